@@ -1,0 +1,56 @@
+"""What flows from the input stream into a step: raw bytes, and the same normalised.
+
+V views, B labelled and U = μB unlabelled images of H x W pixels and C channels.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class RawBatch(NamedTuple):
+    """The batch of one step as it travels to the device.
+
+    Attributes:
+        x: uint8 [B, H, W, C], labelled images under the method's labelled view.
+        y: int32 [B], their classes.
+        u: uint8 [V, U, H, W, C], unlabelled images under each of the method's views.
+        u_truth: int32 [U], their true classes, or -1 where unknown; read by monitors only.
+    """
+
+    x: np.ndarray | jax.Array
+    y: np.ndarray | jax.Array
+    u: np.ndarray | jax.Array
+    u_truth: np.ndarray | jax.Array
+
+
+class Batch(NamedTuple):
+    """A batch as a method's loss sees it.
+
+    Attributes:
+        x: float32 [B, H, W, C], normalised.
+        y: int32 [B].
+        u: float32 [V, U, H, W, C], normalised.
+    """
+
+    x: jax.Array
+    y: jax.Array
+    u: jax.Array
+
+
+def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:
+    """(image / 255 - mean) / std, per channel.
+
+    Args:
+        images: uint8 [..., C].
+        mean: C numbers, or one for all channels, on the scale from 0 to 1.
+        std: likewise.
+
+    Returns:
+        float32 [..., C].
+    """
+    mean, std = jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32)
+    return (images.astype(jnp.float32) / 255.0 - mean) / std

@@ -1,0 +1,37 @@
+"""Turns mistakes on the command line into one sentence and exit code 2."""
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from absl import flags
+
+from cls_jax.errors import UserError
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parses absl flags as `app.run` does, but ends with one sentence on a mistake."""
+    try:
+        rest = flags.FLAGS(argv)
+        # A configuration file that cannot be loaded shows only when the flag is first used.
+        if "config" in flags.FLAGS and flags.FLAGS.config is not None:
+            flags.FLAGS.config.is_locked  # noqa: B018
+    except UserError as error:
+        exit_with_sentence(error)
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        exit_with_sentence(_explain(error))
+    if rest[1:]:
+        exit_with_sentence(f"Unexpected argument {rest[1]!r}: every option begins with --.")
+    return rest
+
+
+def _explain(error: Exception) -> str:
+    text = str(error).strip().strip("'\"")
+    sentence = " ".join(text.splitlines()[-1].split()) if text else type(error).__name__
+    return f"{sentence.rstrip('.')}: see python main.py --help and the keys in cls_jax/config.py."
+
+
+def exit_with_sentence(error: Exception | str) -> NoReturn:
+    """Prints the sentence to standard error and exits with code 2."""
+    print(f"Error: {error}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,252 @@
+"""A run's configuration: defaults with their sources, validation, and JSON.
+
+`configs/*.py` start from `create_config` and change what their dataset needs. "Authors" below is
+the released PyTorch code of the CLS paper, "paper" the paper, "FixMatch" google-research/fixmatch.
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from cls_jax.data.randaugment import OPS
+from cls_jax.errors import UserError
+from cls_jax.methods import METHODS, get_method
+
+# Where a run is made and kept, which changes no result: the only keys that may differ when a run
+# goes on.
+RUNTIME_KEYS = ("data.data_dir", "mesh.network", "mesh.data")
+
+
+def create_config(argument: str, default_method: str = "cls") -> ml_collections.ConfigDict:
+    """Builds the defaults for an argument such as "250" or "250,fixmatch".
+
+    Raises:
+        UserError: if the argument cannot be read or names no method.
+    """
+    num_labels, method_name = parse_argument(argument, default_method)
+    method = get_method(method_name)
+    config = ml_collections.ConfigDict()
+    config.seed = 0  # Initial weights, label split, sample order and augmentation.
+    config.num_labels = num_labels
+    config.num_steps = 307_200  # Paper: 300 epochs of 1,024 steps. FixMatch: 2^20.
+    config.batch_size = 64  # Labelled images a step (paper).
+    config.mu = method.mu  # Unlabelled images for each labelled one.
+    config.ema_decay = 0.999  # Authors' --ema-decay.
+    config.log_every = 64  # Steps between writes of losses and monitors.
+    config.eval_every = 1024  # Authors' --eval-step.
+    config.checkpoint_every = 1024
+    config.keep_checkpoints = 3
+    config.eval_batch_size = 500
+
+    config.data = ml_collections.ConfigDict()
+    config.data.name = ""
+    config.data.data_dir = ""  # TFDS folder; empty: TFDS's own default.
+    config.data.pipeline = "tfdata"
+    config.data.image_size = 32
+    # Unlabelled set: "all" training images (authors' code) or the "rest" without the labelled.
+    config.data.unlabeled = "all"
+    config.data.mean = (0.5, 0.5, 0.5)
+    config.data.std = (0.5, 0.5, 0.5)
+    config.data.flip = True  # Horizontal, p = ½ (authors).
+    config.data.shift = 4  # Pixels of reflected border to crop from: 32 / 8 (authors).
+    config.data.randaugment_ops = 2  # Authors' RandAugmentMC(n=2, m=10).
+    config.data.randaugment_levels = 10
+    config.data.randaugment_pool = tuple(OPS)  # FixMatch's 14 operations.
+    config.data.cutout = 16  # Side of the grey square: half the image (authors).
+
+    config.model = ml_collections.ConfigDict()
+    config.model.depth = 28  # Paper: WRN-28-2 for CIFAR-10, WRN-28-8 for CIFAR-100.
+    config.model.width = 2
+    config.model.dtype = "float32"
+    config.model.lowering = "unrolled"  # How several networks are compiled: see networks.py.
+    config.model.bn_momentum = 0.999  # Authors: PyTorch momentum .001.
+    config.model.bn_epsilon = 1e-5  # PyTorch's default.
+    config.model.leaky_slope = 0.1  # Authors.
+
+    config.method = ml_collections.ConfigDict({"name": method_name})
+    for name, hyperparameter in method.hyperparameters.items():
+        config.method[name] = hyperparameter.default
+
+    config.optimizer = ml_collections.ConfigDict()
+    config.optimizer.learning_rate = 0.03  # Paper, FixMatch.
+    config.optimizer.momentum = 0.9  # Nesterov (paper, FixMatch).
+    config.optimizer.weight_decay = 5e-4  # Authors' --wdecay; kernels only.
+    config.optimizer.cosine_cycles = 7 / 16  # FixMatch: ends at .2 of the initial rate.
+
+    config.mesh = ml_collections.ConfigDict()
+    config.mesh.network = 0  # Devices over which networks are spread; 0: chosen by itself.
+    config.mesh.data = 0  # Devices over which a batch is spread; 0: chosen by itself.
+    return config.lock()
+
+
+def parse_argument(argument: str, default_method: str) -> tuple[int, str]:
+    """Reads "250" or "250,fixmatch" as (label budget, method name).
+
+    Raises:
+        UserError: if the argument has another form.
+    """
+    budget, _, method = argument.partition(",")
+    if not budget.isdecimal() or "," in method:
+        raise UserError(
+            f"Cannot read {argument!r} after the config's colon: write the number of labels, "
+            "optionally followed by a method, as in 250 or 250,fixmatch."
+        )
+    return int(budget), method or default_method
+
+
+# Key → (is the value sensible?, what to choose). Checked in this order.
+_CHECKS: dict[str, tuple[Any, str]] = {
+    "seed": (lambda v: 0 <= v < 2**31, "a whole number from 0 to 2147483647"),
+    "num_labels": (lambda v: v >= 1, "a positive number of labels"),
+    "num_steps": (lambda v: v >= 1, "a positive number of steps"),
+    "batch_size": (lambda v: v >= 1, "a positive number of images"),
+    "mu": (lambda v: v >= 1, "a positive number of unlabelled images for each labelled one"),
+    "ema_decay": (lambda v: 0 <= v < 1, "a decay from 0 (no averaging) to below 1"),
+    "log_every": (lambda v: v >= 1, "a positive number of steps"),
+    "eval_every": (lambda v: v >= 1, "a positive number of steps"),
+    "checkpoint_every": (lambda v: v >= 1, "a positive number of steps"),
+    "keep_checkpoints": (lambda v: v >= 1, "at least 1 checkpoint"),
+    "eval_batch_size": (lambda v: v >= 1, "a positive number of images"),
+    "data.pipeline": (lambda v: v == "tfdata", "tfdata"),
+    "data.image_size": (lambda v: 8 <= v <= 1024, "from 8 to 1024 pixels"),
+    "data.unlabeled": (lambda v: v in ("all", "rest"), "all or rest"),
+    "data.std": (lambda v: all(s > 0 for s in v), "positive numbers"),
+    "data.shift": (lambda v: v >= 0, "0 or more pixels"),
+    "data.randaugment_ops": (lambda v: 0 <= v <= 14, "from 0 to 14 operations"),
+    "data.randaugment_levels": (lambda v: 2 <= v <= 10, "from 2 to 10 levels"),
+    "data.randaugment_pool": (
+        lambda v: len(v) > 0 and all(name in OPS for name in v),
+        f"some of {', '.join(OPS)}",
+    ),
+    "data.cutout": (lambda v: v >= 0, "0 (none) or more pixels"),
+    "model.depth": (lambda v: v >= 10 and (v - 4) % 6 == 0, "6n + 4: 10, 16, 22, 28, …"),
+    "model.width": (lambda v: 1 <= v <= 64, "from 1 to 64"),
+    "model.dtype": (lambda v: v in ("float32", "bfloat16"), "float32 or bfloat16"),
+    "model.lowering": (lambda v: v in ("unrolled", "vmap"), "unrolled or vmap"),
+    "model.bn_momentum": (lambda v: 0 <= v < 1, "a decay from 0 to below 1"),
+    "model.bn_epsilon": (lambda v: v > 0, "a small positive number"),
+    "model.leaky_slope": (lambda v: 0 <= v <= 1, "from 0 to 1"),
+    "optimizer.learning_rate": (lambda v: 0 < v <= 100, "a positive number"),
+    "optimizer.momentum": (lambda v: 0 <= v < 1, "from 0 to below 1"),
+    "optimizer.weight_decay": (lambda v: 0 <= v < 1, "from 0 to below 1"),
+    "optimizer.cosine_cycles": (lambda v: 0 <= v <= 0.5, "from 0 (constant) to ½ (down to 0)"),
+    "mesh.network": (lambda v: v >= 0, "a number of devices, or 0 to choose it automatically"),
+    "mesh.data": (lambda v: v >= 0, "a number of devices, or 0 to choose it automatically"),
+}
+
+
+def validate_config(config: ml_collections.ConfigDict) -> None:
+    """Checks every value that can be checked without the data.
+
+    Raises:
+        UserError: at the first value out of its range, naming what to choose instead.
+    """
+    for key, (is_sensible, remedy) in _CHECKS.items():
+        value = _get(config, key)
+        if not is_sensible(value):
+            raise UserError(f"{key}={_show(value)} is out of range: choose {remedy}.")
+    if config.data.shift >= config.data.image_size:
+        raise UserError(
+            f"data.shift={config.data.shift} reflects more than an image of "
+            f"{config.data.image_size} pixels has: choose a smaller shift."
+        )
+    _validate_method(config.method)
+
+
+def _validate_method(hparams: ml_collections.ConfigDict) -> None:
+    hyperparameters = get_method(hparams.name).hyperparameters
+    if set(hparams) != {"name", *hyperparameters}:
+        raise UserError(
+            f"method.name={hparams.name} was set without its hyper-parameters: choose the method "
+            f"after the config's colon, as in --config configs/cifar10.py:250,{hparams.name}."
+        )
+    for name, hyperparameter in hyperparameters.items():
+        low, high = hyperparameter.low, hyperparameter.high
+        if not low <= hparams[name] <= high:
+            raise UserError(
+                f"method.{name}={hparams[name]} is out of range: choose from {low:g} to {high:g}."
+            )
+
+
+def to_json(config: ml_collections.ConfigDict) -> str:
+    """The whole configuration as indented JSON."""
+    return json.dumps(config.to_dict(), indent=2) + "\n"
+
+
+def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
+    """Reads and validates the `config.json` of a run folder.
+
+    Raises:
+        UserError: if there is none or it is not one of ours.
+    """
+    try:
+        stored = json.loads(path.read_text())
+        config = create_config(f"{int(stored['num_labels'])},{stored['method']['name']}")
+        # Onto the defaults, so that types are checked and a foreign key is noticed.
+        config.update(_listless(stored))
+        validate_config(config)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path.parent} is not the folder of a run, it has no {path.name}: give --workdir the "
+            "folder that training printed."
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not the configuration of a run of this version ({error}): "
+            "give --workdir another folder."
+        ) from error
+    return config
+
+
+def describe_differences(
+    config: ml_collections.ConfigDict, other: ml_collections.ConfigDict
+) -> list[str]:
+    """Lists as "key: value → value" where two configurations differ in what changes results."""
+    ours, theirs = _flatten(config.to_dict()), _flatten(other.to_dict())
+    return [
+        f"{key}: {_show(theirs.get(key))} → {_show(ours.get(key))}"
+        for key in sorted(ours | theirs)
+        if key not in RUNTIME_KEYS and _show(ours.get(key)) != _show(theirs.get(key))
+    ]
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _listless(tree: Any) -> Any:
+    """Turns JSON's lists back into the tuples they were."""
+    if isinstance(tree, Mapping):
+        return {key: _listless(value) for key, value in tree.items()}
+    return tuple(tree) if isinstance(tree, list) else tree
+
+
+def _get(config: ml_collections.ConfigDict, key: str) -> Any:
+    node: Any = config
+    for part in key.split("."):
+        node = node[part]
+    return node
+
+
+def _show(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+__all__ = [
+    "METHODS",
+    "create_config",
+    "describe_differences",
+    "parse_argument",
+    "read_config",
+    "to_json",
+    "validate_config",
+]

@@ -1,0 +1,151 @@
+"""TFDS and scikit-learn's digits as one Dataset type."""
+
+import dataclasses
+import pathlib
+from typing import Any, Protocol
+
+import numpy as np
+
+from cls_jax.errors import UserError
+
+NUM_TEST_DIGITS = 450
+
+
+class ImageSource(Protocol):
+    """Images read by index: a NumPy array, a memory map, or a reader of files."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, indices: Any) -> np.ndarray:
+        """Returns uint8 [len(indices), H, W, C] for int indices [n] or a slice."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Images and labels to train on and to be tested on.
+
+    Attributes:
+        name: as in the configuration.
+        class_names: of the K classes, in the order of their labels.
+        train_images: all training images, labelled or not.
+        train_labels: int32 [n], their classes; what the label budget leaves out is only looked at
+            by monitors.
+        test_images: images that training never sees.
+        test_labels: int32 [m].
+        image_shape: (H, W, C).
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    train_images: ImageSource
+    train_labels: np.ndarray
+    test_images: ImageSource
+    test_labels: np.ndarray
+    image_shape: tuple[int, int, int]
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return len(self.class_names)
+
+
+def load_dataset(config) -> Dataset:
+    """Loads the dataset that `config.data` names.
+
+    Raises:
+        UserError: if there is none of that name, or it is neither prepared nor can be downloaded.
+    """
+    name = config.data.name
+    if name not in LOADERS:
+        raise UserError(f"Unknown dataset {name!r}: choose one of {', '.join(LOADERS)}.")
+    return LOADERS[name](config.data)
+
+
+def load_digits(data_config) -> Dataset:
+    """scikit-learn's 1,797 handwritten digits, scaled up; 450 of them, stratified, for the test.
+
+    The scans are 8 x 8 with 17 grey levels. The test set is the same whatever the seed.
+    """
+    from PIL import Image
+    from sklearn.datasets import load_digits as load_sklearn_digits
+    from sklearn.model_selection import train_test_split
+
+    scans = load_sklearn_digits()
+    size = (data_config.image_size, data_config.image_size)
+    images = np.stack(
+        [
+            np.asarray(Image.fromarray(scan).resize(size, Image.Resampling.BILINEAR))
+            for scan in np.rint(scans.images * (255 / 16)).astype(np.uint8)
+        ]
+    )[..., None]
+    labels = scans.target.astype(np.int32)
+    train, test = train_test_split(
+        np.arange(len(labels)), test_size=NUM_TEST_DIGITS, stratify=labels, random_state=0
+    )
+    return Dataset(
+        name="digits",
+        class_names=tuple(str(digit) for digit in range(10)),
+        train_images=images[train],
+        train_labels=labels[train],
+        test_images=images[test],
+        test_labels=labels[test],
+        image_shape=(*size, 1),
+    )
+
+
+def load_tfds(data_config) -> Dataset:
+    """A TFDS dataset with features "image" and "label" and splits "train" and "test".
+
+    Prepared on first use: looked for, and downloaded to, `data_config.data_dir`.
+
+    Raises:
+        UserError: if it is neither prepared nor can be downloaded, or has another image size.
+    """
+    import tensorflow_datasets as tfds
+
+    name = data_config.name
+    data_dir = str(pathlib.Path(data_config.data_dir).expanduser()) or None
+    builder = tfds.builder(name, data_dir=data_dir if data_config.data_dir else None)
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # TFDS raises whatever its downloader and file system do.
+        raise UserError(
+            f"{name} is not prepared in {builder.data_dir} and could not be downloaded "
+            f"({type(error).__name__}): connect to the internet once, or set "
+            "--config.data.data_dir to a TFDS folder that holds it."
+        ) from error
+    train_images, train_labels = _read_split(builder, "train")
+    test_images, test_labels = _read_split(builder, "test")
+    image_shape = train_images.shape[1:]
+    if image_shape[0] != data_config.image_size:
+        raise UserError(
+            f"{name} has images of {image_shape[0]} pixels: "
+            f"set --config.data.image_size={image_shape[0]}."
+        )
+    return Dataset(
+        name=name,
+        class_names=tuple(builder.info.features["label"].names),
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        image_shape=image_shape,
+    )
+
+
+def _read_split(builder, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Decodes a whole split into memory: uint8 [n, H, W, C] and int32 [n]."""
+    import tensorflow_datasets as tfds
+
+    # Files in order and one at a time: an image's index is the same on every machine.
+    read_config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+    split_data = builder.as_dataset(split=split, shuffle_files=False, read_config=read_config)
+    num_examples = builder.info.splits[split].num_examples
+    images = np.empty((num_examples, *builder.info.features["image"].shape), np.uint8)
+    labels = np.empty(num_examples, np.int32)
+    for i, example in enumerate(tfds.as_numpy(split_data)):
+        images[i], labels[i] = example["image"], example["label"]
+    return images, labels
+
+
+LOADERS = {"cifar10": load_tfds, "cifar100": load_tfds, "digits": load_digits}

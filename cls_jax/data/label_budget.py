@@ -1,0 +1,76 @@
+"""Which training images we pretend to know the label of."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from cls_jax.errors import UserError
+
+
+def choose_labeled_indices(
+    labels: np.ndarray, num_labels: int, num_classes: int, seed: int
+) -> np.ndarray:
+    """Draws a balanced label budget: num_labels / K images of each class.
+
+    Args:
+        labels: int [n], true classes of all training images.
+        num_labels: the budget.
+        num_classes: K.
+        seed: the same seed draws the same images.
+
+    Returns:
+        int32 [num_labels], indices into the training images, class by class, sorted within each.
+
+    Raises:
+        UserError: if the budget is not a multiple of K or more than a class has.
+    """
+    per_class, remainder = divmod(num_labels, num_classes)
+    if remainder or per_class == 0:
+        raise UserError(
+            f"{num_labels} labels cannot be split evenly over {num_classes} classes: "
+            f"choose a multiple of {num_classes}."
+        )
+    smallest = int(np.bincount(labels, minlength=num_classes).min())
+    if per_class > smallest:
+        raise UserError(
+            f"{num_labels} labels are {per_class} a class, but the smallest class has {smallest} "
+            f"images: choose at most {smallest * num_classes}."
+        )
+    rng = np.random.default_rng(seed)
+    chosen = [
+        np.sort(rng.choice(np.flatnonzero(labels == k), per_class, replace=False))
+        for k in range(num_classes)
+    ]
+    return np.concatenate(chosen).astype(np.int32)
+
+
+def choose_unlabeled_indices(num_images: int, labeled: np.ndarray, which: str) -> np.ndarray:
+    """Indices of the unlabelled set: "all" images (authors' code) or the "rest" (paper)."""
+    everything = np.arange(num_images, dtype=np.int32)
+    return everything if which == "all" else np.setdiff1d(everything, labeled)
+
+
+def write_labeled_indices(
+    path: pathlib.Path, indices: np.ndarray, labels: np.ndarray, class_names: Sequence[str]
+) -> None:
+    """Stores the budget as JSON: class name → indices."""
+    by_class = {name: indices[labels[indices] == k].tolist() for k, name in enumerate(class_names)}
+    path.write_text(json.dumps(by_class, indent=1) + "\n")
+
+
+def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
+    """Reads what `write_labeled_indices` stored.
+
+    Raises:
+        UserError: if the file is damaged or of other classes.
+    """
+    try:
+        by_class = json.loads(path.read_text())
+        return np.concatenate([np.asarray(by_class[name], np.int32) for name in class_names])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} does not list labelled images of this dataset's classes ({error!r}): "
+            "give --workdir another folder."
+        ) from error

@@ -1,0 +1,99 @@
+"""The input stream in tf.data: a dataset of step numbers mapped to batches, ahead of the step."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from cls_jax.batch import RawBatch
+from cls_jax.data import tf_augment
+from cls_jax.data.datasets import Dataset, ImageSource
+from cls_jax.data.randaugment import WEAK_UNIFORMS, count_strong_uniforms, create_table
+from cls_jax.data.stream import LABELED, UNLABELED, StreamSpec, sample_indices
+
+# Batches made ahead. Two hide the stream behind the step; more only hold memory.
+_PREFETCH = 2
+
+
+def create_stream(
+    spec: StreamSpec, dataset: Dataset, first_step: int, num_steps: int
+) -> Iterator[RawBatch]:
+    """Iterates over the batches of steps first_step, …, num_steps - 1 as NumPy arrays."""
+    # TensorFlow would take the accelerator's memory from JAX.
+    tf.config.set_visible_devices([], "GPU")
+    steps = tf.data.Dataset.range(first_step, num_steps)
+    batches = steps.map(
+        create_batch_fn(spec, dataset), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+    return map(RawBatch._make, batches.prefetch(_PREFETCH).as_numpy_iterator())
+
+
+def create_batch_fn(spec: StreamSpec, dataset: Dataset):
+    """Returns a function from a step (int64 scalar tensor) to the fields of a `RawBatch`."""
+    height, width, _ = dataset.image_shape
+    table = create_table(spec.data.randaugment_pool, height, width, spec.data.randaugment_levels)
+
+    def augment(images: tf.Tensor, view: str, seed: tf.Tensor) -> tf.Tensor:
+        return augment_view(images, view, seed, table, spec.data)
+
+    def make_batch(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        x, y = _read(dataset, spec.labeled_indices, spec.batch_size, step, spec.seed, LABELED)
+        x = augment(x, spec.labeled_view, _derive_seed(spec.seed, step, 0))
+        if not spec.unlabeled_views:
+            return x, y, tf.zeros([0, 0, *dataset.image_shape], tf.uint8), tf.zeros([0], tf.int32)
+        u, u_truth = _read(
+            dataset,
+            spec.unlabeled_indices,
+            spec.unlabeled_batch_size,
+            step,
+            spec.seed,
+            UNLABELED,
+        )
+        views = [
+            augment(u, view, _derive_seed(spec.seed, step, 1 + i))
+            for i, view in enumerate(spec.unlabeled_views)
+        ]
+        return x, y, tf.stack(views), u_truth
+
+    return make_batch
+
+
+def augment_view(images: tf.Tensor, view: str, seed: tf.Tensor, table, data_config) -> tf.Tensor:
+    """Draws what the view needs from a stateless seed and augments a batch.
+
+    Args:
+        images: uint8 [n, H, W, C].
+        view: "weak" or "strong".
+        seed: int64 [2].
+        table: the RandAugment pool for these images.
+        data_config: `config.data`.
+
+    Returns:
+        uint8 [n, H, W, C].
+    """
+    flip, shift = data_config.flip, data_config.shift
+    if view == "weak":
+        uniforms = tf.random.stateless_uniform([len(images), WEAK_UNIFORMS], seed)
+        return tf_augment.flip_and_shift(images, uniforms, flip, shift)
+    num_uniforms = count_strong_uniforms(data_config.randaugment_ops)
+    uniforms = tf.random.stateless_uniform([len(images), num_uniforms], seed)
+    return tf_augment.strong_augment(
+        images, uniforms, table, flip=flip, shift=shift, cut=data_config.cutout
+    )
+
+
+def _read(dataset: Dataset, indices: np.ndarray, batch_size: int, step, seed: int, tag: int):
+    """Reads one step's sample: uint8 [n, H, W, C] and int32 [n]."""
+    images: ImageSource = dataset.train_images
+
+    def read(step):
+        chosen = sample_indices(indices, step, batch_size, seed, tag)
+        return images[chosen], dataset.train_labels[chosen]
+
+    x, y = tf.numpy_function(read, [step], (tf.uint8, tf.int32), stateful=False)
+    return tf.ensure_shape(x, (batch_size, *dataset.image_shape)), tf.ensure_shape(y, (batch_size,))
+
+
+def _derive_seed(seed: int, step: tf.Tensor, view: int) -> tf.Tensor:
+    """A seed for each (seed, step, view): the view is in the low bits of the first word."""
+    return tf.stack([tf.constant(seed * 16 + view, tf.int64), step])

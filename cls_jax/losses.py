@@ -1,0 +1,53 @@
+"""Cross-entropies in which a label says "this class" (positive) or "not this class" (negative).
+
+All work on logits, stay finite for saturated predictions and return one value an image.
+Shape suffixes: B images, K classes; leading axes are free.
+"""
+
+import jax
+import jax.numpy as jnp
+
+# The authors' code clamps 1 - p to [1e-7, 1] before the logarithm.
+MIN_PROBABILITY = 1e-7
+
+
+def positive_cross_entropy(logits_BK: jax.Array, labels_B: jax.Array) -> jax.Array:
+    """-log f(x)[label], float32 [..., B] (Eq. 7 without its weight; Eq. 1 for true labels).
+
+    Args:
+        logits_BK: float32 [..., B, K].
+        labels_B: int32 [..., B], broadcast against the logits' leading axes.
+    """
+    return -_take_class(jax.nn.log_softmax(logits_BK), labels_B)
+
+
+def negative_cross_entropy(logits_BK: jax.Array, labels_B: jax.Array) -> jax.Array:
+    """-log(1 - f(x)[label]), float32 [..., B] (Eq. 8 without its weight).
+
+    1 - p is clamped from below at MIN_PROBABILITY, where the gradient ends: -log(1e-7) = 16.1
+    is the largest value, as in the authors' code.
+    """
+    return -_take_class(log_one_minus_softmax(logits_BK), labels_B)
+
+
+def log_one_minus_softmax(logits_BK: jax.Array) -> jax.Array:
+    """The logarithm of max(1 - softmax(logits), MIN_PROBABILITY), with gradients finite everywhere.
+
+    For p < ½ it is log1p(-p). For p ≥ ½, 1 - p has lost digits, so it is the sum of the other
+    classes' exponentials over that of all, as a difference of logarithms.
+    """
+    log_p_BK = jax.nn.log_softmax(logits_BK)
+    p_BK = jnp.exp(log_p_BK)
+    is_small_BK = p_BK < 0.5
+    # Both sides of a `where` get gradients: keep the side not taken away from its singularity.
+    small_side_BK = jnp.log1p(-jnp.where(is_small_BK, p_BK, 0.0))
+    # At most one class has p >= 1/2 and it is the most probable one, so the rest is all the others.
+    top_BK = jax.nn.one_hot(jnp.argmax(logits_BK, axis=-1), logits_BK.shape[-1], dtype=bool)
+    rest_BK = jnp.sum(jnp.where(top_BK, 0.0, p_BK), axis=-1, keepdims=True)
+    large_side_BK = jnp.log(jnp.maximum(rest_BK, MIN_PROBABILITY))
+    return jnp.where(is_small_BK, small_side_BK, large_side_BK)
+
+
+def _take_class(values_BK: jax.Array, labels_B: jax.Array) -> jax.Array:
+    labels_B = jnp.broadcast_to(labels_B, values_BK.shape[:-1])
+    return jnp.take_along_axis(values_BK, labels_B[..., None], axis=-1)[..., 0]

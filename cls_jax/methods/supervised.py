@@ -1,0 +1,21 @@
+"""Supervised baseline: cross-entropy on strongly augmented labelled images only.
+
+"Supervised w/ RA" in the paper's Table 1: what the labels alone are worth.
+"""
+
+import jax.numpy as jnp
+
+from cls_jax.losses import positive_cross_entropy
+from cls_jax.methods.base import LossOutput, Method
+
+
+def compute_loss(params, batch_stats, batch, context):
+    """L = mean cross-entropy of the labelled images. Signature: see `Method.compute_loss`."""
+    logits, batch_stats = context.networks.forward(params, batch_stats, batch.x, train=True)
+    losses = jnp.mean(positive_cross_entropy(logits, batch.y), axis=-1)
+    return LossOutput(losses, batch_stats, {"train/loss_supervised": losses})
+
+
+METHODS = {
+    "supervised": Method(compute_loss, labeled_view="strong", unlabeled_views=()),
+}

@@ -1,0 +1,192 @@
+"""N networks of one architecture, stacked along the leading axis of one pytree.
+
+Parameters and BatchNorm statistics carry an axis of N networks, so one checkpoint, one optimiser
+state and one moving average hold them all. How the forward pass of several networks is lowered is
+chosen here and nowhere else.
+
+Shape suffixes: N networks (those on this device), B images, K classes.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from cls_jax.errors import UserError
+
+NETWORK_AXIS = "network"
+DATA_AXIS = "data"
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Networks:
+    """Forward passes of stacked networks.
+
+    Attributes:
+        model: the architecture; `apply` takes images and `train` and returns logits.
+        lowering: "unrolled" loops over the networks, "vmap" batches them. A convolution vmapped
+            over its kernel is a grouped one: on a CPU twelve times slower than the loop.
+        network_shards: over how many devices of the mesh axis "network" the networks are spread.
+    """
+
+    model: nn.Module
+    lowering: str = "unrolled"
+    network_shards: int = 1
+
+    def forward(
+        self, params: PyTree, batch_stats: PyTree, images: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, PyTree]:
+        """Applies every network to the same images.
+
+        Args:
+            params: stacked, each leaf [N, ...].
+            batch_stats: stacked likewise.
+            images: float32 [B, H, W, C], normalised.
+            train: whether BatchNorm uses the statistics of these images and updates the running
+                ones.
+
+        Returns:
+            Logits float32 [N, B, K] and the BatchNorm statistics after the pass.
+        """
+
+        def apply_one(params, batch_stats):
+            logits, updated = self.model.apply(
+                {"params": params, "batch_stats": batch_stats},
+                images,
+                train=train,
+                mutable=["batch_stats"],
+            )
+            return logits, updated["batch_stats"]
+
+        if self.lowering == "vmap":
+            return jax.vmap(apply_one)(params, batch_stats)
+        num_networks = jax.tree.leaves(params)[0].shape[0]
+        outputs = [
+            apply_one(take_network(params, i), take_network(batch_stats, i))
+            for i in range(num_networks)
+        ]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
+
+    def forward_joint(
+        self, params: PyTree, batch_stats: PyTree, groups: Sequence[jax.Array]
+    ) -> tuple[list[jax.Array], PyTree]:
+        """One training pass over several groups of images, with joint BatchNorm statistics.
+
+        Args:
+            params: stacked, each leaf [N, ...].
+            batch_stats: stacked likewise.
+            groups: each float32 [B_i, H, W, C].
+
+        Returns:
+            Logits of each group, float32 [N, B_i, K], and the BatchNorm statistics after the pass.
+        """
+        logits, batch_stats = self.forward(params, batch_stats, jnp.concatenate(groups), train=True)
+        starts = np.cumsum([len(group) for group in groups[:-1]])
+        return jnp.split(logits, starts, axis=1), batch_stats
+
+    def exchange(self, tree: PyTree) -> PyTree:
+        """Gives each network what the one before it computed; with two, the other's.
+
+        Args:
+            tree: each leaf [N, ...], one entry a network on this device.
+        """
+        if self.network_shards == 1:
+            return jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), tree)
+        pairs = [(i, (i + 1) % self.network_shards) for i in range(self.network_shards)]
+
+        def receive(leaf):
+            from_previous_device = jax.lax.ppermute(leaf[-1:], NETWORK_AXIS, pairs)
+            return jnp.concatenate([from_previous_device, leaf[:-1]])
+
+        return jax.tree.map(receive, tree)
+
+
+def init_networks(
+    model: nn.Module, key: jax.Array, num_networks: int, image_shape: Sequence[int]
+) -> tuple[PyTree, PyTree]:
+    """Initialises N networks from different keys.
+
+    Args:
+        model: the architecture.
+        key: random key.
+        num_networks: N.
+        image_shape: (H, W, C).
+
+    Returns:
+        Parameters and BatchNorm statistics, each leaf [N, ...].
+    """
+    image = jnp.zeros((1, *image_shape))
+    variables = jax.vmap(lambda key: model.init(key, image))(jax.random.split(key, num_networks))
+    return variables["params"], variables["batch_stats"]
+
+
+def take_network(tree: PyTree, index: int) -> PyTree:
+    """One network's slice of a stacked pytree."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def compute_distance(tree_a: PyTree, tree_b: PyTree) -> jax.Array:
+    """Euclidean distance ‖a - b‖ between two pytrees, float32 scalar (paper, Figure 4)."""
+    squares = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), tree_a, tree_b)
+    return jnp.sqrt(sum(jax.tree.leaves(squares)))
+
+
+def create_mesh(
+    num_networks: int, batch_sizes: Sequence[int], network: int = 0, data: int = 0
+) -> Mesh:
+    """Arranges the devices as ("network", "data").
+
+    Args:
+        num_networks: N; the axis "network" must divide it.
+        batch_sizes: of labelled and unlabelled images; the axis "data" must divide each.
+        network: devices over which networks are spread; 0 chooses: as many as there are networks
+            where the devices allow it, since networks exchange only labels.
+        data: devices over which a batch is spread; 0 chooses as many as are left and divide it.
+
+    Raises:
+        UserError: if the axes do not divide what they spread or exceed the devices.
+    """
+    num_devices = jax.device_count()
+    if network == 0:
+        fits = [n for n in range(1, num_networks + 1) if num_networks % n == 0]
+        network = max(n for n in fits if n <= num_devices)
+    if num_networks % network:
+        raise UserError(
+            f"mesh.network={network} does not divide {num_networks} network(s): "
+            "set it to 0 to choose it automatically."
+        )
+    if data == 0:
+        limit = max(1, num_devices // network)
+        data = max(n for n in range(1, limit + 1) if not any(b % n for b in batch_sizes))
+    if any(b % data for b in batch_sizes):
+        raise UserError(
+            f"mesh.data={data} does not divide the batch sizes {list(batch_sizes)}: "
+            "set it to 0 to choose it automatically."
+        )
+    if network * data > num_devices:
+        raise UserError(
+            f"A mesh of {network} x {data} needs {network * data} devices but there are "
+            f"{num_devices}: set mesh.network and mesh.data to 0 to choose them automatically."
+        )
+    return jax.make_mesh(
+        (network, data),
+        (NETWORK_AXIS, DATA_AXIS),
+        axis_types=(AxisType.Auto, AxisType.Auto),
+        devices=jax.devices()[: network * data],
+    )
+
+
+def to_shardings(mesh: Mesh, specs: PyTree) -> PyTree:
+    """Turns a pytree of partition specs into one of shardings on the mesh."""
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec),
+        specs,
+        is_leaf=lambda node: isinstance(node, PartitionSpec),
+    )

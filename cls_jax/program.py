@@ -1,0 +1,73 @@
+"""Puts together, from a configuration, what training and evaluation run."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from cls_jax.methods import Method, get_method
+from cls_jax.models import WideResNet
+from cls_jax.networks import DATA_AXIS, NETWORK_AXIS, Networks, create_mesh
+from cls_jax.train_state import TrainState, create_optimizer, create_train_state
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The parts of a run that follow from its configuration alone.
+
+    Attributes:
+        config: the run's configuration.
+        method: how it trains.
+        networks: its forward passes.
+        optimizer: its update rule.
+        mesh: its devices.
+        state_specs: how its state is spread over them.
+    """
+
+    config: Any
+    method: Method
+    networks: Networks
+    optimizer: optax.GradientTransformation
+    mesh: Mesh
+    state_specs: TrainState
+
+
+def create_program(config, num_classes: int, image_shape) -> tuple[Program, TrainState]:
+    """Builds the program and its initial state.
+
+    Args:
+        config: a validated configuration.
+        num_classes: K.
+        image_shape: (H, W, C).
+
+    Raises:
+        UserError: if the devices cannot be arranged as `config.mesh` says.
+    """
+    method = get_method(config.method.name)
+    batch_sizes = [config.batch_size]
+    if method.unlabeled_views:
+        batch_sizes.append(config.batch_size * config.mu)
+    mesh = create_mesh(method.num_networks, batch_sizes, config.mesh.network, config.mesh.data)
+    model = create_model(config.model, num_classes)
+    networks = Networks(model, config.model.lowering, mesh.shape[NETWORK_AXIS])
+    optimizer = create_optimizer(config)
+    state, specs = create_train_state(
+        config, model, method, optimizer, num_classes, image_shape, mesh
+    )
+    return Program(config, method, networks, optimizer, mesh, specs), state
+
+
+def create_model(model_config, num_classes: int) -> WideResNet:
+    """Builds the architecture that `config.model` describes."""
+    return WideResNet(
+        num_classes=num_classes,
+        depth=model_config.depth,
+        width=model_config.width,
+        dtype=jnp.dtype(model_config.dtype),
+        bn_momentum=model_config.bn_momentum,
+        bn_epsilon=model_config.bn_epsilon,
+        leaky_slope=model_config.leaky_slope,
+        data_axis=DATA_AXIS,
+    )

@@ -1,0 +1,139 @@
+"""One training step of all networks: normalise, forward, loss, gradients, optimiser, EMA.
+
+The step is written for the device it runs on: it sees its networks and its part of the batch, and
+names the mesh axes where devices must agree. On one device those agreements cost nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec as P
+
+from cls_jax.batch import Batch, RawBatch, normalize
+from cls_jax.methods import Context, LossOutput
+from cls_jax.networks import DATA_AXIS, NETWORK_AXIS, compute_distance, take_network
+from cls_jax.program import Program
+from cls_jax.train_state import TrainState
+
+Monitors = dict[str, jax.Array]
+
+# Counts that become a share once all devices' are added.
+_NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
+
+BATCH_SPECS = RawBatch(x=P(DATA_AXIS), y=P(DATA_AXIS), u=P(None, DATA_AXIS), u_truth=P(DATA_AXIS))
+
+
+def create_train_step(
+    program: Program,
+) -> Callable[[TrainState, RawBatch], tuple[TrainState, Monitors]]:
+    """Compiles (state, batch) → (state after the step, monitors); the state is donated."""
+    config, method, networks = program.config, program.method, program.networks
+
+    def step_on_device(state: TrainState, raw_batch: RawBatch) -> tuple[TrainState, Monitors]:
+        batch = normalize_batch(raw_batch, config.data.mean, config.data.std)
+        context = Context(
+            networks=networks,
+            hparams=config.method,
+            ema_params=state.ema_params,
+            method_state=state.method_state,
+            key=jax.random.fold_in(jax.random.key(config.seed), state.step),
+            progress=state.step.astype(jnp.float32) / config.num_steps,
+        )
+
+        def compute_total_loss(params):
+            output = method.compute_loss(params, state.batch_stats, batch, context)
+            # A sum: networks share no parameters, so each gets the gradient of its own loss; a
+            # mean would divide the learning rate by their number.
+            return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
+
+        grads, output = jax.grad(compute_total_loss, has_aux=True)(state.params)
+        updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        new_state = TrainState(
+            step=state.step + 1,
+            params=params,
+            batch_stats=output.batch_stats,
+            ema_params=optax.incremental_update(params, state.ema_params, 1 - config.ema_decay),
+            opt_state=opt_state,
+            method_state=output.method_state,
+        )
+        gradient_norms = jax.vmap(optax.tree.norm)(grads)
+        return new_state, collect_monitors(output, gradient_norms, raw_batch.u_truth)
+
+    sharded_step = jax.shard_map(
+        step_on_device,
+        mesh=program.mesh,
+        in_specs=(program.state_specs, BATCH_SPECS),
+        out_specs=(program.state_specs, P(NETWORK_AXIS, DATA_AXIS)),
+    )
+
+    def train_step(state: TrainState, raw_batch: RawBatch) -> tuple[TrainState, Monitors]:
+        state, monitors = sharded_step(state, raw_batch)
+        return state, average_monitors(monitors)
+
+    return jax.jit(train_step, donate_argnums=0)
+
+
+def normalize_batch(raw_batch: RawBatch, mean, std) -> Batch:
+    """Turns bytes into what the networks see."""
+    return Batch(
+        x=normalize(raw_batch.x, mean, std),
+        y=raw_batch.y,
+        u=normalize(raw_batch.u, mean, std),
+    )
+
+
+def collect_monitors(output: LossOutput, gradient_norms: jax.Array, u_truth: jax.Array) -> Monitors:
+    """This device's monitors, each float32 [n, 1] for its n networks and its part of the batch.
+
+    Args:
+        output: what the method's loss gave.
+        gradient_norms: float32 [n], Euclidean norms of the gradients.
+        u_truth: int32 [U], true classes of the unlabelled images, -1 where unknown.
+    """
+    monitors = {
+        "train/loss": output.losses,
+        "train/gradient_norm": gradient_norms,
+        **output.monitors,
+    }
+    if output.pseudo_labels is not None:
+        is_known = u_truth >= 0
+        is_correct = (output.pseudo_labels == u_truth) & is_known
+        monitors[_NUM_CORRECT] = jnp.sum(is_correct, axis=-1)
+        monitors[_NUM_KNOWN] = jnp.sum(is_known)
+    shape = output.losses.shape
+    return {name: jnp.broadcast_to(value, shape)[:, None] for name, value in monitors.items()}
+
+
+def average_monitors(monitors: Monitors) -> Monitors:
+    """Means over networks and devices, float32 scalars, of monitors [N, devices].
+
+    `monitors/pseudo_label_accuracy` is a share of the images whose class is known, NaN where none
+    is.
+    """
+    monitors = dict(monitors)
+    if _NUM_KNOWN in monitors:
+        num_correct = jnp.sum(monitors.pop(_NUM_CORRECT))
+        num_known = jnp.sum(monitors.pop(_NUM_KNOWN))
+        monitors["monitors/pseudo_label_accuracy"] = num_correct / num_known
+    return {name: jnp.mean(value) for name, value in monitors.items()}
+
+
+@jax.jit
+def compute_distances(state: TrainState) -> Monitors:
+    """How far network 1 is from its average and from network 2 (paper, Figure 4).
+
+    Apart from the step, since with one network a device it moves a whole network: only when
+    monitors are written.
+    """
+    network_1: Any = take_network(state.params, 0)
+    distances = {
+        "monitors/distance_ema": compute_distance(network_1, take_network(state.ema_params, 0))
+    }
+    if jax.tree.leaves(state.params)[0].shape[0] > 1:
+        network_2 = take_network(state.params, 1)
+        distances["monitors/distance_networks"] = compute_distance(network_1, network_2)
+    return distances

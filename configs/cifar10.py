@@ -1,0 +1,12 @@
+"""CIFAR-10 (Krizhevsky, 2009) through TFDS. The paper's budgets: 40, 250 and 4000 labels."""
+
+from cls_jax.config import create_config
+
+
+def get_config(argument: str = "250"):
+    """Returns the paper's configuration; `argument` is BUDGET or BUDGET,METHOD."""
+    config = create_config(argument)
+    config.data.name = "cifar10"
+    config.data.mean = (0.4914, 0.4822, 0.4465)  # Authors, dataset/cifar.py.
+    config.data.std = (0.2471, 0.2435, 0.2616)
+    return config
