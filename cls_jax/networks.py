@@ -122,8 +122,11 @@ def init_networks(
     Returns:
         Parameters and BatchNorm statistics, each leaf [N, ...].
     """
-    image = jnp.zeros((1, *image_shape))
-    variables = jax.vmap(lambda key: model.init(key, image))(jax.random.split(key, num_networks))
+    # One after the other, with the key as an argument: XLA compiles the random numbers of one
+    # network once, and does not try to compute them while compiling.
+    init = jax.jit(lambda key: model.init(key, jnp.zeros((1, *image_shape))))
+    networks = [init(key) for key in jax.random.split(key, num_networks)]
+    variables = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
     return variables["params"], variables["batch_stats"]
 
 

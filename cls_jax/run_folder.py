@@ -11,8 +11,8 @@ from cls_jax.config import describe_differences, read_config, to_json
 from cls_jax.data.datasets import Dataset
 from cls_jax.data.label_budget import (
     choose_labeled_indices,
+    group_by_class,
     read_labeled_indices,
-    write_labeled_indices,
 )
 from cls_jax.errors import UserError
 
@@ -27,12 +27,11 @@ def get_default_workdir(config) -> pathlib.Path:
     return pathlib.Path("runs") / name
 
 
-def open_run_folder(workdir: pathlib.Path, config) -> None:
-    """Creates the folder of a run, or accepts that of the same run begun before.
+def check_run_folder(workdir: pathlib.Path, config) -> None:
+    """Makes sure that the folder is new, empty, or that of the same run begun before.
 
     Raises:
-        UserError: if the folder holds a run of another configuration, holds something else, or
-            cannot be written.
+        UserError: if it holds a run of another configuration or something else.
     """
     path = workdir / CONFIG
     if path.exists():
@@ -42,14 +41,27 @@ def open_run_folder(workdir: pathlib.Path, config) -> None:
                 f"{workdir} holds a run of another configuration ({'; '.join(differences)}): "
                 "give --workdir a new folder, or this run's own configuration to go on with it."
             )
-        return
+    elif workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+        raise UserError(
+            f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."
+        )
+
+
+def create_run_folder(
+    workdir: pathlib.Path, config, labeled_indices: np.ndarray, dataset: Dataset
+) -> None:
+    """Stores what defines the run, once everything about it has been found to fit.
+
+    Raises:
+        UserError: if the folder cannot be written.
+    """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        if any(workdir.iterdir()):
-            raise UserError(
-                f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."
-            )
-        write_atomically(path, to_json(config))
+        write_atomically(
+            workdir / LABELED_INDICES,
+            group_by_class(labeled_indices, dataset.train_labels, dataset.class_names),
+        )
+        write_atomically(workdir / CONFIG, to_json(config))
     except OSError as error:
         raise UserError(
             f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
@@ -57,15 +69,13 @@ def open_run_folder(workdir: pathlib.Path, config) -> None:
 
 
 def load_labeled_indices(workdir: pathlib.Path, config, dataset: Dataset) -> np.ndarray:
-    """The run's label budget: as stored in its folder, else drawn with the seed and stored."""
+    """The run's label budget: as stored in its folder, else drawn with the seed."""
     path = workdir / LABELED_INDICES
     if path.exists():
         return read_labeled_indices(path, dataset.class_names)
-    indices = choose_labeled_indices(
+    return choose_labeled_indices(
         dataset.train_labels, config.num_labels, dataset.num_classes, config.seed
     )
-    write_labeled_indices(path, indices, dataset.train_labels, dataset.class_names)
-    return indices
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:

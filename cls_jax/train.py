@@ -28,7 +28,13 @@ from cls_jax.models import count_parameters
 from cls_jax.networks import to_shardings
 from cls_jax.program import Program, create_program
 from cls_jax.result import create_result
-from cls_jax.run_folder import load_labeled_indices, open_run_folder, read_result, write_result
+from cls_jax.run_folder import (
+    check_run_folder,
+    create_run_folder,
+    load_labeled_indices,
+    read_result,
+    write_result,
+)
 from cls_jax.train_state import TrainState
 from cls_jax.train_step import BATCH_SPECS, compute_distances, create_train_step
 
@@ -48,7 +54,7 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
         UserError: if the folder, the data or the devices do not fit the configuration, or a loss
             is not finite.
     """
-    open_run_folder(workdir, config)
+    check_run_folder(workdir, config)
     if (result := read_result(workdir)) is not None:
         print(f"{workdir} is finished: nothing to do.")
         return result
@@ -56,6 +62,7 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     labeled = load_labeled_indices(workdir, config, dataset)
     unlabeled = choose_unlabeled_indices(len(dataset.train_images), labeled, config.data.unlabeled)
     program, state = create_program(config, dataset.num_classes, dataset.image_shape)
+    create_run_folder(workdir, config, labeled, dataset)
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
     state, first_step, clock = _restore_newest(checkpointer, state)
     spec = create_stream_spec(config, program.method, labeled, unlabeled)

@@ -80,11 +80,11 @@ def create_train_state(config, model, method, optimizer, num_classes, image_shap
     Returns:
         The state, and its partition specs as a `TrainState` of the same structure.
     """
+    params, batch_stats = init_networks(
+        model, jax.random.key(config.seed), method.num_networks, image_shape
+    )
 
-    def init() -> TrainState:
-        params, batch_stats = init_networks(
-            model, jax.random.key(config.seed), method.num_networks, image_shape
-        )
+    def init(params, batch_stats) -> TrainState:
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
@@ -94,8 +94,9 @@ def create_train_state(config, model, method, optimizer, num_classes, image_shap
             method_state=method.init_state(num_classes),
         )
 
-    specs = get_partition_specs(jax.eval_shape(init))
-    return jax.jit(init, out_shardings=to_shardings(mesh, specs))(), specs
+    specs = get_partition_specs(jax.eval_shape(init, params, batch_stats))
+    # Compiled, so that parameters and their average are two buffers: the step donates both.
+    return jax.jit(init, out_shardings=to_shardings(mesh, specs))(params, batch_stats), specs
 
 
 def get_partition_specs(state: TrainState) -> TrainState:

@@ -52,16 +52,14 @@ def choose_unlabeled_indices(num_images: int, labeled: np.ndarray, which: str) -
     return everything if which == "all" else np.setdiff1d(everything, labeled)
 
 
-def write_labeled_indices(
-    path: pathlib.Path, indices: np.ndarray, labels: np.ndarray, class_names: Sequence[str]
-) -> None:
-    """Stores the budget as JSON: class name → indices."""
+def group_by_class(indices: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> str:
+    """The budget as JSON: class name → indices."""
     by_class = {name: indices[labels[indices] == k].tolist() for k, name in enumerate(class_names)}
-    path.write_text(json.dumps(by_class, indent=1) + "\n")
+    return json.dumps(by_class, indent=1) + "\n"
 
 
 def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
-    """Reads what `write_labeled_indices` stored.
+    """Reads what `group_by_class` made.
 
     Raises:
         UserError: if the file is damaged or of other classes.

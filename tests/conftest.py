@@ -1,0 +1,71 @@
+"""Four virtual CPU devices for every test, and configurations small enough for seconds."""
+
+import os
+import pathlib
+
+# Before JAX is imported anywhere. Tests of one device ask for a mesh of one.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests compile the same few programs again and again.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from cls_jax.batch import RawBatch
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def load_config(name: str, argument: str):
+    """Builds configs/<name>.py as the command line does."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "configs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(argument)
+
+
+def create_tiny_config(argument: str = "20", **changes):
+    """Digits at their native 8 x 8 pixels with WRN-10-1 on one device: a step takes milliseconds.
+
+    Changes are given by key with "__" for ".", as in method__tau=0.5.
+    """
+    config = load_config("digits", argument)
+    config.num_steps = 6
+    config.batch_size = 8
+    config.mu = 2
+    config.log_every = 1
+    config.eval_every = 3
+    config.checkpoint_every = 2
+    config.data.image_size = 8
+    config.data.cutout = 3
+    config.mesh.network = config.mesh.data = 1
+    for key, value in changes.items():
+        node = config
+        *parents, leaf = key.split("__")
+        for parent in parents:
+            node = node[parent]
+        node[leaf] = value
+    return config
+
+
+def create_raw_batch(config, num_views: int = 2, seed: int = 0, channels: int = 1) -> RawBatch:
+    """Random images and labels of a configuration's sizes; some unlabelled truths are unknown."""
+    rng = np.random.default_rng(seed)
+    size, b, u = config.data.image_size, config.batch_size, config.batch_size * config.mu
+    return RawBatch(
+        x=rng.integers(0, 256, (b, size, size, channels), dtype=np.uint8),
+        y=rng.integers(0, 10, b).astype(np.int32),
+        u=rng.integers(0, 256, (num_views, u, size, size, channels), dtype=np.uint8),
+        u_truth=rng.integers(-1, 10, u).astype(np.int32),
+    )
+
+
+@pytest.fixture
+def tiny_config():
+    return create_tiny_config()

@@ -1,0 +1,119 @@
+"""Stacked networks: initialisation, lowerings, label exchange and the mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from cls_jax.errors import UserError
+from cls_jax.models import WideResNet
+from cls_jax.networks import (
+    NETWORK_AXIS,
+    Networks,
+    compute_distance,
+    create_mesh,
+    init_networks,
+    take_network,
+)
+
+MODEL = WideResNet(num_classes=10, depth=10, width=1)
+
+
+@pytest.fixture(scope="module")
+def stacked():
+    return init_networks(MODEL, jax.random.key(0), 2, (8, 8, 1))
+
+
+def test_networks_begin_from_different_weights(stacked):
+    params, _ = stacked
+    kernel = params["stem"]["kernel"]
+    assert kernel.shape == (2, 3, 3, 1, 16)
+    assert np.all(kernel[0] != kernel[1])
+
+
+def test_all_lowerings_agree(stacked):
+    params, batch_stats = stacked
+    images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
+    mesh = create_mesh(2, [6], network=2, data=1)
+    spread = jax.shard_map(
+        lambda p, s, x: Networks(MODEL, network_shards=2).forward(p, s, x, train=True),
+        mesh=mesh,
+        in_specs=(P(NETWORK_AXIS), P(NETWORK_AXIS), P()),
+        out_specs=P(NETWORK_AXIS),
+    )
+    alone = [
+        MODEL.apply(
+            {"params": take_network(params, i), "batch_stats": take_network(batch_stats, i)},
+            images,
+            train=True,
+            mutable=["batch_stats"],
+        )
+        for i in range(2)
+    ]
+    expected = np.stack([logits for logits, _ in alone])
+    outputs = {
+        "unrolled": Networks(MODEL, "unrolled").forward(params, batch_stats, images, train=True),
+        "vmap": Networks(MODEL, "vmap").forward(params, batch_stats, images, train=True),
+        "mesh": jax.jit(spread)(params, batch_stats, images),
+    }
+    for name, (logits, stats) in outputs.items():
+        np.testing.assert_allclose(logits, expected, atol=1e-4, err_msg=name)
+        for i in range(2):
+            for ours, theirs in zip(
+                jax.tree.leaves(take_network(stats, i)),
+                jax.tree.leaves(alone[i][1]["batch_stats"]),
+                strict=True,
+            ):
+                np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=name)
+
+
+def test_joint_forward_splits_what_one_pass_computes(stacked):
+    params, batch_stats = stacked
+    images = jax.random.normal(jax.random.key(1), (9, 8, 8, 1))
+    networks = Networks(MODEL)
+    whole, _ = networks.forward(params, batch_stats, images, train=True)
+    groups = (images[:2], images[2:6], images[6:])
+    parts, _ = networks.forward_joint(params, batch_stats, groups)
+    assert [part.shape[1] for part in parts] == [2, 4, 3]
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize(("num_networks", "shards"), [(2, 1), (2, 2), (4, 2), (4, 4), (3, 3)])
+def test_exchange_hands_each_network_its_predecessors_labels(num_networks, shards):
+    values = jnp.arange(num_networks * 5.0).reshape(num_networks, 5)
+    networks = Networks(MODEL, network_shards=shards)
+    mesh = create_mesh(num_networks, [1], network=shards, data=1)
+    spread = jax.shard_map(
+        networks.exchange, mesh=mesh, in_specs=P(NETWORK_AXIS), out_specs=P(NETWORK_AXIS)
+    )
+    np.testing.assert_array_equal(jax.jit(spread)(values), np.roll(values, 1, axis=0))
+
+
+def test_distance_is_euclidean():
+    a, b = {"k": jnp.zeros((2, 2)), "b": jnp.zeros(1)}, {"k": jnp.ones((2, 2)), "b": jnp.ones(1)}
+    np.testing.assert_allclose(compute_distance(a, b), np.sqrt(5))
+
+
+@pytest.mark.parametrize(
+    ("num_networks", "batch_sizes", "expected"),
+    [(1, [8, 16], (1, 4)), (2, [8, 16], (2, 2)), (2, [3, 9], (2, 1)), (1, [6, 42], (1, 3))],
+)
+def test_mesh_chooses_networks_first_then_what_divides_the_batch(
+    num_networks, batch_sizes, expected
+):
+    mesh = create_mesh(num_networks, batch_sizes)
+    assert tuple(mesh.shape.values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"network": 2, "num_networks": 1}, "does not divide 1 network"),
+        ({"network": 1, "data": 3}, "does not divide the batch sizes"),
+        ({"network": 2, "data": 8}, "needs 16 devices"),
+    ],
+)
+def test_mesh_that_does_not_fit_is_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        create_mesh(**({"num_networks": 2, "batch_sizes": [8, 16]} | arguments))
