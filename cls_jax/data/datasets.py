@@ -9,6 +9,7 @@ import numpy as np
 from cls_jax.errors import UserError
 
 NUM_TEST_DIGITS = 450
+_DECODING_BATCH = 1000
 
 
 class ImageSource(Protocol):
@@ -104,8 +105,8 @@ def load_tfds(data_config) -> Dataset:
     import tensorflow_datasets as tfds
 
     name = data_config.name
-    data_dir = str(pathlib.Path(data_config.data_dir).expanduser()) or None
-    builder = tfds.builder(name, data_dir=data_dir if data_config.data_dir else None)
+    data_dir = pathlib.Path(data_config.data_dir).expanduser() if data_config.data_dir else None
+    builder = tfds.builder(name, data_dir=data_dir)
     try:
         builder.download_and_prepare()
     except Exception as error:  # TFDS raises whatever its downloader and file system do.
@@ -143,8 +144,11 @@ def _read_split(builder, split: str) -> tuple[np.ndarray, np.ndarray]:
     num_examples = builder.info.splits[split].num_examples
     images = np.empty((num_examples, *builder.info.features["image"].shape), np.uint8)
     labels = np.empty(num_examples, np.int32)
-    for i, example in enumerate(tfds.as_numpy(split_data)):
-        images[i], labels[i] = example["image"], example["label"]
+    filled = 0
+    for batch in tfds.as_numpy(split_data.batch(_DECODING_BATCH)):
+        part = slice(filled, filled + len(batch["label"]))
+        images[part], labels[part] = batch["image"], batch["label"]
+        filled = part.stop
     return images, labels
 
 
