@@ -14,7 +14,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from cls_jax.command_line import exit_with_sentence, parse_flags
+from cls_jax.command_line import enable_compilation_cache, exit_with_sentence, parse_flags
 from cls_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -26,6 +26,7 @@ flags.DEFINE_string("workdir", None, "The run's folder; runs/<what is trained> b
 def main(_) -> None:
     """Dispatches on --mode."""
     logging.set_verbosity(logging.WARNING)
+    enable_compilation_cache()
     try:
         {"train": run_train, "eval": run_eval}[FLAGS.mode]()
     except UserError as error:

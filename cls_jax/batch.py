@@ -11,6 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 
 
+class DataShape(NamedTuple):
+    """Sizes of a dataset that decide the shapes of a run.
+
+    Attributes:
+        image_shape: (H, W, C).
+        num_classes: K.
+        num_images: training images.
+    """
+
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    num_images: int
+
+
 class RawBatch(NamedTuple):
     """The batch of one step as it travels to the device.
 
@@ -18,12 +32,14 @@ class RawBatch(NamedTuple):
         x: uint8 [B, H, W, C], labelled images under the method's labelled view.
         y: int32 [B], their classes.
         u: uint8 [V, U, H, W, C], unlabelled images under each of the method's views.
+        u_index: int32 [U], which training images they are.
         u_truth: int32 [U], their true classes, or -1 where unknown; read by monitors only.
     """
 
     x: np.ndarray | jax.Array
     y: np.ndarray | jax.Array
     u: np.ndarray | jax.Array
+    u_index: np.ndarray | jax.Array
     u_truth: np.ndarray | jax.Array
 
 
@@ -34,11 +50,13 @@ class Batch(NamedTuple):
         x: float32 [B, H, W, C], normalised.
         y: int32 [B].
         u: float32 [V, U, H, W, C], normalised.
+        u_index: int32 [U], which training images they are.
     """
 
     x: jax.Array
     y: jax.Array
     u: jax.Array
+    u_index: jax.Array
 
 
 def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:

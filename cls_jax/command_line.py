@@ -1,5 +1,7 @@
-"""Turns mistakes on the command line into one sentence and exit code 2."""
+"""What every program of the project does at its start and its end."""
 
+import os
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -23,6 +25,18 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if rest[1:]:
         exit_with_sentence(f"Unexpected argument {rest[1]!r}: every option begins with --.")
     return rest
+
+
+def enable_compilation_cache() -> None:
+    """Keeps compiled programs on disk: the same run starts faster the second time.
+
+    In $JAX_COMPILATION_CACHE_DIR, else in cls_jax/ of the user's cache folder.
+    """
+    import jax
+
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(cache / "cls_jax"))
 
 
 def _explain(error: Exception) -> str:

@@ -164,7 +164,13 @@ def _validate_method(hparams: ml_collections.ConfigDict) -> None:
             f"after the config's colon, as in --config configs/cifar10.py:250,{hparams.name}."
         )
     for name, hyperparameter in hyperparameters.items():
-        low, high = hyperparameter.low, hyperparameter.high
+        low, high, choices = hyperparameter.low, hyperparameter.high, hyperparameter.choices
+        if choices:
+            if hparams[name] not in choices:
+                raise UserError(
+                    f"method.{name}={hparams[name]} is unknown: choose {' or '.join(choices)}."
+                )
+            continue
         if not low <= hparams[name] <= high:
             raise UserError(
                 f"method.{name}={hparams[name]} is out of range: choose from {low:g} to {high:g}."

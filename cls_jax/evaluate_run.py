@@ -28,6 +28,6 @@ def evaluate_run(workdir: pathlib.Path) -> tuple[int, Accuracies]:
             f"{workdir} holds no checkpoint yet: train until step {config.checkpoint_every} first."
         )
     dataset = load_dataset(config)
-    program, state = create_program(config, dataset.num_classes, dataset.image_shape)
+    program, state = create_program(config, dataset.shape)
     state, _ = checkpointer.restore(step, state)
     return step, create_evaluate(program)(state, dataset.test_images, dataset.test_labels)

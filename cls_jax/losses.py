@@ -21,6 +21,11 @@ def positive_cross_entropy(logits_BK: jax.Array, labels_B: jax.Array) -> jax.Arr
     return -_take_class(jax.nn.log_softmax(logits_BK), labels_B)
 
 
+def soft_cross_entropy(logits_BK: jax.Array, targets_BK: jax.Array) -> jax.Array:
+    """-Σ target · log f(x), float32 [..., B], for targets that are probabilities [..., B, K]."""
+    return -jnp.sum(targets_BK * jax.nn.log_softmax(logits_BK), axis=-1)
+
+
 def negative_cross_entropy(logits_BK: jax.Array, labels_B: jax.Array) -> jax.Array:
     """-log(1 - f(x)[label]), float32 [..., B] (Eq. 8 without its weight).
 

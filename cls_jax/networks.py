@@ -41,7 +41,14 @@ class Networks:
     network_shards: int = 1
 
     def forward(
-        self, params: PyTree, batch_stats: PyTree, images: jax.Array, *, train: bool
+        self,
+        params: PyTree,
+        batch_stats: PyTree,
+        images: jax.Array,
+        *,
+        train: bool,
+        head: str = "head",
+        dropout_key: jax.Array | None = None,
     ) -> tuple[jax.Array, PyTree]:
         """Applies every network to the same images.
 
@@ -51,6 +58,8 @@ class Networks:
             images: float32 [B, H, W, C], normalised.
             train: whether BatchNorm uses the statistics of these images and updates the running
                 ones.
+            head: which of the model's outputs to give.
+            dropout_key: random key for dropout, also outside training; None for no dropout.
 
         Returns:
             Logits float32 [N, B, K] and the BatchNorm statistics after the pass.
@@ -61,6 +70,9 @@ class Networks:
                 {"params": params, "batch_stats": batch_stats},
                 images,
                 train=train,
+                head=head,
+                dropout=dropout_key is not None,
+                rngs=None if dropout_key is None else {"dropout": dropout_key},
                 mutable=["batch_stats"],
             )
             return logits, updated["batch_stats"]
@@ -75,7 +87,11 @@ class Networks:
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
 
     def forward_joint(
-        self, params: PyTree, batch_stats: PyTree, groups: Sequence[jax.Array]
+        self,
+        params: PyTree,
+        batch_stats: PyTree,
+        groups: Sequence[jax.Array],
+        dropout_key: jax.Array | None = None,
     ) -> tuple[list[jax.Array], PyTree]:
         """One training pass over several groups of images, with joint BatchNorm statistics.
 
@@ -83,13 +99,20 @@ class Networks:
             params: stacked, each leaf [N, ...].
             batch_stats: stacked likewise.
             groups: each float32 [B_i, H, W, C].
+            dropout_key: random key for dropout; None for no dropout.
 
         Returns:
             Logits of each group, float32 [N, B_i, K], and the BatchNorm statistics after the pass.
         """
-        logits, batch_stats = self.forward(params, batch_stats, jnp.concatenate(groups), train=True)
+        logits, batch_stats = self.forward(
+            params, batch_stats, jnp.concatenate(groups), train=True, dropout_key=dropout_key
+        )
         starts = np.cumsum([len(group) for group in groups[:-1]])
         return jnp.split(logits, starts, axis=1), batch_stats
+
+    def average_over_data(self, value: jax.Array) -> jax.Array:
+        """The mean of a batch mean over the devices that share the batch."""
+        return jax.lax.pmean(value, DATA_AXIS)
 
     def exchange(self, tree: PyTree) -> PyTree:
         """Gives each network what the one before it computed; with two, the other's.

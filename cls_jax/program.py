@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from cls_jax.batch import DataShape
 from cls_jax.methods import Method, get_method
 from cls_jax.models import WideResNet
 from cls_jax.networks import DATA_AXIS, NETWORK_AXIS, Networks, create_mesh
@@ -23,6 +24,7 @@ class Program:
         networks: its forward passes.
         optimizer: its update rule.
         mesh: its devices.
+        data_shape: sizes of its dataset.
         state_specs: how its state is spread over them.
     """
 
@@ -31,16 +33,16 @@ class Program:
     networks: Networks
     optimizer: optax.GradientTransformation
     mesh: Mesh
+    data_shape: DataShape
     state_specs: TrainState
 
 
-def create_program(config, num_classes: int, image_shape) -> tuple[Program, TrainState]:
+def create_program(config, data_shape: DataShape) -> tuple[Program, TrainState]:
     """Builds the program and its initial state.
 
     Args:
         config: a validated configuration.
-        num_classes: K.
-        image_shape: (H, W, C).
+        data_shape: sizes of the dataset.
 
     Raises:
         UserError: if the devices cannot be arranged as `config.mesh` says.
@@ -50,17 +52,16 @@ def create_program(config, num_classes: int, image_shape) -> tuple[Program, Trai
     if method.unlabeled_views:
         batch_sizes.append(config.batch_size * config.mu)
     mesh = create_mesh(method.num_networks, batch_sizes, config.mesh.network, config.mesh.data)
-    model = create_model(config.model, num_classes)
+    model = create_model(config, method, data_shape.num_classes)
     networks = Networks(model, config.model.lowering, mesh.shape[NETWORK_AXIS])
     optimizer = create_optimizer(config)
-    state, specs = create_train_state(
-        config, model, method, optimizer, num_classes, image_shape, mesh
-    )
-    return Program(config, method, networks, optimizer, mesh, specs), state
+    state, specs = create_train_state(config, model, method, optimizer, data_shape, mesh)
+    return Program(config, method, networks, optimizer, mesh, data_shape, specs), state
 
 
-def create_model(model_config, num_classes: int) -> WideResNet:
-    """Builds the architecture that `config.model` describes."""
+def create_model(config, method: Method, num_classes: int) -> WideResNet:
+    """Builds the architecture that `config.model` describes, with what the method asks of it."""
+    model_config = config.model
     return WideResNet(
         num_classes=num_classes,
         depth=model_config.depth,
@@ -69,5 +70,7 @@ def create_model(model_config, num_classes: int) -> WideResNet:
         bn_momentum=model_config.bn_momentum,
         bn_epsilon=model_config.bn_epsilon,
         leaky_slope=model_config.leaky_slope,
+        dropout_rate=config.method.get("dropout", 0.0),
+        extra_heads=method.extra_heads,
         data_axis=DATA_AXIS,
     )

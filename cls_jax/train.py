@@ -28,6 +28,7 @@ from cls_jax.models import count_parameters
 from cls_jax.networks import to_shardings
 from cls_jax.program import Program, create_program
 from cls_jax.result import create_result
+from cls_jax.rounds import begin_round, begins_round
 from cls_jax.run_folder import (
     check_run_folder,
     create_run_folder,
@@ -61,7 +62,7 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     dataset = load_dataset(config)
     labeled = load_labeled_indices(workdir, config, dataset)
     unlabeled = choose_unlabeled_indices(len(dataset.train_images), labeled, config.data.unlabeled)
-    program, state = create_program(config, dataset.num_classes, dataset.image_shape)
+    program, state = create_program(config, dataset.shape)
     create_run_folder(workdir, config, labeled, dataset)
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
     state, first_step, clock = _restore_newest(checkpointer, state)
@@ -90,6 +91,9 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
                 checkpointer.save(step, state, {"train_seconds": clock.seconds})
             if is_last:
                 break
+            if begins_round(config, step):
+                with clock.paused():
+                    state = begin_round(program, state, dataset, step)
             batch = next(stream)
             if step == 0:
                 writer.write_images(step, _select_images(batch, spec))

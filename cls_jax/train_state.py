@@ -9,25 +9,30 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from cls_jax.batch import DataShape
 from cls_jax.networks import NETWORK_AXIS, init_networks, to_shardings
+from cls_jax.schedules import get_round_length
 
 PyTree = Any
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """The state after `step` steps. Leaves of the first four carry an axis of N networks.
+    """The state after `step` steps. All leaves but key and counts carry an axis of N networks.
 
     Attributes:
         step: int32 scalar.
+        key: uint32 [2], what the seed gave; never changes, each step derives its own from it. Here
+            and not a constant of the step, so that runs that differ in the seed share a program.
         params: float32.
         batch_stats: BatchNorm's running mean and variance, float32. The averaged networks use
             these too, not averages of them (authors' code).
         ema_params: exponential moving average of `params`, float32.
         opt_state: momentum, and the schedule's step count.
-        method_state: what the method carries, () for most.
+        method_state: what the method carries, nothing for most.
     """
 
     step: jax.Array
+    key: jax.Array
     params: PyTree
     batch_stats: PyTree
     ema_params: PyTree
@@ -51,8 +56,9 @@ def create_optimizer(config) -> optax.GradientTransformation:
     All is elementwise, so it acts on stacked networks as on one.
     """
     optimizer = config.optimizer
+    # A round is a training of its own, and its optimiser begins anew.
     schedule = create_learning_rate_schedule(
-        optimizer.learning_rate, config.num_steps, optimizer.cosine_cycles
+        optimizer.learning_rate, get_round_length(config), optimizer.cosine_cycles
     )
     return optax.chain(
         optax.add_decayed_weights(optimizer.weight_decay, mask=_is_kernel),
@@ -65,7 +71,9 @@ def _is_kernel(params: PyTree) -> PyTree:
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
 
 
-def create_train_state(config, model, method, optimizer, num_classes, image_shape, mesh: Mesh):
+def create_train_state(
+    config, model, method, optimizer, data_shape: DataShape, mesh: Mesh, round_index: int = 0
+) -> tuple[TrainState, TrainState]:
     """Initialises the state on the mesh.
 
     Args:
@@ -73,46 +81,36 @@ def create_train_state(config, model, method, optimizer, num_classes, image_shap
         model: the architecture.
         method: the method, which names the number of networks and its own state.
         optimizer: from `create_optimizer`.
-        num_classes: K.
-        image_shape: (H, W, C).
+        data_shape: sizes of the dataset.
         mesh: from `create_mesh`.
+        round_index: every round of a method with several begins from other parameters.
 
     Returns:
         The state, and its partition specs as a `TrainState` of the same structure.
     """
+    key = jax.random.key(config.seed)
+    num_networks = method.num_networks
     params, batch_stats = init_networks(
-        model, jax.random.key(config.seed), method.num_networks, image_shape
+        model, jax.random.fold_in(key, round_index), num_networks, data_shape.image_shape
     )
 
-    def init(params, batch_stats) -> TrainState:
+    def init(key, params, batch_stats) -> TrainState:
         return TrainState(
             step=jnp.zeros((), jnp.int32),
+            key=jax.random.key_data(key),
             params=params,
             batch_stats=batch_stats,
             ema_params=params,
             opt_state=optimizer.init(params),
-            method_state=method.init_state(num_classes),
+            method_state=method.init_state(
+                num_networks, data_shape.num_classes, data_shape.num_images
+            ),
         )
 
-    specs = get_partition_specs(jax.eval_shape(init, params, batch_stats))
+    abstract = jax.eval_shape(init, key, params, batch_stats)
+    # What has an axis of networks is spread over the mesh axis of that name.
+    specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), abstract)
+    specs = specs.replace(key=P())
     # Compiled, so that parameters and their average are two buffers: the step donates both.
-    return jax.jit(init, out_shardings=to_shardings(mesh, specs))(params, batch_stats), specs
-
-
-def get_partition_specs(state: TrainState) -> TrainState:
-    """Spreads everything with an axis of networks over the mesh axis "network"."""
-
-    def stacked(tree):
-        return jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), tree)
-
-    def replicated(tree):
-        return jax.tree.map(lambda leaf: P(), tree)
-
-    return TrainState(
-        step=P(),
-        params=stacked(state.params),
-        batch_stats=stacked(state.batch_stats),
-        ema_params=stacked(state.ema_params),
-        opt_state=stacked(state.opt_state),
-        method_state=replicated(state.method_state),
-    )
+    state = jax.jit(init, out_shardings=to_shardings(mesh, specs))(key, params, batch_stats)
+    return state, specs

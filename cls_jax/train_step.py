@@ -23,7 +23,9 @@ Monitors = dict[str, jax.Array]
 # Counts that become a share once all devices' are added.
 _NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
 
-BATCH_SPECS = RawBatch(x=P(DATA_AXIS), y=P(DATA_AXIS), u=P(None, DATA_AXIS), u_truth=P(DATA_AXIS))
+BATCH_SPECS = RawBatch(
+    x=P(DATA_AXIS), y=P(DATA_AXIS), u=P(None, DATA_AXIS), u_index=P(DATA_AXIS), u_truth=P(DATA_AXIS)
+)
 
 
 def create_train_step(
@@ -39,7 +41,7 @@ def create_train_step(
             hparams=config.method,
             ema_params=state.ema_params,
             method_state=state.method_state,
-            key=jax.random.fold_in(jax.random.key(config.seed), state.step),
+            key=jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step),
             progress=state.step.astype(jnp.float32) / config.num_steps,
         )
 
@@ -54,6 +56,7 @@ def create_train_step(
         params = optax.apply_updates(state.params, updates)
         new_state = TrainState(
             step=state.step + 1,
+            key=state.key,
             params=params,
             batch_stats=output.batch_stats,
             ema_params=optax.incremental_update(params, state.ema_params, 1 - config.ema_decay),
@@ -83,6 +86,7 @@ def normalize_batch(raw_batch: RawBatch, mean, std) -> Batch:
         x=normalize(raw_batch.x, mean, std),
         y=raw_batch.y,
         u=normalize(raw_batch.u, mean, std),
+        u_index=raw_batch.u_index,
     )
 
 

@@ -11,4 +11,6 @@ def get_config(argument: str = "2500"):
     config.data.std = (0.2675, 0.2565, 0.2761)
     config.model.width = 8  # Paper: WRN-28-8, 23.40 M parameters.
     config.optimizer.weight_decay = 1e-3  # Paper; authors' README.
+    if config.method.name == "mixmatch":
+        config.method.lambda_u = 150.0  # MixMatch, CIFAR-100.
     return config

@@ -38,4 +38,6 @@ def get_config(argument: str = "40"):
     config.model.depth = 10
     config.model.width = 1
     config.model.bn_momentum = 0.99
+    if "rounds" in config.method:
+        config.method.rounds = 2  # More would leave each too short to learn anything.
     return config

@@ -17,8 +17,10 @@ import importlib.util
 import numpy as np
 import pytest
 
-from cls_jax.batch import RawBatch
+from cls_jax.batch import DataShape, RawBatch
 
+# Of what `create_tiny_config` asks for.
+DATA_SHAPE = DataShape(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
 
 
@@ -62,6 +64,7 @@ def create_raw_batch(config, num_views: int = 2, seed: int = 0, channels: int = 
         x=rng.integers(0, 256, (b, size, size, channels), dtype=np.uint8),
         y=rng.integers(0, 10, b).astype(np.int32),
         u=rng.integers(0, 256, (num_views, u, size, size, channels), dtype=np.uint8),
+        u_index=np.arange(u, dtype=np.int32),
         u_truth=rng.integers(-1, 10, u).astype(np.int32),
     )
 

@@ -10,12 +10,12 @@ import pytest
 from cls_jax.checkpoint import Checkpointer
 from cls_jax.errors import UserError
 from cls_jax.program import create_program
-from tests.conftest import create_tiny_config
+from tests.conftest import DATA_SHAPE, create_tiny_config
 
 
 @pytest.fixture(scope="module")
 def initial_state():
-    return create_program(create_tiny_config(), 10, (8, 8, 1))[1]
+    return create_program(create_tiny_config(), DATA_SHAPE)[1]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_state_of_one_device_restores_onto_four(tmp_path, state):
     checkpointer.save(1, state, {})
     checkpointer.close()
     config = create_tiny_config(mesh__network=2, mesh__data=2)
-    _, spread = create_program(config, 10, (8, 8, 1))
+    _, spread = create_program(config, DATA_SHAPE)
     restored, _ = Checkpointer(tmp_path).restore(1, spread)
     assert_equal(restored, state)
     assert len(restored.params["stem"]["kernel"].sharding.device_set) == 4

@@ -8,7 +8,7 @@ from cls_jax.batch import normalize
 from cls_jax.evaluate import create_evaluate, iterate_padded
 from cls_jax.networks import take_network
 from cls_jax.program import create_program
-from tests.conftest import create_tiny_config
+from tests.conftest import DATA_SHAPE, create_tiny_config
 
 NUM_IMAGES = 70
 
@@ -43,7 +43,7 @@ def evaluate_plainly(program, state, images, labels):
 def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_size):
     config = create_tiny_config(eval_batch_size=batch_size)
     config.mesh.network, config.mesh.data = mesh
-    program, state = create_program(config, 10, (8, 8, 1))
+    program, state = create_program(config, DATA_SHAPE)
     # An average that differs from the parameters, so that mixing them up shows.
     state = state.replace(ema_params=jax.tree.map(lambda leaf: -leaf, state.params))
     accuracies = create_evaluate(program)(state, *test_set)

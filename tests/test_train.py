@@ -14,7 +14,7 @@ from cls_jax.evaluate_run import evaluate_run
 from cls_jax.metrics import read_metrics
 from cls_jax.program import create_program
 from cls_jax.train import Clock, train
-from tests.conftest import create_tiny_config
+from tests.conftest import DATA_SHAPE, create_tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def finished(tmp_path_factory):
 
 
 def read_state(workdir, config):
-    _, state = create_program(config, 10, (8, 8, 1))
+    _, state = create_program(config, DATA_SHAPE)
     checkpointer = Checkpointer(workdir)
     state, _ = checkpointer.restore(checkpointer.latest_step(), state)
     return state

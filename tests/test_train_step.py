@@ -10,7 +10,7 @@ import pytest
 from cls_jax.networks import to_shardings
 from cls_jax.program import create_program
 from cls_jax.train_step import BATCH_SPECS, compute_distances, create_train_step
-from tests.conftest import create_raw_batch, create_tiny_config
+from tests.conftest import DATA_SHAPE, create_raw_batch, create_tiny_config
 
 
 class Step:
@@ -18,7 +18,7 @@ class Step:
 
     def __init__(self, config, num_views=2):
         self.config, self.num_views = config, num_views
-        self.program, self._state = create_program(config, 10, (8, 8, 1))
+        self.program, self._state = create_program(config, DATA_SHAPE)
         self.compiled = create_train_step(self.program)
 
     def initial_state(self):
@@ -95,7 +95,7 @@ def test_step_for_four_devices_gathers_nothing():
 
 
 def test_every_device_holds_only_its_networks():
-    _, state = create_program(create_tiny_config(mesh__network=2), 10, (8, 8, 1))
+    _, state = create_program(create_tiny_config(mesh__network=2), DATA_SHAPE)
     for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema_params)):
         if leaf.ndim:
             assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {1}

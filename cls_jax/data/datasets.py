@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cls_jax.batch import DataShape
 from cls_jax.errors import UserError
 
 NUM_TEST_DIGITS = 450
@@ -48,6 +49,11 @@ class Dataset:
     def num_classes(self) -> int:
         """K."""
         return len(self.class_names)
+
+    @property
+    def shape(self) -> DataShape:
+        """The sizes that decide the shapes of a run."""
+        return DataShape(self.image_shape, self.num_classes, len(self.train_images))
 
 
 def load_dataset(config) -> Dataset:

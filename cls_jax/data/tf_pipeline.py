@@ -37,11 +37,12 @@ def create_batch_fn(spec: StreamSpec, dataset: Dataset):
         return augment_view(images, view, seed, table, spec.data)
 
     def make_batch(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        x, y = _read(dataset, spec.labeled_indices, spec.batch_size, step, spec.seed, LABELED)
+        x, y, _ = _read(dataset, spec.labeled_indices, spec.batch_size, step, spec.seed, LABELED)
         x = augment(x, spec.labeled_view, _derive_seed(spec.seed, step, 0))
         if not spec.unlabeled_views:
-            return x, y, tf.zeros([0, 0, *dataset.image_shape], tf.uint8), tf.zeros([0], tf.int32)
-        u, u_truth = _read(
+            nothing = tf.zeros([0], tf.int32)
+            return x, y, tf.zeros([0, 0, *dataset.image_shape], tf.uint8), nothing, nothing
+        u, u_truth, u_index = _read(
             dataset,
             spec.unlabeled_indices,
             spec.unlabeled_batch_size,
@@ -53,7 +54,7 @@ def create_batch_fn(spec: StreamSpec, dataset: Dataset):
             augment(u, view, _derive_seed(spec.seed, step, 1 + i))
             for i, view in enumerate(spec.unlabeled_views)
         ]
-        return x, y, tf.stack(views), u_truth
+        return x, y, tf.stack(views), u_index, u_truth
 
     return make_batch
 
@@ -83,15 +84,19 @@ def augment_view(images: tf.Tensor, view: str, seed: tf.Tensor, table, data_conf
 
 
 def _read(dataset: Dataset, indices: np.ndarray, batch_size: int, step, seed: int, tag: int):
-    """Reads one step's sample: uint8 [n, H, W, C] and int32 [n]."""
+    """Reads one step's sample: uint8 [n, H, W, C], labels and indices int32 [n]."""
     images: ImageSource = dataset.train_images
 
     def read(step):
         chosen = sample_indices(indices, step, batch_size, seed, tag)
-        return images[chosen], dataset.train_labels[chosen]
+        return images[chosen], dataset.train_labels[chosen], chosen
 
-    x, y = tf.numpy_function(read, [step], (tf.uint8, tf.int32), stateful=False)
-    return tf.ensure_shape(x, (batch_size, *dataset.image_shape)), tf.ensure_shape(y, (batch_size,))
+    x, y, chosen = tf.numpy_function(read, [step], (tf.uint8, tf.int32, tf.int32), stateful=False)
+    return (
+        tf.ensure_shape(x, (batch_size, *dataset.image_shape)),
+        tf.ensure_shape(y, (batch_size,)),
+        tf.ensure_shape(chosen, (batch_size,)),
+    )
 
 
 def _derive_seed(seed: int, step: tf.Tensor, view: int) -> tf.Tensor:

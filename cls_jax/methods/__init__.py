@@ -1,10 +1,28 @@
 """The methods by name. An eleventh is one file with a `METHODS` entry and one line here."""
 
 from cls_jax.errors import UserError
-from cls_jax.methods import cls, supervised
+from cls_jax.methods import (
+    cls,
+    consistency,
+    mixmatch,
+    pseudo_label,
+    remixmatch,
+    supervised,
+    uda,
+    ups,
+)
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
 
-METHODS: dict[str, Method] = {**supervised.METHODS, **cls.METHODS}
+METHODS: dict[str, Method] = {
+    **supervised.METHODS,
+    **pseudo_label.METHODS,
+    **ups.METHODS,
+    **consistency.METHODS,
+    **uda.METHODS,
+    **mixmatch.METHODS,
+    **remixmatch.METHODS,
+    **cls.METHODS,
+}
 
 
 def get_method(name: str) -> Method:

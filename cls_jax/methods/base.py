@@ -5,6 +5,7 @@ type and none of its instances.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,18 +17,21 @@ from cls_jax.networks import Networks
 
 @dataclasses.dataclass(frozen=True)
 class Hyperparameter:
-    """A number that a user may set as `--config.method.NAME=VALUE`.
+    """A value that a user may set as `--config.method.NAME=VALUE`.
 
     Attributes:
         default: its value if the user sets none; its type is the type that is accepted.
-        low, high: the closed interval of values that make sense.
+        low: of the closed interval of numbers that make sense.
+        high: likewise.
         source: where the default comes from.
+        choices: of a word, the words that are known.
     """
 
-    default: float
-    low: float
-    high: float
-    source: str
+    default: float | int | str
+    low: float = -math.inf
+    high: float = math.inf
+    source: str = ""
+    choices: tuple[str, ...] = ()
 
 
 class Context(NamedTuple):
@@ -37,7 +41,7 @@ class Context(NamedTuple):
         networks: forward passes and label exchange.
         hparams: the method's hyper-parameters by name.
         ema_params: averaged parameters of all networks.
-        method_state: what the method carries from step to step.
+        method_state: what the method carries from step to step, stacked by network.
         key: random key of this step.
         progress: float32 in [0, 1), step / num_steps.
     """
@@ -68,6 +72,11 @@ class LossOutput(NamedTuple):
     method_state: Any = ()
 
 
+def no_state(num_networks: int, num_classes: int, num_images: int) -> tuple[()]:
+    """The `init_state` of a method that carries nothing."""
+    return ()
+
+
 @dataclasses.dataclass(frozen=True)
 class Method:
     """One way to train.
@@ -79,7 +88,12 @@ class Method:
         mu: unlabelled images for each labelled one.
         labeled_view: "weak" or "strong".
         unlabeled_views: each "weak" or "strong"; empty if the method ignores unlabelled images.
-        init_state: number of classes → initial `method_state`.
+        init_state: (number of networks, of classes, of training images) → initial
+            `method_state`, each leaf with a leading axis of networks.
+        extra_heads: name and size of outputs beside the classes.
+        select_labels: for a method of several rounds (`config.method.rounds`): what to carry into
+            a round, from what the networks predicted at the end of the one before. See
+            `cls_jax.rounds`.
     """
 
     compute_loss: Callable[[Any, Any, Batch, Context], LossOutput]
@@ -88,4 +102,6 @@ class Method:
     mu: int = 7
     labeled_view: str = "weak"
     unlabeled_views: tuple[str, ...] = ("weak", "strong")
-    init_state: Callable[[int], Any] = lambda num_classes: ()
+    init_state: Callable[[int, int, int], Any] = no_state
+    extra_heads: tuple[tuple[str, int], ...] = ()
+    select_labels: Callable[..., Any] | None = None

@@ -23,6 +23,7 @@ class Block(nn.Module):
     Attributes:
         features: channels that leave the block.
         stride: of the first convolution and of the projection.
+        dropout_rate: share of activations dropped between the convolutions.
         activate_before_residual: in a projecting block, whether both branches take the activated
             input (stage 1) or the raw one (stages 2 and 3).
     """
@@ -33,9 +34,10 @@ class Block(nn.Module):
     conv: Any
     norm: Any
     activation: Any
+    dropout_rate: float
 
     @nn.compact
-    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    def __call__(self, x: jax.Array, train: bool, dropout: bool) -> jax.Array:
         """Returns float32 or bfloat16 [B, H / stride, W / stride, features]."""
         projects = x.shape[-1] != self.features
         if not projects:
@@ -54,6 +56,7 @@ class Block(nn.Module):
         strides = (self.stride, self.stride)
         y = self.conv(self.features, (3, 3), strides=strides, name="conv1")(y)
         y = self.activation(self.norm(name="norm2")(y, use_running_average=not train))
+        y = nn.Dropout(self.dropout_rate, deterministic=not dropout)(y)
         y = self.conv(self.features, (3, 3), name="conv2")(y)
         if projects:
             projection = self.conv(self.features, (1, 1), strides=strides, name="projection")
@@ -73,6 +76,8 @@ class WideResNet(nn.Module):
         bn_momentum: of the running statistics, in Flax's sense (1 - PyTorch's).
         bn_epsilon: added to the variance.
         leaky_slope: of LeakyReLU.
+        dropout_rate: share of activations dropped in every block when dropout is asked for.
+        extra_heads: name and size of further outputs beside the classes'.
         data_axis: mesh axis over which BatchNorm statistics are averaged, or None.
     """
 
@@ -83,11 +88,21 @@ class WideResNet(nn.Module):
     bn_momentum: float = 0.999
     bn_epsilon: float = 1e-5
     leaky_slope: float = 0.1
+    dropout_rate: float = 0.0
+    extra_heads: tuple[tuple[str, int], ...] = ()
     data_axis: str | None = None
 
     @nn.compact
-    def __call__(self, x_BHWC: jax.Array, train: bool = False) -> jax.Array:
+    def __call__(
+        self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
+    ) -> jax.Array:
         """Returns logits float32 [B, K] for normalised images [B, H, W, C].
+
+        Args:
+            x_BHWC: the images.
+            train: whether BatchNorm uses the statistics of these images.
+            dropout: whether activations are dropped; needs a key named "dropout".
+            head: "head" for the classes, or one of `extra_heads` for its logits instead.
 
         Raises:
             ValueError: if `depth` is not 6n + 4.
@@ -114,11 +129,17 @@ class WideResNet(nn.Module):
                     conv=conv,
                     norm=norm,
                     activation=activation,
+                    dropout_rate=self.dropout_rate,
                     name=f"stage{stage}_block{i + 1}",
-                )(x, train)
+                )(x, train, dropout)
         x = activation(norm(name="norm")(x, use_running_average=not train))
         x_BC = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
-        return nn.Dense(self.num_classes, kernel_init=dense_init, name="head")(x_BC)
+        # All heads exist from the start; what the caller does not ask for is never computed.
+        heads = (("head", self.num_classes), *self.extra_heads)
+        logits = {
+            name: nn.Dense(size, kernel_init=dense_init, name=name)(x_BC) for name, size in heads
+        }
+        return logits[head]
 
 
 def _stages(width: int) -> Sequence[tuple[int, int]]:

@@ -48,9 +48,10 @@ def test_batches_have_the_sizes_and_types_the_step_expects(batches):
         "x": (8, 8, 8, 1),
         "y": (8,),
         "u": (2, 16, 8, 8, 1),
+        "u_index": (16,),
         "u_truth": (16,),
     }
-    assert [value.dtype for value in batches[0]] == ["uint8", "int32", "uint8", "int32"]
+    assert [value.dtype for value in batches[0]] == ["uint8", "int32", "uint8", "int32", "int32"]
 
 
 def test_seed_and_step_change_everything(batches):

@@ -28,7 +28,7 @@ TABLE_2 = {
 class GivenLogits(Networks):
     """Networks whose parameters are the logits: what remains is the loss."""
 
-    def forward(self, params, batch_stats, images, *, train):
+    def forward(self, params, batch_stats, images, **kwargs):
         return params, batch_stats
 
 
@@ -54,6 +54,7 @@ def create_inputs(name, seed=0, scale=3.0):
         x=jnp.zeros((B, 2, 2, 1)),
         y=jnp.asarray(rng.integers(0, K, B)),
         u=jnp.zeros((2, U, 2, 2, 1)),
+        u_index=jnp.arange(U),
     )
     return logits, batch
 

@@ -1,0 +1,56 @@
+"""MixMatch (Berthelot et al., 2019): guess labels, then mix labelled and guessed images."""
+
+import jax
+import jax.numpy as jnp
+
+from cls_jax.losses import soft_cross_entropy
+from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.mixup import mix_up, sharpen
+from cls_jax.schedules import ramp_up
+
+
+def compute_loss(params, batch_stats, batch, context):
+    """L = CE(mixed labelled) + λ_u · ramp · mean over images and classes of (p - target)².
+
+    The guess is the sharpened mean of two weak views' probabilities. Every mixed group passes by
+    itself; BatchNorm's running statistics come from the labelled one only (Google's code).
+    Signature: see `Method.compute_loss`.
+    """
+    networks, hparams = context.networks, context.hparams
+    views = [networks.forward(params, batch_stats, view, train=True)[0] for view in batch.u]
+    guess = sharpen(sum(map(jax.nn.softmax, views)) / len(views), hparams["temperature"])
+    guess = jax.lax.stop_gradient(guess)
+    truth = jax.nn.one_hot(batch.y, guess.shape[-1])
+    truth = jnp.broadcast_to(truth, (len(guess), *truth.shape))
+    groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
+    (x, target_x), *mixed = mix_up(context.key, groups, hparams["alpha"])
+
+    logits_x, batch_stats = networks.forward(params, batch_stats, x, train=True)
+    loss_supervised = jnp.mean(soft_cross_entropy(logits_x, target_x), axis=-1)
+    loss_unlabeled = 0.0
+    for u, target_u in mixed:
+        logits_u, _ = networks.forward(params, batch_stats, u, train=True)
+        error = jnp.square(jax.nn.softmax(logits_u) - target_u)
+        loss_unlabeled += jnp.mean(error, axis=(-2, -1)) / len(mixed)
+    weight = hparams["lambda_u"] * ramp_up(context.progress, hparams["ramp"])
+    monitors = {
+        "train/loss_supervised": loss_supervised,
+        "train/loss_consistency": loss_unlabeled,
+    }
+    losses = loss_supervised + weight * loss_unlabeled
+    return LossOutput(losses, batch_stats, monitors, jnp.argmax(guess, axis=-1))
+
+
+METHODS = {
+    "mixmatch": Method(
+        compute_loss,
+        hyperparameters={
+            "alpha": Hyperparameter(0.75, 1e-3, 100.0, "MixMatch"),
+            "temperature": Hyperparameter(0.5, 1e-2, 10.0, "MixMatch"),
+            "lambda_u": Hyperparameter(75.0, 0.0, 1e4, "MixMatch, CIFAR-10; 150 on CIFAR-100"),
+            "ramp": Hyperparameter(16_384 / 307_200, 1e-6, 1.0, "MixMatch: 16,384 steps"),
+        },
+        mu=1,
+        unlabeled_views=("weak", "weak"),
+    )
+}

@@ -1,0 +1,45 @@
+"""Pseudo-Label (Lee, 2013): train on what the network itself believes, where it believes it."""
+
+import jax.numpy as jnp
+
+from cls_jax.artificial_labels import create_artificial_labels
+from cls_jax.losses import positive_cross_entropy
+from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.schedules import ramp_up
+
+
+def compute_loss(params, batch_stats, batch, context):
+    """L = L_sup + λ · ramp · mean(1[max p ≥ threshold] · CE(p, argmax p)).
+
+    One weak view both gives the label and learns it. Its pass leaves BatchNorm's running
+    statistics alone (TorchSSL). Signature: see `Method.compute_loss`.
+    """
+    networks, hparams = context.networks, context.hparams
+    logits_x, batch_stats = networks.forward(params, batch_stats, batch.x, train=True)
+    logits_u, _ = networks.forward(params, batch_stats, batch.u[0], train=True)
+    labels = create_artificial_labels(logits_u)
+    mask = labels.confidence >= hparams["threshold"]
+    loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
+    loss_self = jnp.mean(mask * positive_cross_entropy(logits_u, labels.pseudo), axis=-1)
+    weight = hparams["lambda_u"] * ramp_up(context.progress, hparams["ramp"])
+    monitors = {
+        "train/loss_supervised": loss_supervised,
+        "train/loss_self": loss_self,
+        "monitors/mask_ratio": jnp.mean(mask, axis=-1),
+    }
+    losses = loss_supervised + weight * loss_self
+    return LossOutput(losses, batch_stats, monitors, labels.pseudo)
+
+
+METHODS = {
+    "pseudo_label": Method(
+        compute_loss,
+        hyperparameters={
+            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "Google FixMatch, TorchSSL"),
+            "ramp": Hyperparameter(0.4, 1e-6, 1.0, "TorchSSL: share of the run"),
+            "threshold": Hyperparameter(0.95, 0.0, 1.0, "TorchSSL"),
+        },
+        mu=1,
+        unlabeled_views=("weak",),
+    )
+}

@@ -1,0 +1,66 @@
+"""UDA (Xie et al., 2020): a strong view shall look like the sharpened weak one."""
+
+import jax
+import jax.numpy as jnp
+
+from cls_jax.losses import positive_cross_entropy, soft_cross_entropy
+from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.schedules import anneal_training_signal
+
+
+def compute_loss(params, batch_stats, batch, context):
+    """L = L_sup + λ · mean(1[max p ≥ threshold] · CE(softmax(weak / T), strong)).
+
+    The threshold looks at the probabilities before sharpening. With training-signal annealing,
+    L_sup leaves out labelled images that the network already gets right with a probability above
+    a threshold that rises. Signature: see `Method.compute_loss`.
+    """
+    networks, hparams = context.networks, context.hparams
+    (logits_x, logits_weak, logits_strong), batch_stats = networks.forward_joint(
+        params, batch_stats, (batch.x, *batch.u)
+    )
+    logits_weak = jax.lax.stop_gradient(logits_weak)
+    target = jax.nn.softmax(logits_weak / hparams["temperature"])
+    mask = jnp.max(jax.nn.softmax(logits_weak), axis=-1) >= hparams["threshold"]
+    loss_x = positive_cross_entropy(logits_x, batch.y)
+    loss_supervised = average_annealed(loss_x, hparams["annealing"], logits_x.shape[-1], context)
+    loss_consistency = jnp.mean(mask * soft_cross_entropy(logits_strong, target), axis=-1)
+    monitors = {
+        "train/loss_supervised": loss_supervised,
+        "train/loss_consistency": loss_consistency,
+        "monitors/mask_ratio": jnp.mean(mask, axis=-1),
+    }
+    losses = loss_supervised + hparams["lambda_u"] * loss_consistency
+    return LossOutput(losses, batch_stats, monitors, jnp.argmax(target, axis=-1))
+
+
+def average_annealed(loss_x: jax.Array, annealing: str, num_classes: int, context) -> jax.Array:
+    """Mean over the labelled images whose probability exp(-loss) is not yet above the threshold.
+
+    Args:
+        loss_x: float32 [N, B], cross-entropies.
+        annealing: "off", "linear", "log" or "exp".
+        num_classes: K.
+        context: for progress and devices.
+    """
+    if annealing == "off":
+        return jnp.mean(loss_x, axis=-1)
+    threshold = anneal_training_signal(annealing, context.progress, num_classes)
+    is_kept = jax.lax.stop_gradient(jnp.exp(-loss_x)) <= threshold
+    share = context.networks.average_over_data(jnp.mean(is_kept, axis=-1))
+    return jnp.mean(is_kept * loss_x, axis=-1) / jnp.maximum(share, 1e-6)
+
+
+METHODS = {
+    "uda": Method(
+        compute_loss,
+        hyperparameters={
+            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "UDA, CIFAR-10"),
+            "temperature": Hyperparameter(0.4, 1e-2, 10.0, "UDA, CIFAR-10; TorchSSL"),
+            "threshold": Hyperparameter(0.8, 0.0, 1.0, "UDA, CIFAR-10; TorchSSL"),
+            "annealing": Hyperparameter(
+                "off", source="TorchSSL", choices=("off", "linear", "log", "exp")
+            ),
+        },
+    )
+}

@@ -1,0 +1,86 @@
+"""What happens between the rounds of a method that has several, such as UPS.
+
+The networks predict all training images a few times with dropout, the method chooses labels from
+that, and training begins anew with them. A pure function of the state and the step: a run resumed
+at the boundary does the same again.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.batch import normalize
+from cls_jax.data.datasets import Dataset, ImageSource
+from cls_jax.networks import to_shardings
+from cls_jax.program import Program
+from cls_jax.schedules import get_round_length
+from cls_jax.train_state import TrainState, create_train_state
+
+
+def begins_round(config, step: int) -> bool:
+    """Whether a later round than the first begins before this step."""
+    return step > 0 and step % get_round_length(config) == 0
+
+
+def begin_round(program: Program, state: TrainState, dataset: Dataset, step: int) -> TrainState:
+    """Returns the state in which a round begins: new networks, chosen labels, the same step."""
+    config = program.config
+    round_index = step // get_round_length(config)
+    with jax.transfer_guard("allow"):  # Nothing is in flight between rounds.
+        return _begin_round(program, state, dataset, step, round_index)
+
+
+def _begin_round(program, state, dataset, step, round_index):
+    config = program.config
+    logits = predict_repeatedly(program, state, dataset.train_images, round_index)
+    rows = [program.method.select_labels(network, config.method, round_index) for network in logits]
+    fresh, specs = create_train_state(
+        config,
+        program.networks.model,
+        program.method,
+        program.optimizer,
+        program.data_shape,
+        program.mesh,
+        round_index,
+    )
+    method_state = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    return fresh.replace(
+        step=jax.device_put(np.int32(step), to_shardings(program.mesh, specs.step)),
+        method_state=jax.device_put(method_state, to_shardings(program.mesh, specs.method_state)),
+    )
+
+
+def predict_repeatedly(
+    program: Program, state: TrainState, images: ImageSource, round_index: int
+) -> np.ndarray:
+    """Logits of `config.method.passes` passes of the averaged networks with dropout.
+
+    Returns:
+        float32 [N, passes, images, K].
+    """
+    config, networks = program.config, program.networks
+    passes, batch_size = config.method.passes, config.eval_batch_size
+
+    @jax.jit
+    def predict(state: TrainState, batch: jax.Array, key: jax.Array) -> jax.Array:
+        batch = normalize(batch, config.data.mean, config.data.std)
+
+        def predict_once(key):
+            logits, _ = networks.forward(
+                state.ema_params, state.batch_stats, batch, train=False, dropout_key=key
+            )
+            return logits
+
+        return jnp.stack([predict_once(k) for k in jax.random.split(key, passes)], axis=1)
+
+    base_key = jax.random.fold_in(jax.random.key(config.seed), round_index)
+    logits = []
+    for i, start in enumerate(range(0, len(images), batch_size)):
+        part = images[start : start + batch_size]
+        padded = np.pad(part, [(0, batch_size - len(part)), (0, 0), (0, 0), (0, 0)])
+        key = jax.random.fold_in(base_key, jax.device_put(np.int32(i)))
+        output: Any = jax.device_get(predict(state, jax.device_put(padded), key))
+        logits.append(output[:, :, : len(part)])
+    return np.concatenate(logits, axis=2)

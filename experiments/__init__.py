@@ -1,0 +1,1 @@
+"""Programs that print the paper's tables, draw its figures and measure speed."""

@@ -1,0 +1,64 @@
+"""What the two programs of tables share: train the grid, print Markdown."""
+
+from experiments import grid, paper
+
+
+def run_table(title: str, rows: dict[str, str], output: str) -> None:
+    """Trains all methods at all budgets and seeds and writes the table.
+
+    Args:
+        title: of the page.
+        rows: method → what the paper calls it.
+        output: where the Markdown goes by default.
+    """
+    parser = grid.create_parser(title, budgets="20,40", output=output)
+    parser.add_argument("--methods", default=",".join(rows), help="by commas")
+    arguments = grid.parse_arguments(parser)
+    methods = arguments.methods.split(",")
+    cells = {
+        (method, budget): [
+            grid.create_cell(arguments, budget, method, seed) for seed in arguments.seeds
+        ]
+        for budget in arguments.budgets
+        for method in methods
+    }
+    results = iter(grid.run_grid([cell for group in cells.values() for cell in group]))
+    outcomes = {key: [next(results) for _ in group] for key, group in cells.items()}
+    text = (
+        f"# {title}\n\n{grid.describe_provenance()}\n"
+        f"Test accuracy in percent of the averaged network 1 after the last step, mean ± standard "
+        f"deviation over seeds {', '.join(map(str, arguments.seeds))}.\n\n"
+        f"{format_table(rows, methods, arguments.budgets, outcomes)}\n"
+    )
+    grid.write_output(arguments.output, text)
+
+
+def format_table(
+    rows: dict[str, str], methods: list[str], budgets: list[int], outcomes: dict
+) -> str:
+    """Markdown with a row a method, the paper's figure beside ours where it has one.
+
+    Args:
+        rows: method → what the paper calls it.
+        methods: in the order of the rows.
+        budgets: in the order of the columns.
+        outcomes: (method, budget) → results of all seeds.
+    """
+    dataset = next(iter(outcomes.values()))[0]["dataset"]
+    header, lines = ["method"], [[rows.get(method, method)] for method in methods]
+    for budget in budgets:
+        header.append(f"{dataset}@{budget}")
+        for line, method in zip(lines, methods, strict=True):
+            accuracies = [result["test_accuracy"] for result in outcomes[method, budget]]
+            line.append(grid.describe_mean(accuracies))
+        if paper.get_accuracy("cls", dataset, budget) is not None:
+            header.append("paper")
+            for line, method in zip(lines, methods, strict=True):
+                line.append(paper.get_accuracy(method, dataset, budget))
+    header.append("seconds a step")
+    for line, method in zip(lines, methods, strict=True):
+        results = [result for budget in budgets for result in outcomes[method, budget]]
+        seconds = [result["train_seconds"] / result["step"] for result in results]
+        line.append(f"{sorted(seconds)[len(seconds) // 2]:.3f}")
+    table = [header, ["---"] * len(header), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in table)
