@@ -145,7 +145,7 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
         UserError: at the first value out of its range, naming what to choose instead.
     """
     for key, (is_sensible, remedy) in _CHECKS.items():
-        value = _get(config, key)
+        value = get_value(config, key)
         if not is_sensible(value):
             raise UserError(f"{key}={_show(value)} is out of range: choose {remedy}.")
     if config.data.shift >= config.data.image_size:
@@ -236,7 +236,8 @@ def _listless(tree: Any) -> Any:
     return tuple(tree) if isinstance(tree, list) else tree
 
 
-def _get(config: ml_collections.ConfigDict, key: str) -> Any:
+def get_value(config: ml_collections.ConfigDict, key: str) -> Any:
+    """The value of a dotted key such as "method.tau"."""
     node: Any = config
     for part in key.split("."):
         node = node[part]
