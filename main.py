@@ -11,10 +11,10 @@ import pathlib
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
 
-from cls_jax.command_line import enable_compilation_cache, exit_with_sentence, parse_flags
+from cls_jax.command_line import exit_with_sentence, parse_flags, prepare_process
 from cls_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -25,8 +25,7 @@ flags.DEFINE_string("workdir", None, "The run's folder; runs/<what is trained> b
 
 def main(_) -> None:
     """Dispatches on --mode."""
-    logging.set_verbosity(logging.WARNING)
-    enable_compilation_cache()
+    prepare_process()
     try:
         {"train": run_train, "eval": run_eval}[FLAGS.mode]()
     except UserError as error:

@@ -20,10 +20,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import jax
-from absl import logging
 from tqdm import tqdm
 
-from cls_jax.command_line import enable_compilation_cache, exit_with_sentence
+from cls_jax.command_line import exit_with_sentence, prepare_process
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.metrics import read_metrics
@@ -151,8 +150,7 @@ def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def run_main(main: Callable[[], None]) -> None:
     """Runs a program; a user's mistake ends in one sentence and exit code 2."""
-    logging.set_verbosity(logging.WARNING)
-    enable_compilation_cache()
+    prepare_process()
     try:
         main()
     except UserError as error:
