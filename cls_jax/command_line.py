@@ -34,7 +34,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 def prepare_process() -> None:
     """Sets up JAX and logging; to be called before the first computation."""
-    logging.set_verbosity(logging.WARNING)
+    # What libraries note on the way; what they cannot do, they raise.
+    logging.set_verbosity(logging.ERROR)
     use_all_cores_for_convolutions()
     enable_compilation_cache()
 
@@ -66,9 +67,13 @@ def enable_compilation_cache() -> None:
 
 
 def _explain(error: Exception) -> str:
-    text = str(error).strip().strip("'\"")
-    sentence = " ".join(text.splitlines()[-1].split()) if text else type(error).__name__
-    return f"{sentence.rstrip('.')}: see python main.py --help and the keys in cls_jax/config.py."
+    text = str(error).strip()
+    if text[:1] in ("'", '"') and text[-1:] == text[:1]:  # The representation of a message.
+        text = text[1:-1].replace("\\n", "\n").replace("\\'", "'")
+    if "Traceback" in text:  # Of a configuration file; its last line says what is wrong.
+        text = text.splitlines()[-1]
+    sentence = " ".join(text.split()).rstrip(".") or type(error).__name__
+    return f"{sentence}: see python main.py --help and the keys in cls_jax/config.py."
 
 
 def exit_with_sentence(error: Exception | str) -> NoReturn:

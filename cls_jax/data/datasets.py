@@ -11,6 +11,10 @@ from cls_jax.errors import UserError
 
 NUM_TEST_DIGITS = 450
 _DECODING_BATCH = 1000
+_DOWNLOAD_PAGES = {
+    "cifar10": "https://www.cs.toronto.edu/~kriz/cifar.html",
+    "cifar100": "https://www.cs.toronto.edu/~kriz/cifar.html",
+}
 
 
 class ImageSource(Protocol):
@@ -114,6 +118,8 @@ def load_tfds(data_config) -> Dataset:
     data_dir = pathlib.Path(data_config.data_dir).expanduser() if data_config.data_dir else None
     builder = tfds.builder(name, data_dir=data_dir)
     try:
+        if not builder.is_prepared():
+            _check_reachable(_DOWNLOAD_PAGES[name])
         builder.download_and_prepare()
     except Exception as error:  # TFDS raises whatever its downloader and file system do.
         raise UserError(
@@ -138,6 +144,17 @@ def load_tfds(data_config) -> Dataset:
         test_labels=test_labels,
         image_shape=image_shape,
     )
+
+
+def _check_reachable(url: str) -> None:
+    """Asks once. TFDS itself retries for minutes where there is no network.
+
+    Raises:
+        requests.RequestException: if no server answers.
+    """
+    import requests
+
+    requests.head(url, timeout=20, allow_redirects=True)
 
 
 def _read_split(builder, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import requests
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
@@ -83,10 +84,10 @@ def test_order_of_images_is_the_same_every_time(prepared):
 
 
 def test_dataset_neither_prepared_nor_downloadable_names_the_remedy(tmp_path, monkeypatch):
-    def refuse(self, **kwargs):
+    def refuse(*args, **kwargs):
         raise OSError("no network")
 
-    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", refuse)
+    monkeypatch.setattr(requests, "head", refuse)
     config = load_config("cifar10", "10")
     config.data.data_dir = str(tmp_path)
     with pytest.raises(UserError, match=r"set --config\.data\.data_dir to a TFDS folder"):

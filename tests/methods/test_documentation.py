@@ -1,0 +1,37 @@
+"""The method that the documentation adds works as it stands there."""
+
+import re
+
+import jax
+import numpy as np
+
+from cls_jax.batch import DataShape
+from cls_jax.config import create_config, validate_config
+from cls_jax.methods import METHODS
+from cls_jax.networks import to_shardings
+from cls_jax.program import create_program
+from cls_jax.train_step import BATCH_SPECS, create_train_step
+from tests.conftest import ROOT, create_raw_batch
+
+
+def test_example_of_a_new_method_trains(monkeypatch):
+    page = (ROOT / "docs" / "methods.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    namespace = {}
+    exec(compile(example, "docs/methods.md", "exec"), namespace)
+    monkeypatch.setitem(METHODS, "entropy", namespace["METHODS"]["entropy"])
+    config = create_config("40,entropy")
+    config.batch_size, config.data.image_size, config.model.depth = 4, 8, 10
+    config.data.mean = config.data.std = (0.5,)
+    config.model.width = config.mesh.data = 1
+    validate_config(config)
+    program, state = create_program(config, DataShape((8, 8, 1), 10, 100))
+    batch = create_raw_batch(config, num_views=1)
+    batch = jax.device_put(batch, to_shardings(program.mesh, BATCH_SPECS))
+    _, monitors = create_train_step(program)(state, batch)
+    assert 0 < float(monitors["monitors/entropy"]) <= np.log(10)
+
+
+def test_every_method_is_documented():
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert all(f"| `{name}` |" in page for name in METHODS)
