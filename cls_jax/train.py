@@ -20,12 +20,11 @@ from cls_jax.batch import RawBatch
 from cls_jax.checkpoint import Checkpointer
 from cls_jax.data.datasets import Dataset, load_dataset
 from cls_jax.data.label_budget import choose_unlabeled_indices
-from cls_jax.data.stream import create_stream, create_stream_spec
+from cls_jax.data.stream import create_pipeline, create_stream_spec
 from cls_jax.errors import UserError
 from cls_jax.evaluate import create_evaluate
 from cls_jax.metrics import MetricsWriter
 from cls_jax.models import count_parameters
-from cls_jax.networks import to_shardings
 from cls_jax.program import Program, create_program
 from cls_jax.result import create_result
 from cls_jax.rounds import begin_round, begins_round
@@ -37,7 +36,7 @@ from cls_jax.run_folder import (
     write_result,
 )
 from cls_jax.train_state import TrainState
-from cls_jax.train_step import BATCH_SPECS, compute_distances, create_train_step
+from cls_jax.train_step import compute_distances, create_preview, create_train_step
 
 # Steps that may be in flight: enough to keep the device busy, few enough to bound memory.
 _MAX_IN_FLIGHT = 2
@@ -69,9 +68,11 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     spec = create_stream_spec(config, program.method, labeled, unlabeled)
     print(_describe_run(program, state, dataset, first_step, workdir))
 
-    stream = create_stream(spec, dataset, first_step, config.num_steps)
-    batch_shardings = to_shardings(program.mesh, BATCH_SPECS)
-    train_step, evaluate = create_train_step(program), create_evaluate(program)
+    inputs, input_specs, create_batch = create_pipeline(
+        spec, dataset, program.mesh, first_step, config.num_steps
+    )
+    train_step = create_train_step(program, create_batch, input_specs)
+    evaluate = create_evaluate(program)
     writer = MetricsWriter(workdir, first_step)
     bar = _ProgressBar(first_step, config.num_steps)
     monitors = _PendingMonitors(config, writer, checkpointer, clock, bar)
@@ -94,10 +95,11 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
             if begins_round(config, step):
                 with clock.paused():
                     state = begin_round(program, state, dataset, step)
-            batch = next(stream)
+            step_input = next(inputs)
             if step == 0:
-                writer.write_images(step, _select_images(batch, spec))
-            state, step_monitors = train_step(state, jax.device_put(batch, batch_shardings))
+                preview = create_preview(program, create_batch, input_specs)
+                writer.write_images(step, _select_images(preview(state, step_input), spec))
+            state, step_monitors = train_step(state, step_input)
             if step % config.log_every == 0:
                 step_monitors |= compute_distances(state)
             monitors.append(step, step_monitors)
@@ -223,6 +225,7 @@ def _restore_newest(checkpointer: Checkpointer, state: TrainState):
 
 def _select_images(batch: RawBatch, spec) -> dict[str, np.ndarray]:
     """A few images of every view, for TensorBoard."""
+    batch = jax.device_get(batch)
     views = {f"views/labeled_{spec.labeled_view}": batch.x}
     for i, view in enumerate(spec.unlabeled_views):
         views[f"views/unlabeled_{i + 1}_{view}"] = batch.u[i]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.batch import Batch, RawBatch, normalize
+from cls_jax.batch import BATCH_SPECS, Batch, RawBatch, normalize
 from cls_jax.methods import Context, LossOutput
 from cls_jax.networks import DATA_AXIS, NETWORK_AXIS, compute_distance, take_network
 from cls_jax.program import Program
@@ -23,18 +23,28 @@ Monitors = dict[str, jax.Array]
 # Counts that become a share once all devices' are added.
 _NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
 
-BATCH_SPECS = RawBatch(
-    x=P(DATA_AXIS), y=P(DATA_AXIS), u=P(None, DATA_AXIS), u_index=P(DATA_AXIS), u_truth=P(DATA_AXIS)
-)
+
+def _take_as_batch(state: TrainState, batch: RawBatch) -> RawBatch:
+    return batch
 
 
 def create_train_step(
     program: Program,
-) -> Callable[[TrainState, RawBatch], tuple[TrainState, Monitors]]:
-    """Compiles (state, batch) → (state after the step, monitors); the state is donated."""
+    create_batch: Callable[[TrainState, Any], RawBatch] = _take_as_batch,
+    input_specs: Any = BATCH_SPECS,
+) -> Callable[[TrainState, Any], tuple[TrainState, Monitors]]:
+    """Compiles (state, input) → (state after the step, monitors); the state is donated.
+
+    Args:
+        program: what to run.
+        create_batch: makes this device's part of the batch from the state and the step's input;
+            by default the input is the batch.
+        input_specs: partition specs of the input.
+    """
     config, method, networks = program.config, program.method, program.networks
 
-    def step_on_device(state: TrainState, raw_batch: RawBatch) -> tuple[TrainState, Monitors]:
+    def step_on_device(state: TrainState, step_input: Any) -> tuple[TrainState, Monitors]:
+        raw_batch = create_batch(state, step_input)
         batch = normalize_batch(raw_batch, config.data.mean, config.data.std)
         context = Context(
             networks=networks,
@@ -69,12 +79,12 @@ def create_train_step(
     sharded_step = jax.shard_map(
         step_on_device,
         mesh=program.mesh,
-        in_specs=(program.state_specs, BATCH_SPECS),
+        in_specs=(program.state_specs, input_specs),
         out_specs=(program.state_specs, P(NETWORK_AXIS, DATA_AXIS)),
     )
 
-    def train_step(state: TrainState, raw_batch: RawBatch) -> tuple[TrainState, Monitors]:
-        state, monitors = sharded_step(state, raw_batch)
+    def train_step(state: TrainState, step_input: Any) -> tuple[TrainState, Monitors]:
+        state, monitors = sharded_step(state, step_input)
         return state, average_monitors(monitors)
 
     return jax.jit(train_step, donate_argnums=0)
@@ -124,6 +134,19 @@ def average_monitors(monitors: Monitors) -> Monitors:
         num_known = jnp.sum(monitors.pop(_NUM_KNOWN))
         monitors["monitors/pseudo_label_accuracy"] = num_correct / num_known
     return {name: jnp.mean(value) for name, value in monitors.items()}
+
+
+def create_preview(
+    program: Program, create_batch: Callable[[TrainState, Any], RawBatch], input_specs: Any
+) -> Callable[[TrainState, Any], RawBatch]:
+    """Compiles (state, input) → the whole batch that the step would train on."""
+    sharded = jax.shard_map(
+        create_batch,
+        mesh=program.mesh,
+        in_specs=(program.state_specs, input_specs),
+        out_specs=BATCH_SPECS,
+    )
+    return jax.jit(sharded)
 
 
 @jax.jit

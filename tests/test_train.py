@@ -78,16 +78,19 @@ def test_result_summarises_the_evaluations(finished):
 
 @pytest.mark.parametrize("num_batches", [1, 3, 5])
 def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch, num_batches):
-    create_stream = train_lib.create_stream
+    create_pipeline = train_lib.create_pipeline
 
-    def create_broken_stream(*args):
-        stream = create_stream(*args)
-        for _ in range(num_batches):
-            yield next(stream)
-        raise KeyboardInterrupt
+    def create_broken_pipeline(*args):
+        def break_off(inputs):
+            for _ in range(num_batches):
+                yield next(inputs)
+            raise KeyboardInterrupt
+
+        pipeline = create_pipeline(*args)
+        return pipeline._replace(inputs=break_off(pipeline.inputs))
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_lib, "create_stream", create_broken_stream)
+        patch.setattr(train_lib, "create_pipeline", create_broken_pipeline)
         with pytest.raises(KeyboardInterrupt):
             train(create_tiny_config(), tmp_path / "run")
     result = train(create_tiny_config(), tmp_path / "run")

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cls_jax.batch import BATCH_SPECS
 from cls_jax.networks import to_shardings
 from cls_jax.program import create_program
-from cls_jax.train_step import BATCH_SPECS, compute_distances, create_train_step
+from cls_jax.train_step import compute_distances, create_train_step
 from tests.conftest import DATA_SHAPE, create_raw_batch, create_tiny_config
 
 
@@ -51,16 +52,16 @@ def test_golden_monitors_after_one_step(step):
     """
     _, (monitors,) = step.run(num_steps=1)
     golden = {
-        "train/loss": 2.954654,
-        "train/loss_supervised": 2.583129,
-        "train/loss_self": 0.1268849,
-        "train/loss_co": 0.1177543,
-        "train/gradient_norm": 4.181127,
-        "monitors/confidence_weight": 0.0775686,
-        "monitors/exchange_ratio": 0.375,
-        "monitors/pseudo_label_overlap": 0.1875,
-        "monitors/complementary_label_overlap": 0.0,
-        "monitors/pseudo_label_accuracy": 0.15625,
+        "train/loss": 2.957377,
+        "train/loss_supervised": 2.5187356,
+        "train/loss_self": 0.156361,
+        "train/loss_co": 0.1259192,
+        "train/gradient_norm": 4.358747,
+        "monitors/confidence_weight": 0.0854732,
+        "monitors/exchange_ratio": 0.4375,
+        "monitors/pseudo_label_overlap": 0.25,
+        "monitors/complementary_label_overlap": 0.25,
+        "monitors/pseudo_label_accuracy": 0.125,
     }
     assert set(monitors) == set(golden)
     for name, value in golden.items():

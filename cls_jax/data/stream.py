@@ -5,20 +5,48 @@ resumed run asks for the step it needs.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from cls_jax.batch import RawBatch
 from cls_jax.data.datasets import Dataset
 from cls_jax.methods import Method
+
+Array = np.ndarray | jax.Array
 
 # Rounds of the swap-or-not shuffle. Its order is hard to tell from a random one from about
 # 6 log2(n) rounds (Hoang, Morris & Rogaway, 2012): 96 for 50,000 images.
 _NUM_ROUNDS = 96
 # Tags that keep the streams of random numbers apart.
 LABELED, UNLABELED = 1, 2
+
+
+class Backend(NamedTuple):
+    """What the order of samples is computed with.
+
+    Attributes:
+        namespace: numpy or jax.numpy.
+        fori_loop: with the signature of `jax.lax.fori_loop`.
+    """
+
+    namespace: Any
+    fori_loop: Callable[..., Any]
+
+
+def _python_loop(start, stop, body, value):
+    with np.errstate(over="ignore"):  # Hashes wrap around.
+        for i in range(start, stop):
+            value = body(i, value)
+    return value
+
+
+NUMPY = Backend(np, _python_loop)
+JAX = Backend(jnp, jax.lax.fori_loop)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,18 +90,41 @@ def create_stream_spec(
     )
 
 
-def create_stream(
-    spec: StreamSpec, dataset: Dataset, first_step: int, num_steps: int
-) -> Iterator[RawBatch]:
-    """Iterates over the batches of steps first_step, first_step + 1, …, num_steps - 1."""
+class InputPipeline(NamedTuple):
+    """How batches come to the step.
+
+    Attributes:
+        inputs: iterates over what the compiled step takes beside the state, on its devices.
+        input_specs: partition specs of one of them.
+        create_batch: (state, input) → this device's part of a `RawBatch`; part of the step.
+    """
+
+    inputs: Iterator[Any]
+    input_specs: Any
+    create_batch: Callable[[Any, Any], RawBatch]
+
+
+def create_pipeline(
+    spec: StreamSpec, dataset: Dataset, mesh: Mesh, first_step: int, num_steps: int
+) -> InputPipeline:
+    """Builds the pipeline `config.data.pipeline` for steps first_step, …, num_steps - 1.
+
+    Raises:
+        UserError: if the dataset does not fit into the devices' memory and the pipeline needs it
+            there.
+    """
+    if spec.data.pipeline == "device":
+        from cls_jax.data import device_pipeline
+
+        return device_pipeline.create_pipeline(spec, dataset, mesh)
     from cls_jax.data import tf_pipeline
 
-    return tf_pipeline.create_stream(spec, dataset, first_step, num_steps)
+    return tf_pipeline.create_pipeline(spec, dataset, mesh, first_step, num_steps)
 
 
 def sample_indices(
-    indices: np.ndarray, step: int, batch_size: int, seed: int, tag: int
-) -> np.ndarray:
+    indices: Array, step: int, batch_size: int, seed: int, tag: int, backend: Backend = NUMPY
+) -> Array:
     """The samples of one step: a new permutation every epoch, each image once in each.
 
     Epochs follow each other without a gap, so a batch may hold the end of one and the start of
@@ -83,47 +134,52 @@ def sample_indices(
         indices: int32 [n], what to sample from.
         step: from 0.
         batch_size: how many.
-        seed: of the run.
+        seed: of the run, below 2^31.
         tag: keeps the labelled and the unlabelled stream apart.
+        backend: NumPy or JAX; both give the same samples.
 
     Returns:
         int32 [batch_size].
     """
-    n = len(indices)
-    position = np.int64(step) * batch_size + np.arange(batch_size)
-    epoch, offset = np.divmod(position, n)
-    key = _mix(_mix(np.uint32(seed) ^ _mix(np.uint32(tag))) + epoch.astype(np.uint32))
-    return indices[shuffle_index(offset, n, key)]
+    xp = backend.namespace
+    n = xp.uint32(len(indices))
+    with np.errstate(over="ignore"):  # Hashes wrap around, positions after 2^32 images.
+        position = xp.asarray(step).astype(xp.uint32) * xp.uint32(batch_size)
+        position = position + xp.arange(batch_size, dtype=xp.uint32)
+        stream_key = _mix(xp.asarray(seed).astype(xp.uint32) ^ _mix(xp.uint32(tag)))
+        key = _mix(stream_key + position // n)
+        return indices[shuffle_index(position % n, n, key, backend)]
 
 
-def shuffle_index(index: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
+def shuffle_index(index: Array, n: Array, key: Array, backend: Backend = NUMPY) -> Array:
     """Where a keyed permutation of 0 … n - 1 sends an index, without making the permutation.
 
     The swap-or-not shuffle (Hoang, Morris & Rogaway, CRYPTO 2012): every round pairs x with
     k - x mod n and a hash of the pair says whether to swap them. Costs no memory, whatever n.
 
     Args:
-        index: integers [...] in [0, n).
-        n: size of the permuted range, below 2^31.
+        index: uint32 [...] in [0, n).
+        n: uint32, size of the permuted range, below 2^31.
         key: uint32, broadcast against `index`.
+        backend: NumPy or JAX.
 
     Returns:
-        int64 [...].
+        uint32 [...].
     """
-    x = index.astype(np.int64)
-    for i in range(_NUM_ROUNDS):
-        round_key = _mix(key + np.uint32((i * 0x9E3779B9) & 0xFFFFFFFF))
-        partner = (round_key.astype(np.int64) % n - x) % n
-        pair = np.maximum(x, partner).astype(np.uint32)
-        swap = _mix(pair ^ _mix(round_key + np.uint32(1))) & np.uint32(1)
-        x = np.where(swap == 1, partner, x)
-    return x
+    xp = backend.namespace
+
+    def swap_or_not(i, x):
+        round_key = _mix(key + xp.asarray(i).astype(xp.uint32) * xp.uint32(0x9E3779B9))
+        partner = (round_key % n + n - x) % n
+        pair = xp.maximum(x, partner)
+        swaps = _mix(pair ^ _mix(round_key + xp.uint32(1))) & xp.uint32(1)
+        return xp.where(swaps == 1, partner, x)
+
+    return backend.fori_loop(0, _NUM_ROUNDS, swap_or_not, index)
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def _mix(x: Array) -> Array:
     """A 32-bit finaliser (lowbias32, by Chris Wellons): every input bit reaches every output."""
-    with np.errstate(over="ignore"):
-        x = np.asarray(x, np.uint32)
-        x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-        x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-        return x ^ (x >> np.uint32(16))
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))

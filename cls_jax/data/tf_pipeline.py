@@ -2,17 +2,33 @@
 
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 import tensorflow as tf
+from jax.sharding import Mesh
 
-from cls_jax.batch import RawBatch
+from cls_jax.batch import BATCH_SPECS, RawBatch
 from cls_jax.data import tf_augment
 from cls_jax.data.datasets import Dataset, ImageSource
 from cls_jax.data.randaugment import WEAK_UNIFORMS, count_strong_uniforms, create_table
-from cls_jax.data.stream import LABELED, UNLABELED, StreamSpec, sample_indices
+from cls_jax.data.stream import LABELED, UNLABELED, InputPipeline, StreamSpec, sample_indices
+from cls_jax.networks import to_shardings
 
 # Batches made ahead. Two hide the stream behind the step; more only hold memory.
 _PREFETCH = 2
+
+
+def create_pipeline(
+    spec: StreamSpec, dataset: Dataset, mesh: Mesh, first_step: int, num_steps: int
+) -> InputPipeline:
+    """Batches made on the host, put on the devices while the step before them runs."""
+    shardings = to_shardings(mesh, BATCH_SPECS)
+    batches = create_stream(spec, dataset, first_step, num_steps)
+    return InputPipeline(
+        inputs=(jax.device_put(batch, shardings) for batch in batches),
+        input_specs=BATCH_SPECS,
+        create_batch=lambda state, batch: batch,
+    )
 
 
 def create_stream(

@@ -2,15 +2,18 @@
 
 import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cls_jax.batch import RawBatch
+from cls_jax.data import tf_pipeline
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.stream import (
+    JAX,
     LABELED,
     UNLABELED,
-    create_stream,
     create_stream_spec,
     sample_indices,
     shuffle_index,
@@ -24,7 +27,7 @@ def create_batches(first_step, num_steps, argument="20", **changes):
     dataset = load_dataset(config)
     indices = np.arange(len(dataset.train_images), dtype=np.int32)
     spec = create_stream_spec(config, get_method(config.method.name), indices[:20], indices)
-    return list(create_stream(spec, dataset, first_step, num_steps))
+    return list(tf_pipeline.create_stream(spec, dataset, first_step, num_steps))
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +85,19 @@ def test_supervised_stream_holds_no_unlabelled_images():
     assert batch.u_truth.size == 0
 
 
+def shuffle_all(n: int, key: int) -> np.ndarray:
+    return shuffle_index(np.arange(n, dtype=np.uint32), np.uint32(n), np.uint32(key))
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 97, 1000])
 def test_shuffle_is_a_permutation(n):
-    shuffled = shuffle_index(np.arange(n), n, np.uint32(5))
-    assert sorted(shuffled) == list(range(n))
+    assert sorted(shuffle_all(n, key=5)) == list(range(n))
 
 
 def test_shuffle_looks_random():
     """Displacements are as those of a random permutation: uniform, without correlation."""
     n = 5000
-    places = np.stack([shuffle_index(np.arange(n), n, np.uint32(key)) for key in range(20)])
+    places = np.stack([shuffle_all(n, key) for key in range(20)])
     assert len(np.unique(places, axis=0)) == 20
     x = np.arange(n)
     correlations = [np.corrcoef(x, place)[0, 1] for place in places]
@@ -99,6 +105,15 @@ def test_shuffle_looks_random():
     assert np.abs(correlations + neighbours).max() < 5 / np.sqrt(n)
     histogram, _ = np.histogram(places[:, :50], bins=10, range=(0, n))
     assert np.all(np.abs(histogram - 100) < 5 * np.sqrt(100))
+
+
+@pytest.mark.parametrize("step", [0, 7, 123_456])
+def test_numpy_and_jax_draw_the_same_samples(step):
+    indices = np.arange(100, 1447, dtype=np.int32)
+    ours = sample_indices(indices, step, 64, 3, UNLABELED)
+    on_device = jax.jit(sample_indices, static_argnums=(2, 4, 5))
+    theirs = on_device(jnp.asarray(indices), np.int32(step), 64, np.uint32(3), UNLABELED, JAX)
+    np.testing.assert_array_equal(ours, theirs)
 
 
 def test_every_epoch_holds_every_image_once_in_a_new_order():

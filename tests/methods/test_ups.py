@@ -133,16 +133,19 @@ def test_round_begins_with_other_networks_and_chosen_labels():
 def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path, monkeypatch, num_batches):
     """The second round begins before step 3; checkpoints are at 2 and 4."""
     config = create_ups_config()
-    create_stream = train_lib.create_stream
+    create_pipeline = train_lib.create_pipeline
 
-    def create_broken_stream(*args):
-        stream = create_stream(*args)
-        for _ in range(num_batches):
-            yield next(stream)
-        raise KeyboardInterrupt
+    def create_broken_pipeline(*args):
+        def break_off(inputs):
+            for _ in range(num_batches):
+                yield next(inputs)
+            raise KeyboardInterrupt
+
+        pipeline = create_pipeline(*args)
+        return pipeline._replace(inputs=break_off(pipeline.inputs))
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_lib, "create_stream", create_broken_stream)
+        patch.setattr(train_lib, "create_pipeline", create_broken_pipeline)
         with pytest.raises(KeyboardInterrupt):
             train(config, tmp_path / "killed")
     states = []
