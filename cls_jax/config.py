@@ -44,7 +44,7 @@ def create_config(argument: str, default_method: str = "cls") -> ml_collections.
     config.data = ml_collections.ConfigDict()
     config.data.name = ""
     config.data.data_dir = ""  # TFDS folder; empty: TFDS's own default.
-    config.data.pipeline = "tfdata"
+    config.data.pipeline = "tfdata"  # Or "device": batches made on the accelerator.
     config.data.image_size = 32
     # Unlabelled set: "all" training images (authors' code) or the "rest" without the labelled.
     config.data.unlabeled = "all"
@@ -110,7 +110,7 @@ _CHECKS: dict[str, tuple[Any, str]] = {
     "checkpoint_every": (lambda v: v >= 1, "a positive number of steps"),
     "keep_checkpoints": (lambda v: v >= 1, "at least 1 checkpoint"),
     "eval_batch_size": (lambda v: v >= 1, "a positive number of images"),
-    "data.pipeline": (lambda v: v == "tfdata", "tfdata"),
+    "data.pipeline": (lambda v: v in ("tfdata", "device"), "tfdata or device"),
     "data.image_size": (lambda v: 8 <= v <= 1024, "from 8 to 1024 pixels"),
     "data.unlabeled": (lambda v: v in ("all", "rest"), "all or rest"),
     "data.std": (lambda v: all(s > 0 for s in v), "positive numbers"),

@@ -64,7 +64,7 @@ def test_unknown_method_lists_the_known_ones():
         ({"batch_size": 0}, "batch_size=0"),
         ({"mu": 0}, "mu=0"),
         ({"ema_decay": 1.0}, "ema_decay=1.0"),
-        ({"data__pipeline": "torch"}, "choose tfdata"),
+        ({"data__pipeline": "torch"}, "choose tfdata or device"),
         ({"data__unlabeled": "some"}, "choose all or rest"),
         ({"data__randaugment_pool": ("identity", "invert")}, "choose some of autocontrast"),
         ({"data__shift": 8}, "choose a smaller shift"),

@@ -1,4 +1,4 @@
-"""TFDS and scikit-learn's digits as one Dataset type."""
+"""TFDS, single files and scikit-learn's digits as one Dataset type."""
 
 import dataclasses
 import pathlib
@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cls_jax.batch import DataShape
+from cls_jax.data.archives import Split, is_single_file, read_single_file
 from cls_jax.errors import UserError
 
 NUM_TEST_DIGITS = 450
@@ -104,13 +105,44 @@ def load_digits(data_config) -> Dataset:
     )
 
 
-def load_tfds(data_config) -> Dataset:
+def load_cifar(data_config) -> Dataset:
+    """CIFAR from TFDS, or from the single file that `data_config.data_dir` names.
+
+    Raises:
+        UserError: if it can be had from neither, or has another image size.
+    """
+    if is_single_file(data_config.data_dir):
+        splits, class_names = read_single_file(data_config.data_dir)
+    else:
+        splits, class_names = read_tfds(data_config)
+    (train_images, train_labels), (test_images, test_labels) = splits["train"], splits["test"]
+    image_shape = train_images.shape[1:]
+    if image_shape[:2] != (data_config.image_size, data_config.image_size):
+        raise UserError(
+            f"{data_config.name} has images of {image_shape[1]} x {image_shape[0]} pixels: "
+            f"set --config.data.image_size={image_shape[0]}."
+        )
+    return Dataset(
+        name=data_config.name,
+        class_names=class_names,
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        image_shape=image_shape,
+    )
+
+
+def read_tfds(data_config) -> tuple[dict[str, Split], tuple[str, ...]]:
     """A TFDS dataset with features "image" and "label" and splits "train" and "test".
 
     Prepared on first use: looked for, and downloaded to, `data_config.data_dir`.
 
+    Returns:
+        Split name → images uint8 [n, H, W, C] and labels int32 [n]; and the class names.
+
     Raises:
-        UserError: if it is neither prepared nor can be downloaded, or has another image size.
+        UserError: if it is neither prepared nor can be downloaded.
     """
     import tensorflow_datasets as tfds
 
@@ -127,23 +159,8 @@ def load_tfds(data_config) -> Dataset:
             f"({type(error).__name__}): connect to the internet once, or set "
             "--config.data.data_dir to a TFDS folder that holds it."
         ) from error
-    train_images, train_labels = _read_split(builder, "train")
-    test_images, test_labels = _read_split(builder, "test")
-    image_shape = train_images.shape[1:]
-    if image_shape[0] != data_config.image_size:
-        raise UserError(
-            f"{name} has images of {image_shape[0]} pixels: "
-            f"set --config.data.image_size={image_shape[0]}."
-        )
-    return Dataset(
-        name=name,
-        class_names=tuple(builder.info.features["label"].names),
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
-        image_shape=image_shape,
-    )
+    splits = {split: _read_split(builder, split) for split in ("train", "test")}
+    return splits, tuple(builder.info.features["label"].names)
 
 
 def _check_reachable(url: str) -> None:
@@ -157,7 +174,7 @@ def _check_reachable(url: str) -> None:
     requests.head(url, timeout=20, allow_redirects=True)
 
 
-def _read_split(builder, split: str) -> tuple[np.ndarray, np.ndarray]:
+def _read_split(builder, split: str) -> Split:
     """Decodes a whole split into memory: uint8 [n, H, W, C] and int32 [n]."""
     import tensorflow_datasets as tfds
 
@@ -175,4 +192,4 @@ def _read_split(builder, split: str) -> tuple[np.ndarray, np.ndarray]:
     return images, labels
 
 
-LOADERS = {"cifar10": load_tfds, "cifar100": load_tfds, "digits": load_digits}
+LOADERS = {"cifar10": load_cifar, "cifar100": load_cifar, "digits": load_digits}
