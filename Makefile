@@ -9,9 +9,8 @@ REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,re
 
 .PHONY: demo test lint clean
 
-# Large pages for the C library's memory make steps on a CPU up to a quarter faster.
 demo: $(VENV)/installed
-	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(VENV)/bin/python main.py --config configs/digits.py:40
+	$(VENV)/bin/python main.py --config configs/digits.py:40
 
 test: $(VENV)/installed-dev lint
 	$(VENV)/bin/python -m pytest

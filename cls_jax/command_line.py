@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import pathlib
+import platform
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -33,11 +34,27 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def prepare_process() -> None:
-    """Sets up JAX and logging; to be called before the first computation."""
+    """Sets up memory, JAX and logging; to be called first thing."""
+    use_large_pages()
     # What libraries note on the way; what they cannot do, they raise.
     logging.set_verbosity(logging.ERROR)
     use_all_cores_for_convolutions()
     enable_compilation_cache()
+
+
+def use_large_pages() -> None:
+    """Starts this program anew with large pages for the C library's memory, where it has them.
+
+    A step on a CPU takes hundreds of MB anew each time, and much of its time went into mapping
+    them in pages of 4 KiB: .63 s without and .50 s with large pages for CLS with two WRN-28-2 on
+    60 images and 2 cores. glibc reads the setting before Python starts, hence the new start.
+    """
+    name, version = platform.libc_ver()
+    has_setting = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
+    if has_setting and "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def use_all_cores_for_convolutions() -> None:

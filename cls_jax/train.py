@@ -77,7 +77,12 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     bar = _ProgressBar(first_step, config.num_steps)
     monitors = _PendingMonitors(config, writer, checkpointer, clock, bar)
 
-    with jax.transfer_guard("disallow"), contextlib.closing(writer), contextlib.closing(bar):
+    with (
+        jax.transfer_guard("disallow"),
+        contextlib.closing(inputs),
+        contextlib.closing(writer),
+        contextlib.closing(bar),
+    ):
         for step in range(first_step, config.num_steps + 1):
             is_last = step == config.num_steps
             if is_last or _is_due(step, config.eval_every):

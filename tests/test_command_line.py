@@ -17,13 +17,14 @@ TINY = [
 ]
 
 
-def run_main(*arguments, cwd=ROOT):
+def run_main(*arguments, cwd=ROOT, timeout=None):
     return subprocess.run(
         [sys.executable, ROOT / "main.py", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
         check=False,
+        timeout=timeout,
     )
 
 
@@ -72,3 +73,12 @@ def test_mistake_gets_one_sentence_and_exit_code_2(tmp_path, arguments, remedy):
     assert line.startswith("Error: ")
     assert remedy in line
     assert not list(tmp_path.rglob("checkpoints"))
+
+
+def test_run_that_fails_half_way_ends_and_does_not_hang(tmp_path):
+    """Threads of the input stream are still busy when the loss stops being finite."""
+    options = [*TINY, "--config.num_steps=1000", "--config.optimizer.learning_rate=100"]
+    options += ["--workdir", tmp_path / "run"]
+    outcome = run_main("--config", "configs/digits.py:20,fixmatch", *options, timeout=120)
+    assert outcome.returncode == 2
+    assert "Training stopped at step" in outcome.stderr.splitlines()[-1]

@@ -4,7 +4,7 @@ The whole dataset lies there as bytes; the step samples and augments its batch f
 The samples are those of the tf.data pipeline, the augmentations have the same distribution.
 """
 
-import itertools
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import jax
@@ -73,7 +73,12 @@ def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipe
     def create_batch(state, data: DeviceData) -> RawBatch:
         return _create_batch(spec, table, num_shards, state.step, data)
 
-    return InputPipeline(itertools.repeat(on_devices), specs, create_batch)
+    return InputPipeline(_repeat(on_devices), specs, create_batch)
+
+
+def _repeat(data: DeviceData) -> Generator[DeviceData, None, None]:
+    while True:
+        yield data
 
 
 def _create_batch(

@@ -1,6 +1,8 @@
 """The input stream in tf.data: a dataset of step numbers mapped to batches, ahead of the step."""
 
-from collections.abc import Iterator
+import contextlib
+import functools
+from collections.abc import Generator
 
 import jax
 import numpy as np
@@ -16,6 +18,8 @@ from cls_jax.networks import to_shardings
 
 # Batches made ahead. Two hide the stream behind the step; more only hold memory.
 _PREFETCH = 2
+# Steps whose samples are drawn together.
+_CHUNK = 64
 
 
 def create_pipeline(
@@ -23,9 +27,14 @@ def create_pipeline(
 ) -> InputPipeline:
     """Batches made on the host, put on the devices while the step before them runs."""
     shardings = to_shardings(mesh, BATCH_SPECS)
-    batches = create_stream(spec, dataset, first_step, num_steps)
+
+    def put_on_devices():
+        with contextlib.closing(create_stream(spec, dataset, first_step, num_steps)) as batches:
+            for batch in batches:
+                yield jax.device_put(batch, shardings)
+
     return InputPipeline(
-        inputs=(jax.device_put(batch, shardings) for batch in batches),
+        inputs=put_on_devices(),
         input_specs=BATCH_SPECS,
         create_batch=lambda state, batch: batch,
     )
@@ -33,15 +42,23 @@ def create_pipeline(
 
 def create_stream(
     spec: StreamSpec, dataset: Dataset, first_step: int, num_steps: int
-) -> Iterator[RawBatch]:
-    """Iterates over the batches of steps first_step, …, num_steps - 1 as NumPy arrays."""
+) -> Generator[RawBatch, None, None]:
+    """Generates the batches of steps first_step, …, num_steps - 1 as NumPy arrays.
+
+    To be closed when no more are wanted: TensorFlow's threads call back into Python, and a program
+    that ends while they still do so waits for them for ever.
+    """
     # TensorFlow would take the accelerator's memory from JAX.
     tf.config.set_visible_devices([], "GPU")
     steps = tf.data.Dataset.range(first_step, num_steps)
     batches = steps.map(
         create_batch_fn(spec, dataset), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
-    return map(RawBatch._make, batches.prefetch(_PREFETCH).as_numpy_iterator())
+    iterator = batches.prefetch(_PREFETCH).as_numpy_iterator()
+    try:
+        yield from map(RawBatch._make, iterator)
+    finally:
+        del iterator  # Ends the threads.
 
 
 def create_batch_fn(spec: StreamSpec, dataset: Dataset):
@@ -103,8 +120,15 @@ def _read(dataset: Dataset, indices: np.ndarray, batch_size: int, step, seed: in
     """Reads one step's sample: uint8 [n, H, W, C], labels and indices int32 [n]."""
     images: ImageSource = dataset.train_images
 
+    # NumPy is slow on few numbers: many steps at once, kept while they are current.
+    @functools.lru_cache(maxsize=4)
+    def sample_chunk(chunk: int) -> np.ndarray:
+        steps = np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK)
+        return sample_indices(indices, steps, batch_size, seed, tag)
+
     def read(step):
-        chosen = sample_indices(indices, step, batch_size, seed, tag)
+        chunk, place = divmod(int(step), _CHUNK)
+        chosen = sample_chunk(chunk)[place]
         return images[chosen], dataset.train_labels[chosen], chosen
 
     x, y, chosen = tf.numpy_function(read, [step], (tf.uint8, tf.int32, tf.int32), stateful=False)
