@@ -12,6 +12,7 @@ import os
 import pathlib
 import platform
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -168,8 +169,14 @@ def describe_provenance() -> str:
     return (
         f"`{command}`  \n"
         f"{datetime.date.today()}, {hardware}, Python {platform.python_version()}, "
-        f"JAX {jax.__version__}.\n"
+        f"JAX {jax.__version__}, commit {_read_commit()}.\n"
     )
+
+
+def _read_commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    return outcome.stdout.strip() or "unknown"
 
 
 def _read_processor() -> str:

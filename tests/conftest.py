@@ -69,6 +69,22 @@ def create_raw_batch(config, num_views: int = 2, seed: int = 0, channels: int = 
     )
 
 
-@pytest.fixture
-def tiny_config():
-    return create_tiny_config()
+def train_interrupted(config, workdir, num_batches: int) -> None:
+    """Trains until the input stream breaks off after `num_batches`, as if the process had died."""
+    from cls_jax import train as train_lib
+
+    create_pipeline = train_lib.create_pipeline
+
+    def create_broken_pipeline(*args):
+        def break_off(inputs):
+            for _ in range(num_batches):
+                yield next(inputs)
+            raise KeyboardInterrupt
+
+        pipeline = create_pipeline(*args)
+        return pipeline._replace(inputs=break_off(pipeline.inputs))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_lib, "create_pipeline", create_broken_pipeline)
+        with pytest.raises(KeyboardInterrupt):
+            train_lib.train(config, workdir)

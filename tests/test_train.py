@@ -14,7 +14,7 @@ from cls_jax.evaluate_run import evaluate_run
 from cls_jax.metrics import read_metrics
 from cls_jax.program import create_program
 from cls_jax.train import Clock, train
-from tests.conftest import DATA_SHAPE, create_tiny_config
+from tests.conftest import DATA_SHAPE, create_tiny_config, train_interrupted
 
 
 @pytest.fixture(scope="module")
@@ -77,22 +77,8 @@ def test_result_summarises_the_evaluations(finished):
 
 
 @pytest.mark.parametrize("num_batches", [1, 3, 5])
-def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch, num_batches):
-    create_pipeline = train_lib.create_pipeline
-
-    def create_broken_pipeline(*args):
-        def break_off(inputs):
-            for _ in range(num_batches):
-                yield next(inputs)
-            raise KeyboardInterrupt
-
-        pipeline = create_pipeline(*args)
-        return pipeline._replace(inputs=break_off(pipeline.inputs))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_lib, "create_pipeline", create_broken_pipeline)
-        with pytest.raises(KeyboardInterrupt):
-            train(create_tiny_config(), tmp_path / "run")
+def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, num_batches):
+    train_interrupted(create_tiny_config(), tmp_path / "run", num_batches)
     result = train(create_tiny_config(), tmp_path / "run")
 
     workdir, expected = finished

@@ -5,9 +5,8 @@ with two networks, the other network's (co-labelling):
 
     L^b = L_sup + λ_self · mean(w_self · (L_P + [L_N])) + λ_co · mean(w_co · (L_P' + [L_N']))
 
-with L_P, L_N the positive and negative cross-entropy (Eq. 7, 8) to b's own pseudo and
-complementary labels, and L_P', L_N' those to the other network's. Means run over all unlabelled
-images, masked ones counting zero (Eq. 13-15; the authors' code).
+with L_P, L_N the cross-entropies to b's own pseudo and complementary labels (Eq. 7, 8), and L_P',
+L_N' those to the other's. Means run over all unlabelled images, masked ones counting zero (Eq. 13-15).
 """
 
 import dataclasses
@@ -28,9 +27,8 @@ class Switches:
     Attributes:
         exchange: train two networks that also learn from each other's labels.
         negative: learn from complementary labels as well ("NL").
-        reweight: scale each label's loss with its weight w ("RW"); otherwise w_self is the mask
-            1[max p ≥ threshold] and w_co the mask 1[w ≥ τ]. The paper does not say how its rows
-            without RW mask; this is the reading in which nothing else changes.
+        reweight: weigh labels with w ("RW"), else with masks: 1[max p ≥ threshold] for own
+            labels, 1[w ≥ τ] for sent ones. The paper does not define its rows without RW.
     """
 
     exchange: bool
@@ -84,11 +82,7 @@ def compute_labeling_loss(
 ) -> jax.Array:
     """The mean over images of weight · (L_P + L_N), float32 [N] (Eq. 7-9).
 
-    Args:
-        switches: whether L_N counts.
-        logits: float32 [N, U, K] of the strong views.
-        labels: of the same images, from any network.
-        weight: float32 [N, U]; 0 masks an image.
+    Logits are float32 [N, U, K], weights [N, U]; the labels may be another network's.
     """
     loss = positive_cross_entropy(logits, labels.pseudo)
     if switches.negative:

@@ -164,7 +164,7 @@ def test_no_methods_code_knows_anothers():
             if isinstance(node, ast.ImportFrom)
         }
         assert not imported & {f"cls_jax.methods.{other}" for other in files}, path
-        assert len(path.read_text().splitlines()) <= 160, path
+        assert len(path.read_text().splitlines()) <= 120, path
 
 
 def test_names_of_methods_stand_only_in_their_folder():

@@ -6,13 +6,13 @@ import ml_collections
 import numpy as np
 import pytest
 
-from cls_jax import train as train_lib
 from cls_jax.checkpoint import Checkpointer
-from cls_jax.methods import METHODS, ups
+from cls_jax.label_selection import NO_LABEL, balance, select_labels
+from cls_jax.methods import METHODS
 from cls_jax.program import create_program
 from cls_jax.rounds import begin_round, begins_round
 from cls_jax.train import train
-from tests.conftest import DATA_SHAPE, create_tiny_config
+from tests.conftest import DATA_SHAPE, create_tiny_config, train_interrupted
 from tests.methods.stubs import (
     B,
     K,
@@ -46,23 +46,23 @@ def softmax(z):
 
 
 def test_positive_labels_obey_both_thresholds(logits):
-    label = ups.select_labels(logits, HPARAMS, UNBALANCED_ROUND)["label"]
+    label = select_labels(logits, HPARAMS, UNBALANCED_ROUND)["label"]
     p = softmax(logits.astype(np.float64))
     mean, std = p.mean(0), p.std(0, ddof=1)
     top = np.arange(400), mean.argmax(-1)
     expected = (mean[top] >= 0.7) & (std[top] < 0.05)
-    np.testing.assert_array_equal(label != ups.NO_LABEL, expected)
+    np.testing.assert_array_equal(label != NO_LABEL, expected)
     np.testing.assert_array_equal(label[expected], mean.argmax(-1)[expected])
     assert 0 < expected.sum() < 400
 
 
 def test_negative_labels_obey_both_thresholds_and_never_name_the_chosen_class(logits):
-    row = ups.select_labels(logits, HPARAMS, UNBALANCED_ROUND)
+    row = select_labels(logits, HPARAMS, UNBALANCED_ROUND)
     p = softmax(logits.astype(np.float64) / 2)
     expected = (p.mean(0) < 0.05) & (p.std(0, ddof=1) < 0.005)
     top = softmax(logits.astype(np.float64)).mean(0).argmax(-1)
     expected[np.arange(400), top] = False
-    expected[row["label"] != ups.NO_LABEL] = False  # Positive beats negative.
+    expected[row["label"] != NO_LABEL] = False  # Positive beats negative.
     np.testing.assert_array_equal(row["negative"], expected)
     assert expected.any()
     assert not row["negative"][np.arange(400), top].any()
@@ -72,33 +72,31 @@ def test_first_rounds_are_balanced_and_take_the_surest():
     rng = np.random.default_rng(0)
     label = np.repeat([0, 1, 2], [200, 60, 30])
     std, is_sure = rng.uniform(size=290), np.ones(290, bool)
-    kept = ups.balance(is_sure, label, std, 3)
+    kept = balance(is_sure, label, std, 3)
     assert np.bincount(label[kept]).tolist() == [30, 30, 30]
     for k in range(3):
         assert std[kept & (label == k)].max() <= np.sort(std[label == k])[29]
-    few = ups.balance(label < 2, label, std, 3)  # The smallest class has none: 25 of the others.
+    few = balance(label < 2, label, std, 3)  # The smallest class has none: 25 of the others.
     assert np.bincount(label[few], minlength=3).tolist() == [25, 25, 0]
 
 
 def test_balance_ends_after_its_share_of_the_rounds(logits):
-    counts = [
-        np.sum(ups.select_labels(logits, HPARAMS, i)["label"] != ups.NO_LABEL) for i in range(1, 10)
-    ]
+    counts = [np.sum(select_labels(logits, HPARAMS, i)["label"] != NO_LABEL) for i in range(1, 10)]
     assert counts[0] == counts[2] < counts[3] == counts[-1]
 
 
 def test_loss_equals_numpy():
     params, batch = create_params(), create_batch(1)
     rng = np.random.default_rng(0)
-    label = np.where(rng.uniform(size=U) < 0.4, rng.integers(0, K, U), ups.NO_LABEL)
-    negative = (rng.uniform(size=(U, K)) < 0.3) & (label == ups.NO_LABEL)[:, None]
+    label = np.where(rng.uniform(size=U) < 0.4, rng.integers(0, K, U), NO_LABEL)
+    negative = (rng.uniform(size=(U, K)) < 0.3) & (label == NO_LABEL)[:, None]
     table = {"label": jnp.asarray(label)[None], "negative": jnp.asarray(negative)[None]}
     context = create_context("ups")._replace(method_state=table)
     output = compute_output("ups", params, batch, context)
 
     index = np.asarray(batch.u_index)
     p_x, p_u = predict(params, batch.x), predict(params, batch.u[0])
-    selected = label[index] != ups.NO_LABEL
+    selected = label[index] != NO_LABEL
     positive = cross_entropy(p_x, np.asarray(batch.y)).sum()
     positive += cross_entropy(p_u, np.maximum(label[index], 0))[selected].sum()
     positive /= B + selected.sum()
@@ -126,28 +124,14 @@ def test_round_begins_with_other_networks_and_chosen_labels():
     assert int(after.step) == 3
     kernel, fresh = state.params["stem"]["kernel"], after.params["stem"]["kernel"]
     assert np.all(np.asarray(kernel) != np.asarray(fresh))
-    assert np.any(np.asarray(after.method_state["label"]) != ups.NO_LABEL)
+    assert np.any(np.asarray(after.method_state["label"]) != NO_LABEL)
 
 
 @pytest.mark.parametrize("num_batches", [3, 5])
-def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path, monkeypatch, num_batches):
+def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path, num_batches):
     """The second round begins before step 3; checkpoints are at 2 and 4."""
     config = create_ups_config()
-    create_pipeline = train_lib.create_pipeline
-
-    def create_broken_pipeline(*args):
-        def break_off(inputs):
-            for _ in range(num_batches):
-                yield next(inputs)
-            raise KeyboardInterrupt
-
-        pipeline = create_pipeline(*args)
-        return pipeline._replace(inputs=break_off(pipeline.inputs))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_lib, "create_pipeline", create_broken_pipeline)
-        with pytest.raises(KeyboardInterrupt):
-            train(config, tmp_path / "killed")
+    train_interrupted(config, tmp_path / "killed", num_batches)
     states = []
     for name in ("killed", "whole"):
         result = train(config, tmp_path / name)
