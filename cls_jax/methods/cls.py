@@ -6,7 +6,7 @@ with two networks, the other network's (co-labelling):
     L^b = L_sup + λ_self · mean(w_self · (L_P + [L_N])) + λ_co · mean(w_co · (L_P' + [L_N']))
 
 with L_P, L_N the cross-entropies to b's own pseudo and complementary labels (Eq. 7, 8), and L_P',
-L_N' those to the other's. Means run over all unlabelled images, masked ones counting zero (Eq. 13-15).
+L_N' those to the other's. Means run over all unlabelled images, masked ones too (Eq. 13-15).
 """
 
 import dataclasses
@@ -59,7 +59,6 @@ def compute_loss(switches: Switches, params, batch_stats, batch, context):
     if not switches.exchange:
         monitors["monitors/mask_ratio"] = jnp.mean(own_weight > 0, axis=-1)
         return LossOutput(losses, batch_stats, monitors, labels.pseudo)
-
     # The paper writes w > τ, the authors' code w ≥ τ.
     is_sent = labels.weight >= hparams["tau"]
     sent_weight = is_sent * (labels.weight if switches.reweight else 1.0)
