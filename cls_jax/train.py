@@ -20,7 +20,8 @@ from cls_jax.batch import RawBatch
 from cls_jax.checkpoint import Checkpointer
 from cls_jax.data.datasets import Dataset, load_dataset
 from cls_jax.data.label_budget import choose_unlabeled_indices
-from cls_jax.data.stream import create_pipeline, create_stream_spec
+from cls_jax.data.pipelines import create_pipeline
+from cls_jax.data.stream import create_stream_spec
 from cls_jax.errors import UserError
 from cls_jax.evaluate import create_evaluate
 from cls_jax.metrics import MetricsWriter

@@ -1,4 +1,4 @@
-"""The order of samples and the choice of pipeline: step → batch.
+"""What a stream of batches is, and the order of its samples.
 
 The batch of step t is a pure function of (seed, t). Nothing about the stream is ever saved: a
 resumed run asks for the step it needs.
@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from cls_jax.batch import RawBatch
-from cls_jax.data.datasets import Dataset
 from cls_jax.methods import Method
 
 Array = np.ndarray | jax.Array
@@ -103,24 +101,6 @@ class InputPipeline(NamedTuple):
     inputs: Generator[Any, None, None]
     input_specs: Any
     create_batch: Callable[[Any, Any], RawBatch]
-
-
-def create_pipeline(
-    spec: StreamSpec, dataset: Dataset, mesh: Mesh, first_step: int, num_steps: int
-) -> InputPipeline:
-    """Builds the pipeline `config.data.pipeline` for steps first_step, …, num_steps - 1.
-
-    Raises:
-        UserError: if the dataset does not fit into the devices' memory and the pipeline needs it
-            there.
-    """
-    if spec.data.pipeline == "device":
-        from cls_jax.data import device_pipeline
-
-        return device_pipeline.create_pipeline(spec, dataset, mesh)
-    from cls_jax.data import tf_pipeline
-
-    return tf_pipeline.create_pipeline(spec, dataset, mesh, first_step, num_steps)
 
 
 def sample_indices(

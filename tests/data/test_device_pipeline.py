@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from cls_jax.data import jax_augment, tf_augment, tf_pipeline
 from cls_jax.data.datasets import load_dataset
+from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.randaugment import (
     OPS,
     UNIFORMS_PER_OP,
@@ -20,7 +21,7 @@ from cls_jax.data.randaugment import (
     create_table,
     decode,
 )
-from cls_jax.data.stream import create_pipeline, create_stream_spec
+from cls_jax.data.stream import create_stream_spec
 from cls_jax.methods import get_method
 from cls_jax.program import create_program
 from cls_jax.train import train
