@@ -42,6 +42,8 @@ from cls_jax.train_step import compute_distances, create_preview, create_train_s
 # Steps that may be in flight: enough to keep the device busy, few enough to bound memory.
 _MAX_IN_FLIGHT = 2
 _NUM_SHOWN_IMAGES = 8
+# Checked after every step: where these are finite, so are the new parameters.
+_WATCHED = ("train/loss", "train/gradient_norm")
 
 
 def train(config, workdir: pathlib.Path) -> dict[str, Any]:
@@ -168,9 +170,11 @@ class _PendingMonitors:
             self._finish(*self._pending.popleft())
 
     def _finish(self, step: int, monitors: dict[str, jax.Array]) -> None:
-        values = {name: float(value) for name, value in jax.device_get(monitors).items()}
+        is_written = step % self._config.log_every == 0
+        wanted = monitors if is_written else {name: monitors[name] for name in _WATCHED}
+        values = {name: float(value) for name, value in jax.device_get(wanted).items()}
         self._check_finite(step, values)
-        if step % self._config.log_every == 0:
+        if is_written:
             self._writer.write(step, values | self._measure_speed(step))
         self._bar.advance(values["train/loss"])
 
@@ -182,7 +186,7 @@ class _PendingMonitors:
         return {"perf/steps_per_second": (now[0] - before[0]) / (now[1] - before[1])}
 
     def _check_finite(self, step: int, values: dict[str, float]) -> None:
-        for name in ("train/loss", "train/gradient_norm"):
+        for name in _WATCHED:
             if not math.isfinite(values[name]):
                 good = self._checkpointer.latest_step()
                 kept = f"step {good}" if good is not None else "none, the run was too young"

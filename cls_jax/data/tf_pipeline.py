@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 from collections.abc import Generator
 
 import jax
@@ -54,11 +55,20 @@ def create_stream(
     batches = steps.map(
         create_batch_fn(spec, dataset), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
-    iterator = batches.prefetch(_PREFETCH).as_numpy_iterator()
+    batches = batches.prefetch(_PREFETCH).with_options(_create_options())
+    iterator = batches.as_numpy_iterator()
     try:
         yield from map(RawBatch._make, iterator)
     finally:
         del iterator  # Ends the threads.
+
+
+def _create_options() -> tf.data.Options:
+    """Leaves one core to the step where it runs on the same cores."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = max(1, (os.cpu_count() or 2) - 1)
+    options.threading.max_intra_op_parallelism = 1
+    return options
 
 
 def create_batch_fn(spec: StreamSpec, dataset: Dataset):
