@@ -1,8 +1,10 @@
 """Puts together, from a configuration, what training and evaluation run."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
@@ -37,12 +39,15 @@ class Program:
     state_specs: TrainState
 
 
-def create_program(config, data_shape: DataShape) -> tuple[Program, TrainState]:
+def create_program(
+    config, data_shape: DataShape, devices: Sequence[jax.Device] | None = None
+) -> tuple[Program, TrainState]:
     """Builds the program and its initial state.
 
     Args:
         config: a validated configuration.
         data_shape: sizes of the dataset.
+        devices: to run on; all of the default backend's by default.
 
     Raises:
         UserError: if the devices cannot be arranged as `config.mesh` says.
@@ -51,7 +56,9 @@ def create_program(config, data_shape: DataShape) -> tuple[Program, TrainState]:
     batch_sizes = [config.batch_size]
     if method.unlabeled_views:
         batch_sizes.append(config.batch_size * config.mu)
-    mesh = create_mesh(method.num_networks, batch_sizes, config.mesh.network, config.mesh.data)
+    mesh = create_mesh(
+        method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
+    )
     model = create_model(config, method, data_shape.num_classes)
     networks = Networks(model, config.model.lowering, mesh.shape[NETWORK_AXIS])
     optimizer = create_optimizer(config)

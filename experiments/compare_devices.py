@@ -1,0 +1,70 @@
+"""Compares one training step, and the batches made on the device, between accelerator and CPU.
+
+python -m experiments.compare_devices --config configs/cifar10.py
+
+Float32 with full-precision products; exits with code 1 where a bound is missed.
+"""
+
+import sys
+
+import jax
+import numpy as np
+
+from cls_jax.batch import BATCH_SPECS
+from cls_jax.data.label_budget import choose_labeled_indices
+from cls_jax.data.pipelines import create_pipeline
+from cls_jax.data.stream import create_stream_spec
+from cls_jax.networks import to_shardings
+from cls_jax.program import create_program
+from cls_jax.train_step import create_preview, create_train_step
+from experiments import grid
+from experiments.benchmark import create_random_batch, create_random_dataset
+
+MAX_LOSS_DIFFERENCE = 1e-4
+MAX_PARAMETER_DIFFERENCE = 1e-3  # Relative, of the norm.
+
+
+def compute_on(device: jax.Device, config):
+    """The batch of step 0, and monitors and parameters after one step on one device."""
+    with jax.default_device(device), jax.default_matmul_precision("highest"):
+        dataset = create_random_dataset(config)
+        program, state = create_program(config, dataset.shape, [device])
+        labeled = choose_labeled_indices(dataset.train_labels, config.num_labels, 10, config.seed)
+        everything = np.arange(len(dataset.train_images), dtype=np.int32)
+        spec = create_stream_spec(config, program.method, labeled, everything)
+        inputs, specs, create_batch = create_pipeline(spec, dataset, program.mesh, 0, 1)
+        batch = create_preview(program, create_batch, specs)(state, next(inputs))
+        step_input = jax.device_put(
+            create_random_batch(config), to_shardings(program.mesh, BATCH_SPECS)
+        )
+        state, monitors = create_train_step(program)(state, step_input)
+        return jax.device_get((batch, monitors, state.params))
+
+
+def main() -> None:
+    """Prints the differences."""
+    parser = grid.create_parser(__doc__, "250", "")
+    arguments = grid.parse_arguments(parser)
+    config = grid.create_cell(arguments, arguments.budgets[0], "cls", 0).config
+    config.data.pipeline, config.mesh.network, config.mesh.data = "device", 1, 1
+    accelerator, cpu = jax.devices()[0], jax.devices("cpu")[0]
+    ours, theirs = compute_on(accelerator, config), compute_on(cpu, config)
+    differing = [
+        np.mean(np.asarray(a) != np.asarray(b)) for a, b in zip(ours[0], theirs[0], strict=True)
+    ]
+    loss = max(abs(float(ours[1][name] - theirs[1][name])) for name in ours[1] if "loss" in name)
+    difference = _norm(jax.tree.map(np.subtract, ours[2], theirs[2])) / _norm(theirs[2])
+    print(f"{accelerator.device_kind} against {cpu.device_kind}")
+    print(f"batches: share of values that differ, by field: {differing}")
+    print(f"losses differ by at most {loss:.2e} (bound {MAX_LOSS_DIFFERENCE:.0e})")
+    print(f"parameters after a step differ by {difference:.2e} (bound {MAX_PARAMETER_DIFFERENCE})")
+    if max(differing) > 0 or loss > MAX_LOSS_DIFFERENCE or difference > MAX_PARAMETER_DIFFERENCE:
+        sys.exit(1)
+
+
+def _norm(tree) -> float:
+    return float(np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(tree))))
+
+
+if __name__ == "__main__":
+    grid.run_main(main)
