@@ -20,7 +20,7 @@ class Checkpointer:
     """
 
     def __init__(self, workdir: pathlib.Path, keep: int = 1):
-        """Opens, without creating anything, the checkpoints of the run in `workdir`."""
+        """Opens the checkpoints of the run in `workdir`; creates their folder if there is none."""
         self.folder = pathlib.Path(workdir).resolve() / "checkpoints"
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
         self._manager = ocp.CheckpointManager(

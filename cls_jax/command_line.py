@@ -55,8 +55,9 @@ def keep_memory() -> None:
     """Starts this program anew with a C library that keeps freed memory, in large pages.
 
     A step on a CPU allocates hundreds of MB, which glibc would give back to the system and take
-    anew each time, page by page: for CLS with two WRN-28-2 on 60 images and 2 cores .63 s a step
-    so, .46 s with these settings. glibc reads them before Python starts, hence the new start.
+    anew each time, page by page: for CLS with two WRN-28-2 on 60 images and 2 cores .62 to .64 s a
+    step so, .46 to .48 s with these settings. glibc reads them before Python starts, hence the new
+    start.
     """
     name, version = platform.libc_ver()
     has_settings = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
@@ -70,8 +71,8 @@ def use_all_cores_for_convolutions() -> None:
     """Has XLA compute convolutions on a CPU with Eigen, on all cores.
 
     jaxlib 0.10 hands them to YNNPACK, which uses one: forward and backward of WRN-28-2 on 60
-    images and 2 cores take 507 ms so and 349 ms with Eigen, those of the digits' two networks 104
-    and 63 ms. The leading minus takes convolutions alone off YNNPACK's list: reductions are faster
+    images and 2 cores take 507 ms so and 349 ms with Eigen, those of WRN-10-1 on 288 digits 56 and
+    41 ms. The leading minus takes convolutions alone off YNNPACK's list: reductions are faster
     there. Other versions of jaxlib may not know the flag, and an unknown one ends the process.
     """
     flags = os.environ.get("XLA_FLAGS", "")

@@ -20,8 +20,17 @@ from cls_jax.methods import METHODS, get_method
 RUNTIME_KEYS = ("data.data_dir", "mesh.network", "mesh.data")
 
 
-def create_config(argument: str, default_method: str = "cls") -> ml_collections.ConfigDict:
+def create_config(
+    argument: str,
+    default_method: str = "cls",
+    method_settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> ml_collections.ConfigDict:
     """Builds the defaults for an argument such as "250" or "250,fixmatch".
+
+    Args:
+        argument: what stands after the colon on the command line.
+        default_method: where the argument names none.
+        method_settings: method → hyper-parameters that the dataset wants otherwise.
 
     Raises:
         UserError: if the argument cannot be read or names no method.
@@ -69,6 +78,7 @@ def create_config(argument: str, default_method: str = "cls") -> ml_collections.
     config.method = ml_collections.ConfigDict({"name": method_name})
     for name, hyperparameter in method.hyperparameters.items():
         config.method[name] = hyperparameter.default
+    config.method.update((method_settings or {}).get(method_name, {}))
 
     config.optimizer = ml_collections.ConfigDict()
     config.optimizer.learning_rate = 0.03  # Paper, FixMatch.

@@ -27,6 +27,7 @@ def create_eval_step(program: Program) -> Callable:
     data, networks = program.config.data, program.networks
 
     def eval_step(state: TrainState, images, labels, is_image):
+        """Counts on this device's networks and its part of the batch."""
         images = normalize(images, data.mean, data.std)
 
         def compute_probabilities(params):

@@ -44,6 +44,7 @@ def create_train_step(
     config, method, networks = program.config, program.method, program.networks
 
     def step_on_device(state: TrainState, step_input: Any) -> tuple[TrainState, Monitors]:
+        """The step of this device's networks on its part of the batch."""
         raw_batch = create_batch(state, step_input)
         batch = normalize_batch(raw_batch, config.data.mean, config.data.std)
         context = Context(

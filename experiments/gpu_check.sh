@@ -5,7 +5,7 @@
 #   DATA=cifar10.npz OUT=results MINUTES=5 bash experiments/gpu_check.sh
 #
 # DATA: an .npz or archive as in the README; without it nothing is trained. The training goes on
-# where the last call stopped, as long as its folder in runs/ is there.
+# from the last call's newest checkpoint, as long as its folder in runs/ is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}

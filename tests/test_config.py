@@ -45,6 +45,13 @@ def test_cls_on_cifar10_has_the_papers_settings():
     assert load_config("cifar100", "2500").optimizer.weight_decay == 1e-3
 
 
+def test_datasets_set_hyperparameters_of_the_method_they_name_only():
+    assert load_config("cifar100", "2500,mixmatch").method.lambda_u == 150
+    assert load_config("cifar10", "250,mixmatch").method.lambda_u == 75
+    assert load_config("cifar100", "2500,uda").method.lambda_u == 1
+    assert load_config("digits", "40,ups").method.rounds == 2
+
+
 @pytest.mark.parametrize("argument", ["", "many", "40.5", "-40", "40,fixmatch,cls", ",cls"])
 def test_argument_of_another_form_is_refused(argument):
     with pytest.raises(UserError, match="write the number of labels"):

@@ -80,6 +80,7 @@ def create_batch_fn(spec: StreamSpec, dataset: Dataset):
         return augment_view(images, view, seed, table, spec.data)
 
     def make_batch(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Reads and augments the samples of one step."""
         x, y, _ = _read(dataset, spec.labeled_indices, spec.batch_size, step, spec.seed, LABELED)
         x = augment(x, spec.labeled_view, _derive_seed(spec.seed, step, 0))
         if not spec.unlabeled_views:
