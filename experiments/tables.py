@@ -55,10 +55,5 @@ def format_table(
             header.append("paper")
             for line, method in zip(lines, methods, strict=True):
                 line.append(paper.get_accuracy(method, dataset, budget))
-    header.append("seconds a step")
-    for line, method in zip(lines, methods, strict=True):
-        results = [result for budget in budgets for result in outcomes[method, budget]]
-        seconds = [result["train_seconds"] / result["step"] for result in results]
-        line.append(f"{sorted(seconds)[len(seconds) // 2]:.3f}")
     table = [header, ["---"] * len(header), *lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in table)
