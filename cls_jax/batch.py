@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.networks import DATA_AXIS
+from cls_jax.mesh import DATA_AXIS
 
 
 class DataShape(NamedTuple):

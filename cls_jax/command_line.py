@@ -5,7 +5,8 @@ import os
 import pathlib
 import platform
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from absl import flags, logging
@@ -15,6 +16,9 @@ from cls_jax.errors import UserError
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 )
+
+# In errors of the libraries by which processes speak to each other.
+_SIGNS_OF_A_LOST_PROCESS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
 
 _KEEP_MEMORY = ":".join(
     [
@@ -103,7 +107,38 @@ def _explain(error: Exception) -> str:
     return f"{sentence}: see python main.py --help and the keys in cls_jax/config.py."
 
 
+def run_to_end(function: Callable[[], None]) -> None:
+    """Runs a program: what a user can mend ends it with one sentence and code 2."""
+    try:
+        function()
+    except UserError as error:
+        exit_with_sentence(error)
+    except Exception as error:
+        if "RESOURCE_EXHAUSTED" in str(error):
+            exit_with_sentence(
+                "The device's memory is full: choose a smaller --config.batch_size, --config.mu or "
+                "--config.eval_batch_size."
+            )
+        if not _has_joined_others():
+            raise
+        if any(word in str(error) for word in _SIGNS_OF_A_LOST_PROCESS):
+            exit_with_sentence(
+                f"Another process of this run was lost ({str(error).splitlines()[0]}): start all "
+                "again with the same command, and they go on from the newest checkpoint."
+            )
+        traceback.print_exc()
+        exit_with_sentence("This process failed, see above, and the others will end too.")
+
+
 def exit_with_sentence(error: Exception | str) -> NoReturn:
     """Prints the sentence to standard error and exits with code 2."""
-    print(f"Error: {error}", file=sys.stderr)
+    print(f"Error: {error}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    if _has_joined_others():
+        os._exit(2)  # An orderly end would wait for processes that may never answer.
     sys.exit(2)
+
+
+def _has_joined_others() -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()

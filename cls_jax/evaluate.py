@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import normalize
 from cls_jax.data.datasets import ImageSource
-from cls_jax.networks import DATA_AXIS, NETWORK_AXIS
+from cls_jax.mesh import DATA_AXIS, NETWORK_AXIS, put_on_mesh
 from cls_jax.program import Program
 from cls_jax.train_state import TrainState
 
@@ -52,7 +52,7 @@ def create_eval_step(program: Program) -> Callable:
         in_specs=(program.state_specs, P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS)),
         out_specs={"live": P(NETWORK_AXIS), "averaged": P(NETWORK_AXIS), "ensemble": P()},
     )
-    return jax.jit(sharded_step)
+    return jax.jit(sharded_step, out_shardings=NamedSharding(program.mesh, P()))
 
 
 def create_evaluate(program: Program) -> Callable[..., Accuracies]:
@@ -63,14 +63,14 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
     "test/accuracy_live_network_<i>".
     """
     eval_step = create_eval_step(program)
-    sharding = NamedSharding(program.mesh, P(DATA_AXIS))
+    specs = (P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS))
     num_shards = program.mesh.shape[DATA_AXIS]
     batch_size = -(-program.config.eval_batch_size // num_shards) * num_shards
 
     def evaluate(state: TrainState, images: ImageSource, labels: np.ndarray) -> Accuracies:
-        batches = iterate_padded(images, labels, batch_size)
         counts = [
-            jax.device_get(eval_step(state, *jax.device_put(batch, sharding))) for batch in batches
+            jax.device_get(eval_step(state, *put_on_mesh(batch, program.mesh, specs)))
+            for batch in iterate_padded(images, labels, batch_size)
         ]
         shares = jax.tree.map(lambda *parts: 100.0 * sum(parts) / len(labels), *counts)
         return _name_accuracies(shares)

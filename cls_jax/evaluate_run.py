@@ -21,6 +21,7 @@ def evaluate_run(workdir: pathlib.Path) -> tuple[int, Accuracies]:
         UserError: if the folder is not that of a run or holds no checkpoint yet.
     """
     config = read_config(workdir / CONFIG)
+    config.mesh.network = config.mesh.data = 0  # These devices, not those of the training.
     checkpointer = Checkpointer(workdir)
     step = checkpointer.latest_step()
     if step is None:

@@ -56,6 +56,22 @@ class MetricsWriter:
             self._tensorboard.close()
 
 
+class SilentWriter:
+    """Takes what `MetricsWriter` takes and drops it: only one process writes."""
+
+    def write(self, step: int, scalars: Scalars) -> None:
+        """Nothing."""
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Nothing."""
+
+    def flush(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """The rows of a run's `metrics.jsonl`; a last line cut short by a crash is left out."""
     path = workdir / METRICS

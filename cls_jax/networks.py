@@ -15,12 +15,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from cls_jax.errors import UserError
-
-NETWORK_AXIS = "network"
-DATA_AXIS = "data"
+from cls_jax.mesh import DATA_AXIS, NETWORK_AXIS
 
 PyTree = Any
 
@@ -162,63 +158,3 @@ def compute_distance(tree_a: PyTree, tree_b: PyTree) -> jax.Array:
     """Euclidean distance ‖a - b‖ between two pytrees, float32 scalar (paper, Figure 4)."""
     squares = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), tree_a, tree_b)
     return jnp.sqrt(sum(jax.tree.leaves(squares)))
-
-
-def create_mesh(
-    num_networks: int,
-    batch_sizes: Sequence[int],
-    network: int = 0,
-    data: int = 0,
-    devices: Sequence[jax.Device] | None = None,
-) -> Mesh:
-    """Arranges the devices as ("network", "data").
-
-    Args:
-        num_networks: N; the axis "network" must divide it.
-        batch_sizes: of labelled and unlabelled images; the axis "data" must divide each.
-        network: devices over which networks are spread; 0 chooses: as many as there are networks
-            where the devices allow it, since networks exchange only labels.
-        data: devices over which a batch is spread; 0 chooses as many as are left and divide it.
-        devices: to arrange; all of the default backend's by default.
-
-    Raises:
-        UserError: if the axes do not divide what they spread or exceed the devices.
-    """
-    devices = devices or jax.devices()
-    num_devices = len(devices)
-    if network == 0:
-        fits = [n for n in range(1, num_networks + 1) if num_networks % n == 0]
-        network = max(n for n in fits if n <= num_devices)
-    if num_networks % network:
-        raise UserError(
-            f"mesh.network={network} does not divide {num_networks} network(s): "
-            "set it to 0 to choose it automatically."
-        )
-    if data == 0:
-        limit = max(1, num_devices // network)
-        data = max(n for n in range(1, limit + 1) if not any(b % n for b in batch_sizes))
-    if any(b % data for b in batch_sizes):
-        raise UserError(
-            f"mesh.data={data} does not divide the batch sizes {list(batch_sizes)}: "
-            "set it to 0 to choose it automatically."
-        )
-    if network * data > num_devices:
-        raise UserError(
-            f"A mesh of {network} x {data} needs {network * data} devices but there are "
-            f"{num_devices}: set mesh.network and mesh.data to 0 to choose them automatically."
-        )
-    return jax.make_mesh(
-        (network, data),
-        (NETWORK_AXIS, DATA_AXIS),
-        axis_types=(AxisType.Auto, AxisType.Auto),
-        devices=devices[: network * data],
-    )
-
-
-def to_shardings(mesh: Mesh, specs: PyTree) -> PyTree:
-    """Turns a pytree of partition specs into one of shardings on the mesh."""
-    return jax.tree.map(
-        lambda spec: NamedSharding(mesh, spec),
-        specs,
-        is_leaf=lambda node: isinstance(node, PartitionSpec),
-    )

@@ -10,9 +10,10 @@ import optax
 from jax.sharding import Mesh
 
 from cls_jax.batch import DataShape
+from cls_jax.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh
 from cls_jax.methods import Method, get_method
 from cls_jax.models import WideResNet
-from cls_jax.networks import DATA_AXIS, NETWORK_AXIS, Networks, create_mesh
+from cls_jax.networks import Networks
 from cls_jax.train_state import TrainState, create_optimizer, create_train_state
 
 

@@ -5,15 +5,18 @@ that, and training begins anew with them. A pure function of the state and the s
 at the boundary does the same again.
 """
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import normalize
 from cls_jax.data.datasets import Dataset, ImageSource
-from cls_jax.networks import to_shardings
+from cls_jax.mesh import put_on_mesh
 from cls_jax.program import Program
 from cls_jax.schedules import get_round_length
 from cls_jax.train_state import TrainState, create_train_state
@@ -47,8 +50,8 @@ def _begin_round(program, state, dataset, step, round_index):
     )
     method_state = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
     return fresh.replace(
-        step=jax.device_put(np.int32(step), to_shardings(program.mesh, specs.step)),
-        method_state=jax.device_put(method_state, to_shardings(program.mesh, specs.method_state)),
+        step=put_on_mesh(np.int32(step), program.mesh, specs.step),
+        method_state=put_on_mesh(method_state, program.mesh, specs.method_state),
     )
 
 
@@ -63,9 +66,11 @@ def predict_repeatedly(
     config, networks = program.config, program.networks
     passes, batch_size = config.method.passes, config.eval_batch_size
 
-    @jax.jit
-    def predict(state: TrainState, batch: jax.Array, key: jax.Array) -> jax.Array:
+    @functools.partial(jax.jit, out_shardings=NamedSharding(program.mesh, P()))
+    def predict(state: TrainState, batch: jax.Array, batch_index: jax.Array) -> jax.Array:
         batch = normalize(batch, config.data.mean, config.data.std)
+        round_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), round_index)
+        key = jax.random.fold_in(round_key, batch_index)
 
         def predict_once(key):
             logits, _ = networks.forward(
@@ -75,12 +80,11 @@ def predict_repeatedly(
 
         return jnp.stack([predict_once(k) for k in jax.random.split(key, passes)], axis=1)
 
-    base_key = jax.random.fold_in(jax.random.key(config.seed), round_index)
     logits = []
     for i, start in enumerate(range(0, len(images), batch_size)):
         part = images[start : start + batch_size]
         padded = np.pad(part, [(0, batch_size - len(part)), (0, 0), (0, 0), (0, 0)])
-        key = jax.random.fold_in(base_key, jax.device_put(np.int32(i)))
-        output: Any = jax.device_get(predict(state, jax.device_put(padded), key))
+        step_input = put_on_mesh((padded, np.int32(i)), program.mesh, (P(), P()))
+        output: Any = jax.device_get(predict(state, *step_input))
         logits.append(output[:, :, : len(part)])
     return np.concatenate(logits, axis=2)

@@ -5,6 +5,7 @@ import os
 import pathlib
 from typing import Any
 
+import jax
 import numpy as np
 
 from cls_jax.config import describe_differences, read_config, to_json
@@ -15,6 +16,7 @@ from cls_jax.data.label_budget import (
     read_labeled_indices,
 )
 from cls_jax.errors import UserError
+from cls_jax.processes import wait_for_all
 
 CONFIG = "config.json"
 LABELED_INDICES = "labeled_indices.json"
@@ -66,6 +68,20 @@ def create_run_folder(
         raise UserError(
             f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
         ) from error
+
+
+def wait_for_folder(workdir: pathlib.Path) -> None:
+    """Returns when the first process has made the folder and this one sees it.
+
+    Raises:
+        UserError: if this process looks at another disk.
+    """
+    wait_for_all("folder")
+    if not (workdir / CONFIG).exists():
+        raise UserError(
+            f"Process {jax.process_index()} does not see the files of process 0 in {workdir}: "
+            "give --workdir a folder that all machines share."
+        )
 
 
 def load_labeled_indices(workdir: pathlib.Path, config, dataset: Dataset) -> np.ndarray:

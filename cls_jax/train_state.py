@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import DataShape
-from cls_jax.networks import NETWORK_AXIS, init_networks, to_shardings
+from cls_jax.mesh import NETWORK_AXIS, to_shardings
+from cls_jax.networks import init_networks
 from cls_jax.schedules import get_round_length
 
 PyTree = Any

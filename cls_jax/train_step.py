@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import BATCH_SPECS, Batch, RawBatch, normalize
+from cls_jax.mesh import DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.methods import Context, LossOutput
-from cls_jax.networks import DATA_AXIS, NETWORK_AXIS, compute_distance, take_network
+from cls_jax.networks import compute_distance, take_network
 from cls_jax.program import Program
 from cls_jax.train_state import TrainState
 
@@ -88,7 +90,9 @@ def create_train_step(
         state, monitors = sharded_step(state, step_input)
         return state, average_monitors(monitors)
 
-    return jax.jit(train_step, donate_argnums=0)
+    # Monitors on every device, so that every process can read them.
+    shardings = to_shardings(program.mesh, (program.state_specs, P()))
+    return jax.jit(train_step, donate_argnums=0, out_shardings=shardings)
 
 
 def normalize_batch(raw_batch: RawBatch, mean, std) -> Batch:
@@ -147,7 +151,7 @@ def create_preview(
         in_specs=(program.state_specs, input_specs),
         out_specs=BATCH_SPECS,
     )
-    return jax.jit(sharded)
+    return jax.jit(sharded, out_shardings=NamedSharding(program.mesh, P()))
 
 
 @jax.jit

@@ -14,11 +14,11 @@ from cls_jax.batch import BATCH_SPECS
 from cls_jax.data.label_budget import choose_labeled_indices
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.stream import create_stream_spec
-from cls_jax.networks import to_shardings
+from cls_jax.mesh import to_shardings
 from cls_jax.program import create_program
 from cls_jax.train_step import create_preview, create_train_step
 from experiments import grid
-from experiments.benchmark import create_random_batch, create_random_dataset
+from experiments.forms import create_random_batch, create_random_dataset
 
 MAX_LOSS_DIFFERENCE = 1e-4
 MAX_PARAMETER_DIFFERENCE = 1e-3  # Relative, of the norm.

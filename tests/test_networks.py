@@ -1,4 +1,4 @@
-"""Stacked networks: initialisation, lowerings, label exchange and the mesh."""
+"""Stacked networks: initialisation, lowerings and label exchange."""
 
 import jax
 import jax.numpy as jnp
@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.errors import UserError
+from cls_jax.mesh import NETWORK_AXIS, create_mesh
 from cls_jax.models import WideResNet
-from cls_jax.networks import (
-    NETWORK_AXIS,
-    Networks,
-    compute_distance,
-    create_mesh,
-    init_networks,
-    take_network,
-)
+from cls_jax.networks import Networks, compute_distance, init_networks, take_network
 
 MODEL = WideResNet(num_classes=10, depth=10, width=1)
 
@@ -93,27 +86,3 @@ def test_exchange_hands_each_network_its_predecessors_labels(num_networks, shard
 def test_distance_is_euclidean():
     a, b = {"k": jnp.zeros((2, 2)), "b": jnp.zeros(1)}, {"k": jnp.ones((2, 2)), "b": jnp.ones(1)}
     np.testing.assert_allclose(compute_distance(a, b), np.sqrt(5))
-
-
-@pytest.mark.parametrize(
-    ("num_networks", "batch_sizes", "expected"),
-    [(1, [8, 16], (1, 4)), (2, [8, 16], (2, 2)), (2, [3, 9], (2, 1)), (1, [6, 42], (1, 3))],
-)
-def test_mesh_chooses_networks_first_then_what_divides_the_batch(
-    num_networks, batch_sizes, expected
-):
-    mesh = create_mesh(num_networks, batch_sizes)
-    assert tuple(mesh.shape.values()) == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"network": 2, "num_networks": 1}, "does not divide 1 network"),
-        ({"network": 1, "data": 3}, "does not divide the batch sizes"),
-        ({"network": 2, "data": 8}, "needs 16 devices"),
-    ],
-)
-def test_mesh_that_does_not_fit_is_refused(arguments, message):
-    with pytest.raises(UserError, match=message):
-        create_mesh(**({"num_networks": 2, "batch_sizes": [8, 16]} | arguments))

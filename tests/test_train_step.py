@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cls_jax.batch import BATCH_SPECS
-from cls_jax.networks import to_shardings
+from cls_jax.mesh import to_shardings
 from cls_jax.program import create_program
 from cls_jax.train_step import compute_distances, create_train_step
 from tests.conftest import DATA_SHAPE, create_raw_batch, create_tiny_config

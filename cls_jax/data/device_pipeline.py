@@ -26,7 +26,7 @@ from cls_jax.data.stream import (
     sample_indices,
 )
 from cls_jax.errors import UserError
-from cls_jax.networks import DATA_AXIS, to_shardings
+from cls_jax.mesh import DATA_AXIS, put_on_mesh
 
 # Of a device's memory that the dataset may take; the rest is for training.
 _MAX_SHARE = 0.5
@@ -65,7 +65,7 @@ def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipe
         unlabeled_indices=spec.unlabeled_indices,
     )
     specs = DeviceData(*(P() for _ in data))
-    on_devices = jax.device_put(data, to_shardings(mesh, specs))
+    on_devices = put_on_mesh(data, mesh, specs)
     height, width, _ = dataset.image_shape
     table = create_table(spec.data.randaugment_pool, height, width, spec.data.randaugment_levels)
     num_shards = mesh.shape[DATA_AXIS]

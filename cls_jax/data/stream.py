@@ -103,6 +103,12 @@ class InputPipeline(NamedTuple):
     create_batch: Callable[[Any, Any], RawBatch]
 
 
+def get_batch_shapes(spec: StreamSpec, image_shape: tuple[int, int, int]) -> RawBatch:
+    """The shapes of a whole batch's fields."""
+    b, u, views = spec.batch_size, spec.unlabeled_batch_size, len(spec.unlabeled_views)
+    return RawBatch((b, *image_shape), (b,), (views, u, *image_shape), (u,), (u,))
+
+
 def sample_indices(
     indices: Array, step: int, batch_size: int, seed: int, tag: int, backend: Backend = NUMPY
 ) -> Array:

@@ -5,7 +5,6 @@ import functools
 import os
 from collections.abc import Generator
 
-import jax
 import numpy as np
 import tensorflow as tf
 from jax.sharding import Mesh
@@ -14,8 +13,15 @@ from cls_jax.batch import BATCH_SPECS, RawBatch
 from cls_jax.data import tf_augment
 from cls_jax.data.datasets import Dataset, ImageSource
 from cls_jax.data.randaugment import WEAK_UNIFORMS, count_strong_uniforms, create_table
-from cls_jax.data.stream import LABELED, UNLABELED, InputPipeline, StreamSpec, sample_indices
-from cls_jax.networks import to_shardings
+from cls_jax.data.stream import (
+    LABELED,
+    UNLABELED,
+    InputPipeline,
+    StreamSpec,
+    get_batch_shapes,
+    sample_indices,
+)
+from cls_jax.mesh import WHOLE, Part, get_local_part, put_on_mesh
 
 # Batches made ahead. Two hide the stream behind the step; more only hold memory.
 _PREFETCH = 2
@@ -26,13 +32,14 @@ _CHUNK = 64
 def create_pipeline(
     spec: StreamSpec, dataset: Dataset, mesh: Mesh, first_step: int, num_steps: int
 ) -> InputPipeline:
-    """Batches made on the host, put on the devices while the step before them runs."""
-    shardings = to_shardings(mesh, BATCH_SPECS)
+    """Batches made on the host, put on its devices while the step before them runs."""
+    shapes, part = get_batch_shapes(spec, dataset.image_shape), get_local_part(mesh)
 
     def put_on_devices():
-        with contextlib.closing(create_stream(spec, dataset, first_step, num_steps)) as batches:
+        stream = create_stream(spec, dataset, first_step, num_steps, part)
+        with contextlib.closing(stream) as batches:
             for batch in batches:
-                yield jax.device_put(batch, shardings)
+                yield put_on_mesh(batch, mesh, BATCH_SPECS, shapes)
 
     return InputPipeline(
         inputs=put_on_devices(),
@@ -42,9 +49,9 @@ def create_pipeline(
 
 
 def create_stream(
-    spec: StreamSpec, dataset: Dataset, first_step: int, num_steps: int
+    spec: StreamSpec, dataset: Dataset, first_step: int, num_steps: int, part: Part = WHOLE
 ) -> Generator[RawBatch, None, None]:
-    """Generates the batches of steps first_step, …, num_steps - 1 as NumPy arrays.
+    """Generates a part of the batches of steps first_step, …, num_steps - 1 as NumPy arrays.
 
     To be closed when no more are wanted: TensorFlow's threads call back into Python, and a program
     that ends while they still do so waits for them for ever.
@@ -53,7 +60,9 @@ def create_stream(
     tf.config.set_visible_devices([], "GPU")
     steps = tf.data.Dataset.range(first_step, num_steps)
     batches = steps.map(
-        create_batch_fn(spec, dataset), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        create_batch_fn(spec, dataset, part),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
     )
     batches = batches.prefetch(_PREFETCH).with_options(_create_options())
     iterator = batches.as_numpy_iterator()
@@ -71,17 +80,22 @@ def _create_options() -> tf.data.Options:
     return options
 
 
-def create_batch_fn(spec: StreamSpec, dataset: Dataset):
-    """Returns a function from a step (int64 scalar tensor) to the fields of a `RawBatch`."""
+def create_batch_fn(spec: StreamSpec, dataset: Dataset, part: Part = WHOLE):
+    """Returns a function from a step (int64 scalar tensor) to the fields of its `RawBatch`.
+
+    Only a part of it, where several processes share a batch.
+    """
     height, width, _ = dataset.image_shape
     table = create_table(spec.data.randaugment_pool, height, width, spec.data.randaugment_levels)
 
     def augment(images: tf.Tensor, view: str, seed: tf.Tensor) -> tf.Tensor:
-        return augment_view(images, view, seed, table, spec.data)
+        return augment_view(images, view, seed, table, spec.data, part)
 
     def make_batch(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Reads and augments the samples of one step."""
-        x, y, _ = _read(dataset, spec.labeled_indices, spec.batch_size, step, spec.seed, LABELED)
+        x, y, _ = _read(
+            dataset, spec.labeled_indices, spec.batch_size, step, spec.seed, LABELED, part
+        )
         x = augment(x, spec.labeled_view, _derive_seed(spec.seed, step, 0))
         if not spec.unlabeled_views:
             nothing = tf.zeros([0], tf.int32)
@@ -93,6 +107,7 @@ def create_batch_fn(spec: StreamSpec, dataset: Dataset):
             step,
             spec.seed,
             UNLABELED,
+            part,
         )
         views = [
             augment(u, view, _derive_seed(spec.seed, step, 1 + i))
@@ -103,33 +118,42 @@ def create_batch_fn(spec: StreamSpec, dataset: Dataset):
     return make_batch
 
 
-def augment_view(images: tf.Tensor, view: str, seed: tf.Tensor, table, data_config) -> tf.Tensor:
+def augment_view(
+    images: tf.Tensor, view: str, seed: tf.Tensor, table, data_config, part: Part = WHOLE
+) -> tf.Tensor:
     """Draws what the view needs from a stateless seed and augments a batch.
 
     Args:
-        images: uint8 [n, H, W, C].
+        images: uint8 [n, H, W, C], a part of a batch.
         view: "weak" or "strong".
         seed: int64 [2].
         table: the RandAugment pool for these images.
         data_config: `config.data`.
+        part: which part.
 
     Returns:
         uint8 [n, H, W, C].
     """
     flip, shift = data_config.flip, data_config.shift
-    if view == "weak":
-        uniforms = tf.random.stateless_uniform([len(images), WEAK_UNIFORMS], seed)
+    strong = view == "strong"
+    count = count_strong_uniforms(data_config.randaugment_ops) if strong else WEAK_UNIFORMS
+    # Drawn for the whole batch: it does not depend on who makes which part.
+    batch_size = part.count_whole(len(images))
+    uniforms = tf.random.stateless_uniform([batch_size, count], seed)[part.take(batch_size)]
+    if not strong:
         return tf_augment.flip_and_shift(images, uniforms, flip, shift)
-    num_uniforms = count_strong_uniforms(data_config.randaugment_ops)
-    uniforms = tf.random.stateless_uniform([len(images), num_uniforms], seed)
     return tf_augment.strong_augment(
         images, uniforms, table, flip=flip, shift=shift, cut=data_config.cutout
     )
 
 
-def _read(dataset: Dataset, indices: np.ndarray, batch_size: int, step, seed: int, tag: int):
-    """Reads one step's sample: uint8 [n, H, W, C], labels and indices int32 [n]."""
+def _read(
+    dataset: Dataset, indices: np.ndarray, batch_size: int, step, seed: int, tag: int, part: Part
+):
+    """Reads a part of one step's sample: uint8 [n, H, W, C], labels and indices int32 [n]."""
     images: ImageSource = dataset.train_images
+    rows = part.take(batch_size)
+    num_rows = rows.stop - rows.start
 
     # NumPy is slow on few numbers: many steps at once, kept while they are current.
     @functools.lru_cache(maxsize=4)
@@ -139,14 +163,14 @@ def _read(dataset: Dataset, indices: np.ndarray, batch_size: int, step, seed: in
 
     def read(step):
         chunk, place = divmod(int(step), _CHUNK)
-        chosen = sample_chunk(chunk)[place]
+        chosen = sample_chunk(chunk)[place, rows]
         return images[chosen], dataset.train_labels[chosen], chosen
 
     x, y, chosen = tf.numpy_function(read, [step], (tf.uint8, tf.int32, tf.int32), stateful=False)
     return (
-        tf.ensure_shape(x, (batch_size, *dataset.image_shape)),
-        tf.ensure_shape(y, (batch_size,)),
-        tf.ensure_shape(chosen, (batch_size,)),
+        tf.ensure_shape(x, (num_rows, *dataset.image_shape)),
+        tf.ensure_shape(y, (num_rows,)),
+        tf.ensure_shape(chosen, (num_rows,)),
     )
 
 

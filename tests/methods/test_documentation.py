@@ -7,8 +7,8 @@ import numpy as np
 
 from cls_jax.batch import BATCH_SPECS, DataShape
 from cls_jax.config import create_config, validate_config
+from cls_jax.mesh import to_shardings
 from cls_jax.methods import METHODS
-from cls_jax.networks import to_shardings
 from cls_jax.program import create_program
 from cls_jax.train_step import create_train_step
 from tests.conftest import ROOT, create_raw_batch
