@@ -8,6 +8,7 @@ slows them all. --peer names a checkout of the authors' released PyTorch code, w
 turns too, where torch is installed.
 """
 
+import contextlib
 import json
 import pathlib
 import statistics
@@ -80,12 +81,14 @@ def main() -> None:
     parser.add_argument("--peer_forms", default="released", help="released or tuned; by spaces")
     arguments = grid.parse_arguments(parser)
     forms = create_forms(arguments, arguments.methods.split(","))
-    for form in forms:
-        form.run(max(2, arguments.steps // 4))
-        form.seconds.clear()  # Warm-up.
-    for _ in range(arguments.blocks):
+    with contextlib.ExitStack() as stack:
         for form in forms:
-            form.run(arguments.steps)
+            stack.callback(form.close)
+            form.run(max(2, arguments.steps // 4))
+            form.seconds.clear()  # Warm-up.
+        for _ in range(arguments.blocks):
+            for form in forms:
+                form.run(arguments.steps)
     text = f"# Step\n\n{grid.describe_provenance()}\n{describe_forms(forms)}\n"
     grid.write_output(arguments.output, text)
     measured = {form.name: form.seconds for form in forms}

@@ -14,7 +14,7 @@ import dataclasses
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import jax
 import numpy as np
@@ -47,6 +47,7 @@ class Form:
         memory_bytes: that the compiled step needs, as the compiler says; 0 if unknown.
         flops: of one step, as the compiler counts them; 0 if unknown.
         compile_seconds: of lowering and compiling.
+        close: to be called at the end; TensorFlow's threads would not let the program go.
         seconds: per step, one value a block.
     """
 
@@ -56,6 +57,7 @@ class Form:
     memory_bytes: int = 0
     flops: float = 0.0
     compile_seconds: float = 0.0
+    close: Callable[[], None] = lambda: None
     seconds: list[float] = dataclasses.field(default_factory=list)
 
     def run(self, num_steps: int) -> None:
@@ -126,6 +128,7 @@ def create_form(name: str, config) -> Form:
         measure_step_memory(compiled) or 0,
         flops,
         compile_seconds,
+        inputs.close,
     )
 
 
@@ -143,7 +146,7 @@ def create_inputs(source: str, config, program, dataset: Dataset):
     return create_pipeline(spec, dataset, program.mesh, 0, config.num_steps)
 
 
-def _repeat(batch: RawBatch) -> Iterator[RawBatch]:
+def _repeat(batch: RawBatch) -> Generator[RawBatch, None, None]:
     while True:
         yield batch
 

@@ -1,0 +1,83 @@
+"""Traces a few steps with JAX's profiler and says where the time goes.
+
+python -m experiments.profile_step --config configs/cifar10.py --form float32,unrolled,synthetic
+
+The trace stays in --runs, for TensorBoard's profile plugin or https://ui.perfetto.dev.
+"""
+
+import collections
+import pathlib
+import re
+
+import jax
+
+from experiments import grid
+from experiments.forms import create_form
+
+_LIMIT = 25
+# "add_multiply_fusion.12" is one of the kind "add_multiply_fusion".
+_NUMBER = re.compile(r"[.\d]+$")
+
+
+def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
+    """Seconds and number of executions of every compiled operation in the newest trace."""
+    file = max(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    events = collections.defaultdict(lambda: (0.0, 0))
+    for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                # Of all that a trace holds, compiled operations alone know their module.
+                if "hlo_op" in dict(event.stats):
+                    seconds, count = events[event.name]
+                    events[event.name] = seconds + event.duration_ns / 1e9, count + 1
+    return dict(events)
+
+
+def group_by_kind(events: dict[str, tuple[float, int]]) -> dict[str, tuple[float, int]]:
+    """Adds up operations whose names differ in a number only."""
+    kinds = collections.defaultdict(lambda: (0.0, 0))
+    for name, (seconds, count) in events.items():
+        kind = _NUMBER.sub("", name)
+        kinds[kind] = kinds[kind][0] + seconds, kinds[kind][1] + count
+    return dict(kinds)
+
+
+def describe(events: dict[str, tuple[float, int]], num_steps: int) -> str:
+    """A Markdown table of the longest, by time of all threads or streams together."""
+    total = sum(seconds for seconds, _ in events.values())
+    rows = sorted(events.items(), key=lambda item: -item[1][0])[:_LIMIT]
+    lines = ["| operation | ms a step | share | times a step |", "| --- | --- | --- | --- |"]
+    for name, (seconds, count) in rows:
+        lines.append(
+            f"| {name} | {1e3 * seconds / num_steps:.2f} | {100 * seconds / total:.1f} % "
+            f"| {count / num_steps:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Traces, adds up, prints."""
+    parser = grid.create_parser(__doc__, "250", "runs/profile.md")
+    parser.add_argument("--form", default="float32,unrolled,synthetic", help="as in the benchmark")
+    parser.add_argument("--method", default="cls", help="whose step")
+    parser.add_argument("--steps", type=int, default=5, help="traced steps")
+    arguments = grid.parse_arguments(parser)
+    config = grid.create_cell(arguments, arguments.budgets[0], arguments.method, 0).config
+    form = create_form(arguments.form, config)
+    form.run(3)
+    folder = pathlib.Path(arguments.runs) / "profile"
+    with jax.profiler.trace(str(folder)):
+        form.run(arguments.steps)
+    form.close()
+    events = read_events(folder)
+    text = (
+        f"# Profile of {arguments.form}\n\n{grid.describe_provenance()}\n"
+        f"{1e3 * form.seconds[-1]:.1f} ms a step while traced.\n\n"
+        f"## By kind\n\n{describe(group_by_kind(events), arguments.steps)}\n\n"
+        f"## Single operations\n\n{describe(events, arguments.steps)}\n"
+    )
+    grid.write_output(arguments.output, text)
+
+
+if __name__ == "__main__":
+    grid.run_main(main)
