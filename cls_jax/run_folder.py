@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from cls_jax.batch import DataShape
 from cls_jax.config import describe_differences, read_config, to_json
 from cls_jax.data.datasets import Dataset
 from cls_jax.data.label_budget import (
@@ -19,6 +20,7 @@ from cls_jax.errors import UserError
 from cls_jax.processes import wait_for_all
 
 CONFIG = "config.json"
+DATASET = "dataset.json"
 LABELED_INDICES = "labeled_indices.json"
 RESULT = "result.json"
 
@@ -63,11 +65,37 @@ def create_run_folder(
             workdir / LABELED_INDICES,
             group_by_class(labeled_indices, dataset.train_labels, dataset.class_names),
         )
+        write_atomically(workdir / DATASET, json.dumps(describe_dataset(dataset), indent=1) + "\n")
         write_atomically(workdir / CONFIG, to_json(config))
     except OSError as error:
         raise UserError(
             f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
         ) from error
+
+
+def describe_dataset(dataset: Dataset) -> dict[str, Any]:
+    """What prediction needs to know of a dataset, so that it needs no dataset."""
+    return {"class_names": list(dataset.class_names), **dataset.shape._asdict()}
+
+
+def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], DataShape]:
+    """The class names of a run's dataset and its sizes.
+
+    Raises:
+        UserError: if the folder does not say.
+    """
+    path = workdir / DATASET
+    try:
+        stored = json.loads(path.read_text())
+        names = tuple(map(str, stored["class_names"]))
+        height, width, channels = map(int, stored["image_shape"])
+        shape = DataShape((height, width, channels), len(names), int(stored["num_images"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} does not describe the run's dataset ({error!r}): give --workdir the folder of "
+            "a run of this version."
+        ) from error
+    return names, shape
 
 
 def wait_for_folder(workdir: pathlib.Path) -> None:

@@ -1,0 +1,34 @@
+"""Opens a trained run from its folder alone."""
+
+import pathlib
+
+from cls_jax.checkpoint import Checkpointer
+from cls_jax.config import read_config
+from cls_jax.errors import UserError
+from cls_jax.program import Program, create_program
+from cls_jax.run_folder import CONFIG, read_dataset_description
+from cls_jax.train_state import TrainState
+
+
+def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
+    """Restores the newest checkpoint of a run onto the devices at hand.
+
+    Returns:
+        What the configuration describes, the state, and its step.
+
+    Raises:
+        UserError: if the folder is not that of a run or holds no checkpoint yet.
+    """
+    config = read_config(workdir / CONFIG)
+    config.mesh.network = config.mesh.data = 0  # These devices, not those of the training.
+    checkpointer = Checkpointer(workdir)
+    step = checkpointer.latest_step()
+    if step is None:
+        raise UserError(
+            f"{workdir} holds no checkpoint yet: train until step {config.checkpoint_every} first."
+        )
+    _, data_shape = read_dataset_description(workdir)
+    program, state = create_program(config, data_shape)
+    state, _ = checkpointer.restore(step, state)
+    checkpointer.close()
+    return program, state, step
