@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding
@@ -21,6 +22,7 @@ from cls_jax.program import Program
 from cls_jax.train_state import TrainState
 
 Monitors = dict[str, jax.Array]
+PyTree = Any
 
 # Counts that become a share once all devices' are added.
 _NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
@@ -64,7 +66,11 @@ def create_train_step(
             # mean would divide the learning rate by their number.
             return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
 
-        grads, output = jax.grad(compute_total_loss, has_aux=True)(state.params)
+        # As if every device had parameters of its own: else each layer's gradient would be added
+        # up over the devices as soon as it is known, in many small messages instead of one.
+        own_params = jax.lax.pcast(state.params, DATA_AXIS, to="varying")
+        grads, output = jax.grad(compute_total_loss, has_aux=True)(own_params)
+        grads = add_over_data(grads, program.mesh.shape[DATA_AXIS])
         updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         new_state = TrainState(
@@ -93,6 +99,14 @@ def create_train_step(
     # Monitors on every device, so that every process can read them.
     shardings = to_shardings(program.mesh, (program.state_specs, P()))
     return jax.jit(train_step, donate_argnums=0, out_shardings=shardings)
+
+
+def add_over_data(grads: PyTree, num_shards: int) -> PyTree:
+    """The sum of gradients over the devices that share the batch, sent as one vector."""
+    if num_shards == 1:
+        return jax.lax.psum(grads, DATA_AXIS)  # Nothing is sent.
+    vector, to_tree = jax.flatten_util.ravel_pytree(grads)
+    return to_tree(jax.lax.psum(vector, DATA_AXIS))
 
 
 def normalize_batch(raw_batch: RawBatch, mean, std) -> Batch:

@@ -95,6 +95,17 @@ def test_step_for_four_devices_gathers_nothing():
     assert collectives == {"all-reduce", "collective-permute"}
 
 
+def test_gradients_travel_in_one_message():
+    step = Step(create_tiny_config("20,fixmatch", mesh__network=1, mesh__data=4))
+    state = step.initial_state()
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    text = step.compiled.lower(state, step.put(create_raw_batch(step.config))).compile().as_text()
+    messages = re.findall(r"= (.*) all-reduce(?:-start)?\(", text)
+    assert sum(f"f32[{num_parameters}]" in message for message in messages) == 1
+    # Beside it travel BatchNorm's statistics and monitors: nothing with the shape of a kernel.
+    assert not any(re.search(r"f32\[(\d+,)?3,3,", message) for message in messages)
+
+
 def test_every_device_holds_only_its_networks():
     _, state = create_program(create_tiny_config(mesh__network=2), DATA_SHAPE)
     for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema_params)):
