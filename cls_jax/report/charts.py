@@ -10,7 +10,7 @@ from cls_jax.report.scores import Calibration
 from cls_jax.report.series import Panel, Series
 
 _WIDTH, _HEIGHT = 480, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 26
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 10, 10, 26
 _NUM_COLOURS = 6
 
 
@@ -30,7 +30,7 @@ def draw_panel(panel: Panel) -> Html:
 
     x_ticks = [tick for tick in choose_ticks(x_low, x_high) if x_low <= tick <= x_high]
     parts = [
-        *(_draw_y_tick(to_y(tick), f"{tick:g}") for tick in y_ticks if tick <= y_high),
+        *(_draw_y_tick(to_y(tick), f"{tick:g} {panel.unit}".strip()) for tick in y_ticks),
         *(_draw_x_tick(to_x(tick), format_count(tick)) for tick in x_ticks),
     ]
     for i, curve in enumerate(panel.curves):
@@ -58,7 +58,7 @@ def draw_reliability(title: str, calibration: Calibration) -> Html:
     width = (_WIDTH - _LEFT - _RIGHT) / num_bins
     bottom = _HEIGHT - _BOTTOM
     parts = [
-        *(_draw_y_tick(_place(tick), f"{100 * tick:g}") for tick in (0, 0.25, 0.5, 0.75, 1)),
+        *(_draw_y_tick(_place(tick), f"{100 * tick:g} %") for tick in (0, 0.25, 0.5, 0.75, 1)),
         *(
             _draw_x_tick(_LEFT + tick * (_WIDTH - _LEFT - _RIGHT), f"{100 * tick:g} %")
             for tick in (0, 0.25, 0.5, 0.75, 1)
@@ -81,6 +81,7 @@ def draw_reliability(title: str, calibration: Calibration) -> Html:
                 width=f"{width - 2:.1f}",
                 height=f"{max(bottom - top, 1):.1f}",
                 class_="bar",
+                opacity=f"{0.25 + 0.6 * (count / calibration.counts.max()) ** 0.5:.2f}",
             ),
             tag(
                 "path",
@@ -100,8 +101,8 @@ def draw_reliability(title: str, calibration: Calibration) -> Html:
             "figcaption",
             "Expected calibration error ",
             tag("strong", error, class_="ece"),
-            f" ({num_bins} bins). Bars: accuracy of the predictions of each confidence; "
-            "lines: their mean confidence, where the bars should end.",
+            f" ({num_bins} bins). Bars: accuracy of the predictions of each confidence, the "
+            "fuller, the more images; lines: their mean confidence, where the bars should end.",
         ),
         class_="card",
     )

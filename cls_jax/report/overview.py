@@ -1,5 +1,6 @@
 """The sections on how a run was made and how it went: headline, curves, configuration."""
 
+import dataclasses
 from typing import Any
 
 from cls_jax.config import create_config, flatten, show_value
@@ -8,7 +9,9 @@ from cls_jax.report.charts import draw_panel
 from cls_jax.report.data import RunData
 from cls_jax.report.markup import Html, join, tag
 from cls_jax.report.scores import compute_interval
-from cls_jax.report.series import create_panels, find_last
+from cls_jax.report.series import Panel, create_panels, find_last
+
+_MIN_ENLARGED = 3
 
 
 def draw_headline(run: RunData) -> Html:
@@ -51,14 +54,15 @@ def draw_curves(run: RunData) -> Html | None:
     panels = create_panels(run.rows)
     if not panels:
         return None
-    accuracy = [name for name in ("monitors/pseudo_label_accuracy",) if _is_unknown(run, name)]
+    note = None
+    if _is_unknown(run, "monitors/pseudo_label_accuracy"):
+        note = tag("p", "No true classes: whether pseudo labels were right is not known.")
+    charts = map(draw_panel, _enlarge_end(panels, run))
     return tag(
         "section",
         tag("h2", "Training"),
-        tag("p", "Whether pseudo labels were right is not known: no true classes.")
-        if accuracy
-        else None,
-        tag("div", *map(draw_panel, panels), class_="grid"),
+        note,
+        tag("div", *charts, class_="grid"),
         id="training",
     )
 
@@ -70,7 +74,7 @@ def draw_config(run: RunData) -> Html:
     ours = flatten(config.to_dict())
     rows = []
     for key, value in ours.items():
-        text, usual = show_value(value), show_value(default.get(key))
+        text, usual = _describe_value(value), _describe_value(default.get(key))
         differs = text != usual
         cells = (tag("th", key, scope="row"), tag("td", text), tag("td", usual if differs else ""))
         rows.append(tag("tr", *cells, class_="differs" if differs else None))
@@ -122,8 +126,8 @@ def _describe_accuracy(run: RunData, name: str, meaning: str) -> tuple[str, str]
     if num_images == 0:
         return format_percent(value), meaning
     low, high = compute_interval(round(value / 100 * num_images), num_images)
-    interval = f"95 % interval {100 * low:.2f} – {100 * high:.2f} %"
-    return format_percent(value), f"{meaning}; {interval}, {num_images:,} images"
+    interval = f"{100 * low:.2f} – {100 * high:.2f} %".replace(" ", "\N{NO-BREAK SPACE}")
+    return format_percent(value), f"{meaning}; 95\N{NO-BREAK SPACE}% interval {interval}"
 
 
 def _describe_unlabeled(run: RunData) -> str:
@@ -136,10 +140,25 @@ def _describe_seconds(run: RunData) -> str:
     seconds = run.result.get("train_seconds") if run.result else None
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
         return "–"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes, _ = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _enlarge_end(panels: list[Panel], run: RunData) -> list[Panel]:
+    """The panels, and the second half of the first again if it shows enough evaluations."""
+    title = panels[0].title
+    late = [row for row in run.rows if 2 * row["step"] >= run.rows[-1]["step"]]
+    again = [panel for panel in create_panels(late) if panel.title == title]
+    if not again or len(panels[0].curves[0].steps) < 2 * _MIN_ENLARGED:
+        return panels
+    return [
+        panels[0],
+        dataclasses.replace(again[0], title=f"{title}, second half", caption="Enlarged."),
+        *panels[1:],
+    ]
 
 
 def _is_unknown(run: RunData, name: str) -> bool:
@@ -148,6 +167,11 @@ def _is_unknown(run: RunData, name: str) -> bool:
 
 def _draw_tile(name: str, value: Any, meaning: str) -> Html:
     return tag("div", tag("dt", name), tag("dd", tag("b", value), tag("span", meaning)))
+
+
+def _describe_value(value: Any) -> str:
+    separator = ", " if isinstance(value, list | tuple) else ","
+    return show_value(value).replace(",", separator) or "(empty)"
 
 
 def _column(name: str) -> Html:

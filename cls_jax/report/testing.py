@@ -44,10 +44,16 @@ def draw_classes(run: RunData) -> Html | None:
             tag("strong", share, id="recomputed"),
             ".",
         ),
-        tag("h3", "Confusion matrix"),
-        matrix,
-        tag("h3", "Accuracy by class"),
-        _draw_class_table(confusions, run.class_names),
+        tag(
+            "div",
+            tag("div", tag("h3", "Confusion matrix"), matrix),
+            tag(
+                "div",
+                tag("h3", "Accuracy by class"),
+                _draw_class_table(confusions, run.class_names),
+            ),
+            class_="grid tables",
+        ),
         id="classes",
     )
 
@@ -102,7 +108,7 @@ def _select_known(
 
 def _draw_matrix(confusions: np.ndarray, class_names: tuple[str, ...]) -> Html:
     columns = (tag("th", tag("span", name), scope="col", title=name) for name in class_names)
-    head = tag("tr", tag("th", "true ↓ taken for →", scope="col"), *columns)
+    head = tag("tr", tag("th", "true ↓", tag("br"), "taken for →", scope="col"), *columns)
     rows = []
     for i, (name, counts) in enumerate(zip(class_names, confusions.tolist(), strict=True)):
         total = max(sum(counts), 1)
@@ -147,11 +153,10 @@ def _draw_heat_map(confusions: np.ndarray, class_names: tuple[str, ...]) -> Html
         "Rows: true classes, from the top; columns: what they are taken for, in the same order. "
         "Green is right, orange wrong; the fuller, the larger a share of the true class.",
     )
-    return tag(
-        "div",
+    return join(
         tag("figure", picture, caption, class_="card"),
+        tag("h3", "Most frequent mistakes"),
         scrollable("Most frequent mistakes", table),
-        class_="grid",
     )
 
 
@@ -164,7 +169,7 @@ def _draw_class_table(confusions: np.ndarray, class_names: tuple[str, ...]) -> H
         order = np.argsort(np.nan_to_num(recall, nan=2.0), kind="stable")
         note = tag("p", "The hardest classes first.")
     rows = (_draw_class(class_names, confusions, recall, int(k)) for k in order)
-    names = ("class", "right", "of", "accuracy", "", "most often taken for")
+    names = ("class", "right", "of", "accuracy", "", "mistaken for")
     table = _draw_table("per-class", names, rows)
     return join(note, scrollable("Accuracy by class", table, "scroll tall"))
 
