@@ -9,7 +9,7 @@ from cls_jax.report.charts import draw_panel
 from cls_jax.report.data import RunData
 from cls_jax.report.markup import Html, join, tag
 from cls_jax.report.scores import compute_interval
-from cls_jax.report.series import Panel, create_panels, find_last
+from cls_jax.report.series import ACCURACY, Panel, create_panels, find_last
 
 _MIN_ENLARGED = 3
 
@@ -148,11 +148,13 @@ def _describe_seconds(run: RunData) -> str:
 
 
 def _enlarge_end(panels: list[Panel], run: RunData) -> list[Panel]:
-    """The panels, and the second half of the first again if it shows enough evaluations."""
+    """The panels, and the second half of the accuracies again if there are enough."""
     title = panels[0].title
+    if title != ACCURACY or len(panels[0].curves[0].steps) < 2 * _MIN_ENLARGED:
+        return panels
     late = [row for row in run.rows if 2 * row["step"] >= run.rows[-1]["step"]]
     again = [panel for panel in create_panels(late) if panel.title == title]
-    if not again or len(panels[0].curves[0].steps) < 2 * _MIN_ENLARGED:
+    if not again:
         return panels
     return [
         panels[0],

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 MAX_POINTS = 300
+ACCURACY = "Accuracy on the test images"
 
 NAMES = {
     "test/accuracy": "network 1, averaged",
@@ -79,7 +80,7 @@ class Panel:
 # A scalar belongs to the first panel that claims it.
 _PANELS = (
     Panel(
-        "Accuracy on the test images",
+        ACCURACY,
         ("test/accuracy",),
         "The averaged network 1 is the figure to report.",
         unit="%",
