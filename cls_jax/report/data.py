@@ -19,6 +19,7 @@ from cls_jax.sessions import read_sessions
 # Of a run without test images: training images on which the networks are compared.
 _NUM_TRAINING_IMAGES = 1000
 _LARGEST = 1e30
+_LONGEST_REASON = 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,5 +187,5 @@ def _to_number(value: Any) -> float | None:
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".") + "."
+    line = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return line + "." if len(line) <= _LONGEST_REASON else line[:_LONGEST_REASON] + " …"
