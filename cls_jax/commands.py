@@ -24,12 +24,13 @@ def train_run(config, workdir: str | None) -> None:
     result = train(config, folder)
     if not is_first():
         return
-    report = _write_report_after_training(folder)
     print(f"\nTest accuracy after {result['step']:,} steps:")
-    print(describe_accuracies(result))
-    print(f"\nCurves:         tensorboard --logdir {folder}")
+    print(describe_accuracies(result), flush=True)
+    report = _write_report_after_training(folder)
+    print()
     if report:
         print(f"The whole run:  {report}")
+    print(f"Curves:         tensorboard --logdir {folder}")
     print(f"Evaluate again: python main.py --mode eval --workdir {folder}")
     print(f"All numbers:    {folder / RESULT}")
 
