@@ -2,6 +2,7 @@
 
 python main.py --config configs/cifar10.py:250 [--workdir DIR] [--config.KEY=VALUE …]
 python main.py --mode eval --workdir DIR
+python main.py --mode report --workdir DIR
 """
 
 import os
@@ -17,7 +18,7 @@ from cls_jax.command_line import parse_flags, prepare_process, run_to_end
 
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "A file of configs/, with :BUDGET[,METHOD].")
-flags.DEFINE_enum("mode", "train", ["train", "eval"], "What to do.")
+flags.DEFINE_enum("mode", "train", ["train", "eval", "report"], "What to do.")
 flags.DEFINE_string("workdir", None, "The run's folder; runs/<what is trained> by default.")
 flags.DEFINE_string("coordinator_address", None, "Of several processes: host:port of the first.")
 flags.DEFINE_integer("num_processes", None, "How many processes there are.")
@@ -37,8 +38,10 @@ def run() -> None:
     processes.join_processes(FLAGS.coordinator_address, FLAGS.num_processes, FLAGS.process_id)
     if FLAGS.mode == "train":
         commands.train_run(FLAGS.config, FLAGS.workdir)
-    else:
+    elif FLAGS.mode == "eval":
         commands.evaluate_run(FLAGS.workdir)
+    else:
+        commands.report_run(FLAGS.workdir)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,12 @@ def train_run(config, workdir: str | None) -> None:
     if not is_first():
         return
     print(f"\nTest accuracy after {result['step']:,} steps:")
-    print(describe_accuracies(result))
-    print(f"\nCurves:         tensorboard --logdir {folder}")
+    print(describe_accuracies(result), flush=True)
+    report = _write_report_after_training(folder)
+    print()
+    if report:
+        print(f"The whole run:  {report}")
+    print(f"Curves:         tensorboard --logdir {folder}")
     print(f"Evaluate again: python main.py --mode eval --workdir {folder}")
     print(f"All numbers:    {folder / RESULT}")
 
@@ -45,3 +49,36 @@ def evaluate_run(workdir: str | None) -> None:
     if is_first():
         print(f"Test accuracy after {step:,} steps:")
         print(describe_accuracies(accuracies))
+
+
+def report_run(workdir: str | None) -> None:
+    """Writes the page that shows a run.
+
+    Raises:
+        UserError: if there is no run or its folder cannot be written.
+    """
+    from cls_jax.report.page import write_report
+
+    if workdir is None:
+        raise UserError("A report needs the folder of a run: add --workdir DIR.")
+    if is_first():
+        print(f"Report: {write_report(pathlib.Path(workdir))}")
+
+
+def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
+    """Writes the report of a finished run, if it has none of its end; never fails."""
+    from cls_jax.report.page import REPORT, write_report
+    from cls_jax.run_folder import RESULT
+
+    path = folder / REPORT
+    try:
+        if path.exists() and path.stat().st_mtime >= (folder / RESULT).stat().st_mtime:
+            return path
+        return write_report(folder)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        print(
+            f"The report could not be drawn ({reason}): python main.py --mode report --workdir "
+            f"{folder} tries again."
+        )
+        return None

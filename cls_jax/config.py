@@ -157,7 +157,7 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
     for key, (is_sensible, remedy) in _CHECKS.items():
         value = get_value(config, key)
         if not is_sensible(value):
-            raise UserError(f"{key}={_show(value)} is out of range: choose {remedy}.")
+            raise UserError(f"{key}={show_value(value)} is out of range: choose {remedy}.")
     if config.data.shift >= config.data.image_size:
         raise UserError(
             f"data.shift={config.data.shift} reflects more than an image of "
@@ -221,19 +221,20 @@ def describe_differences(
     config: ml_collections.ConfigDict, other: ml_collections.ConfigDict
 ) -> list[str]:
     """Lists as "key: value → value" where two configurations differ in what changes results."""
-    ours, theirs = _flatten(config.to_dict()), _flatten(other.to_dict())
+    ours, theirs = flatten(config.to_dict()), flatten(other.to_dict())
     return [
-        f"{key}: {_show(theirs.get(key))} → {_show(ours.get(key))}"
+        f"{key}: {show_value(theirs.get(key))} → {show_value(ours.get(key))}"
         for key in sorted(ours | theirs)
-        if key not in RUNTIME_KEYS and _show(ours.get(key)) != _show(theirs.get(key))
+        if key not in RUNTIME_KEYS and show_value(ours.get(key)) != show_value(theirs.get(key))
     ]
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings by dotted key."""
     flat = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat
@@ -254,7 +255,8 @@ def get_value(config: ml_collections.ConfigDict, key: str) -> Any:
     return node
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """A value as the command line takes it."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -262,8 +264,10 @@ __all__ = [
     "METHODS",
     "create_config",
     "describe_differences",
+    "flatten",
     "parse_argument",
     "read_config",
+    "show_value",
     "to_json",
     "validate_config",
 ]

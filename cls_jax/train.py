@@ -37,6 +37,7 @@ from cls_jax.run_folder import (
     wait_for_folder,
     write_result,
 )
+from cls_jax.sessions import record_session
 from cls_jax.train_state import TrainState
 from cls_jax.train_step import compute_distances, create_preview, create_train_step
 
@@ -71,6 +72,7 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     state, first_step, clock = _restore_newest(checkpointer, state)
     spec = create_stream_spec(config, program.method, labeled, unlabeled)
     if is_first():
+        record_session(workdir, first_step)
         print(_describe_run(program, state, dataset, first_step, workdir))
 
     inputs, input_specs, create_batch = create_pipeline(

@@ -28,6 +28,7 @@ from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.metrics import read_metrics
 from cls_jax.run_folder import check_run_folder, get_default_workdir
+from cls_jax.sessions import describe_hardware
 from cls_jax.train import train
 
 
@@ -160,15 +161,11 @@ def run_main(main: Callable[[], None]) -> None:
 
 def describe_provenance() -> str:
     """The command, date, versions and hardware behind a result, as Markdown."""
-    device = jax.devices()[0]
-    hardware = f"{jax.device_count()} x {device.device_kind}"
-    if device.platform == "cpu":
-        hardware = f"{os.cpu_count()} cores of {_read_processor()}"
     module = pathlib.Path(sys.argv[0]).stem
     command = " ".join(["python -m", f"experiments.{module}", *sys.argv[1:]])
     return (
         f"`{command}`  \n"
-        f"{datetime.date.today()}, {hardware}, Python {platform.python_version()}, "
+        f"{datetime.date.today()}, {describe_hardware()}, Python {platform.python_version()}, "
         f"JAX {jax.__version__}, commit {_read_commit()}.\n"
     )
 
@@ -177,13 +174,6 @@ def _read_commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     return outcome.stdout.strip() or "unknown"
-
-
-def _read_processor() -> str:
-    info = pathlib.Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def describe_mean(values: Iterable[float]) -> str:

@@ -1,5 +1,6 @@
 """What a person sees in the terminal: results, and one sentence with exit code 2 on a mistake."""
 
+import html
 import json
 import subprocess
 import sys
@@ -36,6 +37,10 @@ def test_train_then_eval_then_train_again(tmp_path):
     headline = f"{result['test_accuracy']:6.2f} %  network 1, averaged"
     assert headline in train.stdout
     assert "tensorboard --logdir runs/digits-20-fixmatch-seed0" in train.stdout
+    assert "The whole run:  runs/digits-20-fixmatch-seed0/report.html" in train.stdout
+    command = json.loads((workdir / "sessions.jsonl").read_text())["command"]
+    assert f"main.py --config {ROOT}/configs/digits.py:20,fixmatch" in command
+    assert command in html.unescape((workdir / "report.html").read_text())
 
     evaluation = run_main("--mode", "eval", "--workdir", workdir)
     assert evaluation.returncode == 0, evaluation.stderr
@@ -61,6 +66,7 @@ def test_train_then_eval_then_train_again(tmp_path):
         (["--confg", "configs/digits.py:40"], "confg"),
         (["--mode", "eval"], "add --workdir DIR"),
         (["--mode", "eval", "--workdir", "tests"], "give --workdir"),
+        (["--mode", "report"], "add --workdir DIR"),
         (["--mode", "sing"], "train"),
     ],
 )

@@ -1,0 +1,1 @@
+"""A run at a glance: `report.html`, one file that needs nothing beside it."""

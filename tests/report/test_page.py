@@ -1,0 +1,187 @@
+"""The page of any run: whole, closed, escaped, and free of the network."""
+
+import base64
+import dataclasses
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.report.markup import Html, join, tag
+from cls_jax.report.page import draw_page
+from cls_jax.report.pictures import MAX_SIDE, draw_image, encode_image
+from cls_jax.report.scores import compute_calibration, count_confusions
+from cls_jax.report.testing import draw_heat
+from tests.report.pages import Page, create_run
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(2)'>",
+    "a\nb\x00\x07\x1b[31m",
+    "\udcff half a surrogate",
+    "</title></style><!-- & &amp; &#60;",
+)
+ROWS = [
+    {
+        "step": step,
+        "train/loss": 1.0 / (1 + step),
+        "monitors/exchange_ratio": 0.5,
+        "monitors/pseudo_label_accuracy": None,
+        "test/accuracy": 50.0,
+        "test/accuracy_network_1": 50.0,
+        "test/accuracy_network_2": 55.0,
+        "test/accuracy_ensemble": 60.0,
+    }
+    for step in range(10)
+]
+
+
+def test_markup_escapes_all_but_markup():
+    assert tag("p", "<b>", Html("<i></i>"), None, [1, "&"]) == "<p>&lt;b&gt;<i></i>1&amp;</p>"
+    assert tag("img", alt='">', hidden=True, id=None, open=False) == '<img alt="&quot;&gt;" hidden>'
+    assert tag("th", class_="x", aria_label="y") == '<th class="x" aria-label="y"></th>'
+    assert join("a\x00\ud800\n") == "a \N{REPLACEMENT CHARACTER}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "present", "absent"),
+    [
+        ({}, {"classes", "calibration", "mistakes", "disagreements", "views"}, set()),
+        ({"num_classes": 2}, {"classes", "mistakes"}, set()),
+        ({"num_networks": 1, "method": "fixmatch"}, {"classes"}, {"disagreements"}),
+        ({"num_test": 0}, {"disagreements", "views"}, {"classes", "calibration", "mistakes"}),
+        ({"num_classes": 100, "num_test": 300}, {"classes", "labelled"}, set()),
+        ({"side": 120}, {"mistakes", "views"}, set()),
+        ({"predictions": None}, {"views", "labelled"}, {"classes", "disagreements"}),
+        (
+            {"predictions": None, "dataset": None, "labeled": None, "class_names": None},
+            {"training", "configuration"},
+            {"views", "labelled"},
+        ),
+        ({"rows": []}, {"classes"}, {"training"}),
+    ],
+)
+def test_page_shows_what_there_is(options, present, absent):
+    page = Page(draw_page(create_run(**{"rows": ROWS} | options)))
+    sections = {attributes["id"] for attributes in page.find("section")}
+    assert present | {"configuration", "made"} <= sections
+    assert not absent & sections
+    assert {a["href"] for a in page.find("a")} == {f"#{id_}" for id_ in sections}
+    for image in page.find("img"):
+        assert image["alt"]
+        assert image["src"].startswith("data:image/")
+    assert "nan" not in re.findall(r"[\w.]+", page.text.lower())
+    assert "unfinished: 9 of 6 steps" in page.text or "rows" in options
+
+
+def test_hostile_names_are_only_text():
+    run = create_run(
+        class_names=HOSTILE,
+        rows=[{"step": i, f"monitors/{HOSTILE[0]}": float(i)} for i in range(3)],
+        result={"step": HOSTILE[0], "test_accuracy": HOSTILE[1], "train_seconds": "<b>"},
+        sessions=[{"command": HOSTILE[0], "versions": {"<i>": HOSTILE[1]}, "hardware": ["<u>"]}],
+        notes=(HOSTILE[4],),
+    )
+    run.config.data.data_dir = HOSTILE[1]
+    text = draw_page(dataclasses.replace(run, workdir=run.workdir / HOSTILE[0]))
+    text.encode()
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", text)
+    page = Page(text)
+    assert len(page.scripts) == 1
+    assert not page.find("b", src="x")
+    assert {"i", "u"} & {a for tag_, attributes in page.elements for a in attributes} == set()
+    for _, attributes in page.elements:
+        assert not any(name.startswith("on") for name in attributes)
+    assert page.find("th", title=HOSTILE[0])
+    assert page.text.count(HOSTILE[0]) > 3
+    assert page.text.count(HOSTILE[1]) > 3
+    assert HOSTILE[4] in page.text
+    ours = Page(draw_page(create_run(class_names=tuple("abcde"))))
+    assert {name for name, _ in page.elements} <= {name for name, _ in ours.elements} | {
+        *("aside", "code", "figcaption", "pre", "li", "ul")
+    }
+
+
+def test_nothing_comes_from_the_network():
+    text = draw_page(create_run(rows=ROWS))
+    page = Page(text)
+    (policy,) = page.find("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert policy["content"].startswith("default-src 'none'; img-src data:;")
+    for name, attributes in page.elements:
+        assert name not in {"link", "iframe", "object", "embed", "base", "form"}
+        for key in ("src", "href", "action", "srcset", "data"):
+            assert attributes.get(key, "#").startswith(("#", "data:image/")), (name, key)
+    # Of all addresses only the name of the SVG namespace, in the script.
+    assert set(re.findall(r"https?://[^\s\"'<]*", text)) == {"http://www.w3.org/2000/svg"}
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_figures_of_the_test_images_are_recomputed():
+    run = create_run(num_classes=4, num_test=60)
+    first, labels = run.predictions.first, run.predictions.labels
+    page = Page(draw_page(run))
+    counts = count_confusions(labels, first.argmax(axis=-1), 4)
+    head, *rows = page.table("confusion")
+    assert head[1:] == list(run.class_names)
+    assert [row[1:] for row in rows] == [[str(count) for count in row] for row in counts]
+    for k, row in enumerate(page.table("per-class")[1:]):
+        right, total = counts[k, k], counts[k].sum()
+        assert row[:4] == [f"class {k}", str(right), str(total), f"{100 * right / total:.2f} %"]
+    for probabilities in (first, run.predictions.probabilities.mean(axis=0)):
+        error = compute_calibration(probabilities, labels).error
+        assert f"Expected calibration error {100 * error:.2f} %" in page.text
+    num_wrong = int(np.sum(first.argmax(axis=-1) != labels))
+    mistakes = [a for a in page.find("img") if "taken for" in a["alt"]]
+    assert len(mistakes) == min(num_wrong, 24)
+
+
+def test_many_classes_have_a_heat_map_and_pairs():
+    run = create_run(num_classes=30, num_test=500)
+    page = Page(draw_page(run))
+    assert len(page.find("img", class_="heat")) == 1
+    counts = count_confusions(run.predictions.labels, run.predictions.first.argmax(axis=-1), 30)
+    assert len(page.table("pairs")) == 1 + 20
+    true, taken, count, _ = page.table("pairs")[1]
+    mistakes = counts - np.diag(np.diag(counts))
+    assert int(count) == mistakes.max()
+    assert mistakes[run.class_names.index(true), run.class_names.index(taken)] == mistakes.max()
+    heat = draw_heat(np.array([[3, 1], [0, 0]]))
+    np.testing.assert_array_equal(heat[..., 3], [[np.rint(255 * 0.75**0.5), 128], [0, 0]])
+
+
+def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
+    rng = np.random.default_rng(0)
+    names = [name for name in ROWS[0] if name != "step"]
+    rows = [{"step": i, **dict.fromkeys(names, float(rng.random()))} for i in range(5000)]
+    text = draw_page(create_run(num_classes=100, num_test=1000, side=224, rows=rows))
+    assert len(text.encode()) < 5e6
+
+
+def test_config_marks_what_differs_from_the_default():
+    run = create_run()
+    run.config.seed = 17
+    page = Page(draw_page(run))
+    rows = {row[0]: row[1:] for row in page.table("config")[1:]}
+    assert rows["seed"] == ["17", "0"]
+    assert rows["data.pipeline"] == ["tfdata", ""]
+    assert rows["method.tau"][0] == str(run.config.method.tau)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_small_pictures_are_exact(channels):
+    image = np.random.default_rng(0).integers(0, 256, (9, 7, channels), dtype=np.uint8)
+    kind, _, data = encode_image(image).partition(",")
+    assert kind == "data:image/png;base64"
+    decoded = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+    np.testing.assert_array_equal(decoded.reshape(image.shape), image)
+
+
+def test_large_pictures_are_reduced():
+    picture = draw_image(np.zeros((400, 200, 3), np.uint8), "large")
+    (attributes,) = Page(picture).find("img")
+    data = attributes["src"].partition(",")[2]
+    assert Image.open(io.BytesIO(base64.b64decode(data))).size == (MAX_SIDE // 2, MAX_SIDE)
+    assert attributes["alt"] == "large"

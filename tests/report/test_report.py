@@ -1,0 +1,194 @@
+"""The report of a run that was really trained."""
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cls_jax import commands
+from cls_jax.classifier import load
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.report.page import REPORT, write_report
+from cls_jax.report.scores import compute_calibration, compute_interval
+from cls_jax.run_folder import DATASET, LABELED_INDICES, RESULT, read_result
+from cls_jax.sessions import SESSIONS, read_sessions
+from tests.conftest import ROOT, create_tiny_config, train_interrupted
+from tests.report.pages import Page
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run, its configuration, and what training printed."""
+    workdir = tmp_path_factory.mktemp("report") / "run"
+    config = create_tiny_config()
+    commands.train_run(config, str(workdir))
+    return workdir, config
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """The run once more, to be damaged."""
+    return shutil.copytree(run[0], tmp_path / "run")
+
+
+def read_page(workdir):
+    return Page((workdir / REPORT).read_text())
+
+
+def test_training_writes_it_with_the_figures_of_the_result(run):
+    workdir, config = run
+    page, result = read_page(workdir), read_result(workdir)
+    accuracy = f"{result['test_accuracy']:.2f} %"
+    assert accuracy in page.text
+    assert f"{result['test_accuracy_ensemble']:.2f} %" in page.text
+    low, high = compute_interval(round(4.5 * result["test_accuracy"]), 450)
+    assert f"{100 * low:.2f}\xa0–\xa0{100 * high:.2f}\xa0%" in page.text
+    assert "cls · finished" in page.text
+    assert not page.find("aside")
+
+    dataset = load_dataset(config)
+    probabilities = load(workdir).predict_probabilities(dataset.test_images)
+    right = probabilities[0].argmax(axis=-1) == dataset.test_labels
+    rows = page.table("per-class")[1:]
+    assert sum(int(row[1]) for row in rows) == right.sum()
+    assert [int(row[2]) for row in rows] == np.bincount(dataset.test_labels).tolist()
+    assert f"{right.sum()} of 450 test images for what they are: {accuracy}" in page.text
+    for predicted in (probabilities[0], probabilities.mean(axis=0)):
+        error = compute_calibration(predicted, dataset.test_labels).error
+        assert f"Expected calibration error {100 * error:.2f} %" in page.text
+    differ = np.sum(probabilities[0].argmax(axis=-1) != probabilities[1].argmax(axis=-1))
+    assert f"differ on {differ}" in page.text
+
+
+def test_it_shows_the_command_and_the_versions(run):
+    workdir, _ = run
+    (session,) = read_sessions(workdir)
+    page = read_page(workdir)
+    assert session["command"] in page.text
+    assert f"jax {session['versions']['jax']}" in page.text
+    assert session["hardware"] in page.text
+
+
+def test_a_finished_run_keeps_its_report_and_gets_one_if_it_has_none(copy, run, capsys):
+    before = (copy / REPORT).read_text()
+    commands.train_run(run[1], str(copy))
+    assert (copy / REPORT).read_text() == before
+    (copy / REPORT).unlink()
+    commands.train_run(run[1], str(copy))
+    assert str(copy / REPORT) in capsys.readouterr().out
+    assert len(read_page(copy).find("img")) == len(Page(before).find("img"))
+
+
+def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeypatch):
+    (copy / REPORT).unlink()
+    monkeypatch.setattr("cls_jax.report.page.collect_run", lambda workdir: 1 / 0)
+    commands.train_run(run[1], str(copy))
+    printed = capsys.readouterr().out
+    assert "The report could not be drawn (division by zero)" in printed
+    assert "network 1, averaged" in printed
+
+
+def test_an_unfinished_run_shows_its_newest_checkpoint(tmp_path):
+    config = create_tiny_config(eval_every=6)
+    train_interrupted(config, tmp_path / "run", 5)
+    write_report(tmp_path / "run")
+    page = read_page(tmp_path / "run")
+    assert re.search(r"unfinished: \d of 6 steps", page.text)
+    # The checkpoint of step 4 may or may not have become whole before the end.
+    assert re.search(r"averaged network 1 of the checkpoint of step [24] takes", page.text)
+    assert "not measured yet" in page.text
+    commands.train_run(config, str(tmp_path / "run"))
+    assert "cls · finished" in read_page(tmp_path / "run").text
+    first, again = read_sessions(tmp_path / "run")
+    assert first["first_step"] == 0
+    assert again["first_step"] in (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "note", "kept"),
+    [
+        ("checkpoints", None, "No predictions: ", {"training", "views", "labelled"}),
+        (DATASET, "{}", "The classes are unknown: ", {"training", "configuration"}),
+        (LABELED_INDICES, "[]", "The labelled images are unknown: ", {"training", "classes"}),
+        (RESULT, "[]", "The result cannot be read: ", {"training", "classes"}),
+        (RESULT, "{", "The result cannot be read: ", {"training", "classes"}),
+        ("metrics.jsonl", "\xff{", None, {"classes", "views"}),
+        (SESSIONS, "[]\n{", None, {"training", "classes"}),
+    ],
+)
+def test_what_is_missing_or_damaged_is_said_and_the_rest_is_shown(copy, name, text, note, kept):
+    if text is None:
+        shutil.rmtree(copy / name)
+    else:
+        (copy / name).write_text(text, encoding="latin-1")
+    page = Page(write_report(copy).read_text())
+    assert kept <= {attributes["id"] for attributes in page.find("section")}
+    assert (note or "") in page.text
+
+
+def test_a_dataset_that_cannot_be_loaded_is_said(copy, monkeypatch):
+    def load_nothing(config):
+        raise UserError("digits are gone: find them.")
+
+    monkeypatch.setattr("cls_jax.report.data.load_dataset", load_nothing)
+    page = Page(write_report(copy).read_text())
+    assert "No images: digits are gone: find them." in page.text
+    assert {"training", "configuration"} <= {a["id"] for a in page.find("section")}
+
+
+def test_another_dataset_than_that_of_the_run_is_not_shown(copy):
+    stored = json.loads((copy / DATASET).read_text())
+    stored["class_names"][0] = "nought"
+    (copy / DATASET).write_text(json.dumps(stored))
+    page = Page(write_report(copy).read_text())
+    assert "the dataset is no longer the one that the run was trained on" in page.text
+    assert not page.find("img")
+
+
+def test_a_run_without_test_images_compares_the_networks(copy, run, monkeypatch):
+    dataset = load_dataset(run[1])
+    untested = dataclasses.replace(
+        dataset,
+        train_labels=np.full_like(dataset.train_labels, -1),
+        test_images=dataset.test_images[:0],
+        test_labels=dataset.test_labels[:0],
+    )
+    monkeypatch.setattr("cls_jax.report.data.load_dataset", lambda config: untested)
+    (copy / RESULT).write_text(json.dumps({"step": 6, "test_accuracy": None}))
+    page = Page(write_report(copy).read_text())
+    assert "of 1,000 unlabelled training images" in page.text
+    assert "no test images" in page.text
+
+
+@pytest.mark.parametrize(
+    ("workdir", "remedy"),
+    [(None, "add --workdir DIR"), ("tests", "give --workdir the folder that training printed")],
+)
+def test_a_mistake_has_its_sentence(workdir, remedy):
+    with pytest.raises(UserError, match=remedy):
+        commands.report_run(workdir)
+
+
+def test_a_folder_that_cannot_be_written_has_its_sentence(copy):
+    (copy / REPORT).unlink()
+    (copy / REPORT).mkdir()
+    with pytest.raises(UserError, match="make room or allow writing there"):
+        write_report(copy)
+
+
+def test_it_needs_no_tensorflow(copy, tmp_path, monkeypatch):
+    for name in ("tensorflow", "tensorflow_datasets", "clu", "matplotlib"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (copy / REPORT).unlink()
+    command = [sys.executable, ROOT / "main.py", "--mode", "report", "--workdir", copy]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout == f"Report: {copy / REPORT}\n"
+    assert {"classes", "views"} <= {a["id"] for a in read_page(copy).find("section")}

@@ -1,0 +1,88 @@
+"""Curves of what was measured."""
+
+import numpy as np
+import pytest
+
+from cls_jax.report.charts import choose_ticks, draw_panel
+from cls_jax.report.data import clean_rows
+from cls_jax.report.series import create_panels, downsample, find_last, read_series
+from tests.report.pages import Page
+
+
+def test_few_points_stay_as_they_are():
+    steps, values = np.arange(5.0), np.array([1.0, np.nan, 3.0, 4.0, 5.0])
+    for result, expected in zip(downsample(steps, values), (steps, *[values] * 3), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_many_points_keep_mean_and_extremes():
+    rng = np.random.default_rng(0)
+    steps, values = np.arange(10_000.0), rng.normal(size=10_000)
+    values[:100] = np.nan
+    mean_steps, means, low, high = downsample(steps, values, 100)
+    assert len(mean_steps) == 100
+    assert np.isnan(means[0])
+    assert np.nanmin(low) == np.nanmin(values)
+    assert np.nanmax(high) == np.nanmax(values)
+    assert np.nanmean(means) == pytest.approx(np.nanmean(values))
+
+
+def test_everything_measured_has_its_panel_once():
+    names = ["train/loss", "train/loss_co", "monitors/entropy", "test/accuracy", "perf/x", "new"]
+    rows = [{"step": step, **dict.fromkeys(names, float(step))} for step in range(3)]
+    panels = create_panels(rows)
+    assert sum(len(panel.curves) for panel in panels) == len(names)
+    titles = [panel.title for panel in panels]
+    assert titles[0] == "Accuracy on the test images"
+    assert {"Losses", "Speed", "monitors/entropy", "new"} <= set(titles)
+
+
+def test_accuracy_is_not_drawn_twice():
+    names = ["test/accuracy", "test/accuracy_network_1", "test/accuracy_ensemble"]
+    rows = [{"step": step, **dict.fromkeys(names, 50.0)} for step in range(3)]
+    (panel,) = create_panels(rows)
+    assert [curve.name for curve in panel.curves] == ["network 1, averaged"]
+    both = [{**row, "test/accuracy_network_2": 40.0} for row in rows]
+    assert len(create_panels(both)[0].curves) == 3
+
+
+def test_unknown_values_are_gaps_and_never_the_last():
+    rows = clean_rows([{"step": i, "x": v} for i, v in enumerate([1, None, 3, float("nan")])])
+    series = read_series(rows, "x")
+    np.testing.assert_array_equal(series.values, [1, np.nan, 3, np.nan])
+    assert series.last == find_last(rows, "x") == 3
+    assert read_series(clean_rows([{"step": 0, "x": None}]), "x") is None
+    assert create_panels(clean_rows([{"step": i, "x": None} for i in range(5)])) == []
+
+
+def test_rows_that_are_none_are_left_out():
+    rows = [{"step": 1, "x": "text", "y": True, "z": 10**400}, ["step"], {"x": 1}, {"step": "1"}]
+    assert clean_rows(rows) == [{"step": 1, "x": None, "y": None, "z": None}]
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.0, 1e-12, 1e20])
+def test_a_constant_is_drawn(value):
+    rows = [{"step": step, "x": value} for step in (0, 1, 2)]
+    (panel,) = create_panels(rows)
+    page = Page(draw_panel(panel))
+    (curve,) = page.find("path", class_="curve s1")
+    assert "nan" not in curve["d"]
+    assert "inf" not in curve["d"]
+
+
+def test_gaps_break_the_line():
+    rows = [{"step": i, "x": v} for i, v in enumerate([1.0, 2.0, None, 3.0, 4.0])]
+    (curve,) = Page(draw_panel(create_panels(rows)[0])).find("path", class_="curve s1")
+    assert curve["d"].count("M") == 2
+    assert len(curve["data-points"].split(";")) == 4
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0, 97.3), (88.2, 97.3), (0, 307200), (-3e-9, 2e-9), (1e12, 3e12)]
+)
+def test_ticks_are_few_round_and_around(low, high):
+    ticks = choose_ticks(low, high)
+    assert ticks[0] <= low
+    assert ticks[-1] >= high
+    assert 3 <= len(ticks) <= 8
+    np.testing.assert_allclose(np.diff(ticks), ticks[1] - ticks[0])
