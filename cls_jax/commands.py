@@ -2,6 +2,8 @@
 
 import pathlib
 
+import jax
+
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.processes import is_first
@@ -45,3 +47,61 @@ def evaluate_run(workdir: str | None) -> None:
     if is_first():
         print(f"Test accuracy after {step:,} steps:")
         print(describe_accuracies(accuracies))
+
+
+def predict_images(
+    workdir: str | None, images: str | None, output: str | None, num_suggestions: int
+) -> None:
+    """Labels image files with a run, and says which to label by hand.
+
+    Raises:
+        UserError: if there is no run or no image, or the output cannot be written.
+    """
+    from cls_jax.classifier import load
+    from cls_jax.data.image_files import find_images
+    from cls_jax.predict import get_suggestions_path, predict_files
+
+    _check_single_process("predict")
+    if workdir is None:
+        raise UserError("Prediction needs the folder of a run: add --workdir DIR.")
+    if images is None:
+        raise UserError("Prediction needs images: add --images with a folder, a glob or a file.")
+    if output is None:
+        raise UserError("Prediction needs a file to write: add --output predictions.csv.")
+    files = find_images(images)
+    path = pathlib.Path(output).expanduser()
+    outcome = predict_files(load(workdir), files, path, num_suggestions)
+    print(
+        f"{outcome.num_files:,} images in {outcome.seconds:.1f} s, {outcome.network_share:.0%} of "
+        f"it in the networks: {path}"
+    )
+    if outcome.num_errors:
+        print(f"{outcome.num_errors:,} of them could not be read: see the column error.")
+    if num_suggestions:
+        print(f"{outcome.num_suggested:,} images to label next: {get_suggestions_path(path)}")
+
+
+def export_run(workdir: str | None, output: str | None) -> None:
+    """Writes a run's networks as files that need nothing of this project.
+
+    Raises:
+        UserError: if there is no run, or the output cannot or must not be written.
+    """
+    from cls_jax import export
+
+    _check_single_process("export")
+    if workdir is None:
+        raise UserError("Export needs the folder of a run: add --workdir DIR.")
+    if output is None:
+        raise UserError("Export needs a folder to write: add --output DIR.")
+    folder = pathlib.Path(output).expanduser()
+    missing = export.export_run(pathlib.Path(workdir), folder)
+    print(f"Exported, and checked against this run: {folder}")
+    if missing:
+        print(missing)
+    print(f"Try it: python {folder / export.EXAMPLE} IMAGE")
+
+
+def _check_single_process(mode: str) -> None:
+    if jax.process_count() > 1:
+        raise UserError(f"--mode {mode} runs in one process: start it without the others.")
