@@ -60,6 +60,7 @@ def predict_images(
     from cls_jax.classifier import load
     from cls_jax.data.image_files import find_images
     from cls_jax.predict import get_suggestions_path, predict_files
+    from cls_jax.prediction_table import check_path
 
     _check_single_process("predict")
     if workdir is None:
@@ -68,8 +69,9 @@ def predict_images(
         raise UserError("Prediction needs images: add --images with a folder, a glob or a file.")
     if output is None:
         raise UserError("Prediction needs a file to write: add --output predictions.csv.")
-    files = find_images(images)
     path = pathlib.Path(output).expanduser()
+    check_path(path)
+    files = find_images(images)
     outcome = predict_files(load(workdir), files, path, num_suggestions)
     print(
         f"{outcome.num_files:,} images in {outcome.seconds:.1f} s, {outcome.network_share:.0%} of "

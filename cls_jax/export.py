@@ -35,7 +35,7 @@ normalisation is inside.
 - `model.jaxexport`: for JAX on CPU, CUDA and TPU. Made with JAX {version}; `jax.export` promises
   that JAX reads it for at least six months from then.
 {onnx}- `labels.json`: the classes, in the order of the probabilities.
-- `example.py`: `python example.py IMAGE …`; needs `numpy`, `pillow` and {runtime}.
+- `example.py`: `python example.py IMAGE …`; needs `numpy` and `pillow`, and {runtime}.
 
 Images are upright, opaque and 8 bits a channel, the short side scaled to fit, the rest cut off
 around the centre, as `example.py` does it.
@@ -135,11 +135,18 @@ def measure_difference(function: Function, images: np.ndarray, expected: np.ndar
 
 
 def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
-    """The function as `jax.export` writes it, for any batch size, on `PLATFORMS`."""
+    """The function as `jax.export` writes it, for any batch size, on `PLATFORMS`.
+
+    Raises:
+        UserError: if a package that JAX needs for it is not installed.
+    """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
     exported = jax.export.export(jax.jit(function), platforms=PLATFORMS)(images)
-    return bytes(exported.serialize())
+    try:
+        return bytes(exported.serialize())
+    except ImportError as error:  # JAX does not bring flatbuffers along.
+        raise UserError(f"{error}: pip install flatbuffers.") from error
 
 
 class OnnxError(Exception):
@@ -203,7 +210,7 @@ def describe(classifier: Classifier, workdir: pathlib.Path, *, has_onnx: bool) -
         num_classes=num_classes,
         version=jax.__version__,
         onnx=_README_ONNX if has_onnx else "",
-        runtime="`jax` or `onnxruntime`" if has_onnx else "`jax`",
+        runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
     )
     return {
         LABELS: json.dumps(list(classifier.class_names), indent=1) + "\n",

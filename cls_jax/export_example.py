@@ -2,7 +2,7 @@
 
 python example.py IMAGE …
 
-Needs numpy and pillow, and either jax or onnxruntime.
+Needs numpy and pillow, and either jax and flatbuffers or onnxruntime.
 """
 
 import importlib.util

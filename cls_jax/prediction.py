@@ -41,7 +41,7 @@ class Prediction(NamedTuple):
 
 def create_prediction(p_NBK: np.ndarray, class_names: Sequence[str]) -> Prediction:
     """Derives everything from the networks' probabilities float32 [N, B, K]."""
-    names = np.asarray(class_names, dtype=str)
+    names = np.asarray(list(class_names), dtype=str)
     p_BK = p_NBK.mean(axis=0)
     best_NB = p_NBK.argmax(axis=-1)
     return Prediction(

@@ -93,6 +93,18 @@ class ParquetTable:
 _TABLES = {".csv": CsvTable, ".parquet": ParquetTable}
 
 
+def check_path(path: pathlib.Path) -> None:
+    """Makes sure that a table can be of this name; takes no time.
+
+    Raises:
+        UserError: if it has another ending or is a folder.
+    """
+    if path.suffix.lower() not in _TABLES:
+        raise UserError(f"{path} ends neither in .csv nor in .parquet: give --output such a name.")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: give --output the name of a file in it.")
+
+
 @contextlib.contextmanager
 def create_table(path: pathlib.Path, columns: Mapping[str, type]) -> Iterator[Table]:
     """Opens a table that is there in whole when the block ends, and not at all when it fails.
@@ -104,15 +116,11 @@ def create_table(path: pathlib.Path, columns: Mapping[str, type]) -> Iterator[Ta
     Raises:
         UserError: if the name has another ending or the file cannot be written.
     """
-    table_class = _TABLES.get(path.suffix.lower())
-    if table_class is None:
-        raise UserError(f"{path} ends neither in .csv nor in .parquet: give --output such a name.")
-    if path.is_dir():
-        raise UserError(f"{path} is a folder: give --output the name of a file in it.")
+    check_path(path)
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        table = table_class(partial, columns)
+        table = _TABLES[path.suffix.lower()](partial, columns)
     except OSError as error:
         raise _explain(path, error) from error
     try:

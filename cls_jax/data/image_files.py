@@ -56,7 +56,7 @@ def find_images(pattern: str) -> list[str]:
     elif os.path.exists(expanded):
         files = [expanded]
     else:
-        files = [file for file in glob.glob(expanded, recursive=True) if os.path.isfile(file)]
+        files = _expand(expanded)
         if not files:
             raise UserError(
                 f"There is no file {pattern}: give --images a folder, a file or a quoted pattern "
@@ -75,6 +75,17 @@ def _walk(folder: str) -> list[str]:
         for name in names
         if pathlib.PurePath(name).suffix.lower() in SUFFIXES
     ]
+
+
+def _expand(pattern: str) -> list[str]:
+    """The files that match a pattern, each folder looked at under its shortest name only."""
+    files = [file for file in glob.glob(pattern, recursive=True) if os.path.isfile(file)]
+    # `**` follows links to folders, some of which lead back: the same files again and again.
+    names = {}
+    for parent in sorted({os.path.dirname(file) for file in files}, key=lambda x: (len(x), x)):
+        names.setdefault(os.path.realpath(parent), parent)
+    known = set(names.values())
+    return [file for file in files if os.path.dirname(file) in known]
 
 
 def read_ahead(
