@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax import commands
+from cls_jax import commands, export
 from cls_jax.classifier import load
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
@@ -79,6 +79,19 @@ def test_export_again_replaces_and_anything_else_is_refused(trained_run, exporte
         with pytest.raises(UserError, match="not an earlier export: give --output"):
             check_output(output)
     assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_model_that_says_something_else_is_not_written(trained_run, tmp_path, monkeypatch):
+    create = export.create_function
+
+    def create_wrong(*arguments):
+        function = create(*arguments)
+        return lambda images: jax.numpy.roll(function(images), 1, axis=-1)
+
+    monkeypatch.setattr(export, "create_function", create_wrong)
+    with pytest.raises(UserError, match="The exported networks differ from ours by"):
+        export_run(trained_run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_a_converter_the_rest_is_there(trained_run, tmp_path, monkeypatch, capsys):
