@@ -2,6 +2,8 @@
 
 python main.py --config configs/cifar10.py:250 [--workdir DIR] [--config.KEY=VALUE …]
 python main.py --mode eval --workdir DIR
+python main.py --mode predict --workdir DIR --images PATH --output predictions.csv [--suggest K]
+python main.py --mode export --workdir DIR --output FOLDER
 python main.py --mode report --workdir DIR
 """
 
@@ -18,8 +20,11 @@ from cls_jax.command_line import parse_flags, prepare_process, run_to_end
 
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "A file of configs/, with :BUDGET[,METHOD].")
-flags.DEFINE_enum("mode", "train", ["train", "eval", "report"], "What to do.")
+flags.DEFINE_enum("mode", "train", ["train", "eval", "predict", "export", "report"], "What to do.")
 flags.DEFINE_string("workdir", None, "The run's folder; runs/<what is trained> by default.")
+flags.DEFINE_string("images", None, "To predict: a folder, a glob or a file.")
+flags.DEFINE_string("output", None, "The .csv or .parquet to write, or the folder to export to.")
+flags.DEFINE_integer("suggest", 0, "How many images to suggest for labelling.", lower_bound=0)
 flags.DEFINE_string("coordinator_address", None, "Of several processes: host:port of the first.")
 flags.DEFINE_integer("num_processes", None, "How many processes there are.")
 flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
@@ -40,6 +45,10 @@ def run() -> None:
         commands.train_run(FLAGS.config, FLAGS.workdir)
     elif FLAGS.mode == "eval":
         commands.evaluate_run(FLAGS.workdir)
+    elif FLAGS.mode == "predict":
+        commands.predict_images(FLAGS.workdir, FLAGS.images, FLAGS.output, FLAGS.suggest)
+    elif FLAGS.mode == "export":
+        commands.export_run(FLAGS.workdir, FLAGS.output)
     else:
         commands.report_run(FLAGS.workdir)
 

@@ -1,3 +1,32 @@
-"""CLS: Cross Labeling Supervision for semi-supervised image classification, in JAX."""
+"""CLS: Cross Labeling Supervision for semi-supervised image classification, in JAX.
+
+`load(workdir)` opens a trained run as a `Classifier`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cls_jax.classifier import Classifier, load
+    from cls_jax.data.images import ImageError
+    from cls_jax.errors import UserError
+    from cls_jax.prediction import Prediction
 
 __version__ = "0.1.0"
+__all__ = ["Classifier", "ImageError", "Prediction", "UserError", "load"]
+
+_MODULES = {
+    "Classifier": "cls_jax.classifier",
+    "ImageError": "cls_jax.data.images",
+    "Prediction": "cls_jax.prediction",
+    "UserError": "cls_jax.errors",
+    "load": "cls_jax.classifier",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for only then: the command line must set up JAX before it is loaded."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -2,6 +2,8 @@
 
 import pathlib
 
+import jax
+
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.processes import is_first
@@ -51,6 +53,61 @@ def evaluate_run(workdir: str | None) -> None:
         print(describe_accuracies(accuracies))
 
 
+def predict_images(
+    workdir: str | None, images: str | None, output: str | None, num_suggestions: int
+) -> None:
+    """Labels image files with a run, and says which to label by hand.
+
+    Raises:
+        UserError: if there is no run or no image, or the output cannot be written.
+    """
+    from cls_jax.classifier import load
+    from cls_jax.data.image_files import find_images
+    from cls_jax.predict import get_suggestions_path, predict_files
+    from cls_jax.prediction_table import check_path
+
+    _check_single_process("predict")
+    if workdir is None:
+        raise UserError("Prediction needs the folder of a run: add --workdir DIR.")
+    if images is None:
+        raise UserError("Prediction needs images: add --images with a folder, a glob or a file.")
+    if output is None:
+        raise UserError("Prediction needs a file to write: add --output predictions.csv.")
+    path = pathlib.Path(output).expanduser()
+    check_path(path)
+    files = find_images(images)
+    outcome = predict_files(load(workdir), files, path, num_suggestions)
+    print(
+        f"{outcome.num_files:,} images in {outcome.seconds:.1f} s, {outcome.network_share:.0%} of "
+        f"it in the networks: {path}"
+    )
+    if outcome.num_errors:
+        print(f"{outcome.num_errors:,} of them could not be read: see the column error.")
+    if num_suggestions:
+        print(f"{outcome.num_suggested:,} images to label next: {get_suggestions_path(path)}")
+
+
+def export_run(workdir: str | None, output: str | None) -> None:
+    """Writes a run's networks as files that need nothing of this project.
+
+    Raises:
+        UserError: if there is no run, or the output cannot or must not be written.
+    """
+    from cls_jax import export
+
+    _check_single_process("export")
+    if workdir is None:
+        raise UserError("Export needs the folder of a run: add --workdir DIR.")
+    if output is None:
+        raise UserError("Export needs a folder to write: add --output DIR.")
+    folder = pathlib.Path(output).expanduser()
+    missing = export.export_run(pathlib.Path(workdir), folder)
+    print(f"Exported, and checked against this run: {folder}")
+    if missing:
+        print(missing)
+    print(f"Try it: python {folder / export.EXAMPLE} IMAGE")
+
+
 def report_run(workdir: str | None) -> None:
     """Writes the page that shows a run.
 
@@ -59,10 +116,10 @@ def report_run(workdir: str | None) -> None:
     """
     from cls_jax.report.page import write_report
 
+    _check_single_process("report")
     if workdir is None:
         raise UserError("A report needs the folder of a run: add --workdir DIR.")
-    if is_first():
-        print(f"Report: {write_report(pathlib.Path(workdir))}")
+    print(f"Report: {write_report(pathlib.Path(workdir))}")
 
 
 def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
@@ -70,6 +127,9 @@ def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
     from cls_jax.report.page import REPORT, write_report
     from cls_jax.run_folder import RESULT
 
+    if jax.process_count() > 1:  # It takes one.
+        print(f"\nThe whole run:  python main.py --mode report --workdir {folder} draws it.")
+        return None
     path = folder / REPORT
     try:
         if path.exists() and path.stat().st_mtime >= (folder / RESULT).stat().st_mtime:
@@ -82,3 +142,8 @@ def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
             f"{folder} tries again."
         )
         return None
+
+
+def _check_single_process(mode: str) -> None:
+    if jax.process_count() > 1:
+        raise UserError(f"--mode {mode} runs in one process: start it without the others.")

@@ -12,6 +12,7 @@ from cls_jax.batch import DataShape
 from cls_jax.config import describe_differences, read_config, to_json
 from cls_jax.data.datasets import Dataset
 from cls_jax.data.label_budget import (
+    check_labeled_indices,
     choose_labeled_indices,
     group_by_class,
     read_labeled_indices,
@@ -34,6 +35,8 @@ def get_default_workdir(config) -> pathlib.Path:
 def check_run_folder(workdir: pathlib.Path, config) -> None:
     """Makes sure that the folder is new, empty, or that of the same run begun before.
 
+    A list of labelled images may lie there already: it is the budget to train with.
+
     Raises:
         UserError: if it holds a run of another configuration or something else.
     """
@@ -45,10 +48,25 @@ def check_run_folder(workdir: pathlib.Path, config) -> None:
                 f"{workdir} holds a run of another configuration ({'; '.join(differences)}): "
                 "give --workdir a new folder, or this run's own configuration to go on with it."
             )
-    elif workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+    elif workdir.exists() and (
+        not workdir.is_dir() or any(file.name != LABELED_INDICES for file in workdir.iterdir())
+    ):
         raise UserError(
             f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."
         )
+
+
+def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
+    """Chooses the label budget of a run that is yet to begin: any images, also of unequal classes.
+
+    Args:
+        workdir: the run's folder; created if it does not exist.
+        indices: int [num_labels], into the training images.
+        dataset: whose labels these images have.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    text = group_by_class(np.asarray(indices), dataset.train_labels, dataset.class_names)
+    write_atomically(workdir / LABELED_INDICES, text)
 
 
 def create_run_folder(
@@ -60,11 +78,7 @@ def create_run_folder(
         UserError: if the folder cannot be written.
     """
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        write_atomically(
-            workdir / LABELED_INDICES,
-            group_by_class(labeled_indices, dataset.train_labels, dataset.class_names),
-        )
+        write_labeled_indices(workdir, labeled_indices, dataset)
         write_atomically(workdir / DATASET, json.dumps(describe_dataset(dataset), indent=1) + "\n")
         write_atomically(workdir / CONFIG, to_json(config))
     except OSError as error:
@@ -113,10 +127,17 @@ def wait_for_folder(workdir: pathlib.Path) -> None:
 
 
 def load_labeled_indices(workdir: pathlib.Path, config, dataset: Dataset) -> np.ndarray:
-    """The run's label budget: as stored in its folder, else drawn with the seed."""
+    """The run's label budget: as stored in its folder, else drawn with the seed.
+
+    Raises:
+        UserError: if what is stored does not fit the dataset or the configuration, or the budget
+            cannot be drawn.
+    """
     path = workdir / LABELED_INDICES
     if path.exists():
-        return read_labeled_indices(path, dataset.class_names)
+        labeled = read_labeled_indices(path, dataset.class_names)
+        check_labeled_indices(path, labeled, config.num_labels, len(dataset.train_images))
+        return labeled
     return choose_labeled_indices(
         dataset.train_labels, config.num_labels, dataset.num_classes, config.seed
     )

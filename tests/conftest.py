@@ -88,3 +88,13 @@ def train_interrupted(config, workdir, num_batches: int) -> None:
         patch.setattr(train_lib, "create_pipeline", create_broken_pipeline)
         with pytest.raises(KeyboardInterrupt):
             train_lib.train(config, workdir)
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory):
+    """The folder of a short run of CLS on digits of 8 x 8 pixels; not to be changed."""
+    from cls_jax.train import train
+
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    train(create_tiny_config(), workdir)
+    return workdir

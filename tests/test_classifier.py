@@ -10,15 +10,12 @@ from cls_jax.classifier import load
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.run_folder import DATASET, read_result
-from cls_jax.train import train
 from tests.conftest import create_tiny_config
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    workdir, config = tmp_path_factory.mktemp("classifier") / "run", create_tiny_config()
-    train(config, workdir)
-    return workdir, load_dataset(config)
+def run(trained_run):
+    return trained_run, load_dataset(create_tiny_config())
 
 
 def test_it_is_as_right_as_training_said(run):
@@ -53,6 +50,18 @@ def test_an_image_counts_the_same_alone_and_among_others(run):
 def test_other_images_are_refused(run, images):
     with pytest.raises(ValueError, match="the classifier wants uint8"):
         load(run[0]).predict_probabilities(images)
+
+
+def test_a_batch_is_padded_no_further_than_needed(run):
+    workdir, dataset = run
+    classifier = load(workdir)
+    sizes = []
+    for n in (1, 3, 2, 450, 5):
+        classifier.predict_probabilities(dataset.test_images[:n])
+        sizes.append(classifier._compiled_size)
+    # Rounded up to what the devices can share; nothing is compiled anew for a smaller batch.
+    assert sizes[0] < sizes[-1] == classifier.batch_size
+    assert sizes == sorted(sizes)
 
 
 @pytest.mark.parametrize("text", ["", "[]", json.dumps({"class_names": ["a"]})])

@@ -68,6 +68,7 @@ def test_train_then_eval_then_train_again(tmp_path):
         (["--mode", "eval", "--workdir", "tests"], "give --workdir"),
         (["--mode", "report"], "add --workdir DIR"),
         (["--mode", "sing"], "train"),
+        (["--mode", "predict", "--suggest=-1"], "suggest"),
     ],
 )
 def test_mistake_gets_one_sentence_and_exit_code_2(tmp_path, arguments, remedy):

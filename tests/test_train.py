@@ -9,10 +9,12 @@ import pytest
 
 from cls_jax import train as train_lib
 from cls_jax.checkpoint import Checkpointer
+from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.evaluate_run import evaluate_run
 from cls_jax.metrics import read_metrics
 from cls_jax.program import create_program
+from cls_jax.run_folder import load_labeled_indices, write_labeled_indices
 from cls_jax.train import Clock, train
 from tests.conftest import DATA_SHAPE, create_tiny_config, train_interrupted
 
@@ -117,6 +119,19 @@ def test_folder_with_other_things_in_it_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not empty and not the folder of a run"):
         train(create_tiny_config(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
+    """Unequal numbers of each class, and no multiple of their number."""
+    dataset = load_dataset(create_tiny_config())
+    labeled = np.flatnonzero(dataset.train_labels < 3)[:17]
+    config = create_tiny_config("17", num_steps=2)
+    write_labeled_indices(tmp_path / "run", labeled, dataset)
+    with pytest.raises(UserError, match=r"lists 17 labelled images and not 20"):
+        train(create_tiny_config("20", num_steps=2), tmp_path / "run")
+    assert train(config, tmp_path / "run")["num_labels"] == 17
+    stored = load_labeled_indices(tmp_path / "run", config, dataset)
+    assert set(stored.tolist()) == set(labeled.tolist())
 
 
 @pytest.mark.parametrize("changes", [{"num_labels": 25}, {"mesh__data": 3}])

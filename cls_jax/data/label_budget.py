@@ -72,3 +72,23 @@ def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.n
             f"{path} does not list labelled images of this dataset's classes ({error!r}): "
             "give --workdir another folder."
         ) from error
+
+
+def check_labeled_indices(
+    path: pathlib.Path, indices: np.ndarray, num_labels: int, num_images: int
+) -> None:
+    """Makes sure that a stored budget is one of these images and of the size configured.
+
+    Raises:
+        UserError: if it is not.
+    """
+    if len(indices) != num_labels:
+        raise UserError(
+            f"{path} lists {len(indices)} labelled images and not {num_labels}: set "
+            f"--config.num_labels={len(indices)}."
+        )
+    if len(np.unique(indices)) != len(indices) or indices.min() < 0 or indices.max() >= num_images:
+        raise UserError(
+            f"{path} lists an image twice or one that is not among the {num_images:,} training "
+            "images: correct it or delete it."
+        )

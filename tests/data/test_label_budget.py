@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cls_jax.data.label_budget import (
+    check_labeled_indices,
     choose_labeled_indices,
     choose_unlabeled_indices,
     group_by_class,
@@ -56,3 +57,13 @@ def test_damaged_budget_is_refused(tmp_path, text):
     (tmp_path / "l.json").write_text(text)
     with pytest.raises(UserError, match="does not list labelled images"):
         read_labeled_indices(tmp_path / "l.json", NAMES)
+
+
+def test_budget_that_does_not_fit_the_run_is_refused(tmp_path):
+    path = tmp_path / "l.json"
+    check_labeled_indices(path, np.asarray([0, 9]), num_labels=2, num_images=10)
+    with pytest.raises(UserError, match=r"lists 2 labelled images and not 3: set --config.num_l"):
+        check_labeled_indices(path, np.asarray([0, 9]), num_labels=3, num_images=10)
+    for wrong in ([0, 10], [-1, 0], [3, 3]):
+        with pytest.raises(UserError, match="lists an image twice or one that is not among"):
+            check_labeled_indices(path, np.asarray(wrong), num_labels=2, num_images=10)

@@ -1,0 +1,37 @@
+"""Classifies image files.
+
+python example.py IMAGE …
+
+Needs numpy and pillow, and either jax and flatbuffers or onnxruntime.
+"""
+
+import importlib.util
+import json
+import pathlib
+import sys
+
+import numpy as np
+from PIL import Image, ImageOps
+
+folder = pathlib.Path(__file__).parent
+if importlib.util.find_spec("jax"):
+    from jax import export
+
+    model = export.deserialize(bytearray((folder / "model.jaxexport").read_bytes()))
+    shape, predict = model.in_avals[0].shape, model.call
+else:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    shape, predict = session.get_inputs()[0].shape, lambda x: session.run(None, {"images": x})[0]
+
+labels = json.loads((folder / "labels.json").read_text())
+_, height, width, channels = shape
+for file in sys.argv[1:]:
+    image = Image.open(file)
+    image.draft(None, (2 * max(height, width),) * 2)  # Decodes large JPEGs faster.
+    image = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
+    image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    images = np.asarray(image, np.uint8).reshape(1, height, width, channels)
+    probabilities = np.asarray(predict(images))[0]
+    print(f"{file}: {labels[probabilities.argmax()]} ({probabilities.max():.4f})")
