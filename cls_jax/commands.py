@@ -1,11 +1,12 @@
 """What the modes of the command line do and print."""
 
 import pathlib
+import shlex
 
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.processes import is_first
-from cls_jax.result import describe_accuracies
+from cls_jax.result import describe_accuracies, describe_monitors
 
 
 def train_run(config, workdir: str | None) -> None:
@@ -24,10 +25,17 @@ def train_run(config, workdir: str | None) -> None:
     result = train(config, folder)
     if not is_first():
         return
-    print(f"\nTest accuracy after {result['step']:,} steps:")
-    print(describe_accuracies(result))
-    print(f"\nCurves:         tensorboard --logdir {folder}")
-    print(f"Evaluate again: python main.py --mode eval --workdir {folder}")
+    has_test = result["test_accuracy"] is not None
+    if has_test:
+        print(f"\nTest accuracy after {result['step']:,} steps:")
+        print(describe_accuracies(result))
+    else:
+        print(f"\nWithout test images, after {result['step']:,} steps, over the last batches:")
+        print(describe_monitors(result["monitors"]))
+    quoted = shlex.quote(str(folder))
+    print(f"\nCurves:         tensorboard --logdir {quoted}")
+    if has_test:
+        print(f"Evaluate again: python main.py --mode eval --workdir {quoted}")
     print(f"All numbers:    {folder / RESULT}")
 
 

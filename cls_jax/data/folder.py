@@ -1,7 +1,7 @@
 """A folder of one's own images as a Dataset.
 
 Three layouts, told apart by what the folder holds: `labels.csv`, else `labeled/<class>/…`, else
-class folders, directly or in `train/`. In each, `unlabeled/…` and `test/<class>/…` may stand beside.
+class folders, directly or in `train/`. Each may have `unlabeled/…` and `test/<class>/…` beside it.
 """
 
 import pathlib
@@ -9,9 +9,9 @@ import pathlib
 import numpy as np
 
 from cls_jax.data.datasets import Dataset
-from cls_jax.data.folder_layout import Layout, UNLABELED, read_layout
-from cls_jax.data.image_cache import DecodedImages, DecodedSet, load_decoded
-from cls_jax.data.image_index import SkippedFile, compute_fingerprint, list_images
+from cls_jax.data.folder_layout import UNLABELED, Layout, read_layout
+from cls_jax.data.image_cache import DecodedSet, load_decoded
+from cls_jax.data.image_index import compute_fingerprint, list_images
 from cls_jax.errors import UserError
 from cls_jax.processes import is_first
 
@@ -102,6 +102,3 @@ def _warn_of_copies(
         f"{num_copies:,} of {len(tested):,} test images are training images too, byte for byte "
         f"({num_labeled_copies:,} of them labelled): the test accuracy will be too high."
     ]
-
-
-__all__ = ["NO_CLASS", "DecodedImages", "SkippedFile", "load_folder"]
