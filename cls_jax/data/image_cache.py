@@ -8,6 +8,7 @@ makes a new one.
 import concurrent.futures
 import errno
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -64,7 +65,7 @@ class DecodedImages:
         images = np.empty((len(rows), *self._shape), np.uint8)
         # Neighbours are read together.
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
-        for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
+        for start, stop in itertools.pairwise([*starts, len(rows)]):
             self._read_into(images[start:stop], int(rows[start]))
         return images
 
@@ -139,7 +140,7 @@ def _open(folder: pathlib.Path, shape: tuple[int, ...]) -> DecodedSet | None:
         return DecodedSet(
             DecodedImages(folder / _IMAGES), digests, {int(i): why for i, why in failures.items()}
         )
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, EOFError, ValueError):
         return None
 
 
