@@ -1,13 +1,14 @@
 """What the modes of the command line do and print."""
 
 import pathlib
+import shlex
 
 import jax
 
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.processes import is_first
-from cls_jax.result import describe_accuracies
+from cls_jax.result import describe_accuracies, describe_monitors
 
 
 def train_run(config, workdir: str | None) -> None:
@@ -26,14 +27,21 @@ def train_run(config, workdir: str | None) -> None:
     result = train(config, folder)
     if not is_first():
         return
-    print(f"\nTest accuracy after {result['step']:,} steps:")
-    print(describe_accuracies(result), flush=True)
+    has_test = result["test_accuracy"] is not None
+    if has_test:
+        print(f"\nTest accuracy after {result['step']:,} steps:")
+        print(describe_accuracies(result), flush=True)
+    else:
+        print(f"\nWithout test images, after {result['step']:,} steps, over the last batches:")
+        print(describe_monitors(result["monitors"]), flush=True)
     report = _write_report_after_training(folder)
     print()
+    quoted = shlex.quote(str(folder))
     if report:
         print(f"The whole run:  {report}")
-    print(f"Curves:         tensorboard --logdir {folder}")
-    print(f"Evaluate again: python main.py --mode eval --workdir {folder}")
+    print(f"Curves:         tensorboard --logdir {quoted}")
+    if has_test:
+        print(f"Evaluate again: python main.py --mode eval --workdir {quoted}")
     print(f"All numbers:    {folder / RESULT}")
 
 

@@ -30,12 +30,29 @@ def create_config(
     Args:
         argument: what stands after the colon on the command line.
         default_method: where the argument names none.
-        method_settings: method → hyper-parameters that the dataset wants otherwise.
+        method_settings: as for `create_defaults`.
 
     Raises:
         UserError: if the argument cannot be read or names no method.
     """
-    num_labels, method_name = parse_argument(argument, default_method)
+    return create_defaults(*parse_argument(argument, default_method), method_settings)
+
+
+def create_defaults(
+    num_labels: int,
+    method_name: str,
+    method_settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> ml_collections.ConfigDict:
+    """Builds the defaults for a label budget and a method.
+
+    Args:
+        num_labels: how many training images count as labelled; 0 for all that have a label.
+        method_name: a key of `METHODS`.
+        method_settings: method → hyper-parameters that the dataset wants otherwise.
+
+    Raises:
+        UserError: if there is no such method.
+    """
     method = get_method(method_name)
     config = ml_collections.ConfigDict()
     config.seed = 0  # Initial weights, label split, sample order and augmentation.
@@ -57,7 +74,7 @@ def create_config(
     config.data.image_size = 32
     # Unlabelled set: "all" training images (authors' code) or the "rest" without the labelled.
     config.data.unlabeled = "all"
-    config.data.mean = (0.5, 0.5, 0.5)
+    config.data.mean = (0.5, 0.5, 0.5)  # (): computed from the training images, like std.
     config.data.std = (0.5, 0.5, 0.5)
     config.data.flip = True  # Horizontal, p = ½ (authors).
     config.data.shift = 4  # Pixels of reflected border to crop from: 32 / 8 (authors).
@@ -67,6 +84,9 @@ def create_config(
     config.data.cutout = 16  # Side of the grey square: half the image (authors).
 
     config.model = ml_collections.ConfigDict()
+    config.model.name = "wide_resnet"  # Or "resnet18", which has no depth, width or leaky_slope.
+    # "cifar", "small" or "imagenet": see models/layers.py; "auto": what suits data.image_size.
+    config.model.stem = "cifar"
     config.model.depth = 28  # Paper: WRN-28-2 for CIFAR-10, WRN-28-8 for CIFAR-100.
     config.model.width = 2
     config.model.dtype = "float32"
@@ -110,7 +130,7 @@ def parse_argument(argument: str, default_method: str) -> tuple[int, str]:
 # Key → (is the value sensible?, what to choose). Checked in this order.
 _CHECKS: dict[str, tuple[Any, str]] = {
     "seed": (lambda v: 0 <= v < 2**31, "a whole number from 0 to 2147483647"),
-    "num_labels": (lambda v: v >= 1, "a positive number of labels"),
+    "num_labels": (lambda v: v >= 0, "a positive number of labels"),
     "num_steps": (lambda v: v >= 1, "a positive number of steps"),
     "batch_size": (lambda v: v >= 1, "a positive number of images"),
     "mu": (lambda v: v >= 1, "a positive number of unlabelled images for each labelled one"),
@@ -132,6 +152,11 @@ _CHECKS: dict[str, tuple[Any, str]] = {
         f"some of {', '.join(OPS)}",
     ),
     "data.cutout": (lambda v: v >= 0, "0 (none) or more pixels"),
+    "model.name": (lambda v: v in ("wide_resnet", "resnet18"), "wide_resnet or resnet18"),
+    "model.stem": (
+        lambda v: v in ("auto", "cifar", "small", "imagenet"),
+        "auto, cifar, small or imagenet",
+    ),
     "model.depth": (lambda v: v >= 10 and (v - 4) % 6 == 0, "6n + 4: 10, 16, 22, 28, …"),
     "model.width": (lambda v: 1 <= v <= 64, "from 1 to 64"),
     "model.dtype": (lambda v: v in ("float32", "bfloat16"), "float32 or bfloat16"),
@@ -158,6 +183,13 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
         value = get_value(config, key)
         if not is_sensible(value):
             raise UserError(f"{key}={show_value(value)} is out of range: choose {remedy}.")
+    if config.num_labels == 0 and config.data.name != "folder":
+        raise UserError("num_labels=0 is out of range: choose a positive number of labels.")
+    if bool(config.data.mean) != bool(config.data.std):
+        raise UserError(
+            "Only one of data.mean and data.std is given: give both, or neither to have them "
+            "computed from the training images."
+        )
     if config.data.shift >= config.data.image_size:
         raise UserError(
             f"data.shift={config.data.shift} reflects more than an image of "
@@ -200,7 +232,7 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
     """
     try:
         stored = json.loads(path.read_text())
-        config = create_config(f"{int(stored['num_labels'])},{stored['method']['name']}")
+        config = create_defaults(int(stored["num_labels"]), stored["method"]["name"])
         # Onto the defaults, so that types are checked and a foreign key is noticed.
         config.update(_listless(stored))
         validate_config(config)
@@ -263,6 +295,7 @@ def show_value(value: Any) -> str:
 __all__ = [
     "METHODS",
     "create_config",
+    "create_defaults",
     "describe_differences",
     "flatten",
     "parse_argument",

@@ -60,7 +60,7 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
 
     Its result has "test/accuracy" (network 1, averaged: the figure to report),
     "test/accuracy_network_<i>" (averaged), "test/accuracy_ensemble" (averaged) and
-    "test/accuracy_live_network_<i>".
+    "test/accuracy_live_network_<i>"; without images it is empty.
     """
     eval_step = create_eval_step(program)
     specs = (P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS))
@@ -68,6 +68,8 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
     batch_size = -(-program.config.eval_batch_size // num_shards) * num_shards
 
     def evaluate(state: TrainState, images: ImageSource, labels: np.ndarray) -> Accuracies:
+        if not len(labels):
+            return {}
         counts = [
             jax.device_get(eval_step(state, *put_on_mesh(batch, program.mesh, specs)))
             for batch in iterate_padded(images, labels, batch_size)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -12,7 +13,7 @@ from jax.sharding import Mesh
 from cls_jax.batch import DataShape
 from cls_jax.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh
 from cls_jax.methods import Method, get_method
-from cls_jax.models import WideResNet
+from cls_jax.models import ResNet18, WideResNet, choose_stem
 from cls_jax.networks import Networks
 from cls_jax.train_state import TrainState, create_optimizer, create_train_state
 
@@ -67,18 +68,33 @@ def create_program(
     return Program(config, method, networks, optimizer, mesh, data_shape, specs), state
 
 
-def create_model(config, method: Method, num_classes: int) -> WideResNet:
+# Architecture → the module, and which keys of `config.model` it alone has.
+MODELS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
+    "wide_resnet": (WideResNet, ("depth", "width", "leaky_slope")),
+    "resnet18": (ResNet18, ()),
+}
+
+
+def create_model(config, method: Method, num_classes: int) -> nn.Module:
     """Builds the architecture that `config.model` describes, with what the method asks of it."""
     model_config = config.model
-    return WideResNet(
+    module, keys = MODELS[model_config.name]
+    return module(
         num_classes=num_classes,
-        depth=model_config.depth,
-        width=model_config.width,
+        stem=choose_stem(model_config.stem, config.data.image_size),
         dtype=jnp.dtype(model_config.dtype),
         bn_momentum=model_config.bn_momentum,
         bn_epsilon=model_config.bn_epsilon,
-        leaky_slope=model_config.leaky_slope,
         dropout_rate=config.method.get("dropout", 0.0),
         extra_heads=method.extra_heads,
         data_axis=DATA_AXIS,
+        **{key: model_config[key] for key in keys},
     )
+
+
+def describe_model(config) -> str:
+    """The architecture's usual name."""
+    model_config = config.model
+    if model_config.name == "wide_resnet":
+        return f"WRN-{model_config.depth}-{model_config.width}"
+    return "ResNet-18"

@@ -6,7 +6,7 @@ from cls_jax.checkpoint import Checkpointer
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.program import Program, create_program
-from cls_jax.run_folder import CONFIG, read_dataset_description
+from cls_jax.run_folder import CONFIG, read_dataset_description, read_mean_and_std, use_mean_and_std
 from cls_jax.train_state import TrainState
 
 
@@ -28,6 +28,8 @@ def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
             f"{workdir} holds no checkpoint yet: train until step {config.checkpoint_every} first."
         )
     _, data_shape = read_dataset_description(workdir)
+    if not config.data.mean:
+        config = use_mean_and_std(config, *read_mean_and_std(workdir))
     program, state = create_program(config, data_shape)
     state, _ = checkpointer.restore(step, state)
     checkpointer.close()

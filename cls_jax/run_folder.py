@@ -1,8 +1,12 @@
 """The files of a run's folder other than checkpoints and metrics."""
 
+import contextlib
+import csv
+import io
 import json
 import os
 import pathlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +20,7 @@ from cls_jax.data.label_budget import (
     choose_labeled_indices,
     group_by_class,
     read_labeled_indices,
+    take_given_labels,
 )
 from cls_jax.errors import UserError
 from cls_jax.processes import wait_for_all
@@ -24,12 +29,16 @@ CONFIG = "config.json"
 DATASET = "dataset.json"
 LABELED_INDICES = "labeled_indices.json"
 RESULT = "result.json"
+SKIPPED_FILES = "skipped_files.csv"
 
 
 def get_default_workdir(config) -> pathlib.Path:
-    """runs/<dataset>-<labels>-<method>-seed<seed>."""
-    name = f"{config.data.name}-{config.num_labels}-{config.method.name}-seed{config.seed}"
-    return pathlib.Path("runs") / name
+    """runs/<dataset>-<labels>-<method>-seed<seed>; a folder of images has its own name."""
+    dataset = config.data.name
+    if dataset == "folder":
+        dataset = pathlib.Path(config.data.data_dir).expanduser().resolve().name or dataset
+    num_labels = config.num_labels or "all"
+    return pathlib.Path("runs") / f"{dataset}-{num_labels}-{config.method.name}-seed{config.seed}"
 
 
 def check_run_folder(workdir: pathlib.Path, config) -> None:
@@ -80,6 +89,8 @@ def create_run_folder(
     try:
         write_labeled_indices(workdir, labeled_indices, dataset)
         write_atomically(workdir / DATASET, json.dumps(describe_dataset(dataset), indent=1) + "\n")
+        if dataset.skipped_files:
+            write_atomically(workdir / SKIPPED_FILES, _to_csv(dataset.skipped_files))
         write_atomically(workdir / CONFIG, to_json(config))
     except OSError as error:
         raise UserError(
@@ -89,7 +100,44 @@ def create_run_folder(
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     """What prediction needs to know of a dataset, so that it needs no dataset."""
-    return {"class_names": list(dataset.class_names), **dataset.shape._asdict()}
+    return {
+        "class_names": list(dataset.class_names),
+        **dataset.shape._asdict(),
+        "mean": dataset.mean,
+        "std": dataset.std,
+        "fingerprint": dataset.fingerprint,
+    }
+
+
+def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
+    """Makes sure that a run goes on with the training images it began with.
+
+    Raises:
+        UserError: if a folder of images has changed, so that indices mean others.
+    """
+    path = workdir / DATASET
+    if not dataset.fingerprint or not path.exists():
+        return
+    if json.loads(path.read_text()).get("fingerprint") != dataset.fingerprint:
+        raise UserError(
+            f"The training images of {dataset.name} are not those with which the run in {workdir} "
+            "began: give --workdir a new folder, or bring the images back as they were."
+        )
+
+
+def use_mean_and_std(config, mean: Sequence[float], std: Sequence[float]):
+    """A copy of the configuration in which mean and deviation are numbers."""
+    config = config.copy_and_resolve_references()
+    config.data.mean, config.data.std = tuple(mean), tuple(std)
+    return config
+
+
+def _to_csv(skipped_files: Sequence[tuple[str, str]]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("file", "reason"))
+    rows.writerows(skipped_files)
+    return text.getvalue()
 
 
 def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], DataShape]:
@@ -98,18 +146,32 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
     Raises:
         UserError: if the folder does not say.
     """
-    path = workdir / DATASET
-    try:
-        stored = json.loads(path.read_text())
+    with _open_description(workdir) as stored:
         names = tuple(map(str, stored["class_names"]))
         height, width, channels = map(int, stored["image_shape"])
-        shape = DataShape((height, width, channels), len(names), int(stored["num_images"]))
+        return names, DataShape((height, width, channels), len(names), int(stored["num_images"]))
+
+
+def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of a run's training images.
+
+    Raises:
+        UserError: if the folder does not say.
+    """
+    with _open_description(workdir) as stored:
+        return tuple(map(float, stored["mean"])), tuple(map(float, stored["std"]))
+
+
+@contextlib.contextmanager
+def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
+    path = workdir / DATASET
+    try:
+        yield json.loads(path.read_text())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path} does not describe the run's dataset ({error!r}): give --workdir the folder of "
             "a run of this version."
         ) from error
-    return names, shape
 
 
 def wait_for_folder(workdir: pathlib.Path) -> None:
@@ -127,7 +189,7 @@ def wait_for_folder(workdir: pathlib.Path) -> None:
 
 
 def load_labeled_indices(workdir: pathlib.Path, config, dataset: Dataset) -> np.ndarray:
-    """The run's label budget: as stored in its folder, else drawn with the seed.
+    """The run's labelled images: as stored in its folder, else all given or drawn with the seed.
 
     Raises:
         UserError: if what is stored does not fit the dataset or the configuration, or the budget
@@ -138,6 +200,8 @@ def load_labeled_indices(workdir: pathlib.Path, config, dataset: Dataset) -> np.
         labeled = read_labeled_indices(path, dataset.class_names)
         check_labeled_indices(path, labeled, config.num_labels, len(dataset.train_images))
         return labeled
+    if config.num_labels == 0:
+        return take_given_labels(dataset.train_labels)
     return choose_labeled_indices(
         dataset.train_labels, config.num_labels, dataset.num_classes, config.seed
     )
@@ -157,7 +221,8 @@ def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:
 def write_atomically(path: pathlib.Path, text: str) -> None:
     """Writes a file that is either wholly there or not at all, whenever the process dies."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w") as file:
+    # Names of files need not be Unicode.
+    with partial.open("w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -25,15 +25,17 @@ from cls_jax.memory import check_step_memory
 from cls_jax.metrics import MetricsWriter, SilentWriter
 from cls_jax.models import count_parameters
 from cls_jax.processes import check_same, is_first, wait_for_all
-from cls_jax.program import Program, create_program
+from cls_jax.program import Program, create_program, describe_model
 from cls_jax.progress import Clock, PendingMonitors, ProgressBar
 from cls_jax.result import create_result
 from cls_jax.rounds import begin_round, begins_round
 from cls_jax.run_folder import (
+    check_dataset,
     check_run_folder,
     create_run_folder,
     load_labeled_indices,
     read_result,
+    use_mean_and_std,
     wait_for_folder,
     write_result,
 )
@@ -62,9 +64,12 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
             print(f"{workdir} is finished: nothing to do.")
         return result
     dataset = load_dataset(config)
+    check_dataset(workdir, dataset)
     labeled = load_labeled_indices(workdir, config, dataset)
     unlabeled = choose_unlabeled_indices(len(dataset.train_images), labeled, config.data.unlabeled)
-    program, state = create_program(config, dataset.shape)
+    program, state = create_program(
+        use_mean_and_std(config, dataset.mean, dataset.std), dataset.shape
+    )
     if is_first():
         create_run_folder(workdir, config, labeled, dataset)
     wait_for_folder(workdir)
@@ -73,7 +78,7 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     spec = create_stream_spec(config, program.method, labeled, unlabeled)
     if is_first():
         record_session(workdir, first_step)
-        print(_describe_run(program, state, dataset, first_step, workdir))
+        print(_describe_run(program, state, dataset, len(labeled), first_step, workdir))
 
     inputs, input_specs, create_batch = create_pipeline(
         spec, dataset, program.mesh, first_step, config.num_steps
@@ -95,8 +100,9 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
                 monitors.drain()
                 with clock.paused():
                     accuracies = evaluate(state, dataset.test_images, dataset.test_labels)
-                writer.write(step, accuracies)
-                bar.show_accuracies(step, accuracies)
+                if accuracies:
+                    writer.write(step, accuracies)
+                    bar.show_accuracies(step, accuracies)
             if step > first_step and (is_last or _is_due(step, config.checkpoint_every)):
                 monitors.drain()
                 writer.flush()
@@ -122,7 +128,7 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
         checkpointer.close()
 
     if is_first():
-        write_result(workdir, create_result(config, workdir, clock.seconds))
+        write_result(workdir, create_result(config, workdir, len(labeled), clock.seconds))
     wait_for_all("result")
     return read_result(workdir)
 
@@ -159,16 +165,27 @@ def _select_images(batch: RawBatch, spec) -> dict[str, np.ndarray]:
 
 
 def _describe_run(
-    program: Program, state: TrainState, dataset: Dataset, first_step: int, workdir: pathlib.Path
+    program: Program,
+    state: TrainState,
+    dataset: Dataset,
+    num_labeled: int,
+    first_step: int,
+    workdir: pathlib.Path,
 ) -> str:
     config, num_networks = program.config, program.method.num_networks
     parameters = count_parameters(state.params) // num_networks
     devices = " x ".join(str(size) for size in program.mesh.shape.values())
     start = f"from step {first_step}" if first_step else "from the start"
-    return (
-        f"{config.method.name} on {dataset.name}: {config.num_labels} labels, "
+    warnings = list(dataset.warnings)
+    if num_labeled == len(dataset.train_images):
+        warnings.append(
+            "Every training image is labelled: add others in unlabeled/, or set "
+            "--config.num_labels=N to use the labels of N images only."
+        )
+    return "".join(f"Warning: {warning}\n" for warning in warnings) + (
+        f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "
         f"{len(dataset.train_images):,} training and {len(dataset.test_images):,} test images\n"
-        f"{num_networks} x WRN-{config.model.depth}-{config.model.width} "
+        f"{num_networks} x {describe_model(config)} "
         f"({parameters:,} parameters each) on {devices} {jax.default_backend()} device(s)\n"
         f"{start} to step {config.num_steps:,} in {workdir}"
     )

@@ -32,7 +32,31 @@ def test_every_config_builds_for_every_method(name, budget, method):
 
 
 def test_every_file_of_configs_is_tested():
-    assert {path.stem for path in (ROOT / "configs").glob("*.py")} == set(BUDGETS)
+    assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {*BUDGETS, "folder"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_folder_config_builds_for_every_method(method):
+    config = load_config("folder", f"/data/a, b,{method}")
+    validate_config(config)
+    assert config.is_locked
+    assert (config.data.data_dir, config.method.name) == ("/data/a, b", method)
+    assert config.num_labels == 0
+
+
+@pytest.mark.parametrize("path", ["/data", "/data,fixmatsch", "/da,ta", "", "/data,"])
+def test_folder_path_may_contain_commas(path):
+    config = load_config("folder", path)
+    assert (config.data.data_dir, config.method.name) == (path, "cls")
+
+
+def test_folder_sizes_follow_the_image_size():
+    config = load_config("folder", "/data")
+    assert (config.data.image_size, config.data.shift, config.data.cutout) == (64, 8, 32)
+    config.data.image_size = 224
+    assert (config.data.shift, config.data.cutout) == (28, 112)
+    config.data.shift = 5
+    assert (config.data.image_size, config.data.shift) == (224, 5)
 
 
 def test_cls_on_cifar10_has_the_papers_settings():
@@ -82,6 +106,11 @@ def test_unknown_method_lists_the_known_ones():
         ({"method__name": "fixmatch"}, "configs/cifar10.py:250,fixmatch"),
         ({"optimizer__learning_rate": 0.0}, "optimizer.learning_rate=0.0"),
         ({"mesh__data": -1}, "mesh.data=-1"),
+        ({"num_labels": 0}, "num_labels=0 is out of range: choose a positive number"),
+        ({"num_labels": -1}, "num_labels=-1"),
+        ({"data__mean": ()}, "give both, or neither"),
+        ({"model__name": "vgg"}, "choose wide_resnet or resnet18"),
+        ({"model__stem": "big"}, "choose auto, cifar, small or imagenet"),
     ],
 )
 def test_value_out_of_range_names_the_remedy(changes, message):
@@ -89,8 +118,14 @@ def test_value_out_of_range_names_the_remedy(changes, message):
         validate_config(create_tiny_config(**changes))
 
 
-def test_config_comes_back_from_json(tmp_path):
-    config = create_tiny_config(method__tau=0.5, data__data_dir="somewhere")
+@pytest.mark.parametrize(
+    "config",
+    [
+        create_tiny_config(method__tau=0.5, data__data_dir="somewhere"),
+        load_config("folder", "/data,fixmatch"),
+    ],
+)
+def test_config_comes_back_from_json(tmp_path, config):
     (tmp_path / "config.json").write_text(to_json(config))
     restored = read_config(tmp_path / "config.json")
     assert restored.to_dict() == config.to_dict()

@@ -1,4 +1,4 @@
-"""TFDS, single files and scikit-learn's digits as one Dataset type."""
+"""TFDS, single files, folders of images and scikit-learn's digits as one Dataset type."""
 
 import dataclasses
 import pathlib
@@ -11,6 +11,8 @@ from cls_jax.data.archives import Split, is_single_file, read_single_file
 from cls_jax.errors import UserError
 
 NUM_TEST_DIGITS = 450
+# Of the training images, for their mean and deviation.
+_NUM_SAMPLED = 5000
 _DECODING_BATCH = 1000
 _DOWNLOAD_PAGES = {
     "cifar10": "https://www.cs.toronto.edu/~kriz/cifar.html",
@@ -35,11 +37,16 @@ class Dataset:
         name: as in the configuration.
         class_names: of the K classes, in the order of their labels.
         train_images: all training images, labelled or not.
-        train_labels: int32 [n], their classes; what the label budget leaves out is only looked at
-            by monitors.
-        test_images: images that training never sees.
+        train_labels: int32 [n], their classes, -1 where unknown; what the label budget leaves out
+            is only looked at by monitors.
+        test_images: images that training never sees; there may be none.
         test_labels: int32 [m].
         image_shape: (H, W, C).
+        mean: of every channel on the scale from 0 to 1, as configured or computed.
+        std: likewise.
+        fingerprint: a hash that other training images do not have, or "" where there is none.
+        warnings: a sentence for everything a user should know of the data.
+        skipped_files: name and reason of every file that could not be used.
     """
 
     name: str
@@ -49,6 +56,11 @@ class Dataset:
     test_images: ImageSource
     test_labels: np.ndarray
     image_shape: tuple[int, int, int]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    fingerprint: str = ""
+    warnings: tuple[str, ...] = ()
+    skipped_files: tuple[tuple[str, str], ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -70,7 +82,37 @@ def load_dataset(config) -> Dataset:
     name = config.data.name
     if name not in LOADERS:
         raise UserError(f"Unknown dataset {name!r}: choose one of {', '.join(LOADERS)}.")
-    return LOADERS[name](config.data)
+    dataset = LOADERS[name](config.data)
+    mean, std = tuple(config.data.mean), tuple(config.data.std)
+    if not mean:
+        mean, std = compute_mean_and_std(dataset.train_images)
+    return dataclasses.replace(dataset, mean=mean, std=std)
+
+
+def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of every channel on the scale from 0 to 1.
+
+    Of at most 5,000 images, evenly spaced: exact where there are no more, and always the same.
+    """
+    num_sampled = min(len(images), _NUM_SAMPLED)
+    rows = np.linspace(0, len(images) - 1, num_sampled).round().astype(np.int64)
+    counts = np.zeros(1)
+    for part in np.array_split(rows, -(-num_sampled // 100)):
+        channels = np.moveaxis(images[part], -1, 0).reshape(images[part[:1]].shape[-1], -1)
+        counts = counts + np.stack([np.bincount(channel, minlength=256) for channel in channels])
+    shares, levels = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
+    mean = shares @ levels
+    variance = shares @ levels**2 - mean**2
+    # Images of one colour: as if they differed by a level.
+    std = np.sqrt(np.maximum(variance, levels[1] ** 2))
+    return tuple(map(float, mean)), tuple(map(float, std))
+
+
+def load_folder(data_config) -> Dataset:
+    """A folder of images: see `cls_jax.data.folder`."""
+    from cls_jax.data import folder
+
+    return folder.load_folder(data_config)
 
 
 def load_digits(data_config) -> Dataset:
@@ -192,4 +234,9 @@ def _read_split(builder, split: str) -> Split:
     return images, labels
 
 
-LOADERS = {"cifar10": load_cifar, "cifar100": load_cifar, "digits": load_digits}
+LOADERS = {
+    "cifar10": load_cifar,
+    "cifar100": load_cifar,
+    "digits": load_digits,
+    "folder": load_folder,
+}

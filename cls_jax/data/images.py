@@ -1,75 +1,151 @@
-"""An image file as a person sees it, at the size a network wants."""
+"""Image files as uint8 arrays of one size, as a person sees them."""
 
+import contextlib
 import os
+import threading
 import warnings
+from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-MAX_PIXELS = 100_000_000  # What a file's header may announce; decoded, 300 MB.
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"),
+    *(".bmp", ".dib", ".gif", ".tif", ".tiff"),
+)
 _MODES = {1: "L", 3: "RGB"}
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF")
 
-# Pillow warns from 89 million pixels on; our own limit speaks for itself. Once and for all threads.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# By the header alone, before anything is decoded: a few bytes can ask for gigabytes.
+MAX_PIXELS = 100_000_000
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # Pillow's own limit.
+# Notes on odd metadata would break the progress bar; what cannot be decoded, Pillow raises.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+
+# One image above this at a time, so that threads together stay within bounded memory.
+_LARGE_PIXELS = 16e6
+_LARGE_IMAGES = threading.Lock()
+
+# Images are first reduced, cheaply, to no less than this many times the wanted size. With 3, says
+# Pillow, the result is all but that of fair resampling.
+_REDUCING_GAP = 3.0
+_EXIF_ORIENTATION = 0x0112
+_TRANSPOSITIONS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class ImageError(ValueError):
-    """A file that cannot be read as an image; the message says why, and may lack the name."""
+    """An image that cannot be had; the message is the reason, without the file's name."""
 
 
 def read_image(path: str | os.PathLike, image_shape: tuple[int, int, int]) -> np.ndarray:
-    """Decodes a file upright, on white, and scales and crops it around its centre.
-
-    The short side is scaled to fit and what the long side has too much is cut off on both ends. Of
-    an animation the first frame counts.
+    """Reads an image file.
 
     Args:
-        path: of a file in any format Pillow reads.
-        image_shape: (H, W, C); C is 1 (grey) or 3 (RGB).
+        path: a JPEG, PNG, WebP, BMP, GIF (its first frame) or TIFF of any size and colour.
+        image_shape: (H, W, C) wanted; C is 1 (grey) or 3 (RGB).
+
+    Returns:
+        uint8 [H, W, C], see `decode_image`.
+
+    Raises:
+        ImageError: if it cannot be read or is no image.
+    """
+    with open_file(path) as file:
+        return decode_image(file, image_shape)
+
+
+@contextlib.contextmanager
+def open_file(path: str | os.PathLike):
+    """Opens a file for reading bytes.
+
+    Raises:
+        ImageError: if the system refuses.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise ImageError(f"cannot be read: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def decode_image(file: BinaryIO, image_shape: tuple[int, int, int]) -> np.ndarray:
+    """Decodes an image, turned upright, on white, its centre scaled to one size.
+
+    Args:
+        file: an open image file.
+        image_shape: (H, W, C) wanted, with H = W; C is 1 (grey) or 3 (RGB).
 
     Returns:
         uint8 [H, W, C].
 
     Raises:
-        ImageError: if the file cannot be read, is no image, is damaged or truncated, or announces
-            more than `MAX_PIXELS`.
+        ImageError: if it is no image, damaged, or of more than `MAX_PIXELS`.
     """
-    height, width, channels = image_shape
+    size, _, channels = image_shape
     try:
-        with Image.open(path) as image:
-            _check_size(image)
-            # A JPEG decodes to 1/2, 1/4 or 1/8 many times faster. Twice the size wanted keeps the
-            # difference to scaling in one go below what JPEG itself loses.
-            image.draft(None, (2 * max(height, width),) * 2)
-            image.load()
-            image = _convert(ImageOps.exif_transpose(image), _MODES[channels])
-        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+        with Image.open(file, formats=_FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ImageError(f"more than {MAX_PIXELS:,} pixels")
+            is_large = image.width * image.height > _LARGE_PIXELS
+            with _LARGE_IMAGES if is_large else contextlib.nullcontext():
+                square = _to_square(image, size).convert(_MODES[channels])
+        return np.asarray(square).reshape(image_shape)
     except ImageError:
         raise
     except Image.DecompressionBombError as error:
         raise ImageError(f"more than {MAX_PIXELS:,} pixels") from error
     except UnidentifiedImageError as error:
-        raise ImageError("not an image, or of an unknown format") from error
-    # On damaged files Pillow's decoders raise whatever their parsing runs into.
-    except Exception as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise ImageError(reason) from error
-    return np.asarray(image).reshape(image_shape)
+        raise ImageError("not an image of a known format") from error
+    except Exception as error:  # Decoders raise whatever a damaged file leads them to.
+        raise ImageError(f"damaged: {error or type(error).__name__}") from error
 
 
-def _check_size(image: Image.Image) -> None:
-    if image.width * image.height > MAX_PIXELS:
-        raise ImageError(f"{image.width} x {image.height} is more than {MAX_PIXELS:,} pixels")
+def _to_square(image: Image.Image, size: int) -> Image.Image:
+    orientation = _read_orientation(image)
+    shrink = _REDUCING_GAP * size / min(image.size)
+    if image.format in ("JPEG", "MPO") and shrink < 1:  # Decodes 1/2, 1/4 or 1/8 of the pixels.
+        image.draft(None, tuple(int(side * shrink) for side in image.size))
+    image = _to_plain_mode(image)
+    short = min(image.size)
+    left, top = ((side - short) / 2 for side in image.size)
+    square = image.resize(
+        (size, size),
+        Image.Resampling.BICUBIC,
+        box=(left, top, left + short, top + short),
+        reducing_gap=_REDUCING_GAP,
+    )
+    if orientation in _TRANSPOSITIONS:
+        square = square.transpose(_TRANSPOSITIONS[orientation])
+    if square.mode == "RGBA":
+        white = Image.new("RGBA", square.size, "white")
+        square = Image.alpha_composite(white, square)
+    return square
 
 
-def _convert(image: Image.Image, mode: str) -> Image.Image:
-    """To 8 bits in "L" or "RGB", with what is transparent on white."""
-    if image.mode.startswith("I"):  # 16 bits; the high byte, as Pillow does with 16-bit colour.
-        values = np.clip(np.asarray(image), 0, 65_535)
-        image = Image.fromarray((values >> 8).astype(np.uint8))
-    elif image.mode == "F":
+def _to_plain_mode(image: Image.Image) -> Image.Image:
+    """Decodes to L, RGB or RGBA, which can be scaled."""
+    if image.mode.startswith("I"):  # 16 bits; `convert` would clip them to 8.
+        levels = np.asarray(image).astype(np.float64) * (255 / 65535)
+        return Image.fromarray(np.rint(levels.clip(0, 255)).astype(np.uint8))
+    if image.mode == "F":
         raise ImageError("floating-point pixels, whose range is unknown")
-    elif image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image.convert(mode)
+    if image.has_transparency_data:
+        return image.convert("RGBA")
+    return image.convert("L" if image.mode in ("1", "L") else "RGB")
+
+
+def _read_orientation(image: Image.Image) -> int:
+    """How the camera was held, by EXIF; 1 is upright."""
+    try:
+        return image.getexif().get(_EXIF_ORIENTATION, 1)
+    except Exception:  # Damaged metadata does not make a damaged image.
+        return 1

@@ -15,7 +15,7 @@ def choose_labeled_indices(
     """Draws a balanced label budget: num_labels / K images of each class.
 
     Args:
-        labels: int [n], true classes of all training images.
+        labels: int [n], true classes of all training images, -1 where unknown.
         num_labels: the budget.
         num_classes: K.
         seed: the same seed draws the same images.
@@ -32,7 +32,7 @@ def choose_labeled_indices(
             f"{num_labels} labels cannot be split evenly over {num_classes} classes: "
             f"choose a multiple of {num_classes}."
         )
-    smallest = int(np.bincount(labels, minlength=num_classes).min())
+    smallest = int(np.bincount(labels[labels >= 0], minlength=num_classes).min())
     if per_class > smallest:
         raise UserError(
             f"{num_labels} labels are {per_class} a class, but the smallest class has {smallest} "
@@ -46,10 +46,35 @@ def choose_labeled_indices(
     return np.concatenate(chosen).astype(np.int32)
 
 
+def take_given_labels(labels: np.ndarray) -> np.ndarray:
+    """All labels there are, however many each class has.
+
+    Args:
+        labels: int [n], classes of all training images, -1 where unknown.
+
+    Returns:
+        int32 [m], indices into the training images, class by class, sorted within each.
+    """
+    by_class = np.argsort(labels, kind="stable").astype(np.int32)
+    return by_class[labels[by_class] >= 0]
+
+
 def choose_unlabeled_indices(num_images: int, labeled: np.ndarray, which: str) -> np.ndarray:
-    """Indices of the unlabelled set: "all" images (authors' code) or the "rest" (paper)."""
+    """Indices of the unlabelled set: "all" images (authors' code) or the "rest" (paper).
+
+    Raises:
+        UserError: if there is no rest.
+    """
     everything = np.arange(num_images, dtype=np.int32)
-    return everything if which == "all" else np.setdiff1d(everything, labeled)
+    if which == "all":
+        return everything
+    rest = np.setdiff1d(everything, labeled)
+    if not len(rest):
+        raise UserError(
+            "Every training image is labelled, so none is left for data.unlabeled=rest: choose "
+            "--config.data.unlabeled=all, or a smaller --config.num_labels."
+        )
+    return rest
 
 
 def group_by_class(indices: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> str:
@@ -77,12 +102,12 @@ def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.n
 def check_labeled_indices(
     path: pathlib.Path, indices: np.ndarray, num_labels: int, num_images: int
 ) -> None:
-    """Makes sure that a stored budget is one of these images and of the size configured.
+    """Makes sure that a stored budget is one of these images and of the size configured, if any.
 
     Raises:
         UserError: if it is not.
     """
-    if len(indices) != num_labels:
+    if num_labels and len(indices) != num_labels:
         raise UserError(
             f"{path} lists {len(indices)} labelled images and not {num_labels}: set "
             f"--config.num_labels={len(indices)}."

@@ -11,10 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-# N(0, sqrt(2 / fan_out)), as `kaiming_normal_(mode='fan_out')` in the authors' code. Not
-# truncated: a truncated normal of the same variance is another distribution.
-conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
-dense_init = nn.initializers.glorot_normal()
+from cls_jax.models.layers import apply_heads, create_conv, create_stem_conv, pool_stem
 
 
 class Block(nn.Module):
@@ -65,12 +62,13 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """WRN-depth-width: 3x3 convolution, three stages of residual blocks, mean pool, dense.
+    """WRN-depth-width: stem, three stages of residual blocks, mean pool, dense.
 
     Attributes:
         num_classes: K.
         depth: 6n + 4 for n blocks a stage.
         width: factor on the stages' 16, 32 and 64 channels.
+        stem: a key of `layers.STEMS`.
         dtype: of convolutions and activations; parameters, BatchNorm statistics and logits stay
             float32.
         bn_momentum: of the running statistics, in Flax's sense (1 - PyTorch's).
@@ -84,6 +82,7 @@ class WideResNet(nn.Module):
     num_classes: int
     depth: int = 28
     width: int = 2
+    stem: str = "cifar"
     dtype: Any = jnp.float32
     bn_momentum: float = 0.999
     bn_epsilon: float = 1e-5
@@ -110,7 +109,7 @@ class WideResNet(nn.Module):
         blocks_per_stage, remainder = divmod(self.depth - 4, 6)
         if remainder or blocks_per_stage < 1:
             raise ValueError(f"A Wide ResNet's depth is 6n + 4 (10, 16, …), not {self.depth}")
-        conv = functools.partial(_conv, dtype=self.dtype)
+        conv = functools.partial(create_conv, dtype=self.dtype)
         norm = functools.partial(
             nn.BatchNorm,
             momentum=self.bn_momentum,
@@ -119,7 +118,8 @@ class WideResNet(nn.Module):
             axis_name=self.data_axis,
         )
         activation = functools.partial(nn.leaky_relu, negative_slope=self.leaky_slope)
-        x = conv(16, (3, 3), name="stem")(x_BHWC.astype(self.dtype))
+        x = create_stem_conv(self.stem, 16, self.dtype)(x_BHWC.astype(self.dtype))
+        x = pool_stem(self.stem, x)
         for stage, (features, stride) in enumerate(_stages(self.width), start=1):
             for i in range(blocks_per_stage):
                 x = Block(
@@ -133,27 +133,8 @@ class WideResNet(nn.Module):
                     name=f"stage{stage}_block{i + 1}",
                 )(x, train, dropout)
         x = activation(norm(name="norm")(x, use_running_average=not train))
-        x_BC = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
-        # All heads exist from the start; what the caller does not ask for is never computed.
-        heads = (("head", self.num_classes), *self.extra_heads)
-        logits = {
-            name: nn.Dense(size, kernel_init=dense_init, name=name)(x_BC) for name, size in heads
-        }
-        return logits[head]
+        return apply_heads(x, (("head", self.num_classes), *self.extra_heads), head)
 
 
 def _stages(width: int) -> Sequence[tuple[int, int]]:
     return [(16 * width, 1), (32 * width, 2), (64 * width, 2)]
-
-
-def _conv(features: int, kernel_size: tuple[int, int], **kwargs: Any) -> nn.Conv:
-    # PyTorch's padding. XLA's "SAME" pads a strided convolution on the other side only.
-    padding = (kernel_size[0] - 1) // 2
-    return nn.Conv(
-        features, kernel_size, padding=padding, use_bias=False, kernel_init=conv_init, **kwargs
-    )
-
-
-def count_parameters(params: Any) -> int:
-    """Number of scalars in a parameter pytree."""
-    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,0 +1,85 @@
+"""What the architectures share: convolution, stem and heads.
+
+Shape suffixes: B images, H rows, W columns, C channels, K classes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+# N(0, sqrt(2 / fan_out)), as `kaiming_normal_(mode='fan_out')` in the authors' code. Not
+# truncated: a truncated normal of the same variance is another distribution.
+conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+dense_init = nn.initializers.glorot_normal()
+
+
+class Stem(NamedTuple):
+    """How an architecture begins.
+
+    Attributes:
+        kernel: height and width of the first convolution.
+        stride: of the first convolution.
+        pools: whether 3x3 maxima with stride 2 follow.
+    """
+
+    kernel: int
+    stride: int
+    pools: bool
+
+
+STEMS = {
+    "cifar": Stem(kernel=3, stride=1, pools=False),  # For 32 pixels.
+    "small": Stem(kernel=3, stride=2, pools=False),  # For 64: the rest sees 32.
+    "imagenet": Stem(kernel=7, stride=2, pools=True),  # For 128 and more: of 224 it leaves 56.
+}
+
+
+def choose_stem(name: str, image_size: int) -> str:
+    """The stem that a configuration names; "auto" leaves the blocks 24 to 56 pixels up to 224."""
+    if name != "auto":
+        return name
+    if image_size < 48:
+        return "cifar"
+    return "small" if image_size < 96 else "imagenet"
+
+
+def create_conv(features: int, kernel_size: tuple[int, int], **kwargs: Any) -> nn.Conv:
+    """A convolution with PyTorch's padding. XLA's "SAME" pads a strided one on one side only."""
+    padding = (kernel_size[0] - 1) // 2
+    return nn.Conv(
+        features, kernel_size, padding=padding, use_bias=False, kernel_init=conv_init, **kwargs
+    )
+
+
+def create_stem_conv(stem: str, features: int, dtype: Any) -> nn.Conv:
+    """The first convolution, named "stem"."""
+    kernel, stride, _ = STEMS[stem]
+    return create_conv(
+        features, (kernel, kernel), strides=(stride, stride), dtype=dtype, name="stem"
+    )
+
+
+def pool_stem(stem: str, x_BHWC: jax.Array) -> jax.Array:
+    """Maxima of 3x3 with stride 2 where the stem has them."""
+    if not STEMS[stem].pools:
+        return x_BHWC
+    return nn.max_pool(x_BHWC, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+
+
+def apply_heads(x_BHWC: jax.Array, heads: Sequence[tuple[str, int]], wanted: str) -> jax.Array:
+    """Mean over the pixels, then one dense layer a head; returns float32 [B, size of `wanted`].
+
+    To be called within a module's `__call__`. All heads exist from the start; what the caller does
+    not ask for is never computed.
+    """
+    x_BC = jnp.mean(x_BHWC.astype(jnp.float32), axis=(1, 2))
+    logits = {name: nn.Dense(size, kernel_init=dense_init, name=name)(x_BC) for name, size in heads}
+    return logits[wanted]
+
+
+def count_parameters(params: Any) -> int:
+    """Number of scalars in a parameter pytree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

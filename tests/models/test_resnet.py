@@ -1,0 +1,120 @@
+"""ResNet-18 and the stems of all architectures."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cls_jax.models import STEMS, ResNet18, WideResNet, choose_stem, count_parameters
+from cls_jax.program import MODELS, create_model
+from tests.conftest import create_tiny_config
+
+
+def create_abstract(model, size):
+    images = jax.ShapeDtypeStruct((2, size, size, 3), jnp.float32)
+    return images, jax.eval_shape(model.init, jax.random.key(0), images)
+
+
+def get_shapes(model, size):
+    """Shapes of what leaves every module, by its name."""
+    images, variables = create_abstract(model, size)
+    _, state = jax.eval_shape(
+        lambda v, x: model.apply(v, x, capture_intermediates=True, mutable=["intermediates"]),
+        variables,
+        images,
+    )
+    return {
+        name: module["__call__"][0].shape
+        for name, module in state["intermediates"].items()
+        if name != "__call__"
+    }
+
+
+def test_parameter_count_is_torchvisions():
+    _, variables = create_abstract(ResNet18(num_classes=1000), 224)
+    assert count_parameters(variables["params"]) == 11_689_512
+
+
+@pytest.mark.parametrize(
+    ("stem", "size", "expected"),
+    [("cifar", 32, 32), ("small", 64, 32), ("imagenet", 224, 56), ("imagenet", 128, 32)],
+)
+@pytest.mark.parametrize("module", [ResNet18, WideResNet])
+def test_stem_leaves_the_blocks_as_many_pixels(module, stem, size, expected):
+    shapes = get_shapes(module(num_classes=5, stem=stem), size)
+    assert shapes["stage1_block1"][1:3] == (expected, expected)
+    assert shapes["head"] == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(32, "cifar"), (48, "small"), (64, "small"), (96, "imagenet"), (224, "imagenet")],
+)
+def test_automatic_stem_suits_the_images(size, expected):
+    assert choose_stem("auto", size) == expected
+    assert choose_stem("cifar", size) == "cifar"
+
+
+def test_wide_resnet_keeps_its_parameters_whatever_the_stem():
+    counts = {}
+    for stem in STEMS:
+        _, variables = create_abstract(WideResNet(num_classes=10, stem=stem), 32)
+        counts[stem] = count_parameters(variables["params"])
+    assert counts["cifar"] == counts["small"] == 1_467_610
+    assert counts["imagenet"] == 1_467_610 + (49 - 9) * 3 * 16
+
+
+def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
+    model = ResNet18(num_classes=10, stem="cifar", dtype=jnp.bfloat16)
+    images, variables = create_abstract(model, 32)
+    logits, updated = jax.eval_shape(
+        lambda v, x: model.apply(v, x, train=True, mutable=["batch_stats"]), variables, images
+    )
+    leaves = jax.tree.leaves((variables, updated, logits))
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
+
+
+@pytest.fixture(scope="module")
+def small():
+    model = ResNet18(num_classes=10, stem="cifar", dropout_rate=0.5, extra_heads=(("rotation", 4),))
+    return model, jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
+
+
+def test_every_parameter_learns_and_other_heads_do_not(small):
+    model, variables = small
+    x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
+
+    @jax.jit
+    @jax.grad
+    def compute_gradients(params):
+        logits, _ = model.apply(
+            {**variables, "params": params}, x, train=True, mutable=["batch_stats"]
+        )
+        return jnp.sum(jnp.sin(logits))
+
+    gradients = jax.tree_util.tree_leaves_with_path(compute_gradients(variables["params"]))
+    dead = {path[0].key for path, leaf in gradients if not np.any(leaf)}
+    assert dead == {"rotation"}
+
+
+def test_dropout_heads_and_determinism(small):
+    model, variables = small
+    x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
+    apply = jax.jit(model.apply, static_argnames=("dropout", "head"))
+    plain, again = apply(variables, x), apply(variables, x)
+    np.testing.assert_array_equal(plain, again)
+    dropped = [
+        apply(variables, x, dropout=True, rngs={"dropout": jax.random.key(i)}) for i in (0, 1)
+    ]
+    assert np.abs(dropped[0] - dropped[1]).max() > 1e-3
+    assert apply(variables, x, head="rotation").shape == (4, 4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_configuration_chooses_the_architecture(name):
+    from cls_jax.methods import get_method
+
+    config = create_tiny_config(model__name=name, model__stem="auto", data__image_size=64)
+    model = create_model(config, get_method("cls"), 10)
+    assert type(model) is MODELS[name][0]
+    assert model.stem == "small"
