@@ -46,6 +46,7 @@ def create_train_step(
         input_specs: partition specs of the input.
     """
     config, method, networks = program.config, program.method, program.networks
+    shares_batch = program.mesh.shape[DATA_AXIS] > 1
 
     def step_on_device(state: TrainState, step_input: Any) -> tuple[TrainState, Monitors]:
         """The step of this device's networks on its part of the batch."""
@@ -66,11 +67,14 @@ def create_train_step(
             # mean would divide the learning rate by their number.
             return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
 
-        # As if every device had parameters of its own: else each layer's gradient would be added
-        # up over the devices as soon as it is known, in many small messages instead of one.
-        own_params = jax.lax.pcast(state.params, DATA_AXIS, to="varying")
-        grads, output = jax.grad(compute_total_loss, has_aux=True)(own_params)
-        grads = add_over_data(grads, program.mesh.shape[DATA_AXIS])
+        params = state.params
+        if shares_batch:
+            # As if every device had parameters of its own: else each layer's gradient would be
+            # added up over the devices as soon as it is known, in many messages instead of one.
+            params = jax.lax.pcast(params, DATA_AXIS, to="varying")
+        grads, output = jax.grad(compute_total_loss, has_aux=True)(params)
+        if shares_batch:
+            grads = add_over_data(grads)
         updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         new_state = TrainState(
@@ -101,10 +105,8 @@ def create_train_step(
     return jax.jit(train_step, donate_argnums=0, out_shardings=shardings)
 
 
-def add_over_data(grads: PyTree, num_shards: int) -> PyTree:
+def add_over_data(grads: PyTree) -> PyTree:
     """The sum of gradients over the devices that share the batch, sent as one vector."""
-    if num_shards == 1:
-        return jax.lax.psum(grads, DATA_AXIS)  # Nothing is sent.
     vector, to_tree = jax.flatten_util.ravel_pytree(grads)
     return to_tree(jax.lax.psum(vector, DATA_AXIS))
 
