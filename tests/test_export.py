@@ -113,7 +113,10 @@ def install_fakes(monkeypatch, run):
         def run(self, names, feed):
             return [run(feed["images"])]
 
-    proto = types.SimpleNamespace(SerializeToString=lambda: b"model")
+    graph = types.SimpleNamespace(value_info=["of a wrong shape"])
+    proto = types.SimpleNamespace(
+        graph=graph, SerializeToString=lambda: b"" if graph.value_info else b"model"
+    )
     converter = types.SimpleNamespace(to_onnx=lambda *args, **options: print("loud") or proto)
     monkeypatch.setitem(sys.modules, "jax2onnx", converter)
     monkeypatch.setitem(sys.modules, "onnxruntime", types.SimpleNamespace(InferenceSession=Session))
