@@ -16,7 +16,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 from absl import app, flags
 from ml_collections import config_flags
 
-from cls_jax.command_line import parse_flags, prepare_process, run_to_end
+from cls_jax.command_line import keep_memory, parse_flags, prepare_process, run_to_end
 
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "A file of configs/, with :BUDGET[,METHOD].")
@@ -54,4 +54,5 @@ def run() -> None:
 
 
 if __name__ == "__main__":
+    keep_memory()  # Before the configuration, and with it JAX, is imported.
     app.run(main, flags_parser=parse_flags)
