@@ -29,9 +29,9 @@ labels = json.loads((folder / "labels.json").read_text())
 _, height, width, channels = shape
 for file in sys.argv[1:]:
     image = Image.open(file)
-    image.draft(None, (2 * max(height, width),) * 2)  # Decodes large JPEGs faster.
+    image.draft(None, (3 * width, 3 * height))  # Decodes large JPEGs faster.
     image = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
-    image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
     images = np.asarray(image, np.uint8).reshape(1, height, width, channels)
     probabilities = np.asarray(predict(images))[0]
     print(f"{file}: {labels[probabilities.argmax()]} ({probabilities.max():.4f})")
