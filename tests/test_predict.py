@@ -154,7 +154,7 @@ def test_strange_names_and_damaged_files_are_rows(classifier, tmp_path, ending):
     assert list(rows[0]) == list(PREDICTION_COLUMNS)
     assert not any(row["error"] for row in rows[:4])
     assert [row["error"] for row in rows[4:]] == [
-        "not an image, or of an unknown format",
+        "not an image of a known format",
         *["No such file or directory"] * 2,
     ]
     assert not any(row["label"] for row in rows[4:])
@@ -230,7 +230,7 @@ def test_candidates_keep_the_best_only():
         ("RUN", None, "p.csv", "add --images"),
         ("RUN", "tests", None, "add --output predictions.csv"),
         ("RUN", "nothing", "p.csv", "There is no file nothing: give --images"),
-        ("RUN", "docs", "p.csv", "There is no image in docs: give --images"),
+        ("RUN", "configs", "p.csv", "There is no image in configs: give --images"),
         ("tests", "main.py", "p.csv", "give --workdir"),
         ("RUN", "main.py", "p.txt", "give --output"),
     ],

@@ -72,7 +72,7 @@ def open_file(path: str | os.PathLike):
     try:
         file = open(path, "rb")  # noqa: SIM115
     except OSError as error:
-        raise ImageError(f"cannot be read: {error.strerror}") from error
+        raise ImageError(str(error.strerror)) from error
     with file:
         yield file
 

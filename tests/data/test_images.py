@@ -193,7 +193,7 @@ def test_large_image_is_scaled_well(tmp_path):
 
 
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(ImageError, match="cannot be read: No such file"):
+    with pytest.raises(ImageError, match=r"^No such file"):
         read_image(tmp_path / "none.jpg", SHAPE)
 
 
