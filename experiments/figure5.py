@@ -37,14 +37,15 @@ def main() -> None:
     accuracies = {
         key: [next(results)["test_accuracy"] for _ in group] for key, group in cells.items()
     }
-    figure, axes = plots.create_axes(len(SWEEPS))
+    figure, axes = plots.create_axes(len(SWEEPS), share_y=True)
     for axis, (key, (label, values)) in zip(axes, SWEEPS.items(), strict=True):
         groups = [accuracies[key, value] for value in values]
         means = [statistics.mean(group) for group in groups]
         spreads = [statistics.pstdev(group) for group in groups]
         axis.errorbar(range(len(values)), means, spreads, marker="o", capsize=3)
         axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-        axis.set(xlabel=label, ylabel="test accuracy (%)")
+        axis.set(xlabel=label)
+    axes[0].set_ylabel("test accuracy (%)")
     plots.save_figure(figure, arguments.output, f"Figure 5: CLS with {budget} labels")
 
 

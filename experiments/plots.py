@@ -26,9 +26,11 @@ plt.rcParams.update(
 )
 
 
-def create_axes(num_columns: int):
-    """A figure with panels side by side, [num_columns]."""
-    figure, axes = plt.subplots(1, num_columns, figsize=(3.6 * num_columns, 2.9), squeeze=False)
+def create_axes(num_columns: int, share_y: bool = False):
+    """A figure with panels side by side, [num_columns], perhaps with one vertical scale."""
+    figure, axes = plt.subplots(
+        1, num_columns, figsize=(3.6 * num_columns, 2.9), squeeze=False, sharey=share_y
+    )
     return figure, axes[0]
 
 
