@@ -67,14 +67,7 @@ def create_train_step(
             # mean would divide the learning rate by their number.
             return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
 
-        params = state.params
-        if shares_batch:
-            # As if every device had parameters of its own: else each layer's gradient would be
-            # added up over the devices as soon as it is known, in many messages instead of one.
-            params = jax.lax.pcast(params, DATA_AXIS, to="varying")
-        grads, output = jax.grad(compute_total_loss, has_aux=True)(params)
-        if shares_batch:
-            grads = add_over_data(grads)
+        grads, output = compute_gradients(compute_total_loss, state.params, shares_batch)
         updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         new_state = TrainState(
@@ -105,10 +98,24 @@ def create_train_step(
     return jax.jit(train_step, donate_argnums=0, out_shardings=shardings)
 
 
-def add_over_data(grads: PyTree) -> PyTree:
-    """The sum of gradients over the devices that share the batch, sent as one vector."""
+def compute_gradients(
+    loss_fn: Callable[[PyTree], tuple[jax.Array, LossOutput]], params: PyTree, shares_batch: bool
+) -> tuple[PyTree, LossOutput]:
+    """Gradients of a loss that is a mean over devices, and what the loss gives beside.
+
+    Args:
+        loss_fn: parameters → (loss, the same on all devices that share the batch; the rest).
+        params: what to differentiate by.
+        shares_batch: whether there are several such devices; their gradients travel in one message.
+    """
+    if not shares_batch:
+        return jax.grad(loss_fn, has_aux=True)(params)
+    # As if every device had parameters of its own: else each layer's gradient would be added up
+    # over the devices as soon as it is known, in many messages.
+    own_params = jax.lax.pcast(params, DATA_AXIS, to="varying")
+    grads, output = jax.grad(loss_fn, has_aux=True)(own_params)
     vector, to_tree = jax.flatten_util.ravel_pytree(grads)
-    return to_tree(jax.lax.psum(vector, DATA_AXIS))
+    return to_tree(jax.lax.psum(vector, DATA_AXIS)), output
 
 
 def normalize_batch(raw_batch: RawBatch, mean, std) -> Batch:

@@ -180,6 +180,7 @@ def _decode(
     output = os.open(path, os.O_WRONLY)
 
     def decode_chunk(start: int) -> int:
+        """Decodes a few files, writes them where they belong and returns how many."""
         chunk = files[start : start + _CHUNK]
         images = np.zeros((len(chunk), *shape[1:]), np.uint8)
         for i, file in enumerate(chunk):
