@@ -13,6 +13,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
@@ -154,7 +155,6 @@ def take_network(tree: PyTree, index: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def compute_distance(tree_a: PyTree, tree_b: PyTree) -> jax.Array:
-    """Euclidean distance ‖a - b‖ between two pytrees, float32 scalar (paper, Figure 4)."""
-    squares = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), tree_a, tree_b)
-    return jnp.sqrt(sum(jax.tree.leaves(squares)))
+def flatten_networks(tree: PyTree) -> jax.Array:
+    """All parameters of each network in one row, [N, number of parameters], of a stacked tree."""
+    return jax.vmap(lambda network: jax.flatten_util.ravel_pytree(network)[0])(tree)

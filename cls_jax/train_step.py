@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from cls_jax.batch import BATCH_SPECS, Batch, RawBatch, normalize
 from cls_jax.mesh import DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.methods import Context, LossOutput
-from cls_jax.networks import compute_distance, take_network
+from cls_jax.networks import flatten_networks
 from cls_jax.program import Program
 from cls_jax.train_state import TrainState
 
@@ -179,16 +179,14 @@ def create_preview(
 
 @jax.jit
 def compute_distances(state: TrainState) -> Monitors:
-    """How far network 1 is from its average and from network 2 (paper, Figure 4).
+    """How far network 1 is from its average and from network 2, Euclidean (paper, Figure 4).
 
     Apart from the step, since with one network a device it moves a whole network: only when
-    monitors are written.
+    monitors are written, and as one row. Leaf by leaf it took as long as a step between processes.
     """
-    network_1: Any = take_network(state.params, 0)
-    distances = {
-        "monitors/distance_ema": compute_distance(network_1, take_network(state.ema_params, 0))
-    }
-    if jax.tree.leaves(state.params)[0].shape[0] > 1:
-        network_2 = take_network(state.params, 1)
-        distances["monitors/distance_networks"] = compute_distance(network_1, network_2)
+    rows = flatten_networks(state.params)
+    to_average = jnp.linalg.norm(rows - flatten_networks(state.ema_params), axis=-1)
+    distances = {"monitors/distance_ema": to_average[0]}
+    if len(rows) > 1:
+        distances["monitors/distance_networks"] = jnp.linalg.norm(rows[0] - rows[1])
     return distances

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,12 +23,33 @@ from cls_jax.metrics import read_metrics
 from experiments import grid
 from experiments.forms import create_random_dataset
 
-# What is timed → method, processes, mesh of networks and data, batch in units of --config's.
+_LOG_EVERY = 4
+
+
+class Run(NamedTuple):
+    """What is timed.
+
+    Attributes:
+        method: by its name in the configuration.
+        num_processes: started at once, each on one core.
+        mesh: devices of the axes network and data; None where each process trains alone.
+        batch: in units of the configuration's.
+    """
+
+    method: str
+    num_processes: int
+    mesh: tuple[int, int] | None
+    batch: int = 1
+
+
+_ONE_NETWORK = "fixmatch_nl_rw"  # The loss of CLS for a network that labels for itself.
 _RUNS = {
-    "one network on one core": ("fixmatch_nl_rw", 1, (1, 1), 1),
-    "two networks on one core (CLS)": ("cls", 1, (1, 1), 1),
-    "two networks on two cores, one each (CLS)": ("cls", 2, (2, 1), 1),
-    "one network on two cores, twice the batch": ("fixmatch_nl_rw", 2, (1, 2), 2),
+    "one network on one core": Run(_ONE_NETWORK, 1, None),
+    # What cores that share memory and caches cost each other, whatever the program.
+    "one network on each of two cores, apart": Run(_ONE_NETWORK, 2, None),
+    "two networks on two cores, one each (CLS)": Run("cls", 2, (2, 1)),
+    "two networks on one core (CLS)": Run("cls", 1, None),
+    "one network on two cores, twice the batch": Run(_ONE_NETWORK, 2, (1, 2), batch=2),
 }
 
 
@@ -44,8 +66,13 @@ def write_random_images(path: pathlib.Path, config) -> None:
     )
 
 
-def time_run(options: list[str], num_processes: int) -> float:
+def time_run(options: list[str], num_processes: int, joined: bool) -> float:
     """Median seconds a step of a run over so many processes, each on one core.
+
+    Args:
+        options: of main.py.
+        num_processes: to start at once.
+        joined: whether they train together, else each alone; then the mean over them.
 
     Raises:
         UserError: if there are fewer cores, or a process fails.
@@ -57,26 +84,34 @@ def time_run(options: list[str], num_processes: int) -> float:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     with tempfile.TemporaryDirectory() as folder:
-        workdir = pathlib.Path(folder) / "run"
-        command = [sys.executable, "main.py", *options, f"--workdir={workdir}"]
-        if num_processes > 1:
-            command += [f"--coordinator_address={address}", f"--num_processes={num_processes}"]
-        processes = []
+        processes, workdirs = [], []
         for i in range(num_processes):
-            mine = [f"--process_id={i}"] if num_processes > 1 else []
+            workdir = pathlib.Path(folder) / ("run" if joined else f"run{i}")
+            command = [sys.executable, "main.py", *options, f"--workdir={workdir}"]
+            if joined:
+                command += [
+                    f"--coordinator_address={address}",
+                    f"--num_processes={num_processes}",
+                    f"--process_id={i}",
+                ]
             process = subprocess.Popen(
-                ["taskset", "--cpu-list", str(cores[i]), *command, *mine],
+                ["taskset", "--cpu-list", str(cores[i]), *command],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
             )
             processes.append(process)
+            workdirs.append(workdir)
         errors = [process.communicate()[1] for process in processes]
         if any(process.returncode for process in processes):
             raise UserError(f"A process failed: {errors[0].splitlines()[-1]}")
-        name = "perf/steps_per_second"
-        rates = [row[name] for row in read_metrics(workdir) if name in row]
-    return 1 / statistics.median(rates)
+        return statistics.mean(read_step_seconds(workdir) for workdir in set(workdirs))
+
+
+def read_step_seconds(workdir: pathlib.Path) -> float:
+    """Median seconds a step of a finished run."""
+    name = "perf/steps_per_second"
+    return 1 / statistics.median(row[name] for row in read_metrics(workdir) if name in row)
 
 
 def main() -> None:
@@ -92,19 +127,20 @@ def main() -> None:
         images = pathlib.Path(folder) / "noise.npz"
         write_random_images(images, config)
         for _ in range(arguments.blocks):
-            for name, (method, num_processes, (network, data), scale) in _RUNS.items():
-                options = [f"--config={arguments.config}:{budget},{method}"]
+            for name, run in _RUNS.items():
+                network, data = run.mesh or (1, 1)
+                options = [f"--config={arguments.config}:{budget},{run.method}"]
                 options += [f"--config.{k}={v}" for k, v in arguments.overrides.items()]
                 options += [
-                    f"--config.batch_size={config.batch_size * scale}",
+                    f"--config.batch_size={config.batch_size * run.batch}",
                     f"--config.mu={config.mu}",
                     f"--config.mesh.network={network}",
                     f"--config.mesh.data={data}",
                     f"--config.data.data_dir={images}",
                     f"--config.num_steps={arguments.steps}",
-                    "--config.log_every=1",
+                    f"--config.log_every={_LOG_EVERY}",
                 ]
-                seconds[name].append(time_run(options, num_processes))
+                seconds[name].append(time_run(options, run.num_processes, run.mesh is not None))
     first = statistics.median(next(iter(seconds.values())))
     lines = ["| run | s a step | least – most | times the first |", "| --- | --- | --- | --- |"]
     for name, values in seconds.items():

@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.mesh import NETWORK_AXIS, create_mesh
 from cls_jax.models import WideResNet
-from cls_jax.networks import Networks, compute_distance, init_networks, take_network
+from cls_jax.networks import Networks, flatten_networks, init_networks, take_network
 
 MODEL = WideResNet(num_classes=10, depth=10, width=1)
 
@@ -83,6 +83,6 @@ def test_exchange_hands_each_network_its_predecessors_labels(num_networks, shard
     np.testing.assert_array_equal(jax.jit(spread)(values), np.roll(values, 1, axis=0))
 
 
-def test_distance_is_euclidean():
-    a, b = {"k": jnp.zeros((2, 2)), "b": jnp.zeros(1)}, {"k": jnp.ones((2, 2)), "b": jnp.ones(1)}
-    np.testing.assert_allclose(compute_distance(a, b), np.sqrt(5))
+def test_flattened_networks_are_rows():
+    rows = flatten_networks({"b": jnp.arange(2.0)[:, None], "k": jnp.ones((2, 2, 2))})
+    np.testing.assert_array_equal(rows, [[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
