@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import NoReturn
 
 from absl import flags, logging
 
-from cls_jax.errors import UserError
+from cls_jax.errors import StoppedError, UserError
 
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
@@ -108,11 +109,18 @@ def _explain(error: Exception) -> str:
 
 
 def run_to_end(function: Callable[[], None]) -> None:
-    """Runs a program: what a user can mend ends it with one sentence and code 2."""
+    """Runs a program: what a user can mend ends it with one sentence and code 2.
+
+    Where it was asked to stop the code is 128 + the signal's number, as in a shell.
+    """
     try:
         function()
     except UserError as error:
         exit_with_sentence(error)
+    except StoppedError as stopped:
+        _exit(str(stopped), 128 + stopped.signal)
+    except KeyboardInterrupt:
+        _exit("Stopped.", 128 + signal.SIGINT)
     except Exception as error:
         if "RESOURCE_EXHAUSTED" in str(error):
             exit_with_sentence(
@@ -132,11 +140,15 @@ def run_to_end(function: Callable[[], None]) -> None:
 
 def exit_with_sentence(error: Exception | str) -> NoReturn:
     """Prints the sentence to standard error and exits with code 2."""
-    print(f"Error: {error}", file=sys.stderr, flush=True)
+    _exit(f"Error: {error}", 2)
+
+
+def _exit(sentence: str, code: int) -> NoReturn:
+    print(sentence, file=sys.stderr, flush=True)
     sys.stdout.flush()
     if _has_joined_others():
-        os._exit(2)  # An orderly end would wait for processes that may never answer.
-    sys.exit(2)
+        os._exit(code)  # An orderly end would wait for processes that may never answer.
+    sys.exit(code)
 
 
 def _has_joined_others() -> bool:

@@ -17,7 +17,7 @@ from cls_jax.methods import METHODS, get_method
 
 # Where a run is made and kept, which changes no result: the only keys that may differ when a run
 # goes on.
-RUNTIME_KEYS = ("data.data_dir", "mesh.network", "mesh.data")
+RUNTIME_KEYS = ("data.data_dir", "mesh.network", "mesh.data", "debug_nans")
 
 
 def create_config(
@@ -66,6 +66,7 @@ def create_defaults(
     config.checkpoint_every = 1024
     config.keep_checkpoints = 3
     config.eval_batch_size = 500
+    config.debug_nans = False  # Stop at the operation that makes the first NaN; slow.
 
     config.data = ml_collections.ConfigDict()
     config.data.name = ""

@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can make and mend."""
+"""The exceptions that end the program with a sentence and no traceback."""
 
 
 class UserError(Exception):
@@ -6,3 +6,16 @@ class UserError(Exception):
 
     `main.py` prints the message without a traceback and exits with code 2.
     """
+
+
+class StoppedError(Exception):
+    """The user or the system asked the program to stop, and it did in good order.
+
+    Attributes:
+        signal: the number of the signal; `main.py` exits with 128 + this, as shells do.
+    """
+
+    def __init__(self, message: str, signal: int):
+        """Keeps what to say and the signal."""
+        super().__init__(message)
+        self.signal = signal

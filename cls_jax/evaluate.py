@@ -58,22 +58,31 @@ def create_eval_step(program: Program) -> Callable:
 def create_evaluate(program: Program) -> Callable[..., Accuracies]:
     """Returns a function (state, images, labels) → accuracies in percent, each image counted once.
 
+    It takes as `should_stop` a function that says whether to give up half way.
+
     Its result has "test/accuracy" (network 1, averaged: the figure to report),
     "test/accuracy_network_<i>" (averaged), "test/accuracy_ensemble" (averaged) and
-    "test/accuracy_live_network_<i>"; without images it is empty.
+    "test/accuracy_live_network_<i>"; without images, or given up, it is empty.
     """
     eval_step = create_eval_step(program)
     specs = (P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS))
     num_shards = program.mesh.shape[DATA_AXIS]
     batch_size = -(-program.config.eval_batch_size // num_shards) * num_shards
 
-    def evaluate(state: TrainState, images: ImageSource, labels: np.ndarray) -> Accuracies:
-        if not len(labels):
+    def evaluate(
+        state: TrainState,
+        images: ImageSource,
+        labels: np.ndarray,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Accuracies:
+        counts = []
+        for batch in iterate_padded(images, labels, batch_size):
+            if should_stop():
+                return {}
+            on_mesh = put_on_mesh(batch, program.mesh, specs)
+            counts.append(jax.device_get(eval_step(state, *on_mesh)))
+        if not counts:
             return {}
-        counts = [
-            jax.device_get(eval_step(state, *put_on_mesh(batch, program.mesh, specs)))
-            for batch in iterate_padded(images, labels, batch_size)
-        ]
         shares = jax.tree.map(lambda *parts: 100.0 * sum(parts) / len(labels), *counts)
         return _name_accuracies(shares)
 

@@ -3,10 +3,12 @@
 The only file that imports clu, and with it TensorFlow.
 """
 
+import errno
 import json
 import math
+import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,43 +19,88 @@ Scalars = Mapping[str, float]
 
 
 class MetricsWriter:
-    """Writes scalars and images of a run, going on after `first_step` of an earlier session."""
+    """Writes scalars and images of a run, going on after `first_step` of an earlier session.
 
-    def __init__(self, workdir: pathlib.Path, first_step: int = 0):
-        """Drops what an interrupted session wrote for `first_step` and later: it comes again."""
+    What the disk does not take is kept and tried again with the next write.
+    """
+
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        first_step: int = 0,
+        warn: Callable[[str], None] = logging.warning,
+    ):
+        """Drops what an interrupted session wrote for `first_step` and later: it comes again.
+
+        Args:
+            workdir: the run's folder.
+            first_step: with which this session begins.
+            warn: shows a sentence to the user.
+        """
         self._path = workdir / METRICS
         kept = [row for row in read_metrics(workdir) if row["step"] < first_step]
         partial = self._path.with_suffix(".partial")
         partial.write_text("".join(map(_to_line, kept)))
         partial.replace(self._path)
-        self._file = self._path.open("a")
+        self._file = self._path.open("ab", buffering=0)
+        self._unwritten = b""
+        self._warn, self._has_warned = warn, False
         self._tensorboard = _create_tensorboard_writer(workdir)
 
     def write(self, step: int, scalars: Scalars) -> None:
         """Writes one JSON object; values that are not finite become null."""
         row = {name: float(value) for name, value in scalars.items()}
-        self._file.write(_to_line({"step": step, **row}))
-        self._file.flush()
-        if self._tensorboard is not None:
-            finite = {name: value for name, value in row.items() if math.isfinite(value)}
-            self._tensorboard.write_scalars(step, finite)
+        self._unwritten += _to_line({"step": step, **row}).encode()
+        self._write_out()
+        finite = {name: value for name, value in row.items() if math.isfinite(value)}
+        self._try_tensorboard(lambda writer: writer.write_scalars(step, finite))
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Shows images, uint8 [n, H, W, C], in TensorBoard."""
-        if self._tensorboard is not None:
-            self._tensorboard.write_images(step, images)
+        self._try_tensorboard(lambda writer: writer.write_images(step, images))
 
-    def flush(self) -> None:
-        """Hands everything to the operating system."""
-        self._file.flush()
-        if self._tensorboard is not None:
-            self._tensorboard.flush()
+    def flush(self) -> bool:
+        """Hands everything to the operating system; whether `metrics.jsonl` holds it all."""
+        self._write_out()
+        self._try_tensorboard(lambda writer: writer.flush())
+        return not self._unwritten
 
     def close(self) -> None:
         """Flushes and closes."""
+        self._write_out()
         self._file.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        self._try_tensorboard(lambda writer: writer.close())
+
+    def _write_out(self) -> None:
+        if not self._unwritten:
+            return
+        size = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            written = self._file.write(self._unwritten)
+            if written < len(self._unwritten):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._file.truncate(size)  # Half a line would hide those that follow.
+            if not self._has_warned:
+                self._has_warned = True
+                self._warn(
+                    f"Warning: {self._path} cannot be written ({error.strerror}): training goes "
+                    "on, and its rows are kept in memory until it can."
+                )
+        else:
+            self._unwritten, self._has_warned = b"", False
+
+    def _try_tensorboard(self, write: Callable[[Any], None]) -> None:
+        if self._tensorboard is None:
+            return
+        try:
+            write(self._tensorboard)
+        except Exception as error:  # TensorFlow has its own for everything.
+            self._tensorboard = None
+            self._warn(
+                f"Warning: TensorBoard's files cannot be written ({type(error).__name__}): the "
+                f"rest of this session is in {METRICS} alone."
+            )
 
 
 class SilentWriter:
@@ -65,8 +112,9 @@ class SilentWriter:
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Nothing."""
 
-    def flush(self) -> None:
-        """Nothing."""
+    def flush(self) -> bool:
+        """Nothing; another process writes."""
+        return True
 
     def close(self) -> None:
         """Nothing."""

@@ -5,17 +5,20 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 from tqdm import tqdm
 
-from cls_jax.errors import UserError
+from cls_jax.not_finite import NotFiniteError
 from cls_jax.processes import is_first
 
 # Steps that may be in flight: enough to keep the device busy, few enough to bound memory.
 _MAX_IN_FLIGHT = 2
 # Checked after every step: where these are finite, so are the new parameters.
 _WATCHED = ("train/loss", "train/gradient_norm")
+# For so long a loss may be high: a step or two with bad luck, or the first steps of a run.
+_DIVERGED_STEPS = 200
 
 
 class Clock:
@@ -49,31 +52,44 @@ class Clock:
 class PendingMonitors:
     """Monitors of steps still in flight; written when their step is done."""
 
-    def __init__(self, config, writer, checkpointer, clock, bar):
+    def __init__(self, config, num_classes: int, writer, clock: Clock, bar):
         """Begins with none; writes to `writer` and moves `bar`."""
-        self._config, self._writer, self._checkpointer = config, writer, checkpointer
-        self._clock, self._bar = clock, bar
+        self._config, self._writer, self._clock, self._bar = config, writer, clock, bar
         self._pending = collections.deque()
         self._last_written: tuple[int, float] | None = None
+        self._divergence = DivergenceWatch(num_classes)
 
-    def append(self, step: int, monitors: dict[str, jax.Array]) -> None:
-        """Adds a step just dispatched and finishes the one before the last."""
-        self._pending.append((step, monitors))
+    def append(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
+        """Adds a step just dispatched and finishes the one before the last.
+
+        Raises:
+            NotFiniteError: if that one's loss or gradient is not finite.
+        """
+        self._pending.append((step, step_input, monitors))
         if len(self._pending) > _MAX_IN_FLIGHT:
             self._finish(*self._pending.popleft())
 
     def drain(self) -> None:
-        """Waits for all steps and writes what is due."""
+        """Waits for all steps and writes what is due.
+
+        Raises:
+            NotFiniteError: if a loss or a gradient is not finite.
+        """
         while self._pending:
             self._finish(*self._pending.popleft())
 
-    def _finish(self, step: int, monitors: dict[str, jax.Array]) -> None:
+    def _finish(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
         is_written = step % self._config.log_every == 0
         wanted = monitors if is_written else {name: monitors[name] for name in _WATCHED}
         values = {name: float(value) for name, value in jax.device_get(wanted).items()}
-        self._check_finite(step, values)
+        for name in _WATCHED:
+            if not math.isfinite(values[name]):
+                everything = {name: float(v) for name, v in jax.device_get(monitors).items()}
+                raise NotFiniteError(step, name, step_input, everything)
         if is_written:
             self._writer.write(step, values | self._measure_speed(step))
+            if warning := self._divergence.check(step, values.get("train/loss_supervised")):
+                self._bar.say(warning)
         self._bar.advance(values["train/loss"])
 
     def _measure_speed(self, step: int) -> dict[str, float]:
@@ -83,16 +99,30 @@ class PendingMonitors:
             return {}
         return {"perf/steps_per_second": (now[0] - before[0]) / (now[1] - before[1])}
 
-    def _check_finite(self, step: int, values: dict[str, float]) -> None:
-        for name in _WATCHED:
-            if not math.isfinite(values[name]):
-                good = self._checkpointer.latest_step()
-                kept = f"step {good}" if good is not None else "none, the run was too young"
-                raise UserError(
-                    f"Training stopped at step {step}: {name} is {values[name]}; the last good "
-                    f"checkpoint is {kept}. A lower --config.optimizer.learning_rate in a new "
-                    "--workdir may help."
-                )
+
+class DivergenceWatch:
+    """Says once when a loss stays finite but far above what guessing gives."""
+
+    def __init__(self, num_classes: int):
+        """Takes twice the cross-entropy of a uniform guess, ln(classes), as the bound."""
+        self._bound = 2 * math.log(num_classes)
+        self._since: int | None = None  # The first step of those above the bound.
+        self._has_warned = False
+
+    def check(self, step: int, loss: float | None) -> str | None:
+        """A warning, if the supervised loss has been above the bound for long; else None."""
+        if loss is None or loss <= self._bound:
+            self._since = None
+            return None
+        self._since = step if self._since is None else self._since
+        if self._has_warned or step - self._since < _DIVERGED_STEPS:
+            return None
+        self._has_warned = True
+        return (
+            f"Warning: the supervised loss has been above {self._bound:.2f}, twice that of "
+            f"guessing, since step {self._since}: the run diverges; a lower "
+            "--config.optimizer.learning_rate in a new --workdir may help."
+        )
 
 
 class ProgressBar:

@@ -22,8 +22,7 @@ def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
     config = read_config(workdir / CONFIG)
     config.mesh.network = config.mesh.data = 0  # These devices, not those of the training.
     checkpointer = Checkpointer(workdir)
-    step = checkpointer.latest_step()
-    if step is None:
+    if checkpointer.latest_step() is None:
         raise UserError(
             f"{workdir} holds no checkpoint yet: train until step {config.checkpoint_every} first."
         )
@@ -31,6 +30,6 @@ def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
     if not config.data.mean:
         config = use_mean_and_std(config, *read_mean_and_std(workdir))
     program, state = create_program(config, data_shape)
-    state, _ = checkpointer.restore(step, state)
+    restored = checkpointer.restore_newest(state)
     checkpointer.close()
-    return program, state, step
+    return program, restored.state, restored.step

@@ -24,6 +24,7 @@ from cls_jax.data.label_budget import (
 )
 from cls_jax.errors import UserError
 from cls_jax.processes import wait_for_all
+from cls_jax.run_lock import LOCK
 
 CONFIG = "config.json"
 DATASET = "dataset.json"
@@ -58,7 +59,8 @@ def check_run_folder(workdir: pathlib.Path, config) -> None:
                 "give --workdir a new folder, or this run's own configuration to go on with it."
             )
     elif workdir.exists() and (
-        not workdir.is_dir() or any(file.name != LABELED_INDICES for file in workdir.iterdir())
+        not workdir.is_dir()
+        or any(file.name not in (LABELED_INDICES, LOCK) for file in workdir.iterdir())
     ):
         raise UserError(
             f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."

@@ -6,6 +6,7 @@ an earlier one. The host runs ahead of the device and never waits for the newest
 
 import contextlib
 import pathlib
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,16 +15,18 @@ import jax
 import numpy as np
 
 from cls_jax.batch import RawBatch
-from cls_jax.checkpoint import Checkpointer
+from cls_jax.checkpoint import Checkpointer, describe_step
 from cls_jax.config import to_json
 from cls_jax.data.datasets import Dataset, load_dataset
 from cls_jax.data.label_budget import choose_unlabeled_indices
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.stream import create_stream_spec
+from cls_jax.data.stream import StreamSpec, create_stream_spec
+from cls_jax.errors import StoppedError, UserError
 from cls_jax.evaluate import create_evaluate
 from cls_jax.memory import check_step_memory
-from cls_jax.metrics import MetricsWriter, SilentWriter
+from cls_jax.metrics import MetricsWriter, SilentWriter, read_metrics
 from cls_jax.models import count_parameters
+from cls_jax.not_finite import NotFiniteError, explain, write_dump
 from cls_jax.processes import check_same, is_first, wait_for_all
 from cls_jax.program import Program, create_program, describe_model
 from cls_jax.progress import Clock, PendingMonitors, ProgressBar
@@ -39,7 +42,9 @@ from cls_jax.run_folder import (
     wait_for_folder,
     write_result,
 )
+from cls_jax.run_lock import lock_run_folder
 from cls_jax.sessions import record_session
+from cls_jax.stop_request import StopRequest
 from cls_jax.train_state import TrainState
 from cls_jax.train_step import compute_distances, create_preview, create_train_step
 
@@ -54,8 +59,9 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
         workdir: the run's folder; created if it does not exist.
 
     Raises:
-        UserError: if the folder, the data or the devices do not fit the configuration, or a loss
-            is not finite.
+        UserError: if the folder, the data or the devices do not fit the configuration, another
+            process trains there, a loss is not finite, or the end cannot be written.
+        StoppedError: if the user or the system wants the run to stop; it is saved.
     """
     check_run_folder(workdir, config)
     check_same(to_json(config), workdir)
@@ -70,67 +76,153 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     program, state = create_program(
         use_mean_and_std(config, dataset.mean, dataset.std), dataset.shape
     )
-    if is_first():
-        create_run_folder(workdir, config, labeled, dataset)
-    wait_for_folder(workdir)
+    with contextlib.ExitStack() as stack:
+        if is_first():
+            stack.enter_context(lock_run_folder(workdir))
+            check_run_folder(workdir, config)  # Once more: another may have come first.
+            create_run_folder(workdir, config, labeled, dataset)
+        wait_for_folder(workdir)
+        spec = create_stream_spec(config, program.method, labeled, unlabeled)
+        seconds = _train_to_end(program, state, dataset, spec, workdir)
+        if is_first():
+            result = create_result(config, workdir, len(labeled), seconds)
+            write_result(workdir, result)
+    wait_for_all("result")
+    return read_result(workdir)
+
+
+def _train_to_end(
+    program: Program, state: TrainState, dataset: Dataset, spec: StreamSpec, workdir: pathlib.Path
+) -> float:
+    """Goes on from the newest checkpoint to the last step; returns the seconds of all sessions.
+
+    Raises:
+        UserError: if the step does not fit into memory, a loss is not finite, or the last state
+            cannot be written.
+        StoppedError: if the user or the system wants the run to stop; it is saved.
+    """
+    config = program.config
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
     state, first_step, clock = _restore_newest(checkpointer, state)
-    spec = create_stream_spec(config, program.method, labeled, unlabeled)
     if is_first():
+        _warn_of_lost_steps(workdir, first_step, config.checkpoint_every)
         record_session(workdir, first_step)
-        print(_describe_run(program, state, dataset, len(labeled), first_step, workdir))
+        print(
+            _describe_run(program, state, dataset, len(spec.labeled_indices), first_step, workdir)
+        )
 
     inputs, input_specs, create_batch = create_pipeline(
         spec, dataset, program.mesh, first_step, config.num_steps
     )
     train_step = create_train_step(program, create_batch, input_specs)
+    preview = create_preview(program, create_batch, input_specs)
     evaluate = create_evaluate(program)
-    writer = MetricsWriter(workdir, first_step) if is_first() else SilentWriter()
     bar = ProgressBar(first_step, config.num_steps)
-    monitors = PendingMonitors(config, writer, checkpointer, clock, bar)
+    checkpointer.warn = bar.say
+    writer = MetricsWriter(workdir, first_step, bar.say) if is_first() else SilentWriter()
+    monitors = PendingMonitors(config, dataset.num_classes, writer, clock, bar)
+
+    def save(step: int) -> None:
+        monitors.drain()
+        # A state whose rows are not written would lose them, since a run goes on after it.
+        if writer.flush():
+            checkpointer.save(step, state, {"train_seconds": clock.seconds})
 
     with contextlib.ExitStack() as stack:
-        for part in (inputs, writer, bar):
+        for part in (inputs, writer, bar, checkpointer):
             stack.enter_context(contextlib.closing(part))
+        stop = stack.enter_context(StopRequest())
         stack.enter_context(jax.transfer_guard("disallow"))
+        stack.enter_context(jax.debug_nans(config.debug_nans))
+        stack.enter_context(_explained(preview, lambda: state, checkpointer, workdir))
 
         for step in range(first_step, config.num_steps + 1):
             is_last = step == config.num_steps
             if is_last or _is_due(step, config.eval_every):
                 monitors.drain()
                 with clock.paused():
-                    accuracies = evaluate(state, dataset.test_images, dataset.test_labels)
+                    accuracies = evaluate(
+                        state, dataset.test_images, dataset.test_labels, stop.is_waiting
+                    )
                 if accuracies:
                     writer.write(step, accuracies)
                     bar.show_accuracies(step, accuracies)
-            if step > first_step and (is_last or _is_due(step, config.checkpoint_every)):
-                monitors.drain()
-                writer.flush()
-                checkpointer.save(step, state, {"train_seconds": clock.seconds})
+            is_stopping = stop.is_due(step)
+            is_save_due = is_last or is_stopping or _is_due(step, config.checkpoint_every)
+            if step > first_step and is_save_due:
+                save(step)
+            if is_stopping:
+                checkpointer.finish()
+                raise _describe_stop(stop, step, checkpointer.latest_step())
             if is_last:
                 break
             if begins_round(config, step):
                 with clock.paused():
                     state = begin_round(program, state, dataset, step)
             step_input = next(inputs)
-            if step == first_step:
+            if step == first_step and not config.debug_nans:
                 train_step = _compile_step(train_step, state, step_input, bar.say)
             if step == 0:
-                preview = create_preview(program, create_batch, input_specs)
                 writer.write_images(step, _select_images(preview(state, step_input), spec))
             state, step_monitors = train_step(state, step_input)
             if step % config.log_every == 0:
                 step_monitors |= compute_distances(state)
-            monitors.append(step, step_monitors)
+            monitors.append(step, step_input, step_monitors)
             if step == first_step:
                 jax.block_until_ready(state)  # Compiled and run once: from here on time counts.
                 clock.start()
-        checkpointer.close()
+        checkpointer.finish()
+        if checkpointer.latest_step() != config.num_steps:
+            raise UserError(
+                f"The last state could not be written, the newest checkpoint is "
+                f"{describe_step(checkpointer.latest_step())}: make room and give the same command "
+                "again, and the run goes on from there."
+            )
+    return clock.seconds
 
-    if is_first():
-        write_result(workdir, create_result(config, workdir, len(labeled), clock.seconds))
-    wait_for_all("result")
-    return read_result(workdir)
+
+@contextlib.contextmanager
+def _explained(preview, get_state, checkpointer: Checkpointer, workdir: pathlib.Path):
+    """Turns a number that is none into a sentence, and leaves the batch of its step."""
+    try:
+        yield
+    except NotFiniteError as error:
+        state = get_state()
+        # Batches follow from seed and step, so the newest state makes that of an older step too.
+        earlier = state.replace(step=jax.device_put(np.int32(error.step), state.step.sharding))
+        with jax.debug_nans(False):
+            batch = jax.device_get(preview(earlier, error.step_input))
+        checkpointer.finish()
+        dump = "of another process"
+        if is_first():
+            try:
+                dump = f"is in {write_dump(workdir, error, batch)}"
+            except OSError as os_error:
+                dump = f"could not be written ({os_error.strerror})"
+        raise explain(error, checkpointer.latest_step(), dump) from error
+    except FloatingPointError as error:
+        raise UserError(
+            f"An operation made a number that is none ({str(error).splitlines()[0].rstrip('.')}): "
+            "the traceback above names its line."
+        ) from error
+
+
+def _describe_stop(stop: StopRequest, step: int, saved: int | None) -> StoppedError:
+    where = f"; the newest checkpoint is {describe_step(saved)}"
+    return StoppedError(
+        f"Stopped before step {step}{where}: the same command goes on from there.", stop.signal
+    )
+
+
+def _warn_of_lost_steps(workdir: pathlib.Path, first_step: int, checkpoint_every: int) -> None:
+    """Says if a run has measured far more than its newest checkpoint knows of."""
+    measured = max((row["step"] for row in read_metrics(workdir)), default=0)
+    if measured >= first_step + 2 * checkpoint_every:
+        print(
+            f"Warning: this run has been at step {measured}, but its newest checkpoint is "
+            f"{describe_step(first_step or None)}: it goes on from there.",
+            file=sys.stderr,
+        )
 
 
 def _compile_step(train_step, state: TrainState, step_input: Any, say: Callable[[str], None]):
@@ -148,11 +240,10 @@ def _is_due(step: int, every: int) -> bool:
 
 def _restore_newest(checkpointer: Checkpointer, state: TrainState):
     """The state to begin with, its step, and the clock of the run so far."""
-    step = checkpointer.latest_step()
-    if step is None:
+    restored = checkpointer.restore_newest(state)
+    if restored is None:
         return state, 0, Clock()
-    state, notes = checkpointer.restore(step, state)
-    return state, step, Clock(notes["train_seconds"])
+    return restored.state, restored.step, Clock(restored.notes["train_seconds"])
 
 
 def _select_images(batch: RawBatch, spec) -> dict[str, np.ndarray]:

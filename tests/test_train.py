@@ -29,9 +29,7 @@ def finished(tmp_path_factory):
 
 def read_state(workdir, config):
     _, state = create_program(config, DATA_SHAPE)
-    checkpointer = Checkpointer(workdir)
-    state, _ = checkpointer.restore(checkpointer.latest_step(), state)
-    return state
+    return Checkpointer(workdir).restore_newest(state).state
 
 
 def without_timings(rows):

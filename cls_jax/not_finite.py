@@ -1,0 +1,63 @@
+"""What is left of a step whose loss or gradient is no longer a number."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cls_jax.batch import RawBatch
+from cls_jax.checkpoint import describe_step
+from cls_jax.errors import UserError
+
+NOT_FINITE = "not_finite"
+
+
+class NotFiniteError(Exception):
+    """A watched monitor is infinite or NaN.
+
+    Attributes:
+        step: the first at which it is.
+        name: of the monitor.
+        step_input: what the step was given.
+        monitors: all of the step's.
+    """
+
+    def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
+        """Keeps what is needed to make the step's batch again."""
+        super().__init__(f"{name} is {monitors[name]} at step {step}")
+        self.step, self.name, self.step_input, self.monitors = step, name, step_input, monitors
+
+
+def write_dump(workdir: pathlib.Path, error: NotFiniteError, batch: RawBatch) -> pathlib.Path:
+    """Writes the batch and the monitors of the step, so that it can be looked into.
+
+    Returns:
+        The file, `not_finite/step_<step>.npz`: the arrays of `RawBatch` by their names and
+        `monitors`, JSON as text.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    path = workdir / NOT_FINITE / f"step_{error.step}.npz"
+    path.parent.mkdir(exist_ok=True)
+    monitors = json.dumps({name: repr(value) for name, value in error.monitors.items()})
+    np.savez_compressed(path, **batch._asdict(), monitors=np.array(monitors))
+    return path
+
+
+def explain(error: NotFiniteError, good_step: int | None, dump: str) -> UserError:
+    """The sentence with which the run ends.
+
+    Args:
+        error: what happened.
+        good_step: of the newest checkpoint.
+        dump: where the batch is, or why it is nowhere.
+    """
+    return UserError(
+        f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}; the "
+        f"last good checkpoint is {describe_step(good_step)}, the batch {dump}. The same command "
+        "with --config.debug_nans=True goes on from there and names the operation; a lower "
+        "--config.optimizer.learning_rate in a new --workdir may help."
+    )
