@@ -51,9 +51,16 @@ def prepare_process() -> None:
     """Sets up memory, JAX and logging; to be called first thing."""
     keep_memory()
     # What libraries note on the way; what they cannot do, they raise.
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(logging.FATAL)
+    sys.unraisablehook = _leave_out_closed_loops
     use_all_cores_for_convolutions()
     enable_compilation_cache()
+
+
+def _leave_out_closed_loops(unraisable) -> None:
+    """Drops what the rest of Orbax's reads and writes shout after one of them has failed."""
+    if "Event loop is closed" not in str(unraisable.exc_value):
+        sys.__unraisablehook__(unraisable)
 
 
 def keep_memory() -> None:

@@ -1,15 +1,17 @@
 """What is left of a step whose loss or gradient is no longer a number."""
 
+import contextlib
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from cls_jax.batch import RawBatch
-from cls_jax.checkpoint import describe_step
+from cls_jax.checkpoint import Checkpointer, describe_error, describe_step
 from cls_jax.errors import UserError
+from cls_jax.processes import is_first
 
 NOT_FINITE = "not_finite"
 
@@ -45,6 +47,42 @@ def write_dump(workdir: pathlib.Path, error: NotFiniteError, batch: RawBatch) ->
     monitors = json.dumps({name: repr(value) for name, value in error.monitors.items()})
     np.savez_compressed(path, **batch._asdict(), monitors=np.array(monitors))
     return path
+
+
+@contextlib.contextmanager
+def explain_not_finite(
+    workdir: pathlib.Path,
+    checkpointer: Checkpointer,
+    recreate_batch: Callable[[int, Any], RawBatch],
+) -> Iterator[None]:
+    """Ends a run whose numbers are none with a sentence, and leaves the batch of the step.
+
+    Args:
+        workdir: the run's folder.
+        checkpointer: of the run.
+        recreate_batch: (step, the step's input) → its batch, on the host.
+
+    Raises:
+        UserError: instead of `NotFiniteError`, and of the error by which `--config.debug_nans`
+            names an operation.
+    """
+    try:
+        yield
+    except NotFiniteError as error:
+        batch = recreate_batch(error.step, error.step_input)
+        checkpointer.finish()
+        dump = "is with process 0"
+        if is_first():
+            try:
+                dump = f"is in {write_dump(workdir, error, batch)}"
+            except OSError as os_error:
+                dump = f"could not be written ({os_error.strerror})"
+        raise explain(error, checkpointer.latest_step(), dump) from error
+    except FloatingPointError as error:
+        raise UserError(
+            f"An operation made a number that is none: {describe_error(error)}; see above for its "
+            "line."
+        ) from error
 
 
 def explain(error: NotFiniteError, good_step: int | None, dump: str) -> UserError:

@@ -6,7 +6,6 @@ an earlier one. The host runs ahead of the device and never waits for the newest
 
 import contextlib
 import pathlib
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,17 +20,22 @@ from cls_jax.data.datasets import Dataset, load_dataset
 from cls_jax.data.label_budget import choose_unlabeled_indices
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.stream import StreamSpec, create_stream_spec
-from cls_jax.errors import StoppedError, UserError
+from cls_jax.errors import UserError
 from cls_jax.evaluate import create_evaluate
 from cls_jax.memory import check_step_memory
-from cls_jax.metrics import MetricsWriter, SilentWriter, read_metrics
-from cls_jax.models import count_parameters
-from cls_jax.not_finite import NotFiniteError, explain, write_dump
+from cls_jax.metrics import MetricsWriter, SilentWriter
+from cls_jax.not_finite import explain_not_finite
 from cls_jax.processes import check_same, is_first, wait_for_all
-from cls_jax.program import Program, create_program, describe_model
+from cls_jax.program import Program, create_program
 from cls_jax.progress import Clock, PendingMonitors, ProgressBar
 from cls_jax.result import create_result
 from cls_jax.rounds import begin_round, begins_round
+from cls_jax.run_description import (
+    describe_run,
+    describe_stop,
+    select_images,
+    warn_of_lost_steps,
+)
 from cls_jax.run_folder import (
     check_dataset,
     check_run_folder,
@@ -47,8 +51,6 @@ from cls_jax.sessions import record_session
 from cls_jax.stop_request import StopRequest
 from cls_jax.train_state import TrainState
 from cls_jax.train_step import compute_distances, create_preview, create_train_step
-
-_NUM_SHOWN_IMAGES = 8
 
 
 def train(config, workdir: pathlib.Path) -> dict[str, Any]:
@@ -105,11 +107,9 @@ def _train_to_end(
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
     state, first_step, clock = _restore_newest(checkpointer, state)
     if is_first():
-        _warn_of_lost_steps(workdir, first_step, config.checkpoint_every)
+        warn_of_lost_steps(workdir, first_step, config.checkpoint_every)
         record_session(workdir, first_step)
-        print(
-            _describe_run(program, state, dataset, len(spec.labeled_indices), first_step, workdir)
-        )
+        print(describe_run(program, state, dataset, len(spec.labeled_indices), first_step, workdir))
 
     inputs, input_specs, create_batch = create_pipeline(
         spec, dataset, program.mesh, first_step, config.num_steps
@@ -128,13 +128,19 @@ def _train_to_end(
         if writer.flush():
             checkpointer.save(step, state, {"train_seconds": clock.seconds})
 
+    def recreate_batch(step: int, step_input: Any) -> RawBatch:
+        # Batches follow from seed and step, so the newest state makes that of an older step too.
+        earlier = state.replace(step=jax.device_put(np.int32(step), state.step.sharding))
+        return jax.device_get(preview(earlier, step_input))
+
     with contextlib.ExitStack() as stack:
         for part in (inputs, writer, bar, checkpointer):
             stack.enter_context(contextlib.closing(part))
         stop = stack.enter_context(StopRequest())
-        stack.enter_context(jax.transfer_guard("disallow"))
+        # Where JAX looks for the operation, it runs the step one by one and moves constants.
+        stack.enter_context(jax.transfer_guard("allow" if config.debug_nans else "disallow"))
         stack.enter_context(jax.debug_nans(config.debug_nans))
-        stack.enter_context(_explained(preview, lambda: state, checkpointer, workdir))
+        stack.enter_context(explain_not_finite(workdir, checkpointer, recreate_batch))
 
         for step in range(first_step, config.num_steps + 1):
             is_last = step == config.num_steps
@@ -153,7 +159,7 @@ def _train_to_end(
                 save(step)
             if is_stopping:
                 checkpointer.finish()
-                raise _describe_stop(stop, step, checkpointer.latest_step())
+                raise describe_stop(stop, step, checkpointer.latest_step())
             if is_last:
                 break
             if begins_round(config, step):
@@ -163,7 +169,7 @@ def _train_to_end(
             if step == first_step and not config.debug_nans:
                 train_step = _compile_step(train_step, state, step_input, bar.say)
             if step == 0:
-                writer.write_images(step, _select_images(preview(state, step_input), spec))
+                writer.write_images(step, select_images(preview(state, step_input), spec))
             state, step_monitors = train_step(state, step_input)
             if step % config.log_every == 0:
                 step_monitors |= compute_distances(state)
@@ -179,50 +185,6 @@ def _train_to_end(
                 "again, and the run goes on from there."
             )
     return clock.seconds
-
-
-@contextlib.contextmanager
-def _explained(preview, get_state, checkpointer: Checkpointer, workdir: pathlib.Path):
-    """Turns a number that is none into a sentence, and leaves the batch of its step."""
-    try:
-        yield
-    except NotFiniteError as error:
-        state = get_state()
-        # Batches follow from seed and step, so the newest state makes that of an older step too.
-        earlier = state.replace(step=jax.device_put(np.int32(error.step), state.step.sharding))
-        with jax.debug_nans(False):
-            batch = jax.device_get(preview(earlier, error.step_input))
-        checkpointer.finish()
-        dump = "of another process"
-        if is_first():
-            try:
-                dump = f"is in {write_dump(workdir, error, batch)}"
-            except OSError as os_error:
-                dump = f"could not be written ({os_error.strerror})"
-        raise explain(error, checkpointer.latest_step(), dump) from error
-    except FloatingPointError as error:
-        raise UserError(
-            f"An operation made a number that is none ({str(error).splitlines()[0].rstrip('.')}): "
-            "the traceback above names its line."
-        ) from error
-
-
-def _describe_stop(stop: StopRequest, step: int, saved: int | None) -> StoppedError:
-    where = f"; the newest checkpoint is {describe_step(saved)}"
-    return StoppedError(
-        f"Stopped before step {step}{where}: the same command goes on from there.", stop.signal
-    )
-
-
-def _warn_of_lost_steps(workdir: pathlib.Path, first_step: int, checkpoint_every: int) -> None:
-    """Says if a run has measured far more than its newest checkpoint knows of."""
-    measured = max((row["step"] for row in read_metrics(workdir)), default=0)
-    if measured >= first_step + 2 * checkpoint_every:
-        print(
-            f"Warning: this run has been at step {measured}, but its newest checkpoint is "
-            f"{describe_step(first_step or None)}: it goes on from there.",
-            file=sys.stderr,
-        )
 
 
 def _compile_step(train_step, state: TrainState, step_input: Any, say: Callable[[str], None]):
@@ -244,39 +206,3 @@ def _restore_newest(checkpointer: Checkpointer, state: TrainState):
     if restored is None:
         return state, 0, Clock()
     return restored.state, restored.step, Clock(restored.notes["train_seconds"])
-
-
-def _select_images(batch: RawBatch, spec) -> dict[str, np.ndarray]:
-    """A few images of every view, for TensorBoard."""
-    batch = jax.device_get(batch)
-    views = {f"views/labeled_{spec.labeled_view}": batch.x}
-    for i, view in enumerate(spec.unlabeled_views):
-        views[f"views/unlabeled_{i + 1}_{view}"] = batch.u[i]
-    return {name: images[:_NUM_SHOWN_IMAGES] for name, images in views.items()}
-
-
-def _describe_run(
-    program: Program,
-    state: TrainState,
-    dataset: Dataset,
-    num_labeled: int,
-    first_step: int,
-    workdir: pathlib.Path,
-) -> str:
-    config, num_networks = program.config, program.method.num_networks
-    parameters = count_parameters(state.params) // num_networks
-    devices = " x ".join(str(size) for size in program.mesh.shape.values())
-    start = f"from step {first_step}" if first_step else "from the start"
-    warnings = list(dataset.warnings)
-    if num_labeled == len(dataset.train_images):
-        warnings.append(
-            "Every training image is labelled: add others in unlabeled/, or set "
-            "--config.num_labels=N to use the labels of N images only."
-        )
-    return "".join(f"Warning: {warning}\n" for warning in warnings) + (
-        f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "
-        f"{len(dataset.train_images):,} training and {len(dataset.test_images):,} test images\n"
-        f"{num_networks} x {describe_model(config)} "
-        f"({parameters:,} parameters each) on {devices} {jax.default_backend()} device(s)\n"
-        f"{start} to step {config.num_steps:,} in {workdir}"
-    )

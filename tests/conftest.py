@@ -13,6 +13,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -69,25 +71,57 @@ def create_raw_batch(config, num_views: int = 2, seed: int = 0, channels: int = 
     )
 
 
-def train_interrupted(config, workdir, num_batches: int) -> None:
-    """Trains until the input stream breaks off after `num_batches`, as if the process had died."""
+def _die() -> None:
+    raise KeyboardInterrupt
+
+
+def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _die) -> None:
+    """Trains until the input stream has given `num_batches`, then interrupts the run.
+
+    By default as if the process had died; where `interrupt` returns, the stream goes on.
+    """
     from cls_jax import train as train_lib
 
     create_pipeline = train_lib.create_pipeline
 
     def create_broken_pipeline(*args):
         def break_off(inputs):
-            for _ in range(num_batches):
-                yield next(inputs)
-            raise KeyboardInterrupt
+            for i, step_input in enumerate(inputs):
+                if i == num_batches:
+                    interrupt()
+                yield step_input
 
         pipeline = create_pipeline(*args)
         return pipeline._replace(inputs=break_off(pipeline.inputs))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_lib, "create_pipeline", create_broken_pipeline)
+        if interrupt is not _die:
+            train_lib.train(config, workdir)
+            return
         with pytest.raises(KeyboardInterrupt):
             train_lib.train(config, workdir)
+
+
+class End(NamedTuple):
+    """All that a run ends with but its timings."""
+
+    result: dict
+    rows: list
+    state: Any
+
+
+def read_end(workdir) -> End:
+    """Reads the end of a finished run."""
+    from cls_jax.metrics import read_metrics
+    from cls_jax.restore import restore_run
+    from cls_jax.run_folder import read_result
+
+    rows = [
+        {key: value for key, value in row.items() if not key.startswith("perf/")}
+        for row in read_metrics(workdir)
+    ]
+    return End(read_result(workdir) | {"train_seconds": 0}, rows, restore_run(workdir)[1])
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """`metrics.jsonl` after interruptions, and the same scalars in TensorBoard."""
 
+import errno
 import json
 
 import numpy as np
@@ -44,3 +45,36 @@ def test_tensorboard_shows_the_same_scalars_and_the_images(tmp_path):
     assert scalar.step == 4
     assert np.frombuffer(scalar.tensor_proto.tensor_content, np.float32) == [0.25]
     assert "views/weak" in events.Tags()["tensors"]
+
+
+class FullDisk:
+    """Takes half of what it is given, then nothing, until there is room."""
+
+    def __init__(self, file):
+        self.file, self.has_room = file, False
+
+    def write(self, data):
+        if self.has_room:
+            return self.file.write(data)
+        self.file.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_rows_that_the_disk_does_not_take_come_later_and_whole(tmp_path):
+    said = []
+    writer = MetricsWriter(tmp_path, warn=said.append)
+    writer.write(0, {"a": 1.0})
+    writer._file = disk = FullDisk(writer._file)
+    writer.write(1, {"a": 2.0})
+    assert not writer.flush()
+    assert [row["step"] for row in read_metrics(tmp_path)] == [0]
+    assert len(said) == 1
+    assert "No space left on device" in said[0]
+    disk.has_room = True
+    writer.write(2, {"a": 3.0})
+    assert writer.flush()
+    writer.close()
+    assert [row["a"] for row in read_metrics(tmp_path)] == [1.0, 2.0, 3.0]
