@@ -110,6 +110,21 @@ def test_the_loss_of_a_process_ends_the_other_and_the_run_goes_on_alone(tmp_path
     assert start_step % 10 == 0
 
 
+def test_a_process_asked_to_stop_takes_the_other_along_and_both_save_one_step(tmp_path):
+    options = ["--config.num_steps=2000", "--config.checkpoint_every=1000"]
+    first, second = start_two([tmp_path] * 2, *options)
+    deadline = time.monotonic() + _PATIENCE_S
+    while not read_metrics(tmp_path):
+        assert time.monotonic() < deadline
+        assert first.poll() is None
+        time.sleep(0.1)
+    second.send_signal(signal.SIGTERM)
+    (code, output), (other_code, _) = finish(first), finish(second)
+    assert (code, other_code) == (143, 143), output
+    (step,) = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()]
+    assert f"Stopped before step {step}; the newest checkpoint is that of step {step}" in output
+
+
 def test_processes_of_different_runs_are_refused(tmp_path):
     processes = start_two([tmp_path / "a", tmp_path / "b"])
     for process in processes:
