@@ -13,7 +13,7 @@ demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
 
 test: $(VENV)/installed-dev lint
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2  # Most of their time is compilation, which takes one core.
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
