@@ -1,5 +1,5 @@
 # make demo   set up, train CLS on 40 labelled digits, print the result
-# make test   set up, lint, run the tests
+# make test   set up, lint, run the tests, two at a time: most of their time is compilation
 # Everything lives in .venv; PYTHON names the interpreter it is made from (3.11 or newer).
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
 
 test: $(VENV)/installed-dev lint
-	$(VENV)/bin/python -m pytest -n 2  # Most of their time is compilation, which takes one core.
+	$(VENV)/bin/python -m pytest --numprocesses 2
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
