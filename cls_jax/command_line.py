@@ -12,6 +12,7 @@ from typing import NoReturn
 from absl import flags, logging
 
 from cls_jax.errors import UserError
+from cls_jax.reading import make_printable
 
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
@@ -19,6 +20,10 @@ _CONVOLUTIONS_WITH_EIGEN = (
 
 # In errors of the libraries by which processes speak to each other.
 _SIGNS_OF_A_LOST_PROCESS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
+
+# What values of flags lead to, and configuration files that cannot be loaded.
+_MISTAKES = (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError)
+_MISTAKES += (ArithmeticError, MemoryError, RecursionError, SyntaxError)
 
 _KEEP_MEMORY = ":".join(
     [
@@ -39,7 +44,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
             flags.FLAGS.config.is_locked  # noqa: B018
     except UserError as error:
         exit_with_sentence(error)
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+    except _MISTAKES as error:
         exit_with_sentence(_explain(error))
     if rest[1:]:
         exit_with_sentence(f"Unexpected argument {rest[1]!r}: every option begins with --.")
@@ -132,7 +137,7 @@ def run_to_end(function: Callable[[], None]) -> None:
 
 def exit_with_sentence(error: Exception | str) -> NoReturn:
     """Prints the sentence to standard error and exits with code 2."""
-    print(f"Error: {error}", file=sys.stderr, flush=True)
+    print(f"Error: {make_printable(str(error))}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     if _has_joined_others():
         os._exit(2)  # An orderly end would wait for processes that may never answer.
