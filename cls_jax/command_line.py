@@ -12,7 +12,7 @@ from typing import NoReturn
 from absl import flags, logging
 
 from cls_jax.errors import UserError
-from cls_jax.reading import make_printable
+from cls_jax.reading import DAMAGES, make_printable
 
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
@@ -22,8 +22,7 @@ _CONVOLUTIONS_WITH_EIGEN = (
 _SIGNS_OF_A_LOST_PROCESS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
 
 # What values of flags lead to, and configuration files that cannot be loaded.
-_MISTAKES = (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError)
-_MISTAKES += (ArithmeticError, MemoryError, RecursionError, SyntaxError)
+_MISTAKES = (flags.Error, *DAMAGES)
 
 _KEEP_MEMORY = ":".join(
     [
@@ -109,6 +108,7 @@ def _explain(error: Exception) -> str:
     if "Traceback" in text:  # Of a configuration file; its last line says what is wrong.
         text = text.splitlines()[-1]
     sentence = " ".join(text.split()).rstrip(".") or type(error).__name__
+    sentence = sentence if len(sentence) <= 400 else sentence[:400] + " …"
     return f"{sentence}: see python main.py --help and the keys in cls_jax/config.py."
 
 

@@ -14,14 +14,11 @@ import ml_collections
 from cls_jax.data.randaugment import OPS
 from cls_jax.errors import UserError
 from cls_jax.methods import METHODS, get_method
-from cls_jax.reading import describe_error, is_number, read_json
+from cls_jax.reading import DAMAGES, describe_error, is_number, read_json
 
 # Where a run is made and kept, which changes no result: the only keys that may differ when a run
 # goes on.
 RUNTIME_KEYS = ("data.data_dir", "mesh.network", "mesh.data")
-# What a file that is not ours may lead to when it is read as a configuration.
-_DAMAGES = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-_DAMAGES += (RecursionError,)
 
 
 def create_config(
@@ -234,12 +231,12 @@ def _validate_method(hparams: ml_collections.ConfigDict) -> None:
         if choices:
             if hparams[name] not in choices:
                 raise UserError(
-                    f"method.{name}={hparams[name]} is unknown: choose {' or '.join(choices)}."
+                    f"method.{name}={_shorten(hparams[name])} is unknown: choose {' or '.join(choices)}."
                 )
             continue
         if not low <= hparams[name] <= high:
             raise UserError(
-                f"method.{name}={hparams[name]} is out of range: choose from {low:g} to {high:g}."
+                f"method.{name}={_shorten(hparams[name])} is out of range: choose from {low:g} to {high:g}."
             )
 
 
@@ -265,7 +262,7 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
             f"{path.parent} is not the folder of a run, it has no {path.name}: give --workdir the "
             "folder that training printed."
         ) from error
-    except _DAMAGES as error:
+    except DAMAGES as error:
         raise UserError(
             f"{path} is not the configuration of a run of this version "
             f"({describe_error(error)}): give --workdir another folder."

@@ -6,10 +6,21 @@ may keep the program busy for long or fill its memory.
 
 import errno
 import json
+import lzma
 import os
+import struct
+import tarfile
+import tokenize
 import unicodedata
+import zipfile
+import zlib
 from typing import Any, BinaryIO
 
+# What a damaged file leads those who parse it to: this project, the standard library and NumPy,
+# whose headers are Python literals.
+DAMAGES = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+DAMAGES += (MemoryError, RuntimeError, SyntaxError, tokenize.TokenError, struct.error)
+DAMAGES += (lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 # Enough for the labelled indices of three million images.
 MAX_JSON_BYTES = 32 * 2**20
 _LONGEST_REASON = 200

@@ -9,17 +9,15 @@ import io
 import lzma
 import os
 import pathlib
-import struct
 import tarfile
 import zipfile
-import zlib
 from typing import BinaryIO
 
 import numpy as np
 
 from cls_jax.data.images import ImageError, decode_pixels
 from cls_jax.errors import UserError
-from cls_jax.reading import describe_error, open_regular
+from cls_jax.reading import DAMAGES, describe_error, open_regular
 
 Split = tuple[np.ndarray, np.ndarray]
 _ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
@@ -31,10 +29,6 @@ _MAX_SIDE = 1024  # The largest data.image_size.
 # by a factor of 7,000.
 _MAX_EXPANSION = 100
 _FREE_EXPANSION = 2**28
-# What a damaged archive leads the standard library and NumPy to.
-_DAMAGES = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-_DAMAGES += (MemoryError, NotImplementedError, RuntimeError, SyntaxError, struct.error)
-_DAMAGES += (lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
 def is_single_file(path: str) -> bool:
@@ -60,7 +54,7 @@ def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
     try:
         with open_regular(file) as opened:
             return _read_npz(opened) if file.suffix == ".npz" else _read_archive(opened, file.name)
-    except _DAMAGES as error:
+    except DAMAGES as error:
         raise UserError(
             f"{file} cannot be read as a dataset ({describe_error(error)}): set "
             "--config.data.data_dir to an .npz with train_images, train_labels, test_images and "

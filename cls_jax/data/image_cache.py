@@ -24,7 +24,7 @@ from tqdm import tqdm
 from cls_jax.data.image_index import ImageFile, compute_fingerprint
 from cls_jax.data.images import ImageError, decode_image, open_file
 from cls_jax.errors import UserError
-from cls_jax.reading import read_json
+from cls_jax.reading import DAMAGES, read_json
 
 # To be raised when images are decoded otherwise.
 _VERSION = 1
@@ -144,7 +144,11 @@ def _open(folder: pathlib.Path, shape: tuple[int, ...]) -> DecodedSet | None:
         if not all(0 <= i < shape[0] for i in failures):
             return None
         return DecodedSet(DecodedImages(folder / _IMAGES), np.array(digests), failures)
-    except (FileNotFoundError, EOFError, ValueError, AttributeError, ArithmeticError, MemoryError):
+    except FileNotFoundError:
+        return None
+    except OSError:  # Such as a disk that fails, which decoding again would not mend.
+        raise
+    except DAMAGES:
         return None
 
 
