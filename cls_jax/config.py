@@ -122,7 +122,7 @@ def parse_argument(argument: str, default_method: str) -> tuple[int, str]:
     budget, _, method = argument.partition(",")
     if not budget.isdecimal() or "," in method:
         raise UserError(
-            f"Cannot read {argument!r} after the config's colon: write the number of labels, "
+            f"Cannot read {argument!r:.200} after the config's colon: write the number of labels, "
             "optionally followed by a method, as in 250 or 250,fixmatch."
         )
     return int(budget), method or default_method
@@ -227,17 +227,14 @@ def _validate_method(hparams: ml_collections.ConfigDict) -> None:
             f"after the config's colon, as in --config configs/cifar10.py:250,{hparams.name}."
         )
     for name, hyperparameter in hyperparameters.items():
+        shown = f"method.{name}={_shorten(hparams[name])}"
         low, high, choices = hyperparameter.low, hyperparameter.high, hyperparameter.choices
         if choices:
             if hparams[name] not in choices:
-                raise UserError(
-                    f"method.{name}={_shorten(hparams[name])} is unknown: choose {' or '.join(choices)}."
-                )
+                raise UserError(f"{shown} is unknown: choose {' or '.join(choices)}.")
             continue
         if not low <= hparams[name] <= high:
-            raise UserError(
-                f"method.{name}={_shorten(hparams[name])} is out of range: choose from {low:g} to {high:g}."
-            )
+            raise UserError(f"{shown} is out of range: choose from {low:g} to {high:g}.")
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:
