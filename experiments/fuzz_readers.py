@@ -49,16 +49,19 @@ def read_names(content: bytes, folder: pathlib.Path) -> None:
     from cls_jax.data.image_files import find_images
     from cls_jax.data.image_index import list_images
 
-    root = folder / "images"
+    root, outside = folder / "images", folder / "outside"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
+    outside.mkdir(exist_ok=True)
     for written in content.split(b"\0")[:-1]:
         parts = [part for part in os.fsdecode(written).lstrip("@").split("/") if part != ".."]
         path = root.joinpath(*parts)
         with contextlib.suppress(OSError):  # A file of a folder's name.
+            if not path.parent.resolve().is_relative_to(root):
+                continue  # Through a link made before: nothing is to be written there.
             path.parent.mkdir(parents=True, exist_ok=True)
             if written.startswith(b"@"):
-                path.symlink_to("/dev/zero" if len(written) % 2 else "/etc")
+                path.symlink_to("/dev/zero" if len(written) % 2 else outside)
             else:
                 path.touch()
     with contextlib.suppress(UserError):
