@@ -188,6 +188,7 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
     Raises:
         UserError: at the first value out of its range, naming what to choose instead.
     """
+    _check_keys(config)
     for key, (is_sensible, remedy) in _CHECKS.items():
         value = get_value(config, key)
         if not _holds(is_sensible, value):
@@ -205,6 +206,15 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
             f"{config.data.image_size} pixels has: choose a smaller shift."
         )
     _validate_method(config.method)
+
+
+def _check_keys(config: ml_collections.ConfigDict) -> None:
+    """Raises a UserError if a whole section was replaced, as by --config.data={}."""
+    wanted = flatten(create_defaults(1, "cls").to_dict())
+    wanted = {key for key in wanted if not key.startswith("method.")} | {"method.name"}
+    missing = sorted(wanted - set(flatten(config.to_dict())))
+    if missing:
+        raise UserError(f"{missing[0]} is missing: set keys one by one, as --config.{missing[0]}.")
 
 
 def _holds(is_sensible: Callable[[Any], bool], value: Any) -> bool:

@@ -28,6 +28,7 @@ from typing import Any
 from experiments.fuzz_inputs import BOMBS, create_input
 from experiments.fuzz_readers import READERS, try_to_read
 
+ROOT = pathlib.Path(__file__).parent.parent
 MAX_SECONDS, MAX_BYTES = 5.0, 10**9
 _HANG_SECONDS = 60
 _CHUNK = 2500  # Inputs a process.
@@ -156,11 +157,7 @@ def run_kind(kind: str, seed: int, count: int, failures: pathlib.Path) -> dict[s
     slowest, largest, number = 0.0, 0, 0
     while number < count:
         stop = min(number + _CHUNK, count)
-        command = [sys.executable, "-m", "experiments.fuzz", "--worker", kind]
-        command += ["--seed", str(seed), "--first", str(number), "--stop", str(stop)]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as process:
+        with start_worker(kind, seed, number, stop) as process:
             for line in process.stdout:
                 found = json.loads(line)
                 counts[found["outcome"]] += 1
@@ -173,6 +170,15 @@ def run_kind(kind: str, seed: int, count: int, failures: pathlib.Path) -> dict[s
             _save(kind, seed, number, f"the process ended with code {process.returncode}", failures)
             number += 1
     return {**counts, "seconds": slowest, "bytes": largest}
+
+
+def start_worker(kind: str, seed: int, first: int, stop: int) -> subprocess.Popen:
+    """Starts a process that reads some inputs of a kind; see `work`."""
+    command = [sys.executable, "-m", "experiments.fuzz", "--worker", kind]
+    command += ["--seed", str(seed), "--first", str(first), "--stop", str(stop)]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
 
 
 def _save(kind: str, seed: int, number: int, why: str, failures: pathlib.Path) -> None:

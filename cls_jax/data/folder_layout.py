@@ -16,6 +16,7 @@ from cls_jax.errors import UserError
 from cls_jax.reading import describe_error, read_bytes
 
 LABELS_CSV = "labels.csv"
+_LONGEST_CLASS = 255  # As of a folder.
 _MAX_CSV_BYTES = 2**28  # Some five million rows.
 UNLABELED = ""  # In place of a class.
 _UNLABELED_FOLDER, _TEST_FOLDER = "unlabeled", "test"
@@ -170,7 +171,7 @@ def _read_csv(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) ->
     if unknown:
         layout.warnings.append(
             f"{len(unknown):,} row(s) of {LABELS_CSV} name no image of the folder, such as "
-            f"{unknown[0]!r}, and are left out."
+            f"{unknown[0]!r:.200}, and are left out."
         )
     if num_repeated:
         layout.warnings.append(
@@ -195,7 +196,10 @@ def _read_rows(path: pathlib.Path) -> list[tuple[str, str]]:
         delimiter = ";" if ";" in header and "," not in header else ","  # As Excel writes it.
         file = io.StringIO(text, newline="")
         rows = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
-        return [(row["file"] or "", row["label"] or "") for row in rows]
+        pairs = [(row["file"] or "", row["label"] or "") for row in rows]
+        if any(len(label) > _LONGEST_CLASS for _, label in pairs):
+            raise ValueError(f"a label has more than {_LONGEST_CLASS} characters")
+        return pairs
     except (OSError, ValueError, csv.Error, KeyError) as error:
         raise UserError(
             f"{path} cannot be read as a table ({type(error).__name__}: {describe_error(error)}): "
