@@ -257,9 +257,9 @@ def _check_result(result: Any) -> None:
     monitors = result.get("monitors", {})
     if not isinstance(monitors, dict):
         raise ValueError("monitors is no JSON object")
-    for name, value in [*numbers.items(), *monitors.items()]:
-        if value is not None and not is_number(value):
-            raise ValueError(f"{name} is no number")
+    known = {name: value for name, value in numbers.items() if value is not None}
+    if not all(map(is_number, [*known.values(), *monitors.values()])):
+        raise ValueError("an accuracy or a monitor is no number")
 
 
 def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:

@@ -100,6 +100,7 @@ def test_damaged_budget_is_refused(tmp_path, text):
         *(
             '{"step": 1, "test_accuracy": "high"}',
             '{"step": 1, "test_accuracy": 1, "monitors": []}',
+            '{"step": 1, "test_accuracy": 1, "monitors": {"mask_ratio": null}}',
         ),
     ],
 )
