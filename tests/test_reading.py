@@ -15,6 +15,7 @@ from cls_jax.data.label_budget import read_labeled_indices
 from cls_jax.errors import UserError
 from cls_jax.metrics import read_metrics
 from cls_jax.reading import make_printable, open_regular, read_bytes, read_json
+from cls_jax.result import create_result
 from cls_jax.run_folder import read_dataset_description, read_mean_and_std, read_result
 from cls_jax.sessions import read_sessions
 
@@ -160,3 +161,10 @@ def test_section_that_was_replaced_is_refused(key):
         config[key] = {}
     with pytest.raises(UserError, match=f"{key}.* is missing"):
         validate_config(config)
+
+
+def test_accuracy_that_was_not_finite_is_left_out_of_the_result(tmp_path):
+    rows = '{"step": 1, "test/accuracy": 50.0}\n{"step": 2, "test/accuracy": null}\n'
+    (tmp_path / "metrics.jsonl").write_text(rows)
+    result = create_result(create_config("40"), tmp_path, 40, 1.0)
+    assert result["test_accuracy"] == result["test_accuracy_best"] == 50.0
