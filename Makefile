@@ -1,5 +1,6 @@
 # make demo   set up, train CLS on 40 labelled digits, print the result
 # make test   set up, lint, run the tests, two at a time: most of their time is compilation
+# make sbom   set up, list what is installed with its licences
 # Everything lives in .venv; PYTHON names the interpreter it is made from (3.11 or newer).
 
 PYTHON ?= python3
@@ -7,13 +8,17 @@ VENV := .venv
 # The CUDA wheels only where there is an NVIDIA driver to use them.
 REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,requirements-cpu.txt)
 
-.PHONY: demo test lint clean
+.PHONY: demo test sbom lint clean
 
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
 
 test: $(VENV)/installed-dev lint
 	$(VENV)/bin/python -m pytest --numprocesses 2
+
+# What is installed, with versions and licences: build/sbom.json, as CycloneDX.
+sbom: $(VENV)/installed
+	$(VENV)/bin/python -m experiments.sbom
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .

@@ -113,7 +113,7 @@ class Checkpointer:
             self._forget(step)
             self.warn(
                 f"Warning: the checkpoint of step {step} could not be written "
-                f"({describe_error(error)}): training goes on, and the newest whole one is "
+                f"({describe_failure(error)}): training goes on, and the newest whole one is "
                 f"{describe_step(self.latest_step())}."
             )
 
@@ -171,7 +171,7 @@ class Checkpointer:
         except (UserError, jax.errors.JaxRuntimeError):  # Not a matter of the files.
             raise
         except Exception as error:
-            reason = describe_error(error)
+            reason = describe_failure(error)
         if jax.process_count() > 1:
             is_whole = multihost_utils.process_allgather(np.array(restored is not None))
             if not is_whole.all():
@@ -270,7 +270,7 @@ def _digest(notes: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(notes, sort_keys=True).encode()).hexdigest()
 
 
-def describe_error(error: Exception) -> str:
+def describe_failure(error: Exception) -> str:
     """An error in a few words: the system's own where it has some, else the last line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

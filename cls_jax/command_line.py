@@ -13,6 +13,7 @@ from typing import NoReturn
 from absl import flags, logging
 
 from cls_jax.errors import StoppedError, UserError
+from cls_jax.reading import DAMAGES, make_printable
 
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
@@ -20,6 +21,9 @@ _CONVOLUTIONS_WITH_EIGEN = (
 
 # In errors of the libraries by which processes speak to each other.
 _SIGNS_OF_A_LOST_PROCESS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
+
+# What values of flags lead to, and configuration files that cannot be loaded.
+_MISTAKES = (flags.Error, *DAMAGES)
 
 _KEEP_MEMORY = ":".join(
     [
@@ -40,7 +44,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
             flags.FLAGS.config.is_locked  # noqa: B018
     except UserError as error:
         exit_with_sentence(error)
-    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+    except _MISTAKES as error:
         exit_with_sentence(_explain(error))
     if rest[1:]:
         exit_with_sentence(f"Unexpected argument {rest[1]!r}: every option begins with --.")
@@ -112,6 +116,7 @@ def _explain(error: Exception) -> str:
     if "Traceback" in text:  # Of a configuration file; its last line says what is wrong.
         text = text.splitlines()[-1]
     sentence = " ".join(text.split()).rstrip(".") or type(error).__name__
+    sentence = sentence if len(sentence) <= 400 else sentence[:400] + " …"
     return f"{sentence}: see python main.py --help and the keys in cls_jax/config.py."
 
 
@@ -151,7 +156,7 @@ def exit_with_sentence(error: Exception | str) -> NoReturn:
 
 
 def _exit(sentence: str, code: int) -> NoReturn:
-    print(sentence, file=sys.stderr, flush=True)
+    print(make_printable(sentence), file=sys.stderr, flush=True)
     sys.stdout.flush()
     if _has_joined_others():
         os._exit(code)  # An orderly end would wait for processes that may never answer.

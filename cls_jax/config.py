@@ -6,7 +6,7 @@ the released PyTorch code of the CLS paper, "paper" the paper, "FixMatch" google
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
@@ -14,6 +14,7 @@ import ml_collections
 from cls_jax.data.randaugment import OPS
 from cls_jax.errors import UserError
 from cls_jax.methods import METHODS, get_method
+from cls_jax.reading import DAMAGES, describe_error, is_number, read_json
 
 # Where a run is made and kept, which changes no result: the only keys that may differ when a run
 # goes on.
@@ -122,7 +123,7 @@ def parse_argument(argument: str, default_method: str) -> tuple[int, str]:
     budget, _, method = argument.partition(",")
     if not budget.isdecimal() or "," in method:
         raise UserError(
-            f"Cannot read {argument!r} after the config's colon: write the number of labels, "
+            f"Cannot read {argument!r:.200} after the config's colon: write the number of labels, "
             "optionally followed by a method, as in 250 or 250,fixmatch."
         )
     return int(budget), method or default_method
@@ -131,25 +132,30 @@ def parse_argument(argument: str, default_method: str) -> tuple[int, str]:
 # Key → (is the value sensible?, what to choose). Checked in this order.
 _CHECKS: dict[str, tuple[Any, str]] = {
     "seed": (lambda v: 0 <= v < 2**31, "a whole number from 0 to 2147483647"),
-    "num_labels": (lambda v: v >= 0, "a positive number of labels"),
-    "num_steps": (lambda v: v >= 1, "a positive number of steps"),
-    "batch_size": (lambda v: v >= 1, "a positive number of images"),
-    "mu": (lambda v: v >= 1, "a positive number of unlabelled images for each labelled one"),
+    "num_labels": (lambda v: 0 <= v < 2**31, "a positive number of labels"),
+    "num_steps": (lambda v: 1 <= v < 2**31, "a positive number of steps"),
+    "batch_size": (lambda v: 1 <= v <= 2**20, "from 1 to 1048576 images"),
+    "mu": (
+        lambda v: 1 <= v <= 2**20,
+        "a positive number of unlabelled images for each labelled one",
+    ),
     "ema_decay": (lambda v: 0 <= v < 1, "a decay from 0 (no averaging) to below 1"),
     "log_every": (lambda v: v >= 1, "a positive number of steps"),
     "eval_every": (lambda v: v >= 1, "a positive number of steps"),
     "checkpoint_every": (lambda v: v >= 1, "a positive number of steps"),
     "keep_checkpoints": (lambda v: v >= 1, "at least 1 checkpoint"),
-    "eval_batch_size": (lambda v: v >= 1, "a positive number of images"),
+    "eval_batch_size": (lambda v: 1 <= v <= 2**16, "from 1 to 65536 images"),
+    "data.data_dir": (lambda v: "\0" not in v, "a path"),
     "data.pipeline": (lambda v: v in ("tfdata", "device"), "tfdata or device"),
     "data.image_size": (lambda v: 8 <= v <= 1024, "from 8 to 1024 pixels"),
     "data.unlabeled": (lambda v: v in ("all", "rest"), "all or rest"),
-    "data.std": (lambda v: all(s > 0 for s in v), "positive numbers"),
+    "data.mean": (lambda v: all(map(is_number, v)), "numbers"),
+    "data.std": (lambda v: all(is_number(s) and s > 0 for s in v), "positive numbers"),
     "data.shift": (lambda v: v >= 0, "0 or more pixels"),
     "data.randaugment_ops": (lambda v: 0 <= v <= 14, "from 0 to 14 operations"),
     "data.randaugment_levels": (lambda v: 2 <= v <= 10, "from 2 to 10 levels"),
     "data.randaugment_pool": (
-        lambda v: len(v) > 0 and all(name in OPS for name in v),
+        lambda v: 0 < len(v) <= len(OPS) and all(name in OPS for name in v),
         f"some of {', '.join(OPS)}",
     ),
     "data.cutout": (lambda v: v >= 0, "0 (none) or more pixels"),
@@ -158,19 +164,22 @@ _CHECKS: dict[str, tuple[Any, str]] = {
         lambda v: v in ("auto", "cifar", "small", "imagenet"),
         "auto, cifar, small or imagenet",
     ),
-    "model.depth": (lambda v: v >= 10 and (v - 4) % 6 == 0, "6n + 4: 10, 16, 22, 28, …"),
+    "model.depth": (lambda v: 10 <= v <= 1000 and (v - 4) % 6 == 0, "6n + 4: 10, 16, 22, 28, …"),
     "model.width": (lambda v: 1 <= v <= 64, "from 1 to 64"),
     "model.dtype": (lambda v: v in ("float32", "bfloat16"), "float32 or bfloat16"),
     "model.lowering": (lambda v: v in ("unrolled", "vmap"), "unrolled or vmap"),
     "model.bn_momentum": (lambda v: 0 <= v < 1, "a decay from 0 to below 1"),
-    "model.bn_epsilon": (lambda v: v > 0, "a small positive number"),
+    "model.bn_epsilon": (lambda v: 0 < v <= 1, "a small positive number"),
     "model.leaky_slope": (lambda v: 0 <= v <= 1, "from 0 to 1"),
     "optimizer.learning_rate": (lambda v: 0 < v <= 100, "a positive number"),
     "optimizer.momentum": (lambda v: 0 <= v < 1, "from 0 to below 1"),
     "optimizer.weight_decay": (lambda v: 0 <= v < 1, "from 0 to below 1"),
     "optimizer.cosine_cycles": (lambda v: 0 <= v <= 0.5, "from 0 (constant) to ½ (down to 0)"),
-    "mesh.network": (lambda v: v >= 0, "a number of devices, or 0 to choose it automatically"),
-    "mesh.data": (lambda v: v >= 0, "a number of devices, or 0 to choose it automatically"),
+    "mesh.network": (
+        lambda v: 0 <= v < 2**31,
+        "a number of devices, or 0 to choose it automatically",
+    ),
+    "mesh.data": (lambda v: 0 <= v < 2**31, "a number of devices, or 0 to choose it automatically"),
 }
 
 
@@ -180,16 +189,17 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
     Raises:
         UserError: at the first value out of its range, naming what to choose instead.
     """
+    _check_keys(config)
     for key, (is_sensible, remedy) in _CHECKS.items():
         value = get_value(config, key)
-        if not is_sensible(value):
-            raise UserError(f"{key}={show_value(value)} is out of range: choose {remedy}.")
+        if not _holds(is_sensible, value):
+            raise UserError(f"{key}={_shorten(value)} is out of range: choose {remedy}.")
     if config.num_labels == 0 and config.data.name != "folder":
         raise UserError("num_labels=0 is out of range: choose a positive number of labels.")
-    if bool(config.data.mean) != bool(config.data.std):
+    if len(config.data.mean) != len(config.data.std):
         raise UserError(
-            "Only one of data.mean and data.std is given: give both, or neither to have them "
-            "computed from the training images."
+            "data.mean and data.std are not of the same channels: give both, or neither to have "
+            "them computed from the training images."
         )
     if config.data.shift >= config.data.image_size:
         raise UserError(
@@ -197,6 +207,27 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
             f"{config.data.image_size} pixels has: choose a smaller shift."
         )
     _validate_method(config.method)
+
+
+def _check_keys(config: ml_collections.ConfigDict) -> None:
+    """Raises a UserError if a whole section was replaced, as by --config.data={}."""
+    wanted = flatten(create_defaults(1, "cls").to_dict())
+    wanted = {key for key in wanted if not key.startswith("method.")} | {"method.name"}
+    missing = sorted(wanted - set(flatten(config.to_dict())))
+    if missing:
+        raise UserError(f"{missing[0]} is missing: set keys one by one, as --config.{missing[0]}.")
+
+
+def _holds(is_sensible: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return is_sensible(value)
+    except TypeError:  # The items of a tuple may be of any type.
+        return False
+
+
+def _shorten(value: Any) -> str:
+    text = show_value(value)
+    return text if len(text) <= 100 else text[:100] + "…"
 
 
 def _validate_method(hparams: ml_collections.ConfigDict) -> None:
@@ -207,17 +238,14 @@ def _validate_method(hparams: ml_collections.ConfigDict) -> None:
             f"after the config's colon, as in --config configs/cifar10.py:250,{hparams.name}."
         )
     for name, hyperparameter in hyperparameters.items():
+        shown = f"method.{name}={_shorten(hparams[name])}"
         low, high, choices = hyperparameter.low, hyperparameter.high, hyperparameter.choices
         if choices:
             if hparams[name] not in choices:
-                raise UserError(
-                    f"method.{name}={hparams[name]} is unknown: choose {' or '.join(choices)}."
-                )
+                raise UserError(f"{shown} is unknown: choose {' or '.join(choices)}.")
             continue
         if not low <= hparams[name] <= high:
-            raise UserError(
-                f"method.{name}={hparams[name]} is out of range: choose from {low:g} to {high:g}."
-            )
+            raise UserError(f"{shown} is out of range: choose from {low:g} to {high:g}.")
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:
@@ -232,7 +260,7 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
         UserError: if there is none or it is not one of ours.
     """
     try:
-        stored = json.loads(path.read_text())
+        stored = read_json(path)
         config = create_defaults(int(stored["num_labels"]), stored["method"]["name"])
         # Onto the defaults, so that types are checked and a foreign key is noticed.
         config.update(_listless(stored))
@@ -242,10 +270,10 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
             f"{path.parent} is not the folder of a run, it has no {path.name}: give --workdir the "
             "folder that training printed."
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGES as error:
         raise UserError(
-            f"{path} is not the configuration of a run of this version ({error}): "
-            "give --workdir another folder."
+            f"{path} is not the configuration of a run of this version "
+            f"({describe_error(error)}): give --workdir another folder."
         ) from error
     return config
 

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from cls_jax.reading import is_number, open_regular, parse_json
+
 METRICS = "metrics.jsonl"
+_LONGEST_LINE = 2**20
 Scalars = Mapping[str, float]
 
 
@@ -121,17 +124,35 @@ class SilentWriter:
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """The rows of a run's `metrics.jsonl`; a last line cut short by a crash is left out."""
+    """The rows of a run's `metrics.jsonl`: a step, and numbers or None by name.
+
+    A last line cut short by a crash is left out, and so is whatever comes after a line that is not
+    one of ours.
+    """
     path = workdir / METRICS
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
+    with open_regular(path) as file:
+        while line := file.readline(_LONGEST_LINE):
+            try:
+                row = parse_json(line.decode("utf-8"))
+            except ValueError:
+                break
+            if not _is_row(row):
+                break
+            rows.append(row)
     return rows
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, dict) or not 0 <= _to_step(row.get("step")) < 2**53:
+        return False
+    return all(value is None or is_number(value) for value in row.values())
+
+
+def _to_step(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
 def _to_line(row: Mapping[str, Any]) -> str:

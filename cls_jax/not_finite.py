@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cls_jax.batch import RawBatch
-from cls_jax.checkpoint import Checkpointer, describe_error, describe_step
+from cls_jax.checkpoint import Checkpointer, describe_failure, describe_step
 from cls_jax.errors import UserError
 from cls_jax.processes import is_first
 
@@ -80,8 +80,8 @@ def explain_not_finite(
         raise explain(error, checkpointer.latest_step(), dump) from error
     except FloatingPointError as error:
         raise UserError(
-            f"An operation made a number that is none: {describe_error(error)}; see above for its "
-            "line."
+            f"An operation made a number that is none: {describe_failure(error)}; see above "
+            "for its line."
         ) from error
 
 

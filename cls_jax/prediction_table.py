@@ -1,13 +1,13 @@
 """Tables of predictions, written row by row as CSV or Parquet."""
 
 import contextlib
-import csv
 import importlib
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from cls_jax.csv_rows import write_rows
 from cls_jax.errors import UserError
 
 Row = Mapping[str, Any]
@@ -43,13 +43,13 @@ class CsvTable:
     def __init__(self, path: pathlib.Path, columns: Mapping[str, type]):
         """Opens the file and writes the header."""
         self._file = path.open("w", newline="", encoding="utf-8")
-        self._writer = csv.DictWriter(self._file, list(columns), lineterminator="\n")
-        self._writer.writeheader()
+        self._columns = tuple(columns)
+        write_rows(self._file, [self._columns])
 
     def write(self, rows: Iterable[Row]) -> None:
         """See `Table`; numbers have six decimals."""
-        self._writer.writerows(
-            {name: _to_text(value) for name, value in row.items()} for row in rows
+        write_rows(
+            self._file, ([_to_text(row.get(name)) for name in self._columns] for row in rows)
         )
 
     def close(self) -> None:

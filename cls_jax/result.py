@@ -27,7 +27,7 @@ def create_result(
         train_seconds: how long the steps took.
     """
     rows = read_metrics(workdir)
-    evaluations = [row for row in rows if "test/accuracy" in row]
+    evaluations = [row for row in rows if row.get("test/accuracy") is not None]
     last = evaluations[-1] if evaluations else {}
     history = [row["test/accuracy"] for row in evaluations]
     return {

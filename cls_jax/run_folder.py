@@ -1,7 +1,6 @@
 """The files of a run's folder other than checkpoints and metrics."""
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -14,6 +13,7 @@ import numpy as np
 
 from cls_jax.batch import DataShape
 from cls_jax.config import describe_differences, read_config, to_json
+from cls_jax.csv_rows import write_rows
 from cls_jax.data.datasets import Dataset
 from cls_jax.data.label_budget import (
     check_labeled_indices,
@@ -24,6 +24,7 @@ from cls_jax.data.label_budget import (
 )
 from cls_jax.errors import UserError
 from cls_jax.processes import wait_for_all
+from cls_jax.reading import describe_error, is_number, make_printable, read_json
 from cls_jax.run_lock import LOCK
 
 CONFIG = "config.json"
@@ -39,6 +40,7 @@ def get_default_workdir(config) -> pathlib.Path:
     if dataset == "folder":
         dataset = pathlib.Path(config.data.data_dir).expanduser().resolve().name or dataset
     num_labels = config.num_labels or "all"
+    dataset = make_printable(dataset)  # The folder's name is printed again and again.
     return pathlib.Path("runs") / f"{dataset}-{num_labels}-{config.method.name}-seed{config.seed}"
 
 
@@ -120,7 +122,9 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
     path = workdir / DATASET
     if not dataset.fingerprint or not path.exists():
         return
-    if json.loads(path.read_text()).get("fingerprint") != dataset.fingerprint:
+    with _open_description(workdir) as stored:
+        is_same = stored.get("fingerprint") == dataset.fingerprint
+    if not is_same:
         raise UserError(
             f"The training images of {dataset.name} are not those with which the run in {workdir} "
             "began: give --workdir a new folder, or bring the images back as they were."
@@ -136,9 +140,7 @@ def use_mean_and_std(config, mean: Sequence[float], std: Sequence[float]):
 
 def _to_csv(skipped_files: Sequence[tuple[str, str]]) -> str:
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("file", "reason"))
-    rows.writerows(skipped_files)
+    write_rows(text, [("file", "reason"), *skipped_files])
     return text.getvalue()
 
 
@@ -149,9 +151,14 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
         UserError: if the folder does not say.
     """
     with _open_description(workdir) as stored:
-        names = tuple(map(str, stored["class_names"]))
-        height, width, channels = map(int, stored["image_shape"])
-        return names, DataShape((height, width, channels), len(names), int(stored["num_images"]))
+        names = stored["class_names"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("class_names is no list of names")
+        # Networks and arrays of these sizes are made before anything else is looked at.
+        height, width, channels = (_to_size(side, 1024) for side in stored["image_shape"])
+        shape = (height, width, channels)
+        num_classes, num_images = _to_size(len(names), 10**6), _to_size(stored["num_images"], 2**31)
+        return tuple(names), DataShape(shape, num_classes, num_images)
 
 
 def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -161,19 +168,31 @@ def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[f
         UserError: if the folder does not say.
     """
     with _open_description(workdir) as stored:
-        return tuple(map(float, stored["mean"])), tuple(map(float, stored["std"]))
+        mean, std = tuple(stored["mean"]), tuple(stored["std"])
+        if not all(map(is_number, mean + std)) or len(mean) != len(std) or min(std) <= 0:
+            raise ValueError("mean and std are not a number and a positive one for each channel")
+        return tuple(map(float, mean)), tuple(map(float, std))
 
 
 @contextlib.contextmanager
 def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
     path = workdir / DATASET
     try:
-        yield json.loads(path.read_text())
+        stored = read_json(path)
+        if not isinstance(stored, dict):
+            raise ValueError("it is no JSON object")
+        yield stored
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} does not describe the run's dataset ({error!r}): give --workdir the folder of "
-            "a run of this version."
+            f"{path} does not describe the run's dataset ({describe_error(error)}): give --workdir "
+            "the folder of a run of this version."
         ) from error
+
+
+def _to_size(value: Any, largest: int) -> int:
+    if type(value) is not int or not 1 <= value <= largest:
+        raise ValueError("a size is no whole number, or out of range")
+    return value
 
 
 def wait_for_folder(workdir: pathlib.Path) -> None:
@@ -210,9 +229,39 @@ def load_labeled_indices(workdir: pathlib.Path, config, dataset: Dataset) -> np.
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """The result of a finished run, or None."""
+    """The result of a finished run, or None.
+
+    Raises:
+        UserError: if the file is damaged.
+    """
     path = workdir / RESULT
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        result = read_json(path)
+        _check_result(result)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is not the result of a run ({describe_error(error)}): delete it, and the "
+            "command that trained the run writes it anew."
+        ) from error
+    return result
+
+
+def _check_result(result: Any) -> None:
+    """Raises a ValueError unless all that is read of a result again is of its type."""
+    if not isinstance(result, dict) or type(result.get("step")) is not int:
+        raise ValueError("it has no step")
+    if "test_accuracy" not in result:
+        raise ValueError("it has no test_accuracy")
+    numbers = {name: value for name, value in result.items() if name.startswith("test_accuracy")}
+    numbers.pop("test_accuracy_best_note", None)
+    monitors = result.get("monitors", {})
+    if not isinstance(monitors, dict):
+        raise ValueError("monitors is no JSON object")
+    known = {name: value for name, value in numbers.items() if value is not None}
+    if not all(map(is_number, [*known.values(), *monitors.values()])):
+        raise ValueError("an accuracy or a monitor is no number")
 
 
 def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from cls_jax.reading import MAX_JSON_BYTES, parse_json, read_bytes
 from cls_jax.run_folder import write_atomically
 
 SESSIONS = "sessions.jsonl"
@@ -32,15 +33,14 @@ def record_session(workdir: pathlib.Path, first_step: int) -> None:
 
 def read_sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """The sessions of a run, oldest first; lines that are not one of ours are left out."""
-    path = workdir / SESSIONS
     try:
-        lines = path.read_text().splitlines()
+        lines = read_bytes(workdir / SESSIONS, MAX_JSON_BYTES).decode("utf-8").splitlines()
     except (OSError, ValueError):
         return []
     sessions = []
     for line in lines:
         try:
-            session = json.loads(line)
+            session = parse_json(line)
         except ValueError:
             continue
         if isinstance(session, dict):

@@ -81,7 +81,7 @@ def load_dataset(config) -> Dataset:
     """
     name = config.data.name
     if name not in LOADERS:
-        raise UserError(f"Unknown dataset {name!r}: choose one of {', '.join(LOADERS)}.")
+        raise UserError(f"Unknown dataset {name!r:.100}: choose one of {', '.join(LOADERS)}.")
     dataset = LOADERS[name](config.data)
     mean, std = tuple(config.data.mean), tuple(config.data.std)
     if not mean:

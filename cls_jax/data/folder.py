@@ -14,6 +14,7 @@ from cls_jax.data.image_cache import DecodedSet, load_decoded
 from cls_jax.data.image_index import compute_fingerprint, list_images
 from cls_jax.errors import UserError
 from cls_jax.processes import is_first
+from cls_jax.reading import make_printable
 
 NO_CLASS = -1
 
@@ -54,7 +55,7 @@ def load_folder(data_config) -> Dataset:
         warnings.append("No test image could be read, so there will be no test accuracy.")
     size = data_config.image_size
     return Dataset(
-        name=root.resolve().name,
+        name=make_printable(root.resolve().name),
         class_names=layout.class_names,
         train_images=decoded.images.select(train),
         train_labels=labels[train],

@@ -4,6 +4,7 @@ Decided by names alone; no image is opened here.
 """
 
 import csv
+import io
 import pathlib
 import unicodedata
 from collections import Counter
@@ -12,8 +13,11 @@ from typing import NamedTuple
 
 from cls_jax.data.image_index import ImageFile, Listing, SkippedFile
 from cls_jax.errors import UserError
+from cls_jax.reading import describe_error, read_bytes
 
 LABELS_CSV = "labels.csv"
+_LONGEST_CLASS = 255  # As of a folder.
+_MAX_CSV_BYTES = 2**28  # Some five million rows.
 UNLABELED = ""  # In place of a class.
 _UNLABELED_FOLDER, _TEST_FOLDER = "unlabeled", "test"
 _REMEDY = (
@@ -49,6 +53,8 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
     """
     layout = Layout((), [], [], list(listing.skipped), [])
     has_csv = (root / LABELS_CSV).is_file()
+    if has_csv and not _is_within(root / LABELS_CSV, root):
+        raise UserError(f"{root / LABELS_CSV} leads out of the folder: put the file itself there.")
     if has_csv:
         layout.skipped[:] = [row for row in layout.skipped if row[0] != LABELS_CSV]
     others = _take_common_folders(listing.files, layout)
@@ -165,7 +171,7 @@ def _read_csv(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) ->
     if unknown:
         layout.warnings.append(
             f"{len(unknown):,} row(s) of {LABELS_CSV} name no image of the folder, such as "
-            f"{unknown[0]!r}, and are left out."
+            f"{unknown[0]!r:.200}, and are left out."
         )
     if num_repeated:
         layout.warnings.append(
@@ -179,18 +185,25 @@ def _read_csv(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) ->
     return {name: min(given) for name, given in labels.items() if len(given) == 1}
 
 
+def _is_within(path: pathlib.Path, root: pathlib.Path) -> bool:
+    return path.resolve().is_relative_to(root.resolve())
+
+
 def _read_rows(path: pathlib.Path) -> list[tuple[str, str]]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = file.readline()
-            delimiter = ";" if ";" in header and "," not in header else ","  # As Excel writes it.
-            file.seek(0)
-            rows = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
-            return [(row["file"] or "", row["label"] or "") for row in rows]
-    except (OSError, UnicodeDecodeError, csv.Error, KeyError) as error:
+        text = read_bytes(path, _MAX_CSV_BYTES).decode("utf-8-sig")
+        header = text[: text.find("\n") + 1]
+        delimiter = ";" if ";" in header and "," not in header else ","  # As Excel writes it.
+        file = io.StringIO(text, newline="")
+        rows = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
+        pairs = [(row["file"] or "", row["label"] or "") for row in rows]
+        if any(len(label) > _LONGEST_CLASS for _, label in pairs):
+            raise ValueError(f"a label has more than {_LONGEST_CLASS} characters")
+        return pairs
+    except (OSError, ValueError, csv.Error, KeyError) as error:
         raise UserError(
-            f"{path} cannot be read as a table ({error!r}): make it a CSV file in UTF-8 whose "
-            "first line is file,label."
+            f"{path} cannot be read as a table ({type(error).__name__}: {describe_error(error)}): "
+            "make it a CSV file in UTF-8 whose first line is file,label."
         ) from error
 
 

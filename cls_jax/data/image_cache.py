@@ -24,6 +24,7 @@ from tqdm import tqdm
 from cls_jax.data.image_index import ImageFile, compute_fingerprint
 from cls_jax.data.images import ImageError, decode_image, open_file
 from cls_jax.errors import UserError
+from cls_jax.reading import DAMAGES, read_json
 
 # To be raised when images are decoded otherwise.
 _VERSION = 1
@@ -42,7 +43,7 @@ class DecodedImages:
 
     def __init__(self, path: pathlib.Path):
         """Opens a file of uint8 [n, H, W, C]."""
-        header = np.load(path, mmap_mode="r")
+        header = np.lib.format.open_memmap(path, mode="r")
         self._shape, self._offset = header.shape[1:], header.offset
         self._rows = np.arange(len(header))
         self._file = os.open(path, os.O_RDONLY)
@@ -133,14 +134,21 @@ def load_decoded(
 def _open(folder: pathlib.Path, shape: tuple[int, ...]) -> DecodedSet | None:
     """The cache in a folder, or None if there is none or it is damaged."""
     try:
-        if np.load(folder / _IMAGES, mmap_mode="r").shape != shape:
+        # Maps first: whatever size a damaged file claims, nothing is allocated for it.
+        images = np.lib.format.open_memmap(folder / _IMAGES, mode="r")
+        digests = np.lib.format.open_memmap(folder / _DIGESTS, mode="r")
+        is_ours = images.dtype == digests.dtype == np.uint8 and images.flags.c_contiguous
+        if not is_ours or images.shape != shape or digests.shape != (shape[0], _DIGEST_BYTES):
             return None
-        failures = json.loads((folder / _FAILURES).read_text())
-        digests = np.load(folder / _DIGESTS)
-        return DecodedSet(
-            DecodedImages(folder / _IMAGES), digests, {int(i): why for i, why in failures.items()}
-        )
-    except (FileNotFoundError, EOFError, ValueError):
+        failures = {int(i): str(why) for i, why in read_json(folder / _FAILURES).items()}
+        if not all(0 <= i < shape[0] for i in failures):
+            return None
+        return DecodedSet(DecodedImages(folder / _IMAGES), np.array(digests), failures)
+    except FileNotFoundError:
+        return None
+    except OSError:  # Such as a disk that fails, which decoding again would not mend.
+        raise
+    except DAMAGES:
         return None
 
 

@@ -4,10 +4,13 @@ import contextlib
 import os
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+
+from cls_jax.reading import describe_error, open_regular
 
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"),
@@ -18,6 +21,11 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF")
 
 # By the header alone, before anything is decoded: a few bytes can ask for gigabytes.
 MAX_PIXELS = 100_000_000
+_MAX_FILE_BYTES = 2**29  # Some decoders read the whole file first.
+# Pillow's reader of WebP holds four copies of the pixels, 17 bytes each.
+_MAX_WEBP_PIXELS = 50_000_000
+# A progressive JPEG may go over its pixels any number of times, for 140 bytes a time.
+_MAX_SCANNED_PIXELS = 32 * MAX_PIXELS
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # Pillow's own limit.
 # Notes on odd metadata would break the progress bar; what cannot be decoded, Pillow raises.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
@@ -25,6 +33,7 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 # One image above this at a time, so that threads together stay within bounded memory.
 _LARGE_PIXELS = 16e6
 _LARGE_IMAGES = threading.Lock()
+_STRIP_PIXELS = 2**20
 
 # Images are first reduced, cheaply, to no less than this many times the wanted size. With 3, says
 # Pillow, the result is all but that of fair resampling.
@@ -70,10 +79,12 @@ def open_file(path: str | os.PathLike):
         ImageError: if the system refuses.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115
-    except OSError as error:
-        raise ImageError(str(error.strerror)) from error
+        file = open_regular(path)
+    except (OSError, ValueError) as error:  # A name with a zero byte is a ValueError.
+        raise ImageError(str(getattr(error, "strerror", error))) from error
     with file:
+        if os.fstat(file.fileno()).st_size > _MAX_FILE_BYTES:
+            raise ImageError(f"more than {_MAX_FILE_BYTES:,} bytes")
         yield file
 
 
@@ -88,17 +99,33 @@ def decode_image(file: BinaryIO, image_shape: tuple[int, int, int]) -> np.ndarra
         uint8 [H, W, C].
 
     Raises:
-        ImageError: if it is no image, damaged, or of more than `MAX_PIXELS`.
+        ImageError: if it is no image, damaged, or so large that it would fill memory.
     """
     size, _, channels = image_shape
+    with _decoding(file) as image, _LARGE_IMAGES if _is_large(image) else contextlib.nullcontext():
+        square = _to_square(image, size).convert(_MODES[channels])
+        return np.asarray(square).reshape(image_shape)
+
+
+def decode_pixels(file: BinaryIO, max_side: int) -> np.ndarray:
+    """Decodes an image as it is, uint8 [H, W, 3].
+
+    Raises:
+        ImageError: as of `decode_image`, and if a side has more than `max_side` pixels.
+    """
+    with _decoding(file) as image:
+        if max(image.size) > max_side:
+            raise ImageError(f"more than {max_side:,} pixels wide or high")
+        return np.asarray(image.convert("RGB"))
+
+
+@contextlib.contextmanager
+def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
+    """Opens an image that may be decoded; whatever it leads to is an ImageError."""
     try:
         with Image.open(file, formats=_FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ImageError(f"more than {MAX_PIXELS:,} pixels")
-            is_large = image.width * image.height > _LARGE_PIXELS
-            with _LARGE_IMAGES if is_large else contextlib.nullcontext():
-                square = _to_square(image, size).convert(_MODES[channels])
-        return np.asarray(square).reshape(image_shape)
+            _check_size(image, file)
+            yield image
     except ImageError:
         raise
     except Image.DecompressionBombError as error:
@@ -106,7 +133,34 @@ def decode_image(file: BinaryIO, image_shape: tuple[int, int, int]) -> np.ndarra
     except UnidentifiedImageError as error:
         raise ImageError("not an image of a known format") from error
     except Exception as error:  # Decoders raise whatever a damaged file leads them to.
-        raise ImageError(f"damaged: {error or type(error).__name__}") from error
+        raise ImageError(f"damaged: {describe_error(error)}") from error
+
+
+def _check_size(image: Image.Image, file: BinaryIO) -> None:
+    """Raises an ImageError if decoding would take too long or too much memory."""
+    num_pixels = image.width * image.height
+    largest = _MAX_WEBP_PIXELS if image.format == "WEBP" else MAX_PIXELS
+    if num_pixels > largest:
+        raise ImageError(f"more than {largest:,} pixels")
+    if image.format in ("JPEG", "MPO"):
+        num_scans = _count_scans(file)
+        if num_scans * num_pixels > _MAX_SCANNED_PIXELS:
+            raise ImageError(f"{num_scans:,} scans")
+
+
+def _count_scans(file: BinaryIO) -> int:
+    """How often a JPEG begins to go over its pixels; leaves the file where it was."""
+    position, count, last = file.tell(), 0, b""
+    file.seek(0)
+    while block := file.read(2**20):
+        count += (last + block).count(b"\xff\xda")  # Among a scan's own bytes 00 follows ff.
+        last = block[-1:]
+    file.seek(position)
+    return count
+
+
+def _is_large(image: Image.Image) -> bool:
+    return image.width * image.height > _LARGE_PIXELS
 
 
 def _to_square(image: Image.Image, size: int) -> Image.Image:
@@ -114,7 +168,7 @@ def _to_square(image: Image.Image, size: int) -> Image.Image:
     shrink = _REDUCING_GAP * size / min(image.size)
     if image.format in ("JPEG", "MPO") and shrink < 1:  # Decodes 1/2, 1/4 or 1/8 of the pixels.
         image.draft(None, tuple(int(side * shrink) for side in image.size))
-    image = _to_plain_mode(image)
+    image = _reduce_large(image, size) if _is_large(image) else _to_plain_mode(image)
     short = min(image.size)
     left, top = ((side - short) / 2 for side in image.size)
     square = image.resize(
@@ -129,6 +183,22 @@ def _to_square(image: Image.Image, size: int) -> Image.Image:
         white = Image.new("RGBA", square.size, "white")
         square = Image.alpha_composite(white, square)
     return square
+
+
+def _reduce_large(image: Image.Image, size: int) -> Image.Image:
+    """The centre square, converted and reduced strip by strip: never converted as a whole."""
+    short = min(image.size)
+    left, top = ((side - short) // 2 for side in image.size)
+    factor = max(int(short / size / _REDUCING_GAP), 1)
+    rows = max(_STRIP_PIXELS // (short * factor), 1) * factor
+    strips = []
+    for start in range(0, short, rows):
+        box = (left, top + start, left + short, top + min(start + rows, short))
+        strips.append(_to_plain_mode(image.crop(box)).reduce(factor))
+    reduced = Image.new(strips[0].mode, (strips[0].width, sum(strip.height for strip in strips)))
+    for i, strip in enumerate(strips):
+        reduced.paste(strip, (0, i * (rows // factor)))
+    return reduced
 
 
 def _to_plain_mode(image: Image.Image) -> Image.Image:

@@ -3,10 +3,12 @@
 import json
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from cls_jax.errors import UserError
+from cls_jax.reading import describe_error, read_json
 
 
 def choose_labeled_indices(
@@ -90,13 +92,22 @@ def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.n
         UserError: if the file is damaged or of other classes.
     """
     try:
-        by_class = json.loads(path.read_text())
-        return np.concatenate([np.asarray(by_class[name], np.int32) for name in class_names])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        by_class = read_json(path)
+        indices = np.concatenate([_to_indices(by_class[name]) for name in class_names])
+        if not len(indices):
+            raise ValueError("there is none")
+        return indices
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise UserError(
-            f"{path} does not list labelled images of this dataset's classes ({error!r}): "
-            "give --workdir another folder."
+            f"{path} does not list labelled images of this dataset's classes "
+            f"({describe_error(error)}): give --workdir another folder."
         ) from error
+
+
+def _to_indices(values: Any) -> np.ndarray:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise ValueError("a class is no list of whole numbers")
+    return np.asarray(values, np.int32)
 
 
 def check_labeled_indices(
@@ -112,8 +123,9 @@ def check_labeled_indices(
             f"{path} lists {len(indices)} labelled images and not {num_labels}: set "
             f"--config.num_labels={len(indices)}."
         )
-    if len(np.unique(indices)) != len(indices) or indices.min() < 0 or indices.max() >= num_images:
+    is_known = (indices >= 0) & (indices < num_images)
+    if len(np.unique(indices)) != len(indices) or not is_known.all():
         raise UserError(
-            f"{path} lists an image twice or one that is not among the {num_images:,} training "
-            "images: correct it or delete it."
+            f"{path} lists an image twice or one that is not among the {num_images:,} "
+            "training images: correct it or delete it."
         )

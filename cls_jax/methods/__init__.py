@@ -32,7 +32,7 @@ def get_method(name: str) -> Method:
         UserError: if there is none.
     """
     if name not in METHODS:
-        raise UserError(f"Unknown method {name!r}: choose one of {', '.join(METHODS)}.")
+        raise UserError(f"Unknown method {name!r:.100}: choose one of {', '.join(METHODS)}.")
     return METHODS[name]
 
 

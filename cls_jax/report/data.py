@@ -104,7 +104,7 @@ def collect_run(workdir: pathlib.Path) -> RunData:
             return None
 
     rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir))) or []
-    result = attempt("The result cannot be read", lambda: _check_result(read_result(workdir)))
+    result = attempt("The result cannot be read", lambda: read_result(workdir))
     description = attempt("The classes are unknown", lambda: read_dataset_description(workdir))
     class_names = description[0] if description else ()
     dataset = labeled = predictions = None
@@ -173,12 +173,6 @@ def _load_same_dataset(config, class_names: tuple[str, ...], shape) -> Dataset:
     if (dataset.class_names, dataset.shape) != (class_names, shape):
         raise ValueError("the dataset is no longer the one that the run was trained on")
     return dataset
-
-
-def _check_result(result: Any) -> dict[str, Any] | None:
-    if result is not None and not isinstance(result, dict):
-        raise ValueError("it is not a JSON object")
-    return result
 
 
 def _to_number(value: Any) -> float | None:

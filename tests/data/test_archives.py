@@ -2,11 +2,13 @@
 
 import io
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.data import archives
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from tests.conftest import load_config
@@ -86,3 +88,85 @@ def test_missing_or_damaged_file_is_refused(tmp_path, name, content):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match="cannot be read as a dataset"):
         load(tmp_path / name)
+
+
+def write_archive(path, members):
+    with tarfile.open(path, "w:xz" if path.name.endswith("xz") else "w") as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def encode(size, mode="RGB"):
+    content = io.BytesIO()
+    Image.new(mode, size).save(content, "png")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ([("train/a/1.png", encode((2000, 9)))], "more than 1,024 pixels"),
+        ([("train/a/1.png", bytes(2**25 + 1))], "has 33,554,433 bytes"),
+        ([("train/a/1.png", encode((8, 8))), ("train/b/1.png", encode((9, 9)))], "several sizes"),
+        ([("other", bytes(2**29)), ("train/a/1.png", encode((8, 8)))], "far more than images do"),
+    ],
+)
+def test_archive_that_unpacks_to_too_much_is_refused(tmp_path, members, reason):
+    write_archive(tmp_path / "set.tar.xz", members)
+    with pytest.raises(UserError, match=reason):
+        load(tmp_path / "set.tar.xz")
+
+
+def test_archive_is_never_unpacked_to_disk_and_its_links_are_left_out(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    with tarfile.open(inside / "set.tar", "w") as archive:
+        for name in ("../../train/a/1.png", "/train/b/1.png", "test/a/1.png"):
+            member, content = tarfile.TarInfo(name), encode((32, 32))
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        link = tarfile.TarInfo("train/a/2.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hosts"
+        archive.addfile(link)
+    assert load(inside / "set.tar").train_labels.tolist() == [0, 1]
+    assert [path.name for path in tmp_path.rglob("*")] == ["inside", "set.tar"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train_labels": np.full(30, 2_000_000_000)},
+        {"train_labels": np.full(30, -1)},
+        {"train_labels": np.zeros(30)},
+        {"class_names": np.array(["one"])},
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(tmp_path, change):
+    np.savez(tmp_path / "set.npz", **create_arrays() | change)
+    with pytest.raises(UserError, match="cannot be read as a dataset"):
+        load(tmp_path / "set.npz")
+
+
+def test_array_that_claims_more_than_there_is_is_refused(tmp_path):
+    np.savez(tmp_path / "good.npz", **create_arrays())
+    content = io.BytesIO()
+    header = {"descr": "|u1", "fortran_order": False, "shape": (10**6, 1024, 1024, 3)}
+    np.lib.format.write_array_header_1_0(content, header)
+    with (
+        zipfile.ZipFile(tmp_path / "good.npz") as good,
+        zipfile.ZipFile(tmp_path / "set.npz", "w") as bad,
+    ):
+        for name in good.namelist():
+            is_changed = name == "train_images.npy"
+            bad.writestr(name, content.getvalue() if is_changed else good.read(name))
+    with pytest.raises(UserError, match="not as much as it says"):
+        load(tmp_path / "set.npz")
+
+
+def test_arrays_larger_than_memory_are_refused(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "set.npz", **create_arrays())
+    monkeypatch.setattr(archives, "_get_max_bytes", lambda: 1000)
+    with pytest.raises(UserError, match="too much for this machine"):
+        load(tmp_path / "set.npz")

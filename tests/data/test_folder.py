@@ -300,3 +300,18 @@ def test_mean_and_deviation_of_one_colour_can_be_divided_by():
     mean, std = compute_mean_and_std(np.full((3, 4, 4, 1), 255, np.uint8))
     assert mean == (1.0,)
     assert std == pytest.approx((1 / 255,))
+
+
+def test_table_that_leads_out_of_the_folder_is_refused(root, tmp_path):
+    put(root, "photos/0.png", "photos/1.png")
+    (tmp_path / "elsewhere.csv").write_text("file,label\n0.png,a\n1.png,b\n")
+    (root / "labels.csv").symlink_to(tmp_path / "elsewhere.csv")
+    with pytest.raises(UserError, match="leads out of the folder"):
+        load(root)
+
+
+def test_table_with_an_endless_label_is_refused(root):
+    put(root, "photos/0.png", "photos/1.png")
+    (root / "labels.csv").write_text(f"file,label\n0.png,{'x' * 300}\n1.png,b\n")
+    with pytest.raises(UserError, match="more than 255 characters"):
+        load(root)

@@ -152,3 +152,28 @@ def test_reads_by_index_like_an_array(tmp_path):
     np.testing.assert_array_equal(chosen[1:3], array[[3, 4]])
     with pytest.raises(IndexError):
         chosen[np.array([5])]
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("images.npy", np.zeros((NUM_FILES, SIZE, SIZE, 3), np.float64)),
+        ("images.npy", np.asfortranarray(np.zeros((NUM_FILES, SIZE, SIZE, 3), np.uint8))),
+        ("digests.npy", np.zeros((NUM_FILES, 3), np.uint8)),
+        ("digests.npy", np.array([{}], object)),
+        ("failures.json", b'{"-1": "x"}'),
+        ("failures.json", b"[" * 100_000),
+        ("images.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': '''   "),
+    ],
+)
+def test_cache_that_is_not_ours_is_made_anew(root, decoded_files, name, array):
+    load(root)
+    (folder,) = get_cache_folder().iterdir()
+    if isinstance(array, bytes):
+        (folder / name).write_bytes(array)
+    else:
+        np.save(folder / name, array, allow_pickle=True)
+    decoded_files.clear()
+    _, decoded = load(root)
+    assert len(decoded_files) == NUM_FILES
+    assert len(decoded.failures) == 1

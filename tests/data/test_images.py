@@ -1,6 +1,7 @@
 """Every kind of image file comes out as a person sees it."""
 
 import io
+import os
 import struct
 import warnings
 import zlib
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from cls_jax.data import images
 from cls_jax.data.images import ImageError, decode_image, read_image
 
 SIZE = 16
@@ -207,3 +209,44 @@ def test_floating_point_is_refused():
     file = encode(Image.fromarray(np.zeros((8, 8), np.float32)), "TIFF")
     with pytest.raises(ImageError, match="floating-point"):
         decode_image(file, SHAPE)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "I;16"])
+def test_large_image_is_converted_in_strips(monkeypatch, mode):
+    photo = Image.fromarray(create_photo(900, 600))
+    levels = np.asarray(photo.convert("L"), np.uint16) * 257
+    photo = Image.fromarray(levels) if mode == "I;16" else photo.convert(mode)
+    file = encode(photo, "PNG")
+    whole = decode_image(file, SHAPE).astype(int)
+    monkeypatch.setattr(images, "_LARGE_PIXELS", 1000)
+    monkeypatch.setattr(images, "_STRIP_PIXELS", 10_000)
+    file.seek(0)
+    np.testing.assert_allclose(decode_image(file, SHAPE), whole, atol=2)
+
+
+def test_webp_is_bounded_by_what_its_reader_needs(monkeypatch):
+    file = encode(Image.new("RGB", (40, 40)), "WEBP")
+    monkeypatch.setattr(images, "_MAX_WEBP_PIXELS", 1000)
+    with pytest.raises(ImageError, match="more than 1,000 pixels"):
+        decode_image(file, SHAPE)
+
+
+def test_endless_scans_are_refused():
+    whole = encode(Image.new("L", (2000, 2000)), "JPEG", progressive=True).getvalue()
+    last = whole[whole.rindex(b"\xff\xda") : -2]
+    for position in (0, 2**20 - 5):  # Also where the reading of blocks cuts a mark in two.
+        comment = b"\xff\xfe\xff\xff" + bytes(65533)
+        padded = whole[:2] + comment * (position // len(comment)) + whole[2:-2]
+        with pytest.raises(ImageError, match=r"1,0\d\d scans"):
+            decode_image(io.BytesIO(padded + 1000 * last + whole[-2:]), SHAPE)
+    assert decode_image(io.BytesIO(whole), SHAPE).shape == SHAPE
+
+
+def test_pipe_and_large_file_are_refused(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(ImageError, match="not a regular file"):
+        read_image(tmp_path / "pipe.jpg", SHAPE)
+    (tmp_path / "a.png").write_bytes(bytes(200))
+    monkeypatch.setattr(images, "_MAX_FILE_BYTES", 100)
+    with pytest.raises(ImageError, match="more than 100 bytes"):
+        read_image(tmp_path / "a.png", SHAPE)

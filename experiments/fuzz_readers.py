@@ -1,0 +1,279 @@
+"""What reads an input in `experiments.fuzz`: the project's own functions, and what must hold."""
+
+import contextlib
+import csv
+import io
+import os
+import pathlib
+import shutil
+import sys
+import types
+import unicodedata
+from collections.abc import Callable
+
+import numpy as np
+
+from cls_jax.errors import UserError
+
+Reader = Callable[[bytes, pathlib.Path], None]
+
+
+def read_image(content: bytes, folder: pathlib.Path) -> None:
+    """As predict and the decoding of folders read it; the ending says nothing of the format."""
+    from cls_jax.data import images
+
+    (folder / "a.jpg").write_bytes(content)
+    shape = (32, 32, 3) if len(content) % 2 else (16, 16, 1)
+    image = images.read_image(folder / "a.jpg", shape)
+    assert image.shape == shape
+    assert image.dtype == np.uint8
+
+
+def read_labels_csv(content: bytes, folder: pathlib.Path) -> None:
+    """A folder of images with a table."""
+    from cls_jax.data.folder_layout import read_layout
+    from cls_jax.data.image_index import list_images
+
+    for name in ("a.png", "b.png", "sub/c.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (folder / "labels.csv").write_bytes(content)
+    layout = read_layout(folder, list_images(folder))
+    assert len(layout.train) == 3
+    _check_csv(layout.skipped)
+
+
+def read_names(content: bytes, folder: pathlib.Path) -> None:
+    """Folders whose files have strange names."""
+    from cls_jax.data.folder_layout import read_layout
+    from cls_jax.data.image_files import find_images
+    from cls_jax.data.image_index import list_images
+
+    root, outside = folder / "images", folder / "outside"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    outside.mkdir(exist_ok=True)
+    for written in content.split(b"\0")[:-1]:
+        parts = [part for part in os.fsdecode(written).lstrip("@").split("/") if part != ".."]
+        path = root.joinpath(*parts)
+        with contextlib.suppress(OSError):  # A file of a folder's name.
+            if not path.parent.resolve().is_relative_to(root):
+                continue  # Through a link made before: nothing is to be written there.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if written.startswith(b"@"):
+                path.symlink_to("/dev/zero" if len(written) % 2 else outside)
+            else:
+                path.touch()
+    with contextlib.suppress(UserError):
+        find_images(str(root))
+    listing = list_images(root)
+    _check_csv(listing.skipped)
+    assert not any((root / file.name).is_symlink() for file in listing.files)
+    layout = read_layout(root, listing)
+    assert len(layout.train) + len(layout.test) + len(layout.skipped) >= len(listing.files)
+    for warning in layout.warnings:
+        _check_message(warning)
+
+
+def _check_csv(rows) -> None:
+    from cls_jax.csv_rows import write_rows
+
+    text = io.StringIO()
+    write_rows(text, rows)
+    back = list(csv.reader(io.StringIO(text.getvalue(), newline="")))
+    assert [tuple(row) for row in back] == [tuple(row) for row in rows]
+
+
+def read_config(content: bytes, folder: pathlib.Path) -> None:
+    """The configuration of a run."""
+    from cls_jax import config
+
+    (folder / "config.json").write_bytes(content)
+    read = config.read_config(folder / "config.json")
+    (folder / "config.json").write_text(config.to_json(read))
+    config.validate_config(config.read_config(folder / "config.json"))
+    config.describe_differences(read, config.create_config("40"))
+
+
+def read_override(content: bytes, folder: pathlib.Path) -> None:
+    """What stands behind main.py."""
+    from absl import flags
+    from ml_collections import config_flags
+
+    from cls_jax import command_line
+    from cls_jax.config import to_json, validate_config
+
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=values)
+    original, command_line.flags.FLAGS = flags.FLAGS, values
+    argument = content.decode("utf-8", "surrogateescape")
+    # ml_collections looks there for the keys to set.
+    before, sys.argv = sys.argv, ["main.py", "--config=configs/digits.py:20", argument]
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            command_line.parse_flags(sys.argv)
+    except SystemExit as end:
+        if end.code != 2:
+            raise
+        raise UserError(said.getvalue().removesuffix("\n")) from end
+    finally:
+        command_line.flags.FLAGS, sys.argv = original, before
+    validate_config(values.config)
+    to_json(values.config)
+
+
+def read_dataset_description(content: bytes, folder: pathlib.Path) -> None:
+    """Classes, sizes, mean and deviation of a run's dataset."""
+    from cls_jax import run_folder
+
+    (folder / "dataset.json").write_bytes(content)
+    dataset = types.SimpleNamespace(name="x", fingerprint="0" * 32)
+    with contextlib.suppress(UserError):
+        run_folder.check_dataset(folder, dataset)
+    names, shape = run_folder.read_dataset_description(folder)
+    assert shape.num_classes == len(names)
+    mean, std = run_folder.read_mean_and_std(folder)
+    assert len(mean) == len(std)
+
+
+def read_labeled_indices(content: bytes, folder: pathlib.Path) -> None:
+    """The label budget of a run."""
+    from cls_jax.data import label_budget
+
+    path = folder / "labeled_indices.json"
+    path.write_bytes(content)
+    indices = label_budget.read_labeled_indices(path, ("cat", "dog"))
+    label_budget.check_labeled_indices(path, indices, 0, 100)
+    assert 0 <= indices.min() <= indices.max() < 100
+
+
+def read_result(content: bytes, folder: pathlib.Path) -> None:
+    """The outcome of a run, in the terminal and on its page."""
+    from cls_jax import result, run_folder
+
+    (folder / "result.json").write_bytes(content)
+    read = run_folder.read_result(folder)
+    assert f"{read['step']:,}"
+    result.describe_accuracies(read)
+    result.describe_monitors(read.get("monitors", {}))
+    _check_page("draw_headline", result=read)
+
+
+def read_metrics(content: bytes, folder: pathlib.Path) -> None:
+    """Curves, and the result made of them."""
+    from cls_jax import metrics, result
+    from cls_jax.config import create_config
+    from cls_jax.report.data import clean_rows
+
+    (folder / "metrics.jsonl").write_bytes(content)
+    rows = metrics.read_metrics(folder)
+    result.create_result(create_config("40"), folder, 40, 1.0)
+    _check_page("draw_curves", rows=clean_rows(rows))
+
+
+def read_sessions(content: bytes, folder: pathlib.Path) -> None:
+    """How a run was made."""
+    from cls_jax import sessions
+
+    (folder / "sessions.jsonl").write_bytes(content)
+    _check_page("draw_sessions", sessions=sessions.read_sessions(folder))
+
+
+def _check_page(section: str, **contents) -> None:
+    from cls_jax.config import create_config
+    from cls_jax.report import overview
+
+    empty = {"rows": [], "result": None, "sessions": [], "class_names": (), "dataset": None}
+    empty |= {"config": create_config("40"), "workdir": "runs/x", "notes": ()}
+    drawn = getattr(overview, section)(types.SimpleNamespace(**empty | contents))
+    assert "<script" not in (drawn or "").lower()
+
+
+def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
+    """Decoded images: a damaged cache is made anew."""
+    from cls_jax.data import image_cache
+    from cls_jax.data.image_index import list_images
+    from experiments.fuzz_inputs import create_seeds
+
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    root = folder / "images"
+    if not root.exists():
+        root.mkdir()
+        for i in range(2):
+            (root / f"{i}.png").write_bytes(create_seeds("image")[5])
+    files = list_images(root).files
+    image_cache.load_decoded(root, files, 8, is_silent=True)
+    (made,) = image_cache.get_cache_folder().iterdir()
+    (made / name).write_bytes(content)
+    decoded = image_cache.load_decoded(root, files, 8, is_silent=True)
+    assert decoded.images[:].shape == (2, 8, 8, 3)
+    assert decoded.digests.shape == (2, 16)
+    assert set(decoded.failures) <= {0, 1}
+
+
+def read_dataset_file(name: str, content: bytes, folder: pathlib.Path) -> None:
+    """A dataset in one file."""
+    from cls_jax.data.archives import read_single_file
+
+    if name == "archive":
+        name = "set.tar.xz" if content[:1] == b"\xfd" else "set.tar"
+        name = "set.tgz" if content[:1] == b"\x1f" else name
+    else:
+        name = "set.npz"
+    (folder / name).write_bytes(content)
+    splits, class_names = read_single_file(str(folder / name))
+    for images, labels in splits.values():
+        assert images.dtype == np.uint8
+        assert images.ndim == 4
+        assert len(images) == len(labels)
+        assert labels.max(initial=0) < len(class_names)
+
+
+def _bind(reader: Callable, name: str) -> Reader:
+    return lambda content, folder: reader(name, content, folder)
+
+
+READERS: dict[str, Reader] = {
+    "bomb": read_image,
+    "image": read_image,
+    "labels.csv": read_labels_csv,
+    "names": read_names,
+    "config.json": read_config,
+    "override": read_override,
+    "dataset.json": read_dataset_description,
+    "labeled_indices.json": read_labeled_indices,
+    "result.json": read_result,
+    "metrics.jsonl": read_metrics,
+    "sessions.jsonl": read_sessions,
+    "cache/images.npy": _bind(read_cache, "images.npy"),
+    "cache/digests.npy": _bind(read_cache, "digests.npy"),
+    "cache/failures.json": _bind(read_cache, "failures.json"),
+    "npz": _bind(read_dataset_file, "npz"),
+    "archive": _bind(read_dataset_file, "archive"),
+}
+
+
+def try_to_read(kind: str, content: bytes, folder: pathlib.Path) -> str:
+    """Reads an input: "read", or "refused" with the project's own sentence.
+
+    Raises:
+        Exception: whatever else it leads to, which is a failure.
+    """
+    from cls_jax.data.images import ImageError
+    from cls_jax.reading import make_printable
+
+    try:
+        READERS[kind](content, folder)
+    except ImageError as error:
+        _check_message(str(error))
+        return "refused"
+    except UserError as error:
+        _check_message(make_printable(str(error)))  # As the program prints it.
+        return "refused"
+    return "read"
+
+
+def _check_message(text: str) -> None:
+    assert text
+    assert len(text) < 5000
+    assert not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
