@@ -1,5 +1,6 @@
 """A few hundred damaged inputs of every kind; `python -m experiments.fuzz` has many more."""
 
+import pathlib
 import signal
 import subprocess
 import warnings
@@ -10,6 +11,9 @@ from experiments import fuzz
 from experiments.fuzz_inputs import create_input
 from experiments.fuzz_readers import READERS, try_to_read
 
+pytestmark = pytest.mark.skipif(
+    not pathlib.Path("/proc/self/clear_refs").exists(), reason="memory is watched as on Linux"
+)
 COUNTS = {"bomb": 0, "image": 400, "names": 20, "config.json": 40}
 
 
