@@ -1,5 +1,6 @@
 """A state comes back as it was, or is found to be damaged."""
 
+import gc
 import json
 import pathlib
 import shutil
@@ -21,6 +22,13 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnhandledThreadExceptionWarning",
     "ignore:coroutine .* was never awaited:RuntimeWarning",
 )
+
+
+@pytest.fixture(autouse=True)
+def end_unheard_here():
+    """Not while another test is running."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
