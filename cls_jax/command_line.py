@@ -23,9 +23,9 @@ _SIGNS_OF_A_LOST_PROCESS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "Coordin
 _KEEP_MEMORY = ":".join(
     [
         "glibc.malloc.hugetlb=1",  # Large pages where the system offers them.
-        "glibc.malloc.mmap_max=0",  # Large blocks from the heap too,
-        "glibc.malloc.trim_threshold=17179869184",  # which keeps up to 16 GiB
-        "glibc.malloc.arena_max=1",  # and is the only one.
+        "glibc.malloc.mmap_threshold=33554432",  # Blocks of 32 MiB and more on their own: in the
+        "glibc.malloc.trim_threshold=17179869184",  # heap, which keeps up to 16 GiB
+        "glibc.malloc.arena_max=1",  # and is the only one, they would leave holes.
     ]
 )
 
