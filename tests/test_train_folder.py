@@ -199,7 +199,8 @@ def test_predictions_of_the_test_files_agree_with_evaluation(finished, images, t
         commands.predict_images(str(workdir), str(images / "test"), str(output), 0)
     finally:
         shutil.rmtree(images / "test")
-    rows = list(csv.DictReader(output.open(newline="", encoding="utf-8")))
+    with output.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
     truths = [pathlib.Path(row["file"]).parent.name for row in rows]
     for column, name in [("label", "ensemble"), ("network_1", "network_1")]:
         num_right = sum(row[column] == truth for row, truth in zip(rows, truths, strict=True))
