@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import normalize
 from cls_jax.data.datasets import ImageSource
+from cls_jax.memory import release_freed_memory
 from cls_jax.mesh import DATA_AXIS, NETWORK_AXIS, put_on_mesh
 from cls_jax.program import Program
 from cls_jax.train_state import TrainState
@@ -83,6 +84,7 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
             counts.append(jax.device_get(eval_step(state, *on_mesh)))
         if not counts:
             return {}
+        release_freed_memory()  # The first call compiles.
         shares = jax.tree.map(lambda *parts: 100.0 * sum(parts) / len(labels), *counts)
         return _name_accuracies(shares)
 

@@ -1,6 +1,8 @@
 """What a run needs of a device's memory, compared with what there is, before it trains."""
 
+import ctypes
 import os
+import platform
 
 import jax
 
@@ -55,3 +57,13 @@ def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
             "--config.model.width, or more devices."
         )
     return f"a step needs {needed / _GIB:.2f} of {available / _GIB:.1f} GiB on each device"
+
+
+def release_freed_memory() -> None:
+    """Gives the system back what was freed between blocks that live on.
+
+    `command_line.keep_memory` has glibc keep freed memory. What compiling leaves behind, .3 GiB for
+    ResNet-18, is never needed again. Takes some 30 ms.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

@@ -22,7 +22,7 @@ from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.stream import StreamSpec, create_stream_spec
 from cls_jax.errors import UserError
 from cls_jax.evaluate import create_evaluate
-from cls_jax.memory import check_step_memory
+from cls_jax.memory import check_step_memory, release_freed_memory
 from cls_jax.metrics import MetricsWriter, SilentWriter
 from cls_jax.not_finite import explain_not_finite
 from cls_jax.processes import check_same, is_first, wait_for_all
@@ -191,6 +191,7 @@ def _compile_step(train_step, state: TrainState, step_input: Any, say: Callable[
     """Compiles before anything runs, to know what the step needs."""
     started = time.perf_counter()
     compiled = train_step.lower(state, step_input).compile()
+    release_freed_memory()
     memory = check_step_memory(compiled, jax.local_devices()[0])
     say(f"{memory}; compiled in {time.perf_counter() - started:.1f} s")
     return compiled

@@ -1,7 +1,9 @@
 """Whole runs on a folder of images: without a test set, interrupted, and with other images."""
 
+import csv
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -175,3 +177,32 @@ def test_warnings_and_counts_are_printed(images, tmp_path, capsys):
     output = capsys.readouterr().out
     assert "Warning: Every training image is labelled" in output
     assert "cls on labeled: 12 labels, 12 training and 0 test images" in output
+
+
+def test_batches_may_be_made_on_the_device(images, tmp_path):
+    result = train(create_config(images, **{"data.pipeline": "device"}), tmp_path / "run")
+    assert (result["step"], result["num_labels"]) == (6, 12)
+    rows = read_metrics(tmp_path / "run")
+    assert all(np.isfinite(row["train/loss"]) for row in rows if "train/loss" in row)
+
+
+def test_predictions_of_the_test_files_agree_with_evaluation(finished, images, tmp_path):
+    workdir, _ = finished
+    for name, count in {"ant": 5, "bee": 4, "cat": 4}.items():
+        (images / "test" / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = np.random.default_rng([count, i]).integers(0, 256, (11, 9, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(images / "test" / name / f"{i}.png")
+    try:
+        _, accuracies = evaluate_run(workdir)
+        output = tmp_path / "predictions.csv"
+        commands.predict_images(str(workdir), str(images / "test"), str(output), 0)
+    finally:
+        shutil.rmtree(images / "test")
+    with output.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    truths = [pathlib.Path(row["file"]).parent.name for row in rows]
+    for column, name in [("label", "ensemble"), ("network_1", "network_1")]:
+        num_right = sum(row[column] == truth for row, truth in zip(rows, truths, strict=True))
+        expected = accuracies[f"test/accuracy_{name}"]
+        assert 100 * num_right / len(rows) == pytest.approx(expected, rel=1e-6)

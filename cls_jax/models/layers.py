@@ -66,7 +66,20 @@ def pool_stem(stem: str, x_BHWC: jax.Array) -> jax.Array:
     """Maxima of 3x3 with stride 2 where the stem has them."""
     if not STEMS[stem].pools:
         return x_BHWC
-    return nn.max_pool(x_BHWC, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+    return _halve(_halve(x_BHWC, axis=1), axis=2)
+
+
+def _halve(x_BHWC: jax.Array, axis: int) -> jax.Array:
+    """Maxima of every other entry and its neighbours along an axis.
+
+    Two of these equal `nn.max_pool` of 3x3 with stride 2, whose gradient is slow on a CPU: a step
+    of CLS with two ResNet-18 on 20 images of 224 pixels took 4.5 s of its time, 3.3 s with these.
+    """
+    size = x_BHWC.shape[axis]
+    widths = [(1, 1) if i == axis else (0, 0) for i in range(x_BHWC.ndim)]
+    padded = jnp.pad(x_BHWC, widths, constant_values=-jnp.inf)
+    parts = [jax.lax.slice_in_dim(padded, k, k + size, stride=2, axis=axis) for k in range(3)]
+    return jnp.maximum(jnp.maximum(parts[0], parts[1]), parts[2])
 
 
 def apply_heads(x_BHWC: jax.Array, heads: Sequence[tuple[str, int]], wanted: str) -> jax.Array:

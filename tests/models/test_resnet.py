@@ -1,11 +1,16 @@
 """ResNet-18 and the stems of all architectures."""
 
+import functools
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from cls_jax.models import STEMS, ResNet18, WideResNet, choose_stem, count_parameters
+from cls_jax.models.layers import pool_stem
 from cls_jax.program import MODELS, create_model
 from tests.conftest import create_tiny_config
 
@@ -92,7 +97,9 @@ def test_every_parameter_learns_and_other_heads_do_not(small):
         )
         return jnp.sum(jnp.sin(logits))
 
-    gradients = jax.tree_util.tree_leaves_with_path(compute_gradients(variables["params"]))
+    # Away from the start, where blocks are their shortcuts and most gradients are 0.
+    params = jax.tree.map(lambda leaf: leaf + 0.1, variables["params"])
+    gradients = jax.tree_util.tree_leaves_with_path(compute_gradients(params))
     dead = {path[0].key for path, leaf in gradients if not np.any(leaf)}
     assert dead == {"rotation"}
 
@@ -101,6 +108,8 @@ def test_dropout_heads_and_determinism(small):
     model, variables = small
     x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
     apply = jax.jit(model.apply, static_argnames=("dropout", "head"))
+    params = jax.tree.map(lambda leaf: leaf + 0.1, variables["params"])
+    variables = {**variables, "params": params}  # Blocks begin as their shortcuts.
     plain, again = apply(variables, x), apply(variables, x)
     np.testing.assert_array_equal(plain, again)
     dropped = [
@@ -108,6 +117,52 @@ def test_dropout_heads_and_determinism(small):
     ]
     assert np.abs(dropped[0] - dropped[1]).max() > 1e-3
     assert apply(variables, x, head="rotation").shape == (4, 4)
+
+
+def test_loss_falls_from_the_first_steps_at_the_default_rate(small):
+    model, variables = small
+    optimizer = optax.sgd(0.03, momentum=0.9, nesterov=True)
+    y = jnp.arange(12) % 3
+    noise = jax.random.normal(jax.random.key(1), (12, 8, 8, 3))
+    x = 0.3 * noise + jax.nn.one_hot(y, 3)[:, None, None, :]  # A colour a class.
+
+    @jax.jit
+    def train_step(params, opt_state):
+        def compute_loss(params):
+            logits, _ = model.apply(
+                {**variables, "params": params}, x, train=True, mutable=["batch_stats"]
+            )
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+        loss, gradients = jax.value_and_grad(compute_loss)(params)
+        updates, opt_state = optimizer.update(gradients, opt_state)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    params, losses = variables["params"], []
+    opt_state = optimizer.init(params)
+    for _ in range(15):
+        params, opt_state, loss = train_step(params, opt_state)
+        losses.append(float(loss))
+    assert max(losses) < 1.2 * losses[0]
+    assert losses[-1] < 0.1 * losses[0]
+
+
+@pytest.mark.parametrize("size", [7, 8])
+def test_maxima_equal_flax_and_have_its_gradient(size):
+    x = jax.random.normal(jax.random.key(0), (2, size, size, 3))
+
+    def pool(x):
+        return nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+
+    for ours, theirs in [
+        (pool_stem("imagenet", x), pool(x)),
+        (_grad_of(functools.partial(pool_stem, "imagenet"), x), _grad_of(pool, x)),
+    ]:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def _grad_of(pool, x):
+    return jax.grad(lambda x: jnp.sum(jnp.sin(pool(x))))(x)
 
 
 @pytest.mark.parametrize("name", MODELS)
