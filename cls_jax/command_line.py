@@ -28,9 +28,9 @@ _MISTAKES = (flags.Error, *DAMAGES)
 _KEEP_MEMORY = ":".join(
     [
         "glibc.malloc.hugetlb=1",  # Large pages where the system offers them.
-        "glibc.malloc.mmap_threshold=33554432",  # Blocks of 32 MiB and more on their own: in the
-        "glibc.malloc.trim_threshold=17179869184",  # heap, which keeps up to 16 GiB
-        "glibc.malloc.arena_max=1",  # and is the only one, they would leave holes.
+        "glibc.malloc.mmap_max=0",  # Large blocks from the heap too,
+        "glibc.malloc.trim_threshold=17179869184",  # which keeps up to 16 GiB
+        "glibc.malloc.arena_max=1",  # and is the only one.
     ]
 )
 
@@ -72,10 +72,9 @@ def keep_memory() -> None:
 
     A step on a CPU allocates hundreds of MB, which glibc would give back to the system and take
     anew each time, page by page: for CLS with two WRN-28-2 on 60 images and 2 cores .62 to .64 s a
-    step so, .46 to .48 s with all of it in the heap. There it left holes: blocks of 32 MiB and more
-    on their own took as long (least of 8 steps beside other work: 1.09 s, in the heap 1.10 s, by
-    glibc's defaults 1.32 s) and 1.1 GiB instead of 2.3. glibc reads these before Python starts,
-    hence the new start.
+    step so, .46 to .48 s with these settings. Large blocks outside the heap would leave no holes in
+    it, but cost time: .95, 1.22, .98 s a step so and .96, .78, .74 s inside, in turns on a slower
+    day. glibc reads the settings before Python starts, hence the new start.
     """
     name, version = platform.libc_ver()
     has_settings = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
