@@ -119,6 +119,19 @@ def test_dropout_heads_and_determinism(small):
     assert apply(variables, x, head="rotation").shape == (4, 4)
 
 
+def test_blocks_begin_as_their_shortcuts(small):
+    """What their convolutions compute does not reach the logits yet."""
+    model, variables = small
+    x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
+
+    def change(path, leaf):
+        return leaf + 0.1 if path[-2].key in ("conv1", "conv2") else leaf
+
+    changed = jax.tree_util.tree_map_with_path(change, variables["params"])
+    apply = jax.jit(model.apply)
+    np.testing.assert_array_equal(apply(variables, x), apply({**variables, "params": changed}, x))
+
+
 def test_loss_falls_from_the_first_steps_at_the_default_rate(small):
     model, variables = small
     optimizer = optax.sgd(0.03, momentum=0.9, nesterov=True)
