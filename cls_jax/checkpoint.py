@@ -125,7 +125,8 @@ class Checkpointer:
 
     def _forget(self, step: int | None) -> None:
         """Removes what a failed save left, and the manager, which remembers the failure."""
-        for path in [*self.folder.glob(f"{step}.*"), self.folder / str(step)]:
+        # Under its own name a state is whole, whatever failed after that.
+        for path in self.folder.glob(f"{step}.*"):
             shutil.rmtree(path, ignore_errors=True)
         self._manager = None
 
@@ -157,12 +158,14 @@ class Checkpointer:
                 f"Warning: the checkpoint of step {step} in {self.folder} is damaged ({reason}): "
                 f"{where}, and the one before it is used."
             )
-        if last_reason is not None:
-            raise UserError(
-                f"{self._workdir} holds no checkpoint that is whole ({last_reason}): bring one "
-                "back from a copy, or give --workdir a new folder."
-            )
-        return None
+        # Also the next time: what was moved away still says that the run had begun.
+        if last_reason is None and not (self._workdir / DAMAGED).exists():
+            return None
+        raise UserError(
+            f"{self._workdir} holds no checkpoint that is whole "
+            f"({last_reason or f'the damaged ones are in {DAMAGED}/'}): bring one back from a "
+            "copy, or give --workdir a new folder."
+        )
 
     def _try_restore(self, step: int, like: TrainState) -> tuple[Restored | None, str | None]:
         restored = reason = None

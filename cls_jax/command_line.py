@@ -1,5 +1,6 @@
 """What every program of the project does at its start and its end."""
 
+import errno
 import importlib.metadata
 import os
 import pathlib
@@ -24,6 +25,8 @@ _SIGNS_OF_A_LOST_PROCESS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "Coordin
 
 # What values of flags lead to, and configuration files that cannot be loaded.
 _MISTAKES = (flags.Error, *DAMAGES)
+
+_DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _KEEP_MEMORY = ":".join(
     [
@@ -72,9 +75,8 @@ def keep_memory() -> None:
 
     A step on a CPU allocates hundreds of MB, which glibc would give back to the system and take
     anew each time, page by page: for CLS with two WRN-28-2 on 60 images and 2 cores .62 to .64 s a
-    step so, .46 to .48 s with these settings. Large blocks outside the heap would leave no holes in
-    it, but cost time: .95, 1.22, .98 s a step so and .96, .78, .74 s inside, in turns on a slower
-    day. glibc reads the settings before Python starts, hence the new start.
+    step so, .46 to .48 s with these settings. glibc reads them before Python starts, hence the new
+    start. Large blocks outside the heap would leave no holes in it, but are taken anew each time.
     """
     name, version = platform.libc_ver()
     has_settings = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
@@ -130,6 +132,13 @@ def run_to_end(function: Callable[[], None]) -> None:
         function()
     except UserError as error:
         exit_with_sentence(error)
+    except OSError as error:
+        if error.errno not in _DISK_REFUSES:
+            raise
+        exit_with_sentence(
+            f"{error.filename or 'The disk'} cannot be written ({error.strerror}): make room and "
+            "give the same command again."
+        )
     except StoppedError as stopped:
         _exit(str(stopped), 128 + stopped.signal)
     except KeyboardInterrupt:

@@ -59,8 +59,6 @@ def create_eval_step(program: Program) -> Callable:
 def create_evaluate(program: Program) -> Callable[..., Accuracies]:
     """Returns a function (state, images, labels) → accuracies in percent, each image counted once.
 
-    It takes as `should_stop` a function that says whether to give up half way.
-
     Its result has "test/accuracy" (network 1, averaged: the figure to report),
     "test/accuracy_network_<i>" (averaged), "test/accuracy_ensemble" (averaged) and
     "test/accuracy_live_network_<i>"; without images, or given up, it is empty.
@@ -76,6 +74,7 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
         labels: np.ndarray,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Accuracies:
+        """Evaluates, or gives up before a batch where `should_stop` says so."""
         counts = []
         for batch in iterate_padded(images, labels, batch_size):
             if should_stop():

@@ -62,8 +62,8 @@ def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
 def release_freed_memory() -> None:
     """Gives the system back what was freed between blocks that live on.
 
-    `command_line.keep_memory` has glibc keep freed memory. What compiling leaves behind, .3 GiB for
-    ResNet-18, is never needed again. Takes some 30 ms.
+    `command_line.keep_memory` has glibc keep freed memory. What compiling leaves behind is never
+    needed again.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

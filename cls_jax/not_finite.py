@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -80,9 +81,22 @@ def explain_not_finite(
         raise explain(error, checkpointer.latest_step(), dump) from error
     except FloatingPointError as error:
         raise UserError(
-            f"An operation made a number that is none: {describe_failure(error)}; see above "
-            "for its line."
+            f"An operation made a number that is none{_find_line(error)}: "
+            f"{describe_failure(error)}."
         ) from error
+
+
+def _find_line(error: Exception) -> str:
+    """Where in this project the operation stands."""
+    package = pathlib.Path(__file__).parent
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if package in pathlib.Path(frame.filename).parents]
+    # The last of them called JAX; train.py's are those of the loop.
+    inner = [frame for frame in ours if pathlib.Path(frame.filename).name != "train.py"]
+    if not inner:
+        return ""
+    path = pathlib.Path(inner[-1].filename).relative_to(package.parent)
+    return f" in {path}, line {inner[-1].lineno}"
 
 
 def explain(error: NotFiniteError, good_step: int | None, dump: str) -> UserError:

@@ -14,7 +14,6 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -101,27 +100,6 @@ def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _
             return
         with pytest.raises(KeyboardInterrupt):
             train_lib.train(config, workdir)
-
-
-class End(NamedTuple):
-    """All that a run ends with but its timings."""
-
-    result: dict
-    rows: list
-    state: Any
-
-
-def read_end(workdir) -> End:
-    """Reads the end of a finished run."""
-    from cls_jax.metrics import read_metrics
-    from cls_jax.restore import restore_run
-    from cls_jax.run_folder import read_result
-
-    rows = [
-        {key: value for key, value in row.items() if not key.startswith("perf/")}
-        for row in read_metrics(workdir)
-    ]
-    return End(read_result(workdir) | {"train_seconds": 0}, rows, restore_run(workdir)[1])
 
 
 @pytest.fixture(scope="session")

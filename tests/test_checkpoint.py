@@ -202,8 +202,9 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(
     shutil.copytree(two_checkpoints, workdir)
     for step in ("2", "4"):
         shutil.rmtree(workdir / "checkpoints" / step / "state")
-    with pytest.raises(UserError, match="no checkpoint that is whole"):
-        Checkpointer(workdir, keep=3).restore_newest(state)
+    for _ in range(2):
+        with pytest.raises(UserError, match="no checkpoint that is whole"):
+            Checkpointer(workdir, keep=3).restore_newest(state)
     assert {path.name for path in (workdir / "damaged_checkpoints").iterdir()} == {"2", "4"}
 
 

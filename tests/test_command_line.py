@@ -1,5 +1,6 @@
 """What a person sees in the terminal: results, and one sentence with exit code 2 on a mistake."""
 
+import errno
 import html
 import json
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 
+from cls_jax.command_line import run_to_end
 from tests.conftest import ROOT
 
 TINY = [
@@ -89,3 +91,13 @@ def test_run_that_fails_half_way_ends_and_does_not_hang(tmp_path):
     outcome = run_main("--config", "configs/digits.py:20,fixmatch", *options, timeout=120)
     assert outcome.returncode == 2
     assert "Training stopped at step" in outcome.stderr.splitlines()[-1]
+
+
+def test_a_disk_that_takes_nothing_is_named(capsys):
+    def write() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/mine/config.json")
+
+    with pytest.raises(SystemExit) as end:
+        run_to_end(write)
+    assert end.value.code == 2
+    assert "runs/mine/config.json cannot be written (No space" in capsys.readouterr().err

@@ -40,7 +40,7 @@ class BasicBlock(nn.Module):
         y = nn.Dropout(self.dropout_rate, deterministic=not dropout)(y)
         y = self.conv(self.features, (3, 3), name="conv2")(y)
         # From 0: every block begins as its shortcut, as torchvision's `zero_init_residual` has it.
-        # From 1 the first gradient is 8 times as long, and losses rise to 11 before they fall.
+        # From 1 gradients are long at first, and losses rise before they fall.
         scale_init = nn.initializers.zeros
         y = self.norm(name="norm2", scale_init=scale_init)(y, use_running_average=not train)
         if x.shape[-1] != self.features:
