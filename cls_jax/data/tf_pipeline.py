@@ -59,12 +59,12 @@ def create_stream(
     # TensorFlow would take the accelerator's memory from JAX.
     tf.config.set_visible_devices([], "GPU")
     steps = tf.data.Dataset.range(first_step, num_steps)
+    # One core is left to the step where it runs on the same cores.
+    num_threads = max(1, (os.cpu_count() or 2) - 1)
     batches = steps.map(
-        create_batch_fn(spec, dataset, part),
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
+        create_batch_fn(spec, dataset, part), num_parallel_calls=num_threads, deterministic=True
     )
-    batches = batches.prefetch(_PREFETCH).with_options(_create_options())
+    batches = batches.prefetch(_PREFETCH).with_options(_create_options(num_threads))
     iterator = batches.as_numpy_iterator()
     try:
         yield from map(RawBatch._make, iterator)
@@ -72,11 +72,13 @@ def create_stream(
         del iterator  # Ends the threads.
 
 
-def _create_options() -> tf.data.Options:
-    """Leaves one core to the step where it runs on the same cores."""
+def _create_options(num_threads: int) -> tf.data.Options:
     options = tf.data.Options()
-    options.threading.private_threadpool_size = max(1, (os.cpu_count() or 2) - 1)
+    options.threading.private_threadpool_size = num_threads
     options.threading.max_intra_op_parallelism = 1
+    # Its thread sleeps ever longer, and an iterator is not gone before it wakes: a run of two
+    # minutes took up to one more to end.
+    options.autotune.enabled = False
     return options
 
 
