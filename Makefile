@@ -14,7 +14,7 @@ demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
 
 test: $(VENV)/installed-dev lint
-	$(VENV)/bin/python -m pytest --numprocesses 2
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
 
 # What is installed, with versions and licences: build/sbom.json, as CycloneDX.
 sbom: $(VENV)/installed

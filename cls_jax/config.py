@@ -93,6 +93,7 @@ def create_defaults(
     config.model.width = 2
     config.model.dtype = "float32"
     config.model.lowering = "unrolled"  # How several networks are compiled: see networks.py.
+    config.model.remat = False  # Less memory for a little more work: see networks.py.
     config.model.bn_momentum = 0.999  # Authors: PyTorch momentum .001.
     config.model.bn_epsilon = 1e-5  # PyTorch's default.
     config.model.leaky_slope = 0.1  # Authors.

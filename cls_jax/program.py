@@ -62,7 +62,7 @@ def create_program(
         method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
     )
     model = create_model(config, method, data_shape.num_classes)
-    networks = Networks(model, config.model.lowering, mesh.shape[NETWORK_AXIS])
+    networks = Networks(model, config.model.lowering, mesh.shape[NETWORK_AXIS], config.model.remat)
     optimizer = create_optimizer(config)
     state, specs = create_train_state(config, model, method, optimizer, data_shape, mesh)
     return Program(config, method, networks, optimizer, mesh, data_shape, specs), state

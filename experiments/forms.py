@@ -103,8 +103,7 @@ def create_form(name: str, config) -> Form:
     dataset = create_random_dataset(config)
     program, state = create_program(config, dataset.shape)
     if lowering == "separate":
-        networks = program.networks
-        separate = SeparateNetworks(networks.model, networks.lowering, networks.network_shards)
+        separate = SeparateNetworks(**vars(program.networks))
         program = dataclasses.replace(program, networks=separate)
     inputs, input_specs, create_batch = create_inputs(source, config, program, dataset)
     step = create_train_step(program, create_batch, input_specs)

@@ -4,8 +4,10 @@ import os
 import pathlib
 
 # Before JAX is imported anywhere. Tests of one device ask for a mesh of one.
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of the tests' time is compilation, so not for speed.
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 # Tests compile the same few programs again and again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
