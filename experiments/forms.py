@@ -4,8 +4,9 @@ A form is written "precision,lowering,input" or "precision,lowering,input,repeat
 
 - precision: float32 (on NVIDIA GPUs with products in TF32, JAX's default), highest (float32
   throughout) or bfloat16.
-- lowering: unrolled or vmap, on one device; mesh, one network a device; or separate, unrolled with
-  the weakly augmented images in a pass of their own instead of the joint one.
+- lowering: unrolled or vmap, on one device; mesh, one network a device; remat, unrolled and keeping
+  less for the gradient (`model.remat`); or separate, unrolled with the weakly augmented images in a
+  pass of their own instead of the joint one.
 - input: synthetic, one batch again and again; device, made inside the step; tfdata, made by
   TensorFlow on the host; loop, all of `train` as a user runs it, on the configuration's dataset.
 - repeat: how many steps one call of the compiled program takes; 1 by default.
@@ -97,6 +98,7 @@ def create_form(name: str, config) -> Form:
     num_networks = get_method(config.method.name).num_networks
     config.model.dtype = "bfloat16" if precision == "bfloat16" else "float32"
     config.model.lowering = "vmap" if lowering == "vmap" else "unrolled"
+    config.model.remat = lowering == "remat"
     config.mesh.network, config.mesh.data = num_networks if lowering == "mesh" else 1, 1
     if source == "loop":
         return create_loop_form(name, config)

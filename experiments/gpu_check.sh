@@ -17,7 +17,7 @@ $PYTHON -m experiments.compare_devices --config configs/cifar10.py \
   --config.batch_size=16 --config.mu=4 | tee "$OUT/compare.txt" || echo "bounds missed, see above"
 
 FORMS="bfloat16,unrolled,device bfloat16,unrolled,synthetic bfloat16,unrolled,synthetic,8"
-FORMS="$FORMS bfloat16,vmap,synthetic bfloat16,separate,synthetic"
+FORMS="$FORMS bfloat16,vmap,synthetic bfloat16,separate,synthetic bfloat16,remat,synthetic"
 FORMS="$FORMS float32,unrolled,synthetic float32,vmap,synthetic highest,unrolled,synthetic"
 $PYTHON -m experiments.benchmark --config configs/cifar10.py --output "$OUT/step.md" \
   --forms "$FORMS" ${PEER:+--peer "$PEER" --peer_forms "released tuned"}

@@ -13,6 +13,7 @@ from tests.conftest import create_tiny_config
         "float32,unrolled,synthetic",
         "float32,separate,synthetic",
         "float32,mesh,synthetic",
+        "float32,remat,synthetic",
         "highest,unrolled,synthetic,2",
         "float32,unrolled,device",
         "float32,unrolled,tfdata",
