@@ -3,7 +3,8 @@
 Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -35,6 +36,50 @@ STEMS = {
     "small": Stem(kernel=3, stride=2, pools=False),  # For 64: the rest sees 32.
     "imagenet": Stem(kernel=7, stride=2, pools=True),  # For 128 and more: of 224 it leaves 56.
 }
+
+
+class Architecture(nn.Module):
+    """What every architecture is told and promises.
+
+    `__call__(images, train=False, dropout=False, head="head")` returns logits float32 [B, K] for
+    normalised images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
+    images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
+    "head" for the classes, or one of `extra_heads` for its logits instead.
+
+    Attributes:
+        num_classes: K.
+        stem: a key of `STEMS`.
+        dtype: of convolutions and activations; parameters, BatchNorm statistics and logits stay
+            float32.
+        bn_momentum: of the running statistics, in Flax's sense (1 - PyTorch's).
+        bn_epsilon: added to the variance.
+        dropout_rate: share of activations dropped in every block when dropout is asked for.
+        extra_heads: name and size of further outputs beside the classes'.
+        data_axis: mesh axis over which BatchNorm statistics are averaged, or None.
+    """
+
+    num_classes: int
+    stem: str = "cifar"
+    dtype: Any = jnp.float32
+    bn_momentum: float = 0.999
+    bn_epsilon: float = 1e-5
+    dropout_rate: float = 0.0
+    extra_heads: tuple[tuple[str, int], ...] = ()
+    data_axis: str | None = None
+
+    def choose_conv(self) -> Callable[..., nn.Conv]:
+        """`create_conv` of this dtype."""
+        return functools.partial(create_conv, dtype=self.dtype)
+
+    def choose_norm(self) -> Callable[..., nn.BatchNorm]:
+        """BatchNorm as the attributes say."""
+        return functools.partial(
+            nn.BatchNorm,
+            momentum=self.bn_momentum,
+            epsilon=self.bn_epsilon,
+            dtype=self.dtype,
+            axis_name=self.data_axis,
+        )
 
 
 def choose_stem(name: str, image_size: int) -> str:

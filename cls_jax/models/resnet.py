@@ -3,14 +3,12 @@
 Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
-import functools
 from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
-from cls_jax.models.layers import apply_heads, create_conv, create_stem_conv, pool_stem
+from cls_jax.models.layers import Architecture, apply_heads, create_stem_conv, pool_stem
 
 _BLOCKS_PER_STAGE = 2
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # Channels, stride.
@@ -49,50 +47,17 @@ class BasicBlock(nn.Module):
         return nn.relu(x + y)
 
 
-class ResNet18(nn.Module):
-    """Stem, four stages of two residual blocks, mean pool, dense.
+class ResNet18(Architecture):
+    """Stem, four stages of two residual blocks, mean pool, dense."""
 
-    Attributes:
-        num_classes: K.
-        stem: a key of `layers.STEMS`.
-        dtype: of convolutions and activations; parameters, BatchNorm statistics and logits stay
-            float32.
-        bn_momentum: of the running statistics, in Flax's sense (1 - PyTorch's).
-        bn_epsilon: added to the variance.
-        dropout_rate: share of activations dropped in every block when dropout is asked for.
-        extra_heads: name and size of further outputs beside the classes'.
-        data_axis: mesh axis over which BatchNorm statistics are averaged, or None.
-    """
-
-    num_classes: int
     stem: str = "imagenet"
-    dtype: Any = jnp.float32
-    bn_momentum: float = 0.999
-    bn_epsilon: float = 1e-5
-    dropout_rate: float = 0.0
-    extra_heads: tuple[tuple[str, int], ...] = ()
-    data_axis: str | None = None
 
     @nn.compact
     def __call__(
         self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
     ) -> jax.Array:
-        """Returns logits float32 [B, K] for normalised images [B, H, W, C].
-
-        Args:
-            x_BHWC: the images.
-            train: whether BatchNorm uses the statistics of these images.
-            dropout: whether activations are dropped; needs a key named "dropout".
-            head: "head" for the classes, or one of `extra_heads` for its logits instead.
-        """
-        conv = functools.partial(create_conv, dtype=self.dtype)
-        norm = functools.partial(
-            nn.BatchNorm,
-            momentum=self.bn_momentum,
-            epsilon=self.bn_epsilon,
-            dtype=self.dtype,
-            axis_name=self.data_axis,
-        )
+        """See `Architecture`."""
+        conv, norm = self.choose_conv(), self.choose_norm()
         x = create_stem_conv(self.stem, _STAGES[0][0], self.dtype)(x_BHWC.astype(self.dtype))
         x = nn.relu(norm(name="norm")(x, use_running_average=not train))
         x = pool_stem(self.stem, x)

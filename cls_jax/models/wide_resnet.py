@@ -9,9 +9,8 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
-from cls_jax.models.layers import apply_heads, create_conv, create_stem_conv, pool_stem
+from cls_jax.models.layers import Architecture, apply_heads, create_stem_conv, pool_stem
 
 
 class Block(nn.Module):
@@ -61,47 +60,24 @@ class Block(nn.Module):
         return shortcut + y
 
 
-class WideResNet(nn.Module):
+class WideResNet(Architecture):
     """WRN-depth-width: stem, three stages of residual blocks, mean pool, dense.
 
     Attributes:
-        num_classes: K.
         depth: 6n + 4 for n blocks a stage.
         width: factor on the stages' 16, 32 and 64 channels.
-        stem: a key of `layers.STEMS`.
-        dtype: of convolutions and activations; parameters, BatchNorm statistics and logits stay
-            float32.
-        bn_momentum: of the running statistics, in Flax's sense (1 - PyTorch's).
-        bn_epsilon: added to the variance.
         leaky_slope: of LeakyReLU.
-        dropout_rate: share of activations dropped in every block when dropout is asked for.
-        extra_heads: name and size of further outputs beside the classes'.
-        data_axis: mesh axis over which BatchNorm statistics are averaged, or None.
     """
 
-    num_classes: int
     depth: int = 28
     width: int = 2
-    stem: str = "cifar"
-    dtype: Any = jnp.float32
-    bn_momentum: float = 0.999
-    bn_epsilon: float = 1e-5
     leaky_slope: float = 0.1
-    dropout_rate: float = 0.0
-    extra_heads: tuple[tuple[str, int], ...] = ()
-    data_axis: str | None = None
 
     @nn.compact
     def __call__(
         self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
     ) -> jax.Array:
-        """Returns logits float32 [B, K] for normalised images [B, H, W, C].
-
-        Args:
-            x_BHWC: the images.
-            train: whether BatchNorm uses the statistics of these images.
-            dropout: whether activations are dropped; needs a key named "dropout".
-            head: "head" for the classes, or one of `extra_heads` for its logits instead.
+        """See `Architecture`.
 
         Raises:
             ValueError: if `depth` is not 6n + 4.
@@ -109,14 +85,7 @@ class WideResNet(nn.Module):
         blocks_per_stage, remainder = divmod(self.depth - 4, 6)
         if remainder or blocks_per_stage < 1:
             raise ValueError(f"A Wide ResNet's depth is 6n + 4 (10, 16, …), not {self.depth}")
-        conv = functools.partial(create_conv, dtype=self.dtype)
-        norm = functools.partial(
-            nn.BatchNorm,
-            momentum=self.bn_momentum,
-            epsilon=self.bn_epsilon,
-            dtype=self.dtype,
-            axis_name=self.data_axis,
-        )
+        conv, norm = self.choose_conv(), self.choose_norm()
         activation = functools.partial(nn.leaky_relu, negative_slope=self.leaky_slope)
         x = create_stem_conv(self.stem, 16, self.dtype)(x_BHWC.astype(self.dtype))
         x = pool_stem(self.stem, x)

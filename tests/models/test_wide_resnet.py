@@ -15,7 +15,7 @@ IMAGES = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
     [(28, 2, 10, 1_467_610), (28, 8, 100, 23_401_012)],
 )
 def test_parameter_counts_are_the_papers(depth, width, num_classes, expected):
-    model = WideResNet(num_classes, depth, width)
+    model = WideResNet(num_classes, depth=depth, width=width)
     variables = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
     assert count_parameters(variables["params"]) == expected
 
