@@ -1,4 +1,4 @@
-"""Which images to label next: those of which the networks know least, no two alike.
+"""Which images to label next: those that stand for most of what the networks are unsure of.
 
 An image's score is (1 - w) + D. The confidence weight w is that of the mean probabilities; D is
 how much the networks contradict each other, the generalised Jensen-Shannon divergence
@@ -6,10 +6,13 @@ how much the networks contradict each other, the generalised Jensen-Shannon dive
 class). The entropy of the mean alone would put two networks certain of two classes behind any
 image of which both know nothing.
 
-Images are then chosen one by one, each the one with the highest score times its distance to the
-nearest already chosen. The distance is Hellinger's between what the networks say, from 0 to 1, so
-an image's duplicate counts nothing once the image itself is chosen. Nothing but probabilities is
-looked at: the choice is that of any networks, and the same for the same predictions.
+Images are then chosen one by one, each the one whose label would settle most of the doubt that is
+left. A label settles the doubt about its own image, and about others the more, the more alike they
+are: the sum over all images of score times similarity, less what the images already chosen settle
+(a facility location). So images that stand for many are chosen before odd ones, and the duplicate
+of a chosen image counts nothing. The similarity is 1 - Hellinger's distance between what the
+networks say, from 0 to 1: nothing but probabilities is looked at, and the choice is that of any
+networks and the same for the same predictions.
 
 Shape suffixes: N networks, B images, K classes, M chosen images.
 """
@@ -17,6 +20,11 @@ Shape suffixes: N networks, B images, K classes, M chosen images.
 import numpy as np
 
 from cls_jax.prediction import compute_entropy, compute_weight
+
+# Of the similarities of all images to all; 20 MB of them for 5,000 images.
+_ROWS_AT_A_TIME = 1000
+# Sums in another order differ in the last digits; a bound must not lie below.
+_ROUNDING = 1.0001
 
 
 def compute_scores(p_NBK: np.ndarray) -> np.ndarray:
@@ -34,7 +42,7 @@ def compute_scores(p_NBK: np.ndarray) -> np.ndarray:
 
 
 def choose_diverse(p_NBK: np.ndarray, num_images: int) -> np.ndarray:
-    """Chooses images greedily by score times distance to the nearest already chosen.
+    """Chooses images greedily by how much doubt their labels would settle.
 
     Args:
         p_NBK: float32 [N, B, K].
@@ -44,22 +52,38 @@ def choose_diverse(p_NBK: np.ndarray, num_images: int) -> np.ndarray:
         int64 [min(M, B)], indices of images, the one whose label would help most first.
     """
     scores = compute_scores(p_NBK)
-    roots = np.sqrt(p_NBK)
-    nearest = np.ones(len(scores))  # Distances are at most 1.
-    is_left = np.ones(len(scores), bool)
-    chosen = []
-    for _ in range(min(num_images, len(scores))):
-        # Where only duplicates are left, the scores alone decide.
-        value = scores * nearest if np.any(nearest[is_left] > 0) else scores
-        best = int(np.argmax(np.where(is_left, value, -1.0)))
-        chosen.append(best)
-        is_left[best] = False
-        nearest = np.minimum(nearest, _compute_distances(roots, best))
+    roots = _to_unit_rows(p_NBK)
+    settled = np.zeros(len(scores), np.float32)
+    # What a label would settle only falls as others are chosen: an old value is a bound, and only
+    # the image with the highest has to be looked at again.
+    bounds = _settle_with_nothing_chosen(roots, scores)
+    chosen: list[int] = []
+    while len(chosen) < min(num_images, len(scores)):
+        best = int(np.argmax(bounds))
+        similarity = _compute_similarities(roots, roots[best])
+        bounds[best] = scores @ np.maximum(similarity - settled, 0)
+        if np.argmax(bounds) == best:
+            chosen.append(best)
+            settled = np.maximum(settled, similarity)
+            bounds[best] = -1
     return np.asarray(chosen, np.int64)
 
 
-def _compute_distances(roots_NBK: np.ndarray, index: int) -> np.ndarray:
-    """Hellinger distances of all images to one, their squares averaged over the networks."""
-    affinity = np.sum(roots_NBK * roots_NBK[:, index : index + 1], axis=-1).mean(axis=0)
+def _to_unit_rows(p_NBK: np.ndarray) -> np.ndarray:
+    """Square roots of probabilities, [B, N K], whose products are affinities from 0 to 1."""
+    num_networks, num_images, num_classes = p_NBK.shape
+    by_image = np.sqrt(p_NBK / num_networks).transpose(1, 0, 2)
+    return by_image.reshape(num_images, num_networks * num_classes)
+
+
+def _settle_with_nothing_chosen(roots: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    parts = np.array_split(roots, max(1, len(roots) // _ROWS_AT_A_TIME))
+    settled = np.concatenate([_compute_similarities(roots, part) @ scores for part in parts])
+    return settled * _ROUNDING
+
+
+def _compute_similarities(roots: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """1 - Hellinger's distance between what the networks say of `rows` and of all images."""
     # Rounding leaves about 1e-7 between duplicates, whose root would count as a distance.
-    return np.sqrt(np.where(affinity > 1 - 1e-6, 0.0, 1.0 - affinity))
+    distance = 1 - rows @ roots.T
+    return 1 - np.sqrt(np.where(distance < 1e-6, 0, distance))

@@ -1,4 +1,4 @@
-"""Images that the networks know least about, no two alike."""
+"""Images that stand for most of what the networks are unsure of, no two alike."""
 
 import numpy as np
 import pytest
@@ -33,6 +33,25 @@ def test_score_grows_with_disagreement():
 def test_score_of_one_network_is_its_uncertainty():
     scores = compute_scores(np.asarray([[[1, 0, 0], [1 / 3] * 3]], np.float32))
     np.testing.assert_allclose(scores, [0, 1], atol=1e-6)
+
+
+def test_an_image_that_stands_for_many_is_chosen_before_an_odd_one():
+    rng = np.random.default_rng(0)
+    many = rng.dirichlet(100 * np.asarray(AB), 20)
+    assert compute_scores(both(FLAT, *many)).argmax() == 0
+    assert choose_diverse(both(FLAT, *many), 1)[0] > 0
+
+
+def test_every_choice_settles_the_most_doubt_that_is_left():
+    p_NBK = np.random.default_rng(0).dirichlet([0.3] * 4, (2, 60))
+    scores = compute_scores(p_NBK)
+    differences = np.sqrt(p_NBK)[:, :, None] - np.sqrt(p_NBK)[:, None]
+    similarity = 1 - np.sqrt(np.square(differences).sum(axis=-1).mean(axis=0) / 2)
+    settled = np.zeros(60)
+    for chosen in choose_diverse(p_NBK.astype(np.float32), 8):
+        gains = np.maximum(similarity - settled, 0) @ scores
+        assert gains[chosen] == pytest.approx(gains.max(), rel=1e-4)
+        settled = np.maximum(settled, similarity[chosen])
 
 
 def test_a_duplicate_is_not_chosen_before_something_else():
