@@ -54,7 +54,7 @@ def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
         raise UserError(
             f"A step needs {needed / _GIB:.1f} GiB of memory on each device, which has "
             f"{available / _GIB:.1f} GiB: choose a smaller --config.batch_size, --config.mu or "
-            "--config.model.width, --config.model.remat=True, or more devices."
+            "--config.model.width, set --config.model.remat=True, or use more devices."
         )
     return f"a step needs {needed / _GIB:.2f} of {available / _GIB:.1f} GiB on each device"
 

@@ -28,7 +28,7 @@ _ROUNDING = 1.0001
 
 
 def compute_scores(p_NBK: np.ndarray) -> np.ndarray:
-    """How much a label would help by itself, float32 [B] in [0, 2].
+    """How much the networks doubt each image, float32 [B] in [0, 2].
 
     Args:
         p_NBK: float32 [N, B, K], the networks' probabilities.
@@ -49,7 +49,7 @@ def choose_diverse(p_NBK: np.ndarray, num_images: int) -> np.ndarray:
         num_images: M; all images if there are fewer.
 
     Returns:
-        int64 [min(M, B)], indices of images, the one whose label would help most first.
+        int64 [min(M, B)], indices of images, the one that settles most first.
     """
     scores = compute_scores(p_NBK)
     roots = _to_unit_rows(p_NBK)
@@ -85,5 +85,5 @@ def _settle_with_nothing_chosen(roots: np.ndarray, scores: np.ndarray) -> np.nda
 def _compute_similarities(roots: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """1 - Hellinger's distance between what the networks say of `rows` and of all images."""
     # Rounding leaves about 1e-7 between duplicates, whose root would count as a distance.
-    distance = 1 - rows @ roots.T
-    return 1 - np.sqrt(np.where(distance < 1e-6, 0, distance))
+    squared = 1 - rows @ roots.T
+    return 1 - np.sqrt(np.where(squared < 1e-6, 0, squared))
