@@ -77,8 +77,8 @@ def keep_memory() -> None:
     anew each time, page by page: for CLS with two WRN-28-2 on 60 images and 2 cores .62 to .64 s a
     step so, .46 to .48 s with these settings. glibc reads them before Python starts, hence the new
     start. Only a step's largest blocks are still taken anew each time: in the heap they leave holes
-    of their own size (two WRN-28-2 on 240 images: 6.1 and 8.6 GiB so, 3.3 GiB outside the heap; of
-    a difference in time nothing is to be seen, see experiments/results/cpu_speed.md).
+    of their own size (2.68 GB so for this step, 1.39 GB outside the heap, and no difference in time
+    to be seen: experiments/results/cpu_speed.md).
     """
     name, version = platform.libc_ver()
     has_settings = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)

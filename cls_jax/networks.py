@@ -32,7 +32,7 @@ class Networks:
             over its kernel is a grouped one: on a CPU 13 times slower than the loop.
         network_shards: over how many devices of the mesh axis "network" the networks are spread.
         remat: whether training keeps of a pass only what convolutions give, and computes
-            normalisations and activations once more for the gradient: about half the memory.
+            normalisations and activations once more for the gradient, to need less memory.
     """
 
     model: nn.Module

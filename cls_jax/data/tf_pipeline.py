@@ -76,8 +76,7 @@ def _create_options(num_threads: int) -> tf.data.Options:
     options = tf.data.Options()
     options.threading.private_threadpool_size = num_threads
     options.threading.max_intra_op_parallelism = 1
-    # Its thread sleeps ever longer, and an iterator is not gone before it wakes: a run of two
-    # minutes took up to one more to end.
+    # Its thread sleeps ever longer, and an iterator is not gone before it wakes.
     options.autotune.enabled = False
     return options
 
