@@ -23,6 +23,7 @@ sbom: $(VENV)/installed
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports
 
 $(VENV)/installed: $(REQUIREMENTS) requirements-common.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cls_jax needs Python 3.11 or newer: run make PYTHON=python3.12 (or another)")'

@@ -16,7 +16,12 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 from absl import app, flags
 from ml_collections import config_flags
 
-from cls_jax.command_line import keep_memory, parse_flags, prepare_process, run_to_end
+from cls_jax.cli.process import (
+    parse_flags,
+    prepare_process,
+    reexec_with_malloc_settings,
+    run_to_end,
+)
 
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "A file of configs/, with :BUDGET[,METHOD].")
@@ -38,9 +43,12 @@ def main(_) -> None:
 
 def run() -> None:
     """Runs the command that --mode names."""
-    from cls_jax import commands, processes
+    from cls_jax.cli import commands
+    from cls_jax.parallel import distributed
 
-    processes.join_processes(FLAGS.coordinator_address, FLAGS.num_processes, FLAGS.process_id)
+    distributed.initialize_distributed(
+        FLAGS.coordinator_address, FLAGS.num_processes, FLAGS.process_id
+    )
     if FLAGS.mode == "train":
         commands.train_run(FLAGS.config, FLAGS.workdir)
     elif FLAGS.mode == "eval":
@@ -54,5 +62,5 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    keep_memory()  # Before the configuration, and with it JAX, is imported.
+    reexec_with_malloc_settings()  # Before the configuration, and with it JAX, is imported.
     app.run(main, flags_parser=parse_flags)

@@ -6,20 +6,20 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cls_jax.classifier import Classifier, load
-    from cls_jax.data.images import ImageError
+    from cls_jax.data.images.decode import ImageError
     from cls_jax.errors import UserError
-    from cls_jax.prediction import Prediction
+    from cls_jax.inference.classifier import Classifier, load
+    from cls_jax.inference.prediction import Prediction
 
 __version__ = "0.1.0"
 __all__ = ["Classifier", "ImageError", "Prediction", "UserError", "load"]
 
 _MODULES = {
-    "Classifier": "cls_jax.classifier",
-    "ImageError": "cls_jax.data.images",
-    "Prediction": "cls_jax.prediction",
+    "Classifier": "cls_jax.inference.classifier",
+    "ImageError": "cls_jax.data.images.decode",
+    "Prediction": "cls_jax.inference.prediction",
     "UserError": "cls_jax.errors",
-    "load": "cls_jax.classifier",
+    "load": "cls_jax.inference.classifier",
 }
 
 

@@ -9,12 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as P
-
-from cls_jax.mesh import DATA_AXIS
 
 
-class DataShape(NamedTuple):
+class DatasetSpec(NamedTuple):
     """Sizes of a dataset that decide the shapes of a run.
 
     Attributes:
@@ -60,12 +57,6 @@ class Batch(NamedTuple):
     y: jax.Array
     u: jax.Array
     u_index: jax.Array
-
-
-# How a batch is spread over the mesh: every network sees all of it.
-BATCH_SPECS = RawBatch(
-    x=P(DATA_AXIS), y=P(DATA_AXIS), u=P(None, DATA_AXIS), u_index=P(DATA_AXIS), u_truth=P(DATA_AXIS)
-)
 
 
 def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:

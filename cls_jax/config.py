@@ -11,10 +11,10 @@ from typing import Any
 
 import ml_collections
 
-from cls_jax.data.randaugment import OPS
+from cls_jax.data.augment.randaugment import OPS
 from cls_jax.errors import UserError
+from cls_jax.io import PARSE_ERRORS, describe_error, is_number, read_json
 from cls_jax.methods import METHODS, get_method
-from cls_jax.reading import DAMAGES, describe_error, is_number, read_json
 
 # Where a run is made and kept, which changes no result: the only keys that may differ when a run
 # goes on.
@@ -92,8 +92,8 @@ def create_defaults(
     config.model.depth = 28  # Paper: WRN-28-2 for CIFAR-10, WRN-28-8 for CIFAR-100.
     config.model.width = 2
     config.model.dtype = "float32"
-    config.model.lowering = "unrolled"  # How several networks are compiled: see networks.py.
-    config.model.remat = False  # Less memory for a little more work: see networks.py.
+    config.model.lowering = "unrolled"  # How several networks are compiled: see models/ensemble.py.
+    config.model.remat = False  # Less memory for a little more work: see models/ensemble.py.
     config.model.bn_momentum = 0.999  # Authors: PyTorch momentum .001.
     config.model.bn_epsilon = 1e-5  # PyTorch's default.
     config.model.leaky_slope = 0.1  # Authors.
@@ -264,14 +264,14 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
         stored = read_json(path)
         config = create_defaults(int(stored["num_labels"]), stored["method"]["name"])
         # Onto the defaults, so that types are checked and a foreign key is noticed.
-        config.update(_listless(stored))
+        config.update(_lists_to_tuples(stored))
         validate_config(config)
     except FileNotFoundError as error:
         raise UserError(
             f"{path.parent} is not the folder of a run, it has no {path.name}: give --workdir the "
             "folder that training printed."
         ) from error
-    except DAMAGES as error:
+    except PARSE_ERRORS as error:
         raise UserError(
             f"{path} is not the configuration of a run of this version "
             f"({describe_error(error)}): give --workdir another folder."
@@ -302,10 +302,10 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _listless(tree: Any) -> Any:
+def _lists_to_tuples(tree: Any) -> Any:
     """Turns JSON's lists back into the tuples they were."""
     if isinstance(tree, Mapping):
-        return {key: _listless(value) for key, value in tree.items()}
+        return {key: _lists_to_tuples(value) for key, value in tree.items()}
     return tuple(tree) if isinstance(tree, list) else tree
 
 

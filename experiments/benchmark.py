@@ -1,7 +1,8 @@
 """Times the training step in several forms and of several methods, in turn, in one process.
 
-python -m experiments.benchmark --config configs/cifar10.py --forms FORMS [--peer PATH]
-with FORMS as in "float32,unrolled,synthetic bfloat16,unrolled,device": see experiments/forms.py.
+python -m experiments.benchmark --config configs/cifar10.py --variants VARIANTS [--peer PATH]
+with VARIANTS as in "float32,unrolled,synthetic bfloat16,unrolled,device":
+see experiments/step_variants.py.
 
 Every form is compiled first; then blocks of steps take turns, so that a machine that slows down
 slows them all. --peer names a checkout of the authors' released PyTorch code, which then takes its
@@ -14,12 +15,12 @@ import pathlib
 import statistics
 
 from experiments import grid
-from experiments.forms import Form, create_form
+from experiments.step_variants import StepVariant, create_variant
 
 _FORMS = "float32,unrolled,synthetic float32,vmap,synthetic bfloat16,unrolled,synthetic"
 
 
-def describe_forms(forms: list[Form]) -> str:
+def describe_variants(forms: list[StepVariant]) -> str:
     """A Markdown table, the first form being what ratios refer to."""
     first = statistics.median(forms[0].seconds)
     header = (
@@ -51,21 +52,22 @@ def describe_forms(forms: list[Form]) -> str:
     return "\n".join(lines)
 
 
-def create_forms(arguments, methods: list[str]) -> list[Form]:
+def create_variants(arguments, methods: list[str]) -> list[StepVariant]:
     """All forms of all methods, and the peer's."""
     forms = []
     for method in methods:
         config = grid.create_cell(arguments, arguments.budgets[0], method, 0).config
-        for name in arguments.forms.split():
-            form = create_form(name, config)
+        for name in arguments.variants.split():
+            form = create_variant(name, config)
             form.name = f"{method} {name}" if len(methods) > 1 else name
             forms.append(form)
     if arguments.peer:
-        from experiments.peer import create_peer_form
+        from experiments.peer import create_peer_variant
 
         config = grid.create_cell(arguments, arguments.budgets[0], "cls", 0).config
         forms += [
-            create_peer_form(arguments.peer, config, name) for name in arguments.peer_forms.split()
+            create_peer_variant(arguments.peer, config, name)
+            for name in arguments.peer_forms.split()
         ]
     return forms
 
@@ -73,14 +75,16 @@ def create_forms(arguments, methods: list[str]) -> list[Form]:
 def main() -> None:
     """Compiles all forms, times them in turn, prints the table and writes JSON beside it."""
     parser = grid.create_parser(__doc__, "250", "runs/benchmark.md")
-    parser.add_argument("--forms", default=_FORMS, help="see experiments/forms.py; by spaces")
+    parser.add_argument(
+        "--variants", default=_FORMS, help="see experiments/step_variants.py; by spaces"
+    )
     parser.add_argument("--methods", default="cls", help="whose steps, by commas")
     parser.add_argument("--blocks", type=int, default=5, help="turns of every form")
     parser.add_argument("--steps", type=int, default=20, help="steps in a block")
     parser.add_argument("--peer", help="a checkout of the authors' PyTorch code")
     parser.add_argument("--peer_forms", default="released", help="released or tuned; by spaces")
     arguments = grid.parse_arguments(parser)
-    forms = create_forms(arguments, arguments.methods.split(","))
+    forms = create_variants(arguments, arguments.methods.split(","))
     with contextlib.ExitStack() as stack:
         for form in forms:
             stack.callback(form.close)
@@ -89,7 +93,7 @@ def main() -> None:
         for _ in range(arguments.blocks):
             for form in forms:
                 form.run(arguments.steps)
-    text = f"# Step\n\n{grid.describe_provenance()}\n{describe_forms(forms)}\n"
+    text = f"# Step\n\n{grid.describe_provenance()}\n{describe_variants(forms)}\n"
     grid.write_output(arguments.output, text)
     measured = {form.name: form.seconds for form in forms}
     pathlib.Path(arguments.output).with_suffix(".json").write_text(json.dumps(measured, indent=1))

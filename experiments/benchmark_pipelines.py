@@ -20,13 +20,13 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from cls_jax.data.datasets import Dataset
-from cls_jax.data.stream import create_stream_spec
+from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
-from cls_jax.program import create_program
-from cls_jax.train_step import create_preview
+from cls_jax.training.program import create_program
+from cls_jax.training.step import make_batch_fn
 from experiments import grid
-from experiments.forms import create_inputs, create_random_dataset
+from experiments.step_variants import create_inputs, create_random_dataset
 
 
 def create_tf_timer(config, dataset: Dataset) -> Callable[[int], float]:
@@ -34,7 +34,7 @@ def create_tf_timer(config, dataset: Dataset) -> Callable[[int], float]:
 
     A stream that went on would make batches ahead while others have their turns.
     """
-    from cls_jax.data.tf_pipeline import create_stream
+    from cls_jax.data.pipelines.tfdata import create_stream
 
     spec = _create_spec(config)
 
@@ -53,7 +53,7 @@ def create_device_timer(config, dataset: Dataset) -> Callable[[int], float]:
     """Times the device pipeline, on the same batch again and again."""
     program, state = create_program(config, dataset.shape)
     inputs, specs, create_batch = create_inputs("device", config, program, dataset)
-    make, data = create_preview(program, create_batch, specs), next(inputs)
+    make, data = make_batch_fn(program, create_batch, specs), next(inputs)
     return lambda num_batches: _time(lambda: jax.block_until_ready(make(state, data)), num_batches)
 
 
@@ -99,7 +99,10 @@ def _create_spec(config):
 
     labeled = np.arange(config.num_labels, dtype=np.int32)
     everything = np.arange(50_000, dtype=np.int32)
-    return create_stream_spec(config, get_method(config.method.name), labeled, everything)
+    method = get_method(config.method.name)
+    return create_stream_spec(
+        config, method.labeled_view, method.unlabeled_views, labeled, everything
+    )
 
 
 def main() -> None:

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.metrics import read_metrics
+from cls_jax.runs.metrics import read_metrics
 from experiments import grid
-from experiments.forms import create_random_dataset
+from experiments.step_variants import create_random_dataset
 
 _LOG_EVERY = 4
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from cls_jax.errors import UserError
-from cls_jax.metrics import METRICS
+from cls_jax.runs.metrics import METRICS
 from experiments import grid
 
 _POLL_SECONDS = 0.02

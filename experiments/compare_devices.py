@@ -10,15 +10,14 @@ import sys
 import jax
 import numpy as np
 
-from cls_jax.batch import BATCH_SPECS
-from cls_jax.data.label_budget import choose_labeled_indices
+from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.stream import create_stream_spec
-from cls_jax.mesh import to_shardings
-from cls_jax.program import create_program
-from cls_jax.train_step import create_preview, create_train_step
+from cls_jax.data.sampling import create_stream_spec
+from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.program import create_program
+from cls_jax.training.step import create_train_step, make_batch_fn
 from experiments import grid
-from experiments.forms import create_random_batch, create_random_dataset
+from experiments.step_variants import create_random_batch, create_random_dataset
 
 MAX_LOSS_DIFFERENCE = 1e-4
 MAX_PARAMETER_DIFFERENCE = 1e-3  # Relative, of the norm.
@@ -31,9 +30,11 @@ def compute_on(device: jax.Device, config):
         program, state = create_program(config, dataset.shape, [device])
         labeled = choose_labeled_indices(dataset.train_labels, config.num_labels, 10, config.seed)
         everything = np.arange(len(dataset.train_images), dtype=np.int32)
-        spec = create_stream_spec(config, program.method, labeled, everything)
+        spec = create_stream_spec(
+            config, program.method.labeled_view, program.method.unlabeled_views, labeled, everything
+        )
         inputs, specs, create_batch = create_pipeline(spec, dataset, program.mesh, 0, 1)
-        batch = create_preview(program, create_batch, specs)(state, next(inputs))
+        batch = make_batch_fn(program, create_batch, specs)(state, next(inputs))
         step_input = jax.device_put(
             create_random_batch(config), to_shardings(program.mesh, BATCH_SPECS)
         )

@@ -20,19 +20,19 @@ Reader = Callable[[bytes, pathlib.Path], None]
 
 def read_image(content: bytes, folder: pathlib.Path) -> None:
     """As predict and the decoding of folders read it; the ending says nothing of the format."""
-    from cls_jax.data import images
+    from cls_jax.data.images import decode
 
     (folder / "a.jpg").write_bytes(content)
     shape = (32, 32, 3) if len(content) % 2 else (16, 16, 1)
-    image = images.read_image(folder / "a.jpg", shape)
+    image = decode.read_image(folder / "a.jpg", shape)
     assert image.shape == shape
     assert image.dtype == np.uint8
 
 
 def read_labels_csv(content: bytes, folder: pathlib.Path) -> None:
     """A folder of images with a table."""
-    from cls_jax.data.folder_layout import read_layout
-    from cls_jax.data.image_index import list_images
+    from cls_jax.data.images.index import list_images
+    from cls_jax.data.sources.folder_layout import read_layout
 
     for name in ("a.png", "b.png", "sub/c.png"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -45,9 +45,9 @@ def read_labels_csv(content: bytes, folder: pathlib.Path) -> None:
 
 def read_names(content: bytes, folder: pathlib.Path) -> None:
     """Folders whose files have strange names."""
-    from cls_jax.data.folder_layout import read_layout
-    from cls_jax.data.image_files import find_images
-    from cls_jax.data.image_index import list_images
+    from cls_jax.data.images.files import find_images
+    from cls_jax.data.images.index import list_images
+    from cls_jax.data.sources.folder_layout import read_layout
 
     root, outside = folder / "images", folder / "outside"
     shutil.rmtree(root, ignore_errors=True)
@@ -76,7 +76,7 @@ def read_names(content: bytes, folder: pathlib.Path) -> None:
 
 
 def _check_csv(rows) -> None:
-    from cls_jax.csv_rows import write_rows
+    from cls_jax.io import write_rows
 
     text = io.StringIO()
     write_rows(text, rows)
@@ -100,31 +100,31 @@ def read_override(content: bytes, folder: pathlib.Path) -> None:
     from absl import flags
     from ml_collections import config_flags
 
-    from cls_jax import command_line
+    from cls_jax.cli import process
     from cls_jax.config import to_json, validate_config
 
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=values)
-    original, command_line.flags.FLAGS = flags.FLAGS, values
+    original, process.flags.FLAGS = flags.FLAGS, values
     argument = content.decode("utf-8", "surrogateescape")
     # ml_collections looks there for the keys to set.
     before, sys.argv = sys.argv, ["main.py", "--config=configs/digits.py:20", argument]
     try:
         with contextlib.redirect_stderr(io.StringIO()) as said:
-            command_line.parse_flags(sys.argv)
+            process.parse_flags(sys.argv)
     except SystemExit as end:
         if end.code != 2:
             raise
         raise UserError(said.getvalue().removesuffix("\n")) from end
     finally:
-        command_line.flags.FLAGS, sys.argv = original, before
+        process.flags.FLAGS, sys.argv = original, before
     validate_config(values.config)
     to_json(values.config)
 
 
 def read_dataset_description(content: bytes, folder: pathlib.Path) -> None:
     """Classes, sizes, mean and deviation of a run's dataset."""
-    from cls_jax import run_folder
+    from cls_jax.runs import folder as run_folder
 
     (folder / "dataset.json").write_bytes(content)
     dataset = types.SimpleNamespace(name="x", fingerprint="0" * 32)
@@ -138,18 +138,19 @@ def read_dataset_description(content: bytes, folder: pathlib.Path) -> None:
 
 def read_labeled_indices(content: bytes, folder: pathlib.Path) -> None:
     """The label budget of a run."""
-    from cls_jax.data import label_budget
+    from cls_jax.data import label_split
 
     path = folder / "labeled_indices.json"
     path.write_bytes(content)
-    indices = label_budget.read_labeled_indices(path, ("cat", "dog"))
-    label_budget.check_labeled_indices(path, indices, 0, 100)
+    indices = label_split.read_labeled_indices(path, ("cat", "dog"))
+    label_split.check_labeled_indices(path, indices, 0, 100)
     assert 0 <= indices.min() <= indices.max() < 100
 
 
 def read_result(content: bytes, folder: pathlib.Path) -> None:
     """The outcome of a run, in the terminal and on its page."""
-    from cls_jax import result, run_folder
+    from cls_jax.runs import folder as run_folder
+    from cls_jax.runs import result
 
     (folder / "result.json").write_bytes(content)
     read = run_folder.read_result(folder)
@@ -161,9 +162,9 @@ def read_result(content: bytes, folder: pathlib.Path) -> None:
 
 def read_metrics(content: bytes, folder: pathlib.Path) -> None:
     """Curves, and the result made of them."""
-    from cls_jax import metrics, result
     from cls_jax.config import create_config
     from cls_jax.report.data import clean_rows
+    from cls_jax.runs import metrics, result
 
     (folder / "metrics.jsonl").write_bytes(content)
     rows = metrics.read_metrics(folder)
@@ -173,7 +174,7 @@ def read_metrics(content: bytes, folder: pathlib.Path) -> None:
 
 def read_sessions(content: bytes, folder: pathlib.Path) -> None:
     """How a run was made."""
-    from cls_jax import sessions
+    from cls_jax.runs import sessions
 
     (folder / "sessions.jsonl").write_bytes(content)
     _check_page("draw_sessions", sessions=sessions.read_sessions(folder))
@@ -191,8 +192,8 @@ def _check_page(section: str, **contents) -> None:
 
 def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
     """Decoded images: a damaged cache is made anew."""
-    from cls_jax.data import image_cache
-    from cls_jax.data.image_index import list_images
+    from cls_jax.data.images import cache
+    from cls_jax.data.images.index import list_images
     from experiments.fuzz_inputs import create_seeds
 
     os.environ["XDG_CACHE_HOME"] = str(folder)
@@ -202,10 +203,10 @@ def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
         for i in range(2):
             (root / f"{i}.png").write_bytes(create_seeds("image")[5])
     files = list_images(root).files
-    image_cache.load_decoded(root, files, 8, is_silent=True)
-    (made,) = image_cache.get_cache_folder().iterdir()
+    cache.load_decoded(root, files, 8, is_silent=True)
+    (made,) = cache.get_cache_folder().iterdir()
     (made / name).write_bytes(content)
-    decoded = image_cache.load_decoded(root, files, 8, is_silent=True)
+    decoded = cache.load_decoded(root, files, 8, is_silent=True)
     assert decoded.images[:].shape == (2, 8, 8, 3)
     assert decoded.digests.shape == (2, 16)
     assert set(decoded.failures) <= {0, 1}
@@ -213,7 +214,7 @@ def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
 
 def read_dataset_file(name: str, content: bytes, folder: pathlib.Path) -> None:
     """A dataset in one file."""
-    from cls_jax.data.archives import read_single_file
+    from cls_jax.data.sources.archive import read_single_file
 
     if name == "archive":
         name = "set.tar.xz" if content[:1] == b"\xfd" else "set.tar"
@@ -259,8 +260,8 @@ def try_to_read(kind: str, content: bytes, folder: pathlib.Path) -> str:
     Raises:
         Exception: whatever else it leads to, which is a failure.
     """
-    from cls_jax.data.images import ImageError
-    from cls_jax.reading import make_printable
+    from cls_jax.data.images.decode import ImageError
+    from cls_jax.io import make_printable
 
     try:
         READERS[kind](content, folder)

@@ -20,7 +20,7 @@ FORMS="bfloat16,unrolled,device bfloat16,unrolled,synthetic bfloat16,unrolled,sy
 FORMS="$FORMS bfloat16,vmap,synthetic bfloat16,separate,synthetic bfloat16,remat,synthetic"
 FORMS="$FORMS float32,unrolled,synthetic float32,vmap,synthetic highest,unrolled,synthetic"
 $PYTHON -m experiments.benchmark --config configs/cifar10.py --output "$OUT/step.md" \
-  --forms "$FORMS" ${PEER:+--peer "$PEER" --peer_forms "released tuned"}
+  --variants "$FORMS" ${PEER:+--peer "$PEER" --peer_forms "released tuned"}
 
 $PYTHON -m experiments.profile_step --config configs/cifar10.py --form bfloat16,unrolled,device \
   --output "$OUT/profile.md"

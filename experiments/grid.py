@@ -23,13 +23,13 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import jax
 from tqdm import tqdm
 
-from cls_jax.command_line import exit_with_sentence, prepare_process
+from cls_jax.cli.process import exit_with_error, prepare_process
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
-from cls_jax.metrics import read_metrics
-from cls_jax.run_folder import check_run_folder, get_default_workdir
-from cls_jax.sessions import describe_hardware
-from cls_jax.train import train
+from cls_jax.runs.folder import check_run_folder, get_default_workdir
+from cls_jax.runs.metrics import read_metrics
+from cls_jax.runs.sessions import describe_hardware
+from cls_jax.training.loop import train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +69,13 @@ def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     arguments, rest = parser.parse_known_args()
     for option in rest:
         if not option.startswith("--config.") or "=" not in option:
-            exit_with_sentence(f"Unknown option {option!r}: see --help.")
+            exit_with_error(f"Unknown option {option!r}: see --help.")
     arguments.overrides = dict(option.removeprefix("--config.").split("=", 1) for option in rest)
     try:
         arguments.budgets = [int(budget) for budget in arguments.budgets.split(",")]
         arguments.seeds = [int(seed) for seed in arguments.seeds.split(",")]
     except ValueError:
-        exit_with_sentence("Budgets and seeds are whole numbers: write them as in 20,40.")
+        exit_with_error("Budgets and seeds are whole numbers: write them as in 20,40.")
     return arguments
 
 
@@ -156,7 +156,7 @@ def run_main(main: Callable[[], None]) -> None:
     try:
         main()
     except UserError as error:
-        exit_with_sentence(error)
+        exit_with_error(error)
 
 
 def describe_provenance() -> str:

@@ -12,12 +12,12 @@ import time
 import types
 
 from cls_jax.errors import UserError
-from experiments.forms import Form, count_images
+from experiments.step_variants import StepVariant, count_images
 
 FORMS = ("released", "tuned")
 
 
-def create_peer_form(path: str, config, name: str) -> Form:
+def create_peer_variant(path: str, config, name: str) -> StepVariant:
     """Builds the step.
 
     Args:
@@ -55,7 +55,7 @@ def create_peer_form(path: str, config, name: str) -> Form:
             torch.cuda.synchronize()
         return time.perf_counter() - started
 
-    return Form(f"PyTorch {torch.__version__}, {name}", advance, count_images(config))
+    return StepVariant(f"PyTorch {torch.__version__}, {name}", advance, count_images(config))
 
 
 def _create_step(torch, wideresnet, ema, config, device: str, tuned: bool):

@@ -12,7 +12,7 @@ import re
 import jax
 
 from experiments import grid
-from experiments.forms import create_form
+from experiments.step_variants import create_variant
 
 _LIMIT = 25
 # "add_multiply_fusion.12" is one of the kind "add_multiply_fusion".
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="traced steps")
     arguments = grid.parse_arguments(parser)
     config = grid.create_cell(arguments, arguments.budgets[0], arguments.method, 0).config
-    form = create_form(arguments.form, config)
+    form = create_variant(arguments.form, config)
     form.run(3)
     folder = pathlib.Path(arguments.runs) / "profile"
     with jax.profiler.trace(str(folder)):

@@ -23,9 +23,9 @@ import jax
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.metrics import read_metrics
-from cls_jax.restore import restore_run
-from cls_jax.run_folder import read_result
+from cls_jax.inference.restore import restore_run
+from cls_jax.runs.folder import read_result
+from cls_jax.runs.metrics import read_metrics
 from experiments import grid
 
 _STOPS_A_RUN = 5

@@ -3,18 +3,19 @@
 python -m experiments.suggest --config configs/digits.py --budgets 20 --seeds 0,1,2,3
 
 A run begins with --budgets labels, drawn at random without regard to class. From what it says of
-all other training images --added of them are suggested (see cls_jax/suggest.py), and as many are
-drawn at random. A second and a third run train anew with these labels added to the first.
+all other training images --added of them are suggested (see cls_jax/inference/suggest.py), and as
+many are drawn at random. A second and a third run train anew with these labels added to the first.
 """
 
 import statistics
 
 import numpy as np
 
-from cls_jax.classifier import load
-from cls_jax.data.datasets import Dataset, load_dataset
-from cls_jax.run_folder import LABELED_INDICES, load_labeled_indices, write_labeled_indices
-from cls_jax.suggest import choose_diverse
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.types import Dataset
+from cls_jax.inference.classifier import load
+from cls_jax.inference.suggest import choose_diverse
+from cls_jax.runs.folder import LABELED_INDICES, load_labeled_indices, write_labeled_indices
 from experiments import grid
 
 _HEADER = (

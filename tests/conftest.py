@@ -20,10 +20,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from cls_jax.batch import DataShape, RawBatch
+from cls_jax.batch import DatasetSpec, RawBatch
 
 # Of what `create_tiny_config` asks for.
-DATA_SHAPE = DataShape(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
+DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
 
 
@@ -81,7 +81,7 @@ def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _
 
     By default as if the process had died; where `interrupt` returns, the stream goes on.
     """
-    from cls_jax import train as train_lib
+    from cls_jax.training import loop as train_lib
 
     create_pipeline = train_lib.create_pipeline
 
@@ -107,7 +107,7 @@ def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory):
     """The folder of a short run of CLS on digits of 8 x 8 pixels; not to be changed."""
-    from cls_jax.train import train
+    from cls_jax.training.loop import train
 
     workdir = tmp_path_factory.mktemp("trained") / "run"
     train(create_tiny_config(), workdir)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from cls_jax.batch import Batch
-from cls_jax.networks import Networks
+from cls_jax.models.ensemble import Ensemble
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Context(NamedTuple):
     """What a loss may need beside parameters and batch.
 
     Attributes:
-        networks: forward passes and label exchange.
+        ensemble: forward passes and label exchange.
         hparams: the method's hyper-parameters by name.
         ema_params: averaged parameters of all networks.
         method_state: what the method carries from step to step, stacked by network.
@@ -46,7 +46,7 @@ class Context(NamedTuple):
         progress: float32 in [0, 1), step / num_steps.
     """
 
-    networks: Networks
+    ensemble: Ensemble
     hparams: Mapping[str, Any]
     ema_params: Any
     method_state: Any
@@ -93,7 +93,7 @@ class Method:
         extra_heads: name and size of outputs beside the classes.
         select_labels: for a method of several rounds (`config.method.rounds`): what to carry into
             a round, from what the networks predicted at the end of the one before. See
-            `cls_jax.rounds`.
+            `cls_jax.training.rounds`.
     """
 
     compute_loss: Callable[[Any, Any, Batch, Context], LossOutput]

@@ -1,4 +1,4 @@
-"""CLS, FixMatch and the rows between them: one loss with switches (the paper's Table 2).
+"""CLS, FixMatch and the rows between them: one loss with flags (the paper's Table 2).
 
 Each network b labels the weak views; its labels teach strong views, its own (self-labelling) and,
 with two networks, the other network's (co-labelling):
@@ -15,13 +15,13 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from cls_jax.artificial_labels import ArtificialLabels, create_artificial_labels
-from cls_jax.losses import negative_cross_entropy, positive_cross_entropy
 from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.methods.losses import negative_cross_entropy, positive_cross_entropy
+from cls_jax.methods.pseudo_labels import PseudoLabels, make_pseudo_labels
 
 
 @dataclasses.dataclass(frozen=True)
-class Switches:
+class AblationFlags:
     """In what a row of Table 2 differs from its neighbours.
 
     Attributes:
@@ -36,34 +36,34 @@ class Switches:
     reweight: bool
 
 
-def compute_loss(switches: Switches, params, batch_stats, batch, context):
-    """The loss above. Signature after the switches: see `Method.compute_loss`."""
-    networks, hparams = context.networks, context.hparams
+def compute_loss(flags: AblationFlags, params, batch_stats, batch, context):
+    """The loss above. Signature after the flags: see `Method.compute_loss`."""
+    ensemble, hparams = context.ensemble, context.hparams
     # One joint forward: BatchNorm statistics are those of labelled, weak and strong together.
-    (logits_x, logits_weak, logits_strong), batch_stats = networks.forward_joint(
+    (logits_x, logits_weak, logits_strong), batch_stats = ensemble.forward_concatenated(
         params, batch_stats, (batch.x, *batch.u)
     )
-    labels = create_artificial_labels(logits_weak)
+    labels = make_pseudo_labels(logits_weak)
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
-    if switches.reweight:
-        own_weight = labels.weight
+    if flags.reweight:
+        self_weight = labels.weight
     else:
-        own_weight = (labels.confidence >= hparams["threshold"]).astype(jnp.float32)
-    loss_self = compute_labeling_loss(switches, logits_strong, labels, own_weight)
+        self_weight = (labels.confidence >= hparams["threshold"]).astype(jnp.float32)
+    loss_self = compute_labeling_loss(flags, logits_strong, labels, self_weight)
     losses = loss_supervised + hparams["lambda_self"] * loss_self
     monitors = {
         "train/loss_supervised": loss_supervised,
         "train/loss_self": loss_self,
         "monitors/confidence_weight": jnp.mean(labels.weight, axis=-1),
     }
-    if not switches.exchange:
-        monitors["monitors/mask_ratio"] = jnp.mean(own_weight > 0, axis=-1)
+    if not flags.exchange:
+        monitors["monitors/mask_ratio"] = jnp.mean(self_weight > 0, axis=-1)
         return LossOutput(losses, batch_stats, monitors, labels.pseudo)
     # The paper writes w > τ, the authors' code w ≥ τ.
     is_sent = labels.weight >= hparams["tau"]
-    sent_weight = is_sent * (labels.weight if switches.reweight else 1.0)
-    peer_labels, peer_weight = networks.exchange((labels, sent_weight))
-    loss_co = compute_labeling_loss(switches, logits_strong, peer_labels, peer_weight)
+    co_weight = is_sent * (labels.weight if flags.reweight else 1.0)
+    peer_labels, peer_weight = ensemble.exchange((labels, co_weight))
+    loss_co = compute_labeling_loss(flags, logits_strong, peer_labels, peer_weight)
     monitors |= {
         "train/loss_co": loss_co,
         "monitors/exchange_ratio": jnp.mean(is_sent, axis=-1),
@@ -77,14 +77,14 @@ def compute_loss(switches: Switches, params, batch_stats, batch, context):
 
 
 def compute_labeling_loss(
-    switches: Switches, logits: jax.Array, labels: ArtificialLabels, weight: jax.Array
+    flags: AblationFlags, logits: jax.Array, labels: PseudoLabels, weight: jax.Array
 ) -> jax.Array:
     """The mean over images of weight · (L_P + L_N), float32 [N] (Eq. 7-9).
 
     Logits are float32 [N, U, K], weights [N, U]; the labels may be another network's.
     """
     loss = positive_cross_entropy(logits, labels.pseudo)
-    if switches.negative:
+    if flags.negative:
         loss += negative_cross_entropy(logits, labels.complementary)
     return jnp.mean(weight * loss, axis=-1)
 
@@ -102,7 +102,7 @@ def create_method(exchange: bool, negative: bool, reweight: bool) -> Method:
     if not reweight:
         hyperparameters["threshold"] = Hyperparameter(0.95, 0.0, 1.0, "FixMatch, τ")
     return Method(
-        functools.partial(compute_loss, Switches(exchange, negative, reweight)),
+        functools.partial(compute_loss, AblationFlags(exchange, negative, reweight)),
         hyperparameters=hyperparameters,
         num_networks=2 if exchange else 1,
         mu=8 if exchange else 7,  # Paper's and authors' μ for CLS; FixMatch's own.

@@ -9,9 +9,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from cls_jax.losses import positive_cross_entropy
 from cls_jax.methods.base import Hyperparameter, LossOutput, Method
-from cls_jax.schedules import ramp_up
+from cls_jax.methods.losses import positive_cross_entropy
+from cls_jax.methods.schedules import ramp_up
 
 
 def compute_loss(teacher: str, params, batch_stats, batch, context):
@@ -20,11 +20,11 @@ def compute_loss(teacher: str, params, batch_stats, batch, context):
     No gradient flows into the teacher. Running BatchNorm statistics come from the labelled pass
     (TorchSSL). Signature after `teacher`, "self" or "average": see `Method.compute_loss`.
     """
-    networks, hparams = context.networks, context.hparams
-    logits_x, batch_stats = networks.forward(params, batch_stats, batch.x, train=True)
-    student, _ = networks.forward(params, batch_stats, batch.u[0], train=True)
+    ensemble, hparams = context.ensemble, context.hparams
+    logits_x, batch_stats = ensemble.forward(params, batch_stats, batch.x, train=True)
+    student, _ = ensemble.forward(params, batch_stats, batch.u[0], train=True)
     teacher_params = context.ema_params if teacher == "average" else params
-    target, _ = networks.forward(teacher_params, batch_stats, batch.u[1], train=True)
+    target, _ = ensemble.forward(teacher_params, batch_stats, batch.u[1], train=True)
     target = jax.lax.stop_gradient(target)
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
     difference = jax.nn.softmax(student) - jax.nn.softmax(target)

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from cls_jax.losses import soft_cross_entropy
 from cls_jax.methods.base import Hyperparameter, LossOutput, Method
-from cls_jax.mixup import mix_up, sharpen
-from cls_jax.schedules import ramp_up
+from cls_jax.methods.losses import soft_cross_entropy
+from cls_jax.methods.mixup import mixup, sharpen
+from cls_jax.methods.schedules import ramp_up
 
 
 def compute_loss(params, batch_stats, batch, context):
@@ -16,20 +16,20 @@ def compute_loss(params, batch_stats, batch, context):
     itself; BatchNorm's running statistics come from the labelled one only (Google's code).
     Signature: see `Method.compute_loss`.
     """
-    networks, hparams = context.networks, context.hparams
-    views = [networks.forward(params, batch_stats, view, train=True)[0] for view in batch.u]
+    ensemble, hparams = context.ensemble, context.hparams
+    views = [ensemble.forward(params, batch_stats, view, train=True)[0] for view in batch.u]
     guess = sharpen(sum(map(jax.nn.softmax, views)) / len(views), hparams["temperature"])
     guess = jax.lax.stop_gradient(guess)
     truth = jax.nn.one_hot(batch.y, guess.shape[-1])
     truth = jnp.broadcast_to(truth, (len(guess), *truth.shape))
     groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
-    (x, target_x), *mixed = mix_up(context.key, groups, hparams["alpha"])
+    (x, target_x), *mixed = mixup(context.key, groups, hparams["alpha"])
 
-    logits_x, batch_stats = networks.forward(params, batch_stats, x, train=True)
+    logits_x, batch_stats = ensemble.forward(params, batch_stats, x, train=True)
     loss_supervised = jnp.mean(soft_cross_entropy(logits_x, target_x), axis=-1)
     loss_unlabeled = 0.0
     for u, target_u in mixed:
-        logits_u, _ = networks.forward(params, batch_stats, u, train=True)
+        logits_u, _ = ensemble.forward(params, batch_stats, u, train=True)
         error = jnp.square(jax.nn.softmax(logits_u) - target_u)
         loss_unlabeled += jnp.mean(error, axis=(-2, -1)) / len(mixed)
     weight = hparams["lambda_u"] * ramp_up(context.progress, hparams["ramp"])

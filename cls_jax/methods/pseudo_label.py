@@ -2,10 +2,10 @@
 
 import jax.numpy as jnp
 
-from cls_jax.artificial_labels import create_artificial_labels
-from cls_jax.losses import positive_cross_entropy
 from cls_jax.methods.base import Hyperparameter, LossOutput, Method
-from cls_jax.schedules import ramp_up
+from cls_jax.methods.losses import positive_cross_entropy
+from cls_jax.methods.pseudo_labels import make_pseudo_labels
+from cls_jax.methods.schedules import ramp_up
 
 
 def compute_loss(params, batch_stats, batch, context):
@@ -14,10 +14,10 @@ def compute_loss(params, batch_stats, batch, context):
     One weak view both gives the label and learns it. Its pass leaves BatchNorm's running
     statistics alone (TorchSSL). Signature: see `Method.compute_loss`.
     """
-    networks, hparams = context.networks, context.hparams
-    logits_x, batch_stats = networks.forward(params, batch_stats, batch.x, train=True)
-    logits_u, _ = networks.forward(params, batch_stats, batch.u[0], train=True)
-    labels = create_artificial_labels(logits_u)
+    ensemble, hparams = context.ensemble, context.hparams
+    logits_x, batch_stats = ensemble.forward(params, batch_stats, batch.x, train=True)
+    logits_u, _ = ensemble.forward(params, batch_stats, batch.u[0], train=True)
+    labels = make_pseudo_labels(logits_u)
     mask = labels.confidence >= hparams["threshold"]
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
     loss_self = jnp.mean(mask * positive_cross_entropy(logits_u, labels.pseudo), axis=-1)

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from cls_jax.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.methods.base import Hyperparameter, LossOutput, Method
-from cls_jax.mixup import mix_up, sharpen
-from cls_jax.schedules import ramp_up
+from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
+from cls_jax.methods.mixup import mixup, sharpen
+from cls_jax.methods.schedules import ramp_up
 
 
 def compute_loss(params, batch_stats, batch, context):
@@ -17,12 +17,12 @@ def compute_loss(params, batch_stats, batch, context):
     degrees the first strong view was turned. BatchNorm's running statistics come from the mixed
     labelled images only. Signature: see `Method.compute_loss`.
     """
-    networks, hparams = context.networks, context.hparams
+    ensemble, hparams = context.ensemble, context.hparams
     key_mix, key_rotate = jax.random.split(context.key)
     weak, strong, _ = batch.u
 
     def forward(images, **kwargs):
-        return networks.forward(params, batch_stats, images, train=True, **kwargs)
+        return ensemble.forward(params, batch_stats, images, train=True, **kwargs)
 
     probabilities = jax.lax.stop_gradient(jax.nn.softmax(forward(weak)[0]))
     truth = jax.nn.one_hot(batch.y, probabilities.shape[-1])
@@ -31,7 +31,7 @@ def compute_loss(params, batch_stats, batch, context):
     guess = sharpen(align(probabilities, means), hparams["temperature"])
 
     groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
-    (x, target_x), *mixed = mix_up(key_mix, groups, hparams["alpha"])
+    (x, target_x), *mixed = mixup(key_mix, groups, hparams["alpha"])
     logits_x, new_batch_stats = forward(x)
     loss_supervised = jnp.mean(soft_cross_entropy(logits_x, target_x), axis=-1)
     loss_mixed = sum(
@@ -67,7 +67,7 @@ def update_class_means(context, probabilities, truth) -> dict[str, jax.Array]:
     """Moves the running class means towards those of this batch."""
     decay = context.hparams["class_mean_decay"]
     batch_means = {"predicted": probabilities.mean(axis=1), "labeled": truth.mean(axis=1)}
-    batch_means = jax.tree.map(context.networks.average_over_data, batch_means)
+    batch_means = jax.tree.map(context.ensemble.average_over_data, batch_means)
     return jax.tree.map(
         lambda mean, new: decay * mean + (1 - decay) * new, context.method_state, batch_means
     )

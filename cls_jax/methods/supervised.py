@@ -5,13 +5,13 @@
 
 import jax.numpy as jnp
 
-from cls_jax.losses import positive_cross_entropy
 from cls_jax.methods.base import LossOutput, Method
+from cls_jax.methods.losses import positive_cross_entropy
 
 
 def compute_loss(params, batch_stats, batch, context):
     """L = mean cross-entropy of the labelled images. Signature: see `Method.compute_loss`."""
-    logits, batch_stats = context.networks.forward(params, batch_stats, batch.x, train=True)
+    logits, batch_stats = context.ensemble.forward(params, batch_stats, batch.x, train=True)
     losses = jnp.mean(positive_cross_entropy(logits, batch.y), axis=-1)
     return LossOutput(losses, batch_stats, {"train/loss_supervised": losses})
 

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from cls_jax.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.methods.base import Hyperparameter, LossOutput, Method
-from cls_jax.schedules import anneal_training_signal
+from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
+from cls_jax.methods.schedules import tsa_threshold
 
 
 def compute_loss(params, batch_stats, batch, context):
@@ -15,15 +15,15 @@ def compute_loss(params, batch_stats, batch, context):
     L_sup leaves out labelled images that the network already gets right with a probability above
     a threshold that rises. Signature: see `Method.compute_loss`.
     """
-    networks, hparams = context.networks, context.hparams
-    (logits_x, logits_weak, logits_strong), batch_stats = networks.forward_joint(
+    ensemble, hparams = context.ensemble, context.hparams
+    (logits_x, logits_weak, logits_strong), batch_stats = ensemble.forward_concatenated(
         params, batch_stats, (batch.x, *batch.u)
     )
     logits_weak = jax.lax.stop_gradient(logits_weak)
     target = jax.nn.softmax(logits_weak / hparams["temperature"])
     mask = jnp.max(jax.nn.softmax(logits_weak), axis=-1) >= hparams["threshold"]
     loss_x = positive_cross_entropy(logits_x, batch.y)
-    loss_supervised = average_annealed(loss_x, hparams["annealing"], logits_x.shape[-1], context)
+    loss_supervised = tsa_loss(loss_x, hparams["annealing"], logits_x.shape[-1], context)
     loss_consistency = jnp.mean(mask * soft_cross_entropy(logits_strong, target), axis=-1)
     monitors = {
         "train/loss_supervised": loss_supervised,
@@ -34,7 +34,7 @@ def compute_loss(params, batch_stats, batch, context):
     return LossOutput(losses, batch_stats, monitors, jnp.argmax(target, axis=-1))
 
 
-def average_annealed(loss_x: jax.Array, annealing: str, num_classes: int, context) -> jax.Array:
+def tsa_loss(loss_x: jax.Array, annealing: str, num_classes: int, context) -> jax.Array:
     """Mean over the labelled images whose probability exp(-loss) is not yet above the threshold.
 
     Args:
@@ -45,9 +45,9 @@ def average_annealed(loss_x: jax.Array, annealing: str, num_classes: int, contex
     """
     if annealing == "off":
         return jnp.mean(loss_x, axis=-1)
-    threshold = anneal_training_signal(annealing, context.progress, num_classes)
+    threshold = tsa_threshold(annealing, context.progress, num_classes)
     is_kept = jax.lax.stop_gradient(jnp.exp(-loss_x)) <= threshold
-    share = context.networks.average_over_data(jnp.mean(is_kept, axis=-1))
+    share = context.ensemble.average_over_data(jnp.mean(is_kept, axis=-1))
     return jnp.mean(is_kept * loss_x, axis=-1) / jnp.maximum(share, 1e-6)
 
 

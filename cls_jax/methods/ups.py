@@ -9,9 +9,9 @@ anew. The authors use 20 rounds of 1,024 epochs; here the run's steps are split 
 import jax
 import jax.numpy as jnp
 
-from cls_jax.label_selection import NO_LABEL, select_labels
-from cls_jax.losses import log_one_minus_softmax, positive_cross_entropy
 from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.methods.losses import log_one_minus_softmax, positive_cross_entropy
+from cls_jax.methods.ups_selection import NO_LABEL, select_labels
 
 
 def compute_loss(params, batch_stats, batch, context):
@@ -20,22 +20,22 @@ def compute_loss(params, batch_stats, batch, context):
     An image's negative cross-entropy is the mean over its negative classes (authors' code).
     Signature: see `Method.compute_loss`.
     """
-    networks, table = context.networks, context.method_state
-    (logits_x, logits_u), batch_stats = networks.forward_joint(
+    ensemble, table = context.ensemble, context.method_state
+    (logits_x, logits_u), batch_stats = ensemble.forward_concatenated(
         params, batch_stats, (batch.x, batch.u[0]), dropout_key=context.key
     )
     labels, negatives = table["label"][:, batch.u_index], table["negative"][:, batch.u_index]
     is_selected = labels != NO_LABEL
     loss_x = positive_cross_entropy(logits_x, batch.y)
     loss_u = positive_cross_entropy(logits_u, jnp.maximum(labels, 0))
-    num_positive = loss_x.shape[-1] + networks.average_over_data(jnp.sum(is_selected, axis=-1))
+    num_positive = loss_x.shape[-1] + ensemble.average_over_data(jnp.sum(is_selected, axis=-1))
     sum_positive = jnp.sum(loss_x, axis=-1) + jnp.sum(is_selected * loss_u, axis=-1)
     loss_positive = sum_positive / num_positive
 
     num_negatives = jnp.sum(negatives, axis=-1)
     loss_u = -jnp.sum(negatives * log_one_minus_softmax(logits_u), axis=-1)
     loss_u = loss_u / jnp.maximum(num_negatives, 1)
-    share = networks.average_over_data(jnp.mean(num_negatives > 0, axis=-1))
+    share = ensemble.average_over_data(jnp.mean(num_negatives > 0, axis=-1))
     loss_negative = jnp.mean(loss_u, axis=-1) / jnp.maximum(share, 1e-6)
     monitors = {
         "train/loss_supervised": jnp.mean(loss_x, axis=-1),

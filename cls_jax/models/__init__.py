@@ -1,7 +1,7 @@
 """Image classifiers as Flax modules."""
 
-from cls_jax.models.layers import STEMS, choose_stem, count_parameters
+from cls_jax.models.layers import STEMS, count_parameters, resolve_stem
 from cls_jax.models.resnet import ResNet18
 from cls_jax.models.wide_resnet import WideResNet
 
-__all__ = ["STEMS", "ResNet18", "WideResNet", "choose_stem", "count_parameters"]
+__all__ = ["STEMS", "ResNet18", "WideResNet", "count_parameters", "resolve_stem"]

@@ -67,11 +67,11 @@ class Architecture(nn.Module):
     extra_heads: tuple[tuple[str, int], ...] = ()
     data_axis: str | None = None
 
-    def choose_conv(self) -> Callable[..., nn.Conv]:
+    def conv_layer(self) -> Callable[..., nn.Conv]:
         """`create_conv` of this dtype."""
         return functools.partial(create_conv, dtype=self.dtype)
 
-    def choose_norm(self) -> Callable[..., nn.BatchNorm]:
+    def norm_layer(self) -> Callable[..., nn.BatchNorm]:
         """BatchNorm as the attributes say."""
         return functools.partial(
             nn.BatchNorm,
@@ -82,7 +82,7 @@ class Architecture(nn.Module):
         )
 
 
-def choose_stem(name: str, image_size: int) -> str:
+def resolve_stem(name: str, image_size: int) -> str:
     """The stem that a configuration names; "auto" leaves the blocks 24 to 56 pixels up to 224."""
     if name != "auto":
         return name

@@ -57,7 +57,7 @@ class ResNet18(Architecture):
         self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
     ) -> jax.Array:
         """See `Architecture`."""
-        conv, norm = self.choose_conv(), self.choose_norm()
+        conv, norm = self.conv_layer(), self.norm_layer()
         x = create_stem_conv(self.stem, _STAGES[0][0], self.dtype)(x_BHWC.astype(self.dtype))
         x = nn.relu(norm(name="norm")(x, use_running_average=not train))
         x = pool_stem(self.stem, x)

@@ -85,7 +85,7 @@ class WideResNet(Architecture):
         blocks_per_stage, remainder = divmod(self.depth - 4, 6)
         if remainder or blocks_per_stage < 1:
             raise ValueError(f"A Wide ResNet's depth is 6n + 4 (10, 16, …), not {self.depth}")
-        conv, norm = self.choose_conv(), self.choose_norm()
+        conv, norm = self.conv_layer(), self.norm_layer()
         activation = functools.partial(nn.leaky_relu, negative_slope=self.leaky_slope)
         x = create_stem_conv(self.stem, 16, self.dtype)(x_BHWC.astype(self.dtype))
         x = pool_stem(self.stem, x)

@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from cls_jax.classifier import load
 from cls_jax.config import read_config
-from cls_jax.data.datasets import Dataset, ImageSource, load_dataset
-from cls_jax.data.label_budget import read_labeled_indices
-from cls_jax.metrics import METRICS, read_metrics
-from cls_jax.run_folder import CONFIG, LABELED_INDICES, read_dataset_description, read_result
-from cls_jax.sessions import read_sessions
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.label_split import read_labeled_indices
+from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.inference.classifier import load
+from cls_jax.runs.folder import CONFIG, LABELED_INDICES, read_dataset_description, read_result
+from cls_jax.runs.metrics import METRICS, read_metrics
+from cls_jax.runs.sessions import read_sessions
 
 # Of a run without test images: training images on which the networks are compared.
 _NUM_TRAINING_IMAGES = 1000
@@ -66,7 +67,7 @@ class RunData:
         config: its configuration.
         rows: of its metrics, ordered by step; values are finite floats or None.
         result: of a finished run.
-        sessions: see `cls_jax.sessions`.
+        sessions: see `cls_jax.runs.sessions`.
         class_names: of its K classes.
         dataset: what it was trained on.
         labeled: int32, which training images counted as labelled.

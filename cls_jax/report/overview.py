@@ -8,7 +8,7 @@ from cls_jax.methods import get_method
 from cls_jax.report.charts import draw_panel
 from cls_jax.report.data import RunData
 from cls_jax.report.markup import Html, join, tag
-from cls_jax.report.scores import compute_interval
+from cls_jax.report.scores import wilson_interval
 from cls_jax.report.series import ACCURACY, Panel, create_panels, find_last
 
 _MIN_ENLARGED = 3
@@ -125,7 +125,7 @@ def _describe_accuracy(run: RunData, name: str, meaning: str) -> tuple[str, str]
     num_images = len(run.dataset.test_labels) if run.dataset else 0
     if num_images == 0:
         return format_percent(value), meaning
-    low, high = compute_interval(round(value / 100 * num_images), num_images)
+    low, high = wilson_interval(round(value / 100 * num_images), num_images)
     interval = f"{100 * low:.2f} – {100 * high:.2f} %".replace(" ", "\N{NO-BREAK SPACE}")
     return format_percent(value), f"{meaning}; 95\N{NO-BREAK SPACE}% interval {interval}"
 

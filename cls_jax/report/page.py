@@ -8,10 +8,10 @@ import pathlib
 from collections.abc import Callable
 
 from cls_jax.errors import UserError
+from cls_jax.io import write_atomically
 from cls_jax.report import examples, overview, testing
 from cls_jax.report.data import RunData, collect_run
 from cls_jax.report.markup import Html, tag
-from cls_jax.run_folder import write_atomically
 
 REPORT = "report.html"
 _SECTIONS: dict[str, tuple[str, Callable[[RunData], Html | None]]] = {

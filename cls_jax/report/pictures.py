@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from PIL import Image
 
-from cls_jax.data import jax_augment
-from cls_jax.data.randaugment import WEAK_UNIFORMS, count_strong_uniforms, create_table
+from cls_jax.data.augment import jax_augment
+from cls_jax.data.augment.randaugment import WEAK_UNIFORMS, count_strong_uniforms, create_table
 from cls_jax.report.markup import Html, tag
 
 # Larger images become smaller: a page holds hundreds.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-NUM_BINS = 15  # Guo et al., On Calibration of Modern Neural Networks, 2017.
+NUM_BINS = 15  # Guo et al., On Calibration of Modern Neural Ensemble, 2017.
 _Z_95 = 1.959964
 
 
@@ -25,7 +25,7 @@ class Calibration(NamedTuple):
     error: float
 
 
-def compute_interval(num_correct: int, num_images: int) -> tuple[float, float]:
+def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
     """The Wilson score interval of a share, at 95 %.
 
     Args:
@@ -42,7 +42,7 @@ def compute_interval(num_correct: int, num_images: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def count_confusions(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
+def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> np.ndarray:
     """The confusion matrix.
 
     Args:
@@ -61,7 +61,7 @@ def find_confused_pairs(confusions: np.ndarray, limit: int) -> list[tuple[int, i
     """The most frequent mistakes.
 
     Args:
-        confusions: int [K, K], see `count_confusions`.
+        confusions: int [K, K], see `confusion_matrix`.
         limit: how many at most.
 
     Returns:

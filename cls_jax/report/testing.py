@@ -10,7 +10,7 @@ from cls_jax.report.charts import draw_reliability
 from cls_jax.report.data import Predictions, RunData
 from cls_jax.report.markup import Html, join, tag
 from cls_jax.report.overview import format_percent, scrollable
-from cls_jax.report.scores import compute_calibration, count_confusions, find_confused_pairs
+from cls_jax.report.scores import compute_calibration, confusion_matrix, find_confused_pairs
 
 # Classes up to which every count of the confusion matrix is written out.
 MAX_WRITTEN_CLASSES = 20
@@ -27,7 +27,7 @@ def draw_classes(run: RunData) -> Html | None:
     if not (known := _select_known(run)):
         return None
     predictions, labels, first, _ = known
-    confusions = count_confusions(labels, first.argmax(axis=-1), len(run.class_names))
+    confusions = confusion_matrix(labels, first.argmax(axis=-1), len(run.class_names))
     num_right, num_images = int(np.trace(confusions)), int(confusions.sum())
     if len(run.class_names) <= MAX_WRITTEN_CLASSES:
         matrix = _draw_matrix(confusions, run.class_names)

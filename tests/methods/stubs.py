@@ -7,13 +7,13 @@ import numpy as np
 
 from cls_jax.batch import Batch
 from cls_jax.methods import Context, get_method
-from cls_jax.networks import Networks
+from cls_jax.models.ensemble import Ensemble
 
 K, B, U, SIZE = 5, 6, 12, 4
 PIXELS = SIZE * SIZE
 
 
-class LinearNetworks(Networks):
+class LinearEnsemble(Ensemble):
     """Logits are linear in the pixels; the statistics count the passes that update them."""
 
     def forward(self, params, batch_stats, images, *, train, head="head", dropout_key=None):
@@ -46,7 +46,7 @@ def create_context(name, progress=1.0, ema_params=None, **hparams):
     method = get_method(name)
     defaults = {key: hp.default for key, hp in method.hyperparameters.items()}
     return Context(
-        networks=LinearNetworks(model=None),
+        ensemble=LinearEnsemble(model=None),
         hparams=ml_collections.ConfigDict({"name": name, **defaults, **hparams}),
         ema_params=ema_params,
         method_state=method.init_state(method.num_networks, K, U),

@@ -10,7 +10,7 @@ import pytest
 
 from cls_jax.batch import Batch
 from cls_jax.methods import METHODS, Context
-from cls_jax.networks import Networks
+from cls_jax.models.ensemble import Ensemble
 
 K, B, U = 5, 6, 40
 # Row of Table 2 → (two networks, complementary labels, weights).
@@ -25,7 +25,7 @@ TABLE_2 = {
 }
 
 
-class GivenLogits(Networks):
+class GivenLogits(Ensemble):
     """Networks whose parameters are the logits: what remains is the loss."""
 
     def forward(self, params, batch_stats, images, **kwargs):
@@ -36,7 +36,7 @@ def create_context(name, **hparams):
     method = METHODS[name]
     defaults = {key: hp.default for key, hp in method.hyperparameters.items()}
     return Context(
-        networks=GivenLogits(model=None),
+        ensemble=GivenLogits(model=None),
         hparams=ml_collections.ConfigDict({"name": name, **defaults, **hparams}),
         ema_params=None,
         method_state=(),

@@ -5,12 +5,12 @@ import re
 import jax
 import numpy as np
 
-from cls_jax.batch import BATCH_SPECS, DataShape
+from cls_jax.batch import DatasetSpec
 from cls_jax.config import create_config, validate_config
-from cls_jax.mesh import to_shardings
 from cls_jax.methods import METHODS
-from cls_jax.program import create_program
-from cls_jax.train_step import create_train_step
+from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.program import create_program
+from cls_jax.training.step import create_train_step
 from tests.conftest import ROOT, create_raw_batch
 
 
@@ -25,7 +25,7 @@ def test_example_of_a_new_method_trains(monkeypatch):
     config.data.mean = config.data.std = (0.5,)
     config.model.width = config.mesh.data = 1
     validate_config(config)
-    program, state = create_program(config, DataShape((8, 8, 1), 10, 100))
+    program, state = create_program(config, DatasetSpec((8, 8, 1), 10, 100))
     batch = create_raw_batch(config, num_views=1)
     batch = jax.device_put(batch, to_shardings(program.mesh, BATCH_SPECS))
     _, monitors = create_train_step(program)(state, batch)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cls_jax.methods import mixmatch, remixmatch
-from cls_jax.mixup import mix_up, sample_share, sharpen
+from cls_jax.methods.mixup import mixup, sample_lambda, sharpen
 from tests.methods.stubs import (
     SIZE,
     K,
@@ -24,7 +24,7 @@ PARAMS = create_params()
 
 @pytest.mark.parametrize("alpha", [0.1, 0.75, 5.0])
 def test_every_image_keeps_at_least_half_of_itself(alpha):
-    share = sample_share(jax.random.key(0), 2000, alpha)
+    share = sample_lambda(jax.random.key(0), 2000, alpha)
     assert share.min() >= 0.5
     assert share.max() <= 1.0
     assert share.std() > 0.05
@@ -35,7 +35,7 @@ def test_images_and_targets_are_mixed_alike_across_groups():
     images = jnp.eye(12).reshape(12, 3, 4, 1)
     targets = jnp.eye(12)[None]
     groups = [(images[:4], targets[:, :4]), (images[4:], targets[:, 4:])]
-    mixed = mix_up(jax.random.key(3), groups, 0.75)
+    mixed = mixup(jax.random.key(3), groups, 0.75)
     assert [len(group[0]) for group in mixed] == [4, 8]
     for (image, target), start in zip(mixed, (0, 4), strict=True):
         np.testing.assert_allclose(image.reshape(len(image), 12), target[0], atol=1e-6)
@@ -59,7 +59,7 @@ def test_mixmatch_loss_equals_numpy_on_the_mixed_images():
     truth = np.eye(K)[np.asarray(batch.y)]
     groups = [(batch.x, jnp.asarray(truth)[None])]
     groups += [(view, jnp.asarray(guess, jnp.float32)[None]) for view in batch.u]
-    (x, target_x), *mixed = mix_up(context.key, groups, 0.75)
+    (x, target_x), *mixed = mixup(context.key, groups, 0.75)
     expected = np.mean(-np.sum(np.asarray(target_x[0]) * np.log(predict(PARAMS, x)), axis=-1))
     for u, target in mixed:
         expected += 75 * np.mean((predict(PARAMS, u) - np.asarray(target[0])) ** 2) / 2
@@ -75,11 +75,11 @@ def test_no_gradient_flows_through_mixmatchs_guess():
     guess = sharpen(jnp.asarray(sum(views) / 2, jnp.float32), 0.5)[None]
     truth = jax.nn.one_hot(batch.y, K)[None]
     groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
-    (x, target_x), *mixed = mix_up(context.key, groups, 0.75)
+    (x, target_x), *mixed = mixup(context.key, groups, 0.75)
 
     def loss_of_constants(params):
         def log_p(images):
-            return jax.nn.log_softmax(context.networks.forward(params, 0, images, train=True)[0])
+            return jax.nn.log_softmax(context.ensemble.forward(params, 0, images, train=True)[0])
 
         loss = -jnp.mean(jnp.sum(target_x * log_p(x), axis=-1))
         errors = [jnp.mean(jnp.square(jnp.exp(log_p(u)) - target)) for u, target in mixed]

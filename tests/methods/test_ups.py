@@ -6,13 +6,13 @@ import ml_collections
 import numpy as np
 import pytest
 
-from cls_jax.checkpoint import Checkpointer
-from cls_jax.label_selection import NO_LABEL, balance, select_labels
 from cls_jax.methods import METHODS
-from cls_jax.program import create_program
-from cls_jax.rounds import begin_round, begins_round
-from cls_jax.train import train
-from tests.conftest import DATA_SHAPE, create_tiny_config, train_interrupted
+from cls_jax.methods.ups_selection import NO_LABEL, balance, select_labels
+from cls_jax.runs.checkpoint import Checkpointer
+from cls_jax.training.loop import train
+from cls_jax.training.program import create_program
+from cls_jax.training.rounds import is_round_start, start_round
+from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.methods.stubs import (
     B,
     K,
@@ -111,15 +111,15 @@ def create_ups_config(**changes):
 
 def test_round_begins_with_other_networks_and_chosen_labels():
     config = create_ups_config(method__threshold_positive=0.0, method__std_positive=1.0)
-    program, state = create_program(config, DATA_SHAPE)
+    program, state = create_program(config, DATASET_SPEC)
     rng = np.random.default_rng(0)
 
     class Images:
-        train_images = rng.integers(0, 256, (DATA_SHAPE.num_images, 8, 8, 1), dtype=np.uint8)
+        train_images = rng.integers(0, 256, (DATASET_SPEC.num_images, 8, 8, 1), dtype=np.uint8)
 
-    assert [step for step in range(6) if begins_round(config, step)] == [3]
-    after = begin_round(program, state, Images, 3)
-    again = begin_round(program, state, Images, 3)
+    assert [step for step in range(6) if is_round_start(config, step)] == [3]
+    after = start_round(program, state, Images, 3)
+    again = start_round(program, state, Images, 3)
     jax.tree.map(np.testing.assert_array_equal, after, again)
     assert int(after.step) == 3
     kernel, fresh = state.params["stem"]["kernel"], after.params["stem"]["kernel"]
@@ -136,6 +136,6 @@ def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path, num_batch
     for name in ("killed", "whole"):
         result = train(config, tmp_path / name)
         assert result["step"] == 6
-        _, state = create_program(config, DATA_SHAPE)
+        _, state = create_program(config, DATASET_SPEC)
         states.append(Checkpointer(tmp_path / name).restore_newest(state).state)
     jax.tree.map(np.testing.assert_array_equal, *states)

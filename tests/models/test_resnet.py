@@ -9,9 +9,9 @@ import numpy as np
 import optax
 import pytest
 
-from cls_jax.models import STEMS, ResNet18, WideResNet, choose_stem, count_parameters
+from cls_jax.models import STEMS, ResNet18, WideResNet, count_parameters, resolve_stem
 from cls_jax.models.layers import pool_stem
-from cls_jax.program import MODELS, create_model
+from cls_jax.training.program import MODELS, create_model
 from tests.conftest import create_tiny_config
 
 
@@ -56,8 +56,8 @@ def test_stem_leaves_the_blocks_as_many_pixels(module, stem, size, expected):
     [(32, "cifar"), (48, "small"), (64, "small"), (96, "imagenet"), (224, "imagenet")],
 )
 def test_automatic_stem_suits_the_images(size, expected):
-    assert choose_stem("auto", size) == expected
-    assert choose_stem("cifar", size) == "cifar"
+    assert resolve_stem("auto", size) == expected
+    assert resolve_stem("cifar", size) == "cifar"
 
 
 def test_wide_resnet_keeps_its_parameters_whatever_the_stem():

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from cls_jax.data.datasets import Dataset
+from cls_jax.data.types import Dataset
 from cls_jax.report.data import Predictions, RunData
 from tests.conftest import create_tiny_config
 

@@ -12,7 +12,7 @@ from PIL import Image
 from cls_jax.report.markup import Html, join, tag
 from cls_jax.report.page import draw_page
 from cls_jax.report.pictures import MAX_SIDE, draw_image, encode_image
-from cls_jax.report.scores import compute_calibration, count_confusions
+from cls_jax.report.scores import compute_calibration, confusion_matrix
 from cls_jax.report.testing import draw_heat
 from tests.report.pages import Page, create_run
 
@@ -123,7 +123,7 @@ def test_figures_of_the_test_images_are_recomputed():
     run = create_run(num_classes=4, num_test=60)
     first, labels = run.predictions.first, run.predictions.labels
     page = Page(draw_page(run))
-    counts = count_confusions(labels, first.argmax(axis=-1), 4)
+    counts = confusion_matrix(labels, first.argmax(axis=-1), 4)
     head, *rows = page.table("confusion")
     assert head[1:] == list(run.class_names)
     assert [row[1:] for row in rows] == [[str(count) for count in row] for row in counts]
@@ -142,7 +142,7 @@ def test_many_classes_have_a_heat_map_and_pairs():
     run = create_run(num_classes=30, num_test=500)
     page = Page(draw_page(run))
     assert len(page.find("img", class_="heat")) == 1
-    counts = count_confusions(run.predictions.labels, run.predictions.first.argmax(axis=-1), 30)
+    counts = confusion_matrix(run.predictions.labels, run.predictions.first.argmax(axis=-1), 30)
     assert len(page.table("pairs")) == 1 + 20
     true, taken, count, _ = page.table("pairs")[1]
     mistakes = counts - np.diag(np.diag(counts))

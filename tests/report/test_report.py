@@ -10,14 +10,14 @@ import sys
 import numpy as np
 import pytest
 
-from cls_jax import commands
-from cls_jax.classifier import load
+from cls_jax.cli import commands
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
+from cls_jax.inference.classifier import load
 from cls_jax.report.page import REPORT, write_report
-from cls_jax.report.scores import compute_calibration, compute_interval
-from cls_jax.run_folder import DATASET, LABELED_INDICES, RESULT, read_result
-from cls_jax.sessions import SESSIONS, read_sessions
+from cls_jax.report.scores import compute_calibration, wilson_interval
+from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
+from cls_jax.runs.sessions import SESSIONS, read_sessions
 from tests.conftest import ROOT, create_tiny_config, train_interrupted
 from tests.report.pages import Page
 
@@ -47,7 +47,7 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
     accuracy = f"{result['test_accuracy']:.2f} %"
     assert accuracy in page.text
     assert f"{result['test_accuracy_ensemble']:.2f} %" in page.text
-    low, high = compute_interval(round(4.5 * result["test_accuracy"]), 450)
+    low, high = wilson_interval(round(4.5 * result["test_accuracy"]), 450)
     assert f"{100 * low:.2f}\xa0–\xa0{100 * high:.2f}\xa0%" in page.text
     assert "cls · finished" in page.text
     assert not page.find("aside")

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import confusion_matrix
 
 from cls_jax.report.scores import (
     compute_calibration,
-    compute_interval,
-    count_confusions,
+    confusion_matrix,
     find_confident_mistakes,
     find_confused_pairs,
     find_disagreements,
+    wilson_interval,
 )
 
 
@@ -30,16 +29,16 @@ def draw_probabilities(shape, seed=0):
     ],
 )
 def test_interval_is_wilsons(num_correct, num_images, expected):
-    interval = compute_interval(num_correct, num_images)
+    interval = wilson_interval(num_correct, num_images)
     assert interval == pytest.approx(expected, abs=5e-5)
-    mirrored = compute_interval(num_images - num_correct, num_images)
+    mirrored = wilson_interval(num_images - num_correct, num_images)
     assert interval == pytest.approx((1 - mirrored[1], 1 - mirrored[0]))
 
 
 def test_confusions_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     labels, predicted = rng.integers(0, 4, (2, 100)).astype(np.int32)
-    counts = count_confusions(labels, predicted, 5)
+    counts = confusion_matrix(labels, predicted, 5)
     np.testing.assert_array_equal(counts, confusion_matrix(labels, predicted, labels=range(5)))
 
 

@@ -1,0 +1,1 @@
+"""What the program does at the command line: its modes, its start, and its end."""

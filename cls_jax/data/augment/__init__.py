@@ -1,0 +1,1 @@
+"""RandAugment and cutout: one table of operations, interpreted by TensorFlow and by JAX."""

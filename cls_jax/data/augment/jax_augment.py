@@ -1,0 +1,210 @@
+"""The weak and strong views of a batch of images, in JAX on the accelerator.
+
+The same functions of the same uniforms as in `tf_augment`, image by image. Shapes are static here,
+so images cannot be sorted by kind as there; instead one round is one table lookup, one blend and
+one gather for all images, each of which leaves alone the images that did not draw it.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from cls_jax.data.augment.randaugment import (
+    CUTOUT_UNIFORMS,
+    CUTOUT_VALUE,
+    UNIFORMS_PER_OP,
+    WEAK_UNIFORMS,
+    OpKind,
+    OpTable,
+    count_strong_uniforms,
+    sample_ops,
+)
+
+
+def strong_augment(
+    images: jax.Array, uniforms: jax.Array, table: OpTable, *, flip: bool, shift: int, cut: int
+) -> jax.Array:
+    """Returns the strong view: `flip_and_shift`, then `randaugment`, then `cutout`.
+
+    Args:
+        images: uint8 [n, height, width, channels].
+        uniforms: float32 [n, count_strong_uniforms(num_ops)].
+        table: the RandAugment pool, made for this height and width.
+        flip: whether images may be mirrored.
+        shift: the largest shift in pixels.
+        cut: the size of the square cut out; 0 for none.
+    """
+    end_of_ops = WEAK_UNIFORMS + uniforms.shape[1] - count_strong_uniforms(0)
+    images = flip_and_shift(images, uniforms[:, :WEAK_UNIFORMS], flip, shift)
+    images = randaugment(images, uniforms[:, WEAK_UNIFORMS:end_of_ops], table)
+    return cutout(images, uniforms[:, -CUTOUT_UNIFORMS:], cut) if cut else images
+
+
+def flip_and_shift(images: jax.Array, uniforms: jax.Array, flip: bool, shift: int) -> jax.Array:
+    """Returns images mirrored with probability one half (if `flip`), then shifted.
+
+    See `tf_augment.flip_and_shift`.
+
+    Args:
+        images: uint8 [n, height, width, channels], larger than `shift` on both axes.
+        uniforms: float32 [n, WEAK_UNIFORMS]: flip, vertical shift, horizontal shift.
+        flip: whether images may be mirrored.
+        shift: the largest shift in pixels.
+    """
+    height, width = images.shape[1:3]
+    offsets = jnp.floor(uniforms[:, 1:] * (2 * shift + 1)).astype(jnp.int32) - shift
+    rows = _reflect(jnp.arange(height) + offsets[:, :1], height)
+    columns = _reflect(jnp.arange(width) + offsets[:, 1:], width)
+    if flip:
+        columns = jnp.where(uniforms[:, :1] < 0.5, width - 1 - columns, columns)
+    return _gather_pixels(images, rows[:, :, None], columns[:, None, :])
+
+
+def randaugment(images: jax.Array, uniforms: jax.Array, table: OpTable) -> jax.Array:
+    """Returns images after one random operation per `UNIFORMS_PER_OP` uniforms, in turn.
+
+    Args:
+        images: uint8 [n, height, width, channels].
+        uniforms: float32 [n, UNIFORMS_PER_OP * num_ops], as `sample_ops` takes them in each round.
+        table: the pool, made for this height and width.
+    """
+    for start in range(0, uniforms.shape[1], UNIFORMS_PER_OP):
+        draws = sample_ops(uniforms[:, start : start + UNIFORMS_PER_OP], table)
+        images = apply_ops(images, *(draw.astype(jnp.int32) for draw in draws), table)
+    return images
+
+
+def apply_ops(
+    images: jax.Array, op: jax.Array, level: jax.Array, sign: jax.Array, table: OpTable
+) -> jax.Array:
+    """Returns images after one operation each.
+
+    Args:
+        images: uint8 [n, height, width, channels].
+        op: int32 [n], rows of the table.
+        level: int32 [n].
+        sign: int32 [n], 0 or 1.
+        table: the pool, made for this height and width.
+    """
+    kinds = jnp.asarray(table.kinds)[op, level]
+    present = {OpKind(kind) for kind in table.kinds.ravel()}
+    if present & {OpKind.LOOKUP, OpKind.AUTOCONTRAST, OpKind.EQUALIZE}:
+        images = _look_up(images, kinds, jnp.asarray(table.lookups)[op, level], present)
+    if present & {OpKind.CONTRAST, OpKind.COLOR, OpKind.SHARPNESS}:
+        images = _blend(images, kinds, jnp.asarray(table.factors)[level])
+    if OpKind.AFFINE in present:
+        # Other operations have the identity in the table.
+        images = _transform(images, jnp.asarray(table.affines)[op, level, sign])
+    return images
+
+
+def cutout(images: jax.Array, uniforms: jax.Array, size: int) -> jax.Array:
+    """Returns images with a grey square around a random centre. See `tf_augment.cutout`.
+
+    Args:
+        images: uint8 [n, height, width, channels].
+        uniforms: float32 [n, CUTOUT_UNIFORMS]: the centre's row and column.
+        size: the nominal size in pixels.
+    """
+    height, width = images.shape[1:3]
+    centres = uniforms * jnp.array([height, width], jnp.float32)
+    first = jnp.maximum(centres - size / 2, 0).astype(jnp.int32)
+    rows = _covered(jnp.arange(height), first[:, :1], size)
+    columns = _covered(jnp.arange(width), first[:, 1:], size)
+    square = rows[:, :, None, None] & columns[:, None, :, None]
+    return jnp.where(square, jnp.uint8(CUTOUT_VALUE), images)
+
+
+def _covered(positions: jax.Array, first: jax.Array, size: int) -> jax.Array:
+    return (first <= positions) & (positions <= first + size)
+
+
+def _reflect(positions: jax.Array, size: int) -> jax.Array:
+    return size - 1 - jnp.abs(size - 1 - jnp.abs(positions))
+
+
+def _gather_pixels(images: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """Returns images whose pixels are those at `rows` and `columns`, int32 [n, height, width]."""
+    n, height, width, channels = images.shape
+    places = (rows * width + columns).reshape(n, height * width, 1)
+    pixels = images.reshape(n, height * width, channels)
+    return jnp.take_along_axis(pixels, places, axis=1).reshape(images.shape)
+
+
+def _look_up(images: jax.Array, kinds: jax.Array, lookups: jax.Array, present: set[OpKind]):
+    """Replaces values by a table for each image and channel."""
+    n, height, width, channels = images.shape
+    planes = images.transpose(0, 3, 1, 2).reshape(n, channels, height * width)
+    tables = jnp.broadcast_to(lookups[:, None], (n, channels, 256))
+    if OpKind.AUTOCONTRAST in present:
+        stretched = _create_autocontrast_tables(planes)
+        tables = jnp.where((kinds == OpKind.AUTOCONTRAST)[:, None, None], stretched, tables)
+    if OpKind.EQUALIZE in present:
+        equalized = _create_equalize_tables(planes)
+        tables = jnp.where((kinds == OpKind.EQUALIZE)[:, None, None], equalized, tables)
+    planes = jnp.take_along_axis(tables, planes.astype(jnp.int32), axis=2)
+    return planes.reshape(n, channels, height, width).transpose(0, 2, 3, 1)
+
+
+def _create_autocontrast_tables(planes: jax.Array) -> jax.Array:
+    """PIL.ImageOps.autocontrast; in single precision, so a value may differ by one."""
+    low = planes.min(axis=2, keepdims=True).astype(jnp.int32)
+    high = planes.max(axis=2, keepdims=True).astype(jnp.int32)
+    values = jnp.arange(256)
+    stretched = 255 * (values - low) // jnp.maximum(high - low, 1)
+    return jnp.where(high > low, jnp.clip(stretched, 0, 255), values).astype(jnp.uint8)
+
+
+def _create_equalize_tables(planes: jax.Array) -> jax.Array:
+    """PIL.ImageOps.equalize: integer arithmetic, and no change where `step` is 0."""
+    n, channels, num_pixels = planes.shape
+    bins = jnp.arange(n * channels)[:, None] * 256 + planes.reshape(n * channels, num_pixels)
+    counts = jnp.zeros(n * channels * 256, jnp.int32).at[bins.ravel()].add(1)
+    counts = counts.reshape(n, channels, 256)
+    brightest = planes.max(axis=2, keepdims=True).astype(jnp.int32)
+    step = (num_pixels - jnp.take_along_axis(counts, brightest, axis=2)) // 255
+    below = jnp.cumsum(counts, axis=2) - counts
+    tables = jnp.minimum((step // 2 + below) // jnp.maximum(step, 1), 255)
+    return jnp.where(step > 0, tables, jnp.arange(256)).astype(jnp.uint8)
+
+
+def _blend(images: jax.Array, kinds: jax.Array, factors: jax.Array) -> jax.Array:
+    """Returns base + factor * (images - base), truncated; the base follows from the kind."""
+    kinds, factors = kinds[:, None, None, None], factors[:, None, None, None]
+    grey = _grey(images)
+    num_pixels = images.shape[1] * images.shape[2]
+    mean = (2 * grey.sum((1, 2), keepdims=True) + num_pixels) // (2 * num_pixels)
+    base = jnp.where(kinds == OpKind.CONTRAST, mean, grey)
+    base = jnp.where(kinds == OpKind.SHARPNESS, _smooth(images), base).astype(jnp.float32)
+    blended = base + factors * (images.astype(jnp.float32) - base)
+    is_drawn = (kinds == OpKind.CONTRAST) | (kinds == OpKind.COLOR) | (kinds == OpKind.SHARPNESS)
+    return jnp.where(is_drawn, blended.astype(jnp.uint8), images)
+
+
+def _grey(images: jax.Array) -> jax.Array:
+    """Returns PIL's grey image, int32 [n, height, width, 1]."""
+    values = images.astype(jnp.int32)
+    if images.shape[3] == 1:
+        return values
+    weights = jnp.array([19595, 38470, 7471])
+    return (jnp.sum(values * weights, axis=3, keepdims=True) + 0x8000) >> 16
+
+
+def _smooth(images: jax.Array) -> jax.Array:
+    """PIL's SMOOTH filter, (1 1 1, 1 5 1, 1 1 1) / 13, int32; leaves the border as it is."""
+    values = images.astype(jnp.int32)
+    inner = values[:, 1:-1, 1:-1]
+    rows = values[:, :-2] + values[:, 1:-1] + values[:, 2:]
+    total = rows[:, :, :-2] + rows[:, :, 1:-1] + rows[:, :, 2:] + 4 * inner
+    return values.at[:, 1:-1, 1:-1].set((2 * total + 13) // 26)
+
+
+def _transform(images: jax.Array, affines: jax.Array) -> jax.Array:
+    """Nearest samples at the places that `OpTable.affines` names, black outside."""
+    height, width = images.shape[1:3]
+    a, b, c, d, e, f = (affines[:, i, None, None] for i in range(6))
+    x, y = jnp.arange(width), jnp.arange(height)[:, None]
+    columns = (a * x + b * y + c) >> 16
+    rows = (d * x + e * y + f) >> 16
+    inside_x, inside_y = jnp.clip(columns, 0, width - 1), jnp.clip(rows, 0, height - 1)
+    inside = (columns == inside_x) & (rows == inside_y)
+    return jnp.where(inside[..., None], _gather_pixels(images, inside_y, inside_x), jnp.uint8(0))

@@ -1,0 +1,1 @@
+"""From files to pixels: listing, decoding, reading ahead, and a cache of decoded images."""

@@ -1,0 +1,132 @@
+"""Finds image files and decodes them in threads, ahead of who uses them."""
+
+import collections
+import concurrent.futures
+import functools
+import glob
+import os
+import pathlib
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.data.images.decode import ImageError, read_image
+from cls_jax.errors import UserError
+
+# Of the formats that Pillow reads, those that hold pictures. Lower case.
+SUFFIXES = (
+    *(".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg"),
+    *(".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
+)
+
+
+class ImageBatch(NamedTuple):
+    """Some files, decoded.
+
+    Attributes:
+        files: as they were given.
+        errors: for each file None or why it could not be read.
+        images: uint8 [n, H, W, C], those that could, in order.
+    """
+
+    files: list[str]
+    errors: list[str | None]
+    images: np.ndarray
+
+
+def find_images(pattern: str) -> list[str]:
+    """The image files that a folder, a glob or a file's name stands for, in order of their names.
+
+    In a folder and all folders in it these are the files with an image's ending; a folder that may
+    not be looked into stands in the list itself, so that it is not lost in silence. A glob or a
+    name takes files with any ending; `**` in a glob goes into folders.
+
+    Raises:
+        UserError: if there is no such file or the folder holds no image.
+    """
+    expanded = os.path.expanduser(pattern)
+    if os.path.isdir(expanded):
+        files = _walk(expanded)
+        if not files:
+            raise UserError(
+                f"There is no image in {pattern}: give --images a folder with files that end in "
+                f"{', '.join(SUFFIXES)}."
+            )
+    elif os.path.exists(expanded):
+        files = [expanded]
+    else:
+        files = _expand(expanded)
+        if not files:
+            raise UserError(
+                f"There is no file {pattern}: give --images a folder, a file or a quoted pattern "
+                "such as 'photos/**/*.jpg'."
+            )
+    return sorted(files)
+
+
+def _walk(folder: str) -> list[str]:
+    closed = []
+    # Links to folders are not followed: they may lead anywhere, also back.
+    walk = os.walk(folder, onerror=lambda error: closed.append(error.filename))
+    return closed + [
+        os.path.join(parent, name)
+        for parent, _, names in walk
+        for name in names
+        if pathlib.PurePath(name).suffix.lower() in SUFFIXES
+    ]
+
+
+def _expand(pattern: str) -> list[str]:
+    """The files that match a pattern, each folder looked at under its shortest name only."""
+    files = [file for file in glob.glob(pattern, recursive=True) if os.path.isfile(file)]
+    # `**` follows links to folders, some of which lead back: the same files again and again.
+    names = {}
+    for parent in sorted({os.path.dirname(file) for file in files}, key=lambda x: (len(x), x)):
+        names.setdefault(os.path.realpath(parent), parent)
+    known = set(names.values())
+    return [file for file in files if os.path.dirname(file) in known]
+
+
+def read_ahead(
+    files: Sequence[str], image_shape: tuple[int, int, int], batch_size: int
+) -> Generator[ImageBatch, None, None]:
+    """Decodes files batch by batch, one batch ahead, in as many threads as there are cores.
+
+    Args:
+        files: to decode.
+        image_shape: (H, W, C).
+        batch_size: files a batch; the last has what is left.
+    """
+    parts = collections.deque(
+        list(files[start : start + batch_size]) for start in range(0, len(files), batch_size)
+    )
+    read = functools.partial(_try_to_read, image_shape=image_shape)
+    executor = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    pending = collections.deque()
+    try:
+        while parts or pending:
+            while parts and len(pending) < 2:
+                part = parts.popleft()
+                pending.append((part, executor.map(read, part)))
+            part, results = pending.popleft()
+            yield _collect(part, list(results), image_shape)
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _try_to_read(file: str, image_shape: tuple[int, int, int]) -> np.ndarray | ImageError:
+    try:
+        return read_image(file, image_shape)
+    except ImageError as error:
+        return error
+
+
+def _collect(
+    files: list[str], results: list[np.ndarray | ImageError], image_shape: tuple[int, int, int]
+) -> ImageBatch:
+    images = [result for result in results if isinstance(result, np.ndarray)]
+    errors = [str(result) if isinstance(result, ImageError) else None for result in results]
+    return ImageBatch(
+        files, errors, np.stack(images) if images else np.zeros((0, *image_shape), np.uint8)
+    )

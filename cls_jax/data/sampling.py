@@ -1,0 +1,175 @@
+"""What a stream of batches is, and the order of its samples.
+
+The batch of step t is a pure function of (seed, t). Nothing about the stream is ever saved: a
+resumed run asks for the step it needs.
+"""
+
+import dataclasses
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.batch import RawBatch
+
+Array = np.ndarray | jax.Array
+
+# Rounds of the swap-or-not shuffle. Three times log2 of 50,000: enough that statistical tests
+# cannot tell its order from a random one. (Cryptography asks for twice as many.)
+_NUM_ROUNDS = 48
+# Tags that keep the streams of random numbers apart.
+LABELED_STREAM, UNLABELED_STREAM = 1, 2
+
+
+class Backend(NamedTuple):
+    """What the order of samples is computed with.
+
+    Attributes:
+        namespace: numpy or jax.numpy.
+        fori_loop: with the signature of `jax.lax.fori_loop`.
+    """
+
+    namespace: Any
+    fori_loop: Callable[..., Any]
+
+
+def _python_loop(start, stop, body, value):
+    with np.errstate(over="ignore"):  # Hashes wrap around.
+        for i in range(start, stop):
+            value = body(i, value)
+    return value
+
+
+NUMPY = Backend(np, _python_loop)
+JAX = Backend(jnp, jax.lax.fori_loop)
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamSpec:
+    """What a pipeline needs to know to make the batch of any step.
+
+    Attributes:
+        seed: of everything random in the stream.
+        batch_size: B, labelled images.
+        unlabeled_batch_size: U = μB.
+        labeled_view: "weak" or "strong".
+        unlabeled_views: each "weak" or "strong".
+        labeled_indices: int32, training images that count as labelled.
+        unlabeled_indices: int32, training images of the unlabelled set.
+        data: `config.data`, for the augmentation.
+    """
+
+    seed: int
+    batch_size: int
+    unlabeled_batch_size: int
+    labeled_view: str
+    unlabeled_views: tuple[str, ...]
+    labeled_indices: np.ndarray
+    unlabeled_indices: np.ndarray
+    data: Any
+
+
+def create_stream_spec(
+    config,
+    labeled_view: str,
+    unlabeled_views: tuple[str, ...],
+    labeled_indices: np.ndarray,
+    unlabeled_indices: np.ndarray,
+) -> StreamSpec:
+    """Collects the specification from the configuration, a method's views and the label budget."""
+    return StreamSpec(
+        seed=config.seed,
+        batch_size=config.batch_size,
+        unlabeled_batch_size=config.mu * config.batch_size if unlabeled_views else 0,
+        labeled_view=labeled_view,
+        unlabeled_views=unlabeled_views,
+        labeled_indices=labeled_indices,
+        unlabeled_indices=unlabeled_indices,
+        data=config.data,
+    )
+
+
+class InputPipeline(NamedTuple):
+    """How batches come to the step.
+
+    Attributes:
+        inputs: generates what the compiled step takes beside the state, on its devices; to be
+            closed when no more are wanted.
+        input_specs: partition specs of one of them.
+        create_batch: (state, input) → this device's part of a `RawBatch`; part of the step.
+    """
+
+    inputs: Generator[Any, None, None]
+    input_specs: Any
+    create_batch: Callable[[Any, Any], RawBatch]
+
+
+def get_batch_shapes(spec: StreamSpec, image_shape: tuple[int, int, int]) -> RawBatch:
+    """The shapes of a whole batch's fields."""
+    b, u, views = spec.batch_size, spec.unlabeled_batch_size, len(spec.unlabeled_views)
+    return RawBatch((b, *image_shape), (b,), (views, u, *image_shape), (u,), (u,))
+
+
+def sample_indices(
+    indices: Array, step: int, batch_size: int, seed: int, tag: int, backend: Backend = NUMPY
+) -> Array:
+    """The samples of one step: a new permutation every epoch, each image once in each.
+
+    Epochs follow each other without a gap, so a batch may hold the end of one and the start of
+    the next, and a set smaller than the batch repeats.
+
+    Args:
+        indices: int32 [n], what to sample from.
+        step: from 0; a scalar, or an array [...] of several steps.
+        batch_size: how many.
+        seed: of the run, below 2^31.
+        tag: keeps the labelled and the unlabelled stream apart.
+        backend: NumPy or JAX; both give the same samples.
+
+    Returns:
+        int32 [..., batch_size].
+    """
+    xp = backend.namespace
+    n = xp.uint32(len(indices))
+    with np.errstate(over="ignore"):  # Hashes wrap around, positions after 2^32 images.
+        first = xp.asarray(step).astype(xp.uint32) * xp.uint32(batch_size)
+        position = first[..., None] + xp.arange(batch_size, dtype=xp.uint32)
+        stream_key = _mix(xp.asarray(seed).astype(xp.uint32) ^ _mix(xp.uint32(tag)))
+        key = _mix(stream_key + position // n)
+        return indices[shuffle_index(position % n, n, key, backend)]
+
+
+def shuffle_index(index: Array, n: Array, key: Array, backend: Backend = NUMPY) -> Array:
+    """Where a keyed permutation of 0 … n - 1 sends an index, without making the permutation.
+
+    The swap-or-not shuffle (Hoang, Morris & Rogaway, CRYPTO 2012): every round pairs x with
+    k - x mod n and a hash of the pair says whether to swap them. Costs no memory, whatever n.
+
+    Args:
+        index: uint32 [...] in [0, n).
+        n: uint32, size of the permuted range, below 2^31.
+        key: uint32, broadcast against `index`.
+        backend: NumPy or JAX.
+
+    Returns:
+        uint32 [...].
+    """
+    xp = backend.namespace
+
+    def swap_or_not(i, x):
+        round_key = _mix(key + xp.asarray(i).astype(xp.uint32) * xp.uint32(0x9E3779B9))
+        partner = (round_key % n + n - x) % n
+        pair = xp.maximum(x, partner)
+        swaps = _mix(pair ^ _mix(round_key + xp.uint32(1))) & xp.uint32(1)
+        return xp.where(swaps == 1, partner, x)
+
+    return backend.fori_loop(0, _NUM_ROUNDS, swap_or_not, index)
+
+
+def _mix(x: Array) -> Array:
+    """A 32-bit finaliser (lowbias32, by Chris Wellons): every input bit reaches every output."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))

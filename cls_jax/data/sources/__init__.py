@@ -1,0 +1,1 @@
+"""Where datasets come from; each module reads one kind of source."""

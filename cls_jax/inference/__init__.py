@@ -1,0 +1,1 @@
+"""A trained run as a function: predictions, suggestions, evaluation, export."""

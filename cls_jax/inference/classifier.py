@@ -1,0 +1,150 @@
+"""A trained run as a function from images to classes."""
+
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from cls_jax.batch import normalize
+from cls_jax.data.images.decode import ImageError
+from cls_jax.data.images.files import read_ahead
+from cls_jax.data.types import ImageSource
+from cls_jax.inference.prediction import Prediction, create_prediction
+from cls_jax.inference.restore import restore_run
+from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
+from cls_jax.runs.folder import read_dataset_description
+from cls_jax.training.program import Program
+from cls_jax.training.state import TrainState
+
+
+class Classifier:
+    """The averaged networks of a run.
+
+    Attributes:
+        class_names: of the K classes.
+        image_shape: (H, W, C) of the images it wants.
+        num_networks: N.
+        batch_size: how many images go through the networks at once.
+        config: the run's configuration.
+        step: after which step of training.
+    """
+
+    def __init__(
+        self, program: Program, state: TrainState, class_names: tuple[str, ...], step: int
+    ):
+        """Takes a restored run; see `load`."""
+        self.class_names = class_names
+        self.image_shape = program.dataset_spec.image_shape
+        self.num_networks = program.method.num_networks
+        self.config = program.config
+        self.step = step
+        self._mesh, self._state = program.mesh, state
+        self._predict = _create_predict(program)
+        self.batch_size = self._round_up(self.config.eval_batch_size)
+        self._compiled_size = 0
+
+    def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
+        """Labels of all images, and how sure they are.
+
+        Args:
+            images: uint8 [n, H, W, C] of `image_shape`, or the paths of n image files of any size.
+
+        Returns:
+            Arrays with one entry an image.
+
+        Raises:
+            ImageError: if a file cannot be read as an image.
+            ValueError: if the images have another shape or type.
+        """
+        if isinstance(images, str | os.PathLike):
+            images = [images]
+        if isinstance(images, list | tuple):
+            probabilities = self._predict_files([os.fspath(path) for path in images])
+        else:
+            probabilities = self.predict_probabilities(images)
+        return create_prediction(probabilities, self.class_names)
+
+    def _predict_files(self, files: list[str]) -> np.ndarray:
+        """Decodes and predicts batch by batch: float32 [N, n, K]."""
+        parts = [self._empty()]
+        for batch in read_ahead(files, self.image_shape, self.batch_size):
+            for file, error in zip(batch.files, batch.errors, strict=True):
+                if error is not None:
+                    raise ImageError(f"{file} cannot be read: {error}.")
+            parts.append(self.predict_probabilities(batch.images))
+        return np.concatenate(parts, axis=1)
+
+    def predict_probabilities(self, images: ImageSource) -> np.ndarray:
+        """Probabilities of all classes by every network.
+
+        Args:
+            images: uint8 [n, H, W, C] of `image_shape`, an array or anything read by index.
+
+        Returns:
+            float32 [N, n, K]; their mean over N is what both networks say together.
+
+        Raises:
+            ValueError: if the images have another shape or type.
+        """
+        parts = [self._empty()]
+        for start in range(0, len(images), self.batch_size):
+            part = np.asarray(images[start : start + self.batch_size])
+            if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
+                raise ValueError(
+                    f"Images are {part.dtype} {part.shape[1:]}, the classifier wants uint8 "
+                    f"{self.image_shape}."
+                )
+            missing = self._choose_padded_size(len(part)) - len(part)
+            padded = np.pad(part, [(0, missing), (0, 0), (0, 0), (0, 0)])
+            on_devices = to_global_arrays(padded, self._mesh, P(DATA_AXIS))
+            output = jax.device_get(self._predict(self._state, on_devices))
+            parts.append(output[:, : len(part)])
+        return np.concatenate(parts, axis=1)
+
+    def _choose_padded_size(self, num_images: int) -> int:
+        """To what a batch is filled up: few sizes to compile, and no full batch for one image."""
+        if num_images > self._compiled_size:
+            power_of_two = 1 << (num_images - 1).bit_length()
+            self._compiled_size = min(self._round_up(power_of_two), self.batch_size)
+        return self._compiled_size
+
+    def _round_up(self, num_images: int) -> int:
+        """To a multiple of the devices that share a batch."""
+        shards = self._mesh.shape[DATA_AXIS]
+        return -(-num_images // shards) * shards
+
+    def _empty(self) -> np.ndarray:
+        return np.zeros((self.num_networks, 0, len(self.class_names)), np.float32)
+
+
+def load(workdir: str | pathlib.Path) -> Classifier:
+    """Opens the newest checkpoint of a run.
+
+    Raises:
+        UserError: if the folder is not that of a run or holds no checkpoint yet.
+    """
+    workdir = pathlib.Path(workdir)
+    program, state, step = restore_run(workdir)
+    class_names, _ = read_dataset_description(workdir)
+    return Classifier(program, state, class_names, step)
+
+
+def _create_predict(program: Program) -> Callable[[TrainState, jax.Array], jax.Array]:
+    """Compiles (state, uint8 [B, H, W, C]) → probabilities float32 [N, B, K]."""
+    data, ensemble = program.config.data, program.ensemble
+
+    def predict(state: TrainState, images: jax.Array) -> jax.Array:
+        images = normalize(images, data.mean, data.std)
+        logits, _ = ensemble.forward(state.ema_params, state.batch_stats, images, train=False)
+        return jax.nn.softmax(logits)
+
+    sharded = jax.shard_map(
+        predict,
+        mesh=program.mesh,
+        in_specs=(program.state_specs, P(DATA_AXIS)),
+        out_specs=P(NETWORK_AXIS, DATA_AXIS),
+    )
+    return jax.jit(sharded)

@@ -1,0 +1,35 @@
+"""Evaluates a run from its folder and its dataset."""
+
+import pathlib
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.inference.restore import restore_run
+from cls_jax.runs.folder import read_dataset_description
+from cls_jax.training.evaluate import Accuracies, create_evaluate
+
+
+def evaluate_run(workdir: pathlib.Path) -> tuple[int, Accuracies]:
+    """Restores the newest checkpoint of a run and evaluates it as training does.
+
+    Returns:
+        The checkpoint's step, and accuracies in percent as `create_evaluate` names them.
+
+    Raises:
+        UserError: if the folder is not that of a run or holds no checkpoint yet, or the dataset
+            has no test images or other classes.
+    """
+    program, state, step = restore_run(workdir)
+    dataset = load_dataset(program.config)
+    class_names, _ = read_dataset_description(workdir)
+    if dataset.class_names != class_names:
+        raise UserError(
+            f"{dataset.name} has other classes now ({', '.join(dataset.class_names)}) than the run "
+            f"in {workdir} ({', '.join(class_names)}): bring the images back as they were."
+        )
+    if not len(dataset.test_images):
+        raise UserError(
+            f"{dataset.name} has no test images to evaluate on: add them as test/<class>/ beside "
+            "the training images."
+        )
+    return step, create_evaluate(program)(state, dataset.test_images, dataset.test_labels)

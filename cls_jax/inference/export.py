@@ -1,0 +1,254 @@
+"""Writes a run's networks as files that need nothing of this project."""
+
+import contextlib
+import importlib
+import io
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.batch import normalize
+from cls_jax.errors import UserError
+from cls_jax.inference.classifier import Classifier
+from cls_jax.inference.restore import restore_run
+from cls_jax.io import write_atomically
+from cls_jax.models.ensemble import Ensemble
+from cls_jax.runs.folder import read_dataset_description
+from cls_jax.training.program import Program, create_model
+from cls_jax.training.state import TrainState
+
+MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
+EXAMPLE, README = "example.py", "README.md"
+_FILES = {MODEL, ONNX_MODEL, LABELS, EXAMPLE, README}
+_EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
+
+_README = """# An image classifier
+
+The {networks} averaged network(s) of the run `{run}` after {step:,} steps, as one function from
+images uint8 {shape} to probabilities float32 [batch, {num_classes}], their mean. Any batch size;
+normalisation is inside.
+
+- `model.jaxexport`: for JAX on CPU, CUDA and TPU. Made with JAX {version}; `jax.export` promises
+  that JAX reads it for at least six months from then.
+{onnx}- `labels.json`: the classes, in the order of the probabilities.
+- `example.py`: `python example.py IMAGE …`; needs `numpy` and `pillow`, and {runtime}.
+
+Images are upright, opaque and 8 bits a channel, the short side scaled to fit, the rest cut off
+around the centre, as `example.py` does it.
+"""
+_README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+TOLERANCE = 1e-4  # Largest difference of a probability.
+# The same between two programs that round: to bfloat16, or as accelerators do by default.
+_ROUNDING_TOLERANCE = 5e-2
+_NUM_CHECKED = 64
+
+Function = Callable[[Any], Any]
+
+
+def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
+    """Exports the newest checkpoint of a run, after checking what is written against ours.
+
+    Args:
+        workdir: the run's folder.
+        output: folder to write; new, empty, or an earlier export.
+
+    Returns:
+        None, or why there is no `model.onnx`.
+
+    Raises:
+        UserError: if there is no run, the output is something else or cannot be written, or the
+            exported networks say something else than ours.
+    """
+    check_output(output)
+    program, state, step = restore_run(workdir)
+    class_names, _ = read_dataset_description(workdir)
+    classifier = Classifier(program, state, class_names, step)
+    function = create_function(program, state)
+    images = create_images(classifier.image_shape)
+    model = serialize(function, classifier.image_shape)
+    # Accelerators round products unless told otherwise: models are compared on a CPU.
+    with jax.default_device(_find_cpu()):
+        expected = np.asarray(jax.jit(function)(images))
+        exported = measure_difference(jax.export.deserialize(model).call, images, expected)
+        try:
+            onnx_model, reason = convert_to_onnx(function, images, expected), None
+        except OnnxError as error:
+            onnx_model, reason = None, str(error)
+    ours = measure_difference(
+        lambda images: classifier.predict(images).probabilities, images, expected
+    )
+    is_exact = program.config.model.dtype == "float32" and jax.default_backend() == "cpu"
+    if not (exported <= TOLERANCE and ours <= (TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
+        raise UserError(
+            f"The exported networks differ from ours by {max(ours, exported):.1e} in a "
+            "probability: install the versions of requirements-common.txt and export again."
+        )
+    _write(output, model, onnx_model, describe(classifier, workdir, has_onnx=reason is None))
+    return reason
+
+
+def _find_cpu() -> jax.Device | None:
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves it out.
+        return None
+
+
+def check_output(output: pathlib.Path) -> None:
+    """Makes sure that nothing but an earlier export would be overwritten.
+
+    Raises:
+        UserError: if the folder holds anything else.
+    """
+    if not output.exists():
+        return
+    names = {path.name for path in output.iterdir()} if output.is_dir() else None
+    if names is None or (names and not (LABELS in names and names <= _FILES)):
+        raise UserError(
+            f"{output} is not empty and not an earlier export: give --output a new folder."
+        )
+
+
+def create_function(program: Program, state: TrainState) -> Function:
+    """The averaged networks as one function with their weights inside, for any one device.
+
+    Returns:
+        uint8 [B, H, W, C] → probabilities float32 [B, K], the mean of the networks'.
+    """
+    params, batch_stats = jax.device_get((state.ema_params, state.batch_stats))
+    model = create_model(program.config, program.method, program.dataset_spec.num_classes)
+    ensemble, data = Ensemble(model), program.config.data
+
+    def predict(images: jax.Array) -> jax.Array:
+        images = normalize(images, data.mean, data.std)
+        logits, _ = ensemble.forward(params, batch_stats, images, train=False)
+        return jnp.mean(jax.nn.softmax(logits), axis=0)
+
+    return predict
+
+
+def create_images(image_shape: tuple[int, int, int]) -> np.ndarray:
+    """Images to compare with: noise of contrasts from none to full, uint8 [64, H, W, C]."""
+    noise = np.random.default_rng(0).uniform(-1, 1, (_NUM_CHECKED, *image_shape))
+    contrast = np.linspace(0, 127.5, _NUM_CHECKED).reshape(-1, 1, 1, 1)
+    return np.rint(127.5 + contrast * noise).astype(np.uint8)
+
+
+def measure_difference(function: Function, images: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference of a probability, in a batch and for one image alone."""
+    together, alone = np.asarray(function(images)), np.asarray(function(images[:1]))
+    if together.shape != expected.shape or alone.shape != expected[:1].shape:
+        return float("inf")
+    return float(max(np.abs(together - expected).max(), np.abs(alone - expected[:1]).max()))
+
+
+def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
+    """The function as `jax.export` writes it, for any batch size, on `PLATFORMS`.
+
+    Raises:
+        UserError: if a package that JAX needs for it is not installed.
+    """
+    (batch,) = jax.export.symbolic_shape("batch")
+    images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
+    exported = jax.export.export(jax.jit(function), platforms=PLATFORMS)(images)
+    try:
+        return bytes(exported.serialize())
+    except ImportError as error:  # JAX does not bring flatbuffers along.
+        raise UserError(f"{error}: pip install flatbuffers.") from error
+
+
+class OnnxError(Exception):
+    """Why there is no ONNX file; one sentence."""
+
+
+def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray) -> bytes:
+    """The function as an ONNX model for any batch size, checked in onnxruntime.
+
+    Args:
+        function: see `create_function`.
+        images: uint8 [B, H, W, C].
+        expected: float32 [B, K], what the function says of them.
+
+    Raises:
+        OnnxError: if the converter or onnxruntime is not installed, or fails, or the model says
+            something else than the function.
+    """
+    try:
+        jax2onnx = importlib.import_module("jax2onnx")
+        onnxruntime = importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise OnnxError(
+            f"{ONNX_MODEL} was left out ({error}): pip install jax2onnx onnxruntime, and export "
+            "again."
+        ) from error
+    shape = jax.ShapeDtypeStruct(("batch", *images.shape[1:]), jnp.uint8)
+    names = {"input_names": ["images"], "output_names": ["probabilities"]}
+    try:
+        # The converter prints what it does.
+        with contextlib.redirect_stdout(io.StringIO()):
+            proto = jax2onnx.to_onnx(function, [shape], model_name="classifier", **names)
+        # The converter's notes on shapes inside are partly wrong, and onnxruntime, which finds them
+        # by itself, would warn of each at every start.
+        del proto.graph.value_info[:]
+        model = proto.SerializeToString()
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        difference = measure_difference(
+            lambda images: session.run(["probabilities"], {"images": images})[0], images, expected
+        )
+    except Exception as error:  # Both libraries raise whatever they run into.
+        reason = (str(error).splitlines() or [""])[0][:200]
+        raise OnnxError(
+            f"{ONNX_MODEL} was left out, jax2onnx or onnxruntime failed ({type(error).__name__}: "
+            f"{reason}): use {MODEL}."
+        ) from error
+    if not difference <= TOLERANCE:
+        raise OnnxError(
+            f"{ONNX_MODEL} was left out, its probabilities differ from ours by {difference:.1e}: "
+            f"use {MODEL}."
+        )
+    return model
+
+
+def describe(classifier: Classifier, workdir: pathlib.Path, *, has_onnx: bool) -> dict[str, str]:
+    """The text files of an export: name → content."""
+    height, width, channels = classifier.image_shape
+    num_classes = len(classifier.class_names)
+    readme = _README.format(
+        run=workdir.resolve().name,
+        networks=classifier.num_networks,
+        step=classifier.step,
+        shape=f"[batch, {height}, {width}, {channels}]",
+        num_classes=num_classes,
+        version=jax.__version__,
+        onnx=_README_ONNX if has_onnx else "",
+        runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
+    )
+    return {
+        LABELS: json.dumps(list(classifier.class_names), indent=1) + "\n",
+        EXAMPLE: _EXAMPLE_SOURCE.read_text(encoding="utf-8"),
+        README: readme,
+    }
+
+
+def _write(
+    output: pathlib.Path, model: bytes, onnx_model: bytes | None, texts: dict[str, str]
+) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_atomically(output / name, text)
+        (output / ONNX_MODEL).unlink(missing_ok=True)
+        if onnx_model is not None:
+            (output / ONNX_MODEL).write_bytes(onnx_model)
+        (output / MODEL).write_bytes(model)
+    except OSError as error:
+        raise UserError(
+            f"{output} cannot be written ({error.strerror}): give --output another folder."
+        ) from error

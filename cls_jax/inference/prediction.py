@@ -1,0 +1,82 @@
+"""What the networks together say of images, from their probabilities.
+
+The definitions are those by which unlabelled images are labelled in training: see
+methods/pseudo_labels.py. Shape suffixes: N networks, B images, K classes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+NUM_TOP = 5
+
+
+class Prediction(NamedTuple):
+    """One entry an image in every array.
+
+    Attributes:
+        label: str [B], the class with the highest mean probability.
+        confidence: float32 [B], that probability.
+        weight: float32 [B] in [0, 1], w = 1 - H(p) / log K of the mean probabilities p: 0 where
+            all classes are as probable, 1 where one is certain.
+        network_labels: str [N, B], each network's most probable class.
+        agree: bool [B], whether they are the same; True where there is one network.
+        complementary_label: str [B], the class with the lowest mean probability.
+        probabilities: float32 [B, K], the mean of the networks'.
+        network_probabilities: float32 [N, B, K].
+        class_names: str [K].
+    """
+
+    label: np.ndarray
+    confidence: np.ndarray
+    weight: np.ndarray
+    network_labels: np.ndarray
+    agree: np.ndarray
+    complementary_label: np.ndarray
+    probabilities: np.ndarray
+    network_probabilities: np.ndarray
+    class_names: np.ndarray
+
+
+def create_prediction(p_NBK: np.ndarray, class_names: Sequence[str]) -> Prediction:
+    """Derives everything from the networks' probabilities float32 [N, B, K]."""
+    names = np.asarray(list(class_names), dtype=str)
+    p_BK = p_NBK.mean(axis=0)
+    best_NB = p_NBK.argmax(axis=-1)
+    return Prediction(
+        label=names[p_BK.argmax(axis=-1)],
+        confidence=p_BK.max(axis=-1),
+        weight=compute_weight(p_BK),
+        network_labels=names[best_NB],
+        agree=(best_NB == best_NB[0]).all(axis=0),
+        complementary_label=names[p_BK.argmin(axis=-1)],
+        probabilities=p_BK,
+        network_probabilities=p_NBK,
+        class_names=names,
+    )
+
+
+def compute_weight(p_BK: np.ndarray) -> np.ndarray:
+    """The weight w = 1 - H(p) / log K, float32 [...], of probabilities float32 [..., K] (Eq. 6)."""
+    weight = 1.0 - compute_entropy(p_BK) / np.log(p_BK.shape[-1])
+    return np.clip(weight, 0.0, 1.0).astype(np.float32)  # Rounding may leave the interval.
+
+
+def compute_entropy(p_BK: np.ndarray) -> np.ndarray:
+    """Entropy in nats, float32 [...], of probabilities [..., K]; 0 · log 0 is 0."""
+    return -np.sum(p_BK * np.log(np.where(p_BK > 0, p_BK, 1.0)), axis=-1)
+
+
+def describe_top(p_K: np.ndarray, class_names: Sequence[str]) -> str:
+    """The most probable classes as "name:probability", joined by ";".
+
+    A ";" or a backslash in a name is written with a backslash before it.
+    """
+    # Stable, so that of equals the first is the label.
+    top = np.argsort(-p_K, kind="stable")[:NUM_TOP]
+    return ";".join(f"{_escape(class_names[k])}:{p_K[k]:.4f}" for k in top)
+
+
+def _escape(name: str) -> str:
+    return name.replace("\\", "\\\\").replace(";", "\\;")

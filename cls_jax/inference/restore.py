@@ -1,0 +1,40 @@
+"""Opens a trained run from its folder alone."""
+
+import pathlib
+
+from cls_jax.config import read_config
+from cls_jax.errors import UserError
+from cls_jax.runs.checkpoint import Checkpointer
+from cls_jax.runs.folder import (
+    CONFIG,
+    read_dataset_description,
+    read_mean_and_std,
+    use_mean_and_std,
+)
+from cls_jax.training.program import Program, create_program
+from cls_jax.training.state import TrainState
+
+
+def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
+    """Restores the newest checkpoint of a run onto the devices at hand.
+
+    Returns:
+        What the configuration describes, the state, and its step.
+
+    Raises:
+        UserError: if the folder is not that of a run or holds no checkpoint yet.
+    """
+    config = read_config(workdir / CONFIG)
+    config.mesh.network = config.mesh.data = 0  # These devices, not those of the training.
+    checkpointer = Checkpointer(workdir)
+    if checkpointer.latest_step() is None:
+        raise UserError(
+            f"{workdir} holds no checkpoint yet: train until step {config.checkpoint_every} first."
+        )
+    _, dataset_spec = read_dataset_description(workdir)
+    if not config.data.mean:
+        config = use_mean_and_std(config, *read_mean_and_std(workdir))
+    program, state = create_program(config, dataset_spec)
+    restored = checkpointer.restore_newest(state)
+    checkpointer.close()
+    return program, restored.state, restored.step

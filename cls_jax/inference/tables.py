@@ -1,0 +1,150 @@
+"""Tables of predictions, written row by row as CSV or Parquet."""
+
+import contextlib
+import importlib
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from cls_jax.errors import UserError
+from cls_jax.io import write_rows
+
+Row = Mapping[str, Any]
+
+# Column → type of its values; all may be missing.
+PREDICTION_COLUMNS = {
+    "file": str,
+    "label": str,
+    "confidence": float,
+    "weight": float,
+    "network_1": str,
+    "network_2": str,
+    "agree": bool,
+    "complementary_label": str,
+    "top5": str,
+    "error": str,
+}
+
+
+class Table(Protocol):
+    """Where rows go."""
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Appends rows; a column that a row lacks stays empty."""
+
+    def close(self) -> None:
+        """Writes what is still in memory."""
+
+
+class CsvTable:
+    """A CSV file in UTF-8 with a header; names with commas, quotes and newlines are quoted."""
+
+    def __init__(self, path: pathlib.Path, columns: Mapping[str, type]):
+        """Opens the file and writes the header."""
+        self._file = path.open("w", newline="", encoding="utf-8")
+        self._columns = tuple(columns)
+        write_rows(self._file, [self._columns])
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """See `Table`; numbers have six decimals."""
+        write_rows(
+            self._file, ([_to_text(row.get(name)) for name in self._columns] for row in rows)
+        )
+
+    def close(self) -> None:
+        """See `Table`."""
+        self._file.close()
+
+
+class ParquetTable:
+    """A Parquet file; every `write` is a row group."""
+
+    def __init__(self, path: pathlib.Path, columns: Mapping[str, type]):
+        """Opens the file.
+
+        Raises:
+            UserError: if pyarrow is not installed.
+        """
+        try:
+            self._arrow = importlib.import_module("pyarrow")
+            parquet = importlib.import_module("pyarrow.parquet")
+        except ImportError as error:
+            raise UserError(
+                "Writing .parquet needs pyarrow: pip install pyarrow, or give --output a name that "
+                "ends in .csv."
+            ) from error
+        types = {str: self._arrow.string(), float: self._arrow.float32()}
+        types |= {bool: self._arrow.bool_(), int: self._arrow.int64()}
+        self._schema = self._arrow.schema([(name, types[kind]) for name, kind in columns.items()])
+        self._writer = parquet.ParquetWriter(path, self._schema)
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """See `Table`."""
+        rows = [{name: _to_valid(value) for name, value in row.items()} for row in rows]
+        if rows:
+            self._writer.write_table(self._arrow.Table.from_pylist(rows, schema=self._schema))
+
+    def close(self) -> None:
+        """See `Table`."""
+        self._writer.close()
+
+
+_TABLES = {".csv": CsvTable, ".parquet": ParquetTable}
+
+
+def check_path(path: pathlib.Path) -> None:
+    """Makes sure that a table can be of this name; takes no time.
+
+    Raises:
+        UserError: if it has another ending or is a folder.
+    """
+    if path.suffix.lower() not in _TABLES:
+        raise UserError(f"{path} ends neither in .csv nor in .parquet: give --output such a name.")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: give --output the name of a file in it.")
+
+
+@contextlib.contextmanager
+def create_table(path: pathlib.Path, columns: Mapping[str, type]) -> Iterator[Table]:
+    """Opens a table that is there in whole when the block ends, and not at all when it fails.
+
+    Args:
+        path: ends in .csv or .parquet; its folder is created if need be.
+        columns: name → type.
+
+    Raises:
+        UserError: if the name has another ending or the file cannot be written.
+    """
+    check_path(path)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table = _TABLES[path.suffix.lower()](partial, columns)
+    except OSError as error:
+        raise _explain(path, error) from error
+    try:
+        with contextlib.closing(table):
+            yield table
+        os.replace(partial, path)
+    except OSError as error:
+        raise _explain(path, error) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _explain(path: pathlib.Path, error: OSError) -> UserError:
+    return UserError(
+        f"{path} cannot be written ({error.strerror or error}): give --output another file."
+    )
+
+
+def _to_text(value: Any) -> Any:
+    return f"{value:.6f}" if isinstance(value, float) else _to_valid(value)
+
+
+def _to_valid(value: Any) -> Any:
+    """Escapes bytes of a file's name that are no UTF-8, so that the table can be read."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value

@@ -1,0 +1,142 @@
+"""Reads files that somebody else may have made, and says what is in them without being fooled.
+
+Whatever a folder holds is data: it is never executed, and neither its size, its depth nor its kind
+may keep the program busy for long or fill its memory.
+"""
+
+import csv
+import errno
+import json
+import lzma
+import os
+import pathlib
+import struct
+import tarfile
+import tokenize
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO, TextIO
+
+# What a damaged file leads those who parse it to: this project, the standard library and NumPy,
+# whose headers are Python literals.
+PARSE_ERRORS = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+)
+PARSE_ERRORS += (MemoryError, RuntimeError, SyntaxError, tokenize.TokenError, struct.error)
+PARSE_ERRORS += (lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+# Enough for the labelled indices of three million images.
+MAX_JSON_BYTES = 32 * 2**20
+_LONGEST_REASON = 200
+_DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def open_regular(path: str | os.PathLike) -> BinaryIO:
+    """Opens a file for reading bytes; a pipe or a device, which might never end, is refused.
+
+    Raises:
+        OSError: if the system refuses or it is no regular file.
+    """
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
+    if not os.path.isfile(file.fileno()):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # Else a pipe waits for somebody to write.
+
+
+def read_bytes(path: str | os.PathLike, max_bytes: int) -> bytes:
+    """Reads a whole file.
+
+    Raises:
+        OSError: if the system refuses or it is no regular file.
+        ValueError: if it is larger than `max_bytes`.
+    """
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes:,} bytes")
+    return content
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        OSError: as of `read_bytes`.
+        ValueError: if it is no JSON, too large or nested too deeply.
+    """
+    return parse_json(read_bytes(path, MAX_JSON_BYTES).decode("utf-8"))
+
+
+def parse_json(text: str) -> Any:
+    """Parses JSON.
+
+    Raises:
+        ValueError: if it is none or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value from JSON is a number that can be calculated with, as a float."""
+    is_plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_plain and abs(value) < 1e300  # Neither infinite nor NaN, nor an endless integer.
+
+
+def describe_error(error: Exception) -> str:
+    """The reason that an error gives, as one short line."""
+    text = make_printable(" ".join(str(error).split())) or type(error).__name__
+    return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " …"
+
+
+def make_printable(text: str) -> str:
+    """A text in one line that a terminal only shows.
+
+    Names of files and classes may hold what moves the cursor, changes colours, breaks lines, turns
+    the direction of writing or is no Unicode; each such character becomes its escape sequence.
+    """
+    return text if text.isascii() and text.isprintable() else "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in _DIRECTION_MARKS:
+        return character.encode("unicode_escape").decode()
+    return character
+
+
+def write_rows(file: TextIO, rows: Iterable[Sequence[Any]]) -> None:
+    """Appends rows; those that need it are quoted.
+
+    Python's writer quotes what holds a line feed, but before 3.13 not always a carriage return,
+    which its reader then takes for the end of the row.
+    """
+    plain = csv.writer(file, lineterminator="\n")
+    quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for row in rows:
+        has_return = any(isinstance(cell, str) and "\r" in cell for cell in row)
+        (quoted if has_return else plain).writerow(row)
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    """Writes a file that is either wholly there or not at all, whenever the process dies."""
+    partial = path.with_name(path.name + ".partial")
+    # Names of files need not be Unicode.
+    with partial.open("w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

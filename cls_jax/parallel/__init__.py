@@ -1,0 +1,1 @@
+"""Devices and processes: the mesh, the distributed runtime, and preemption."""

@@ -1,0 +1,145 @@
+"""Several processes that train one run together: JAX's distributed runtime.
+
+Every process runs the same program on its own devices; `jax.devices()` are those of all. The first
+one writes the run's files, so all must see the same folder.
+"""
+
+import faulthandler
+import hashlib
+import os
+import pathlib
+import sys
+import threading
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from cls_jax.errors import UserError
+
+# Until all processes have met. Schedulers start them minutes apart.
+MEETING_SECONDS = 300
+# Without a sign of life, until a process counts as lost and the runtime ends the others.
+_HEARTBEAT_SECONDS = 60
+
+
+def initialize_distributed(
+    coordinator_address: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    timeout: float = MEETING_SECONDS,
+) -> None:
+    """Meets the other processes of the run, if there are any.
+
+    They are found without any argument where SLURM, Open MPI or an indexed Kubernetes job started
+    more than one. To be called before JAX is used.
+
+    Args:
+        coordinator_address: host:port where the first process listens.
+        num_processes: how many there are.
+        process_id: which of them this is, from 0.
+        timeout: in seconds; afterwards the process ends with one sentence and code 2.
+
+    Raises:
+        UserError: if only some of the three values are given or they make no sense.
+    """
+    values = (coordinator_address, num_processes, process_id)
+    if all(value is None for value in values):
+        if not has_scheduler():
+            return
+    elif any(value is None for value in values):
+        raise UserError(
+            "Several processes need --coordinator_address, --num_processes and --process_id "
+            "together: give all three, or none where a scheduler starts the processes."
+        )
+    else:
+        check_values(coordinator_address, num_processes, process_id)
+    where = f"the coordinator {coordinator_address}" if coordinator_address else "the others"
+    sentence = (
+        f"This process did not meet {where} and all other processes within {timeout:g} s: see that "
+        "each of them was started and can reach that address."
+    )
+    # Where a process is lost later, the runtime aborts the others and says so; the stacks of all
+    # threads, which absl asks for, would bury that.
+    faulthandler.disable()
+    # Here it would abort too, without naming the address.
+    timer = threading.Timer(timeout, _give_up, [sentence])
+    timer.daemon = True
+    timer.start()
+    try:
+        jax.distributed.initialize(
+            *values,
+            initialization_timeout=int(timeout) + 60,
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+        )
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"The processes could not meet ({reason}): give the three flags."
+        ) from error
+    finally:
+        timer.cancel()
+
+
+def _give_up(sentence: str) -> None:
+    print(f"Error: {sentence}", file=sys.stderr, flush=True)
+    os._exit(2)
+
+
+def has_scheduler() -> bool:
+    """Whether a scheduler that JAX knows started several processes, this one among them."""
+    environ = os.environ
+    in_slurm_step = {"SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"} <= set(environ)
+    return (
+        (in_slurm_step and int(environ.get("SLURM_NTASKS", 1)) > 1)
+        or int(environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1
+        or {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= set(environ)
+    )
+
+
+def check_values(coordinator_address: str, num_processes: int, process_id: int) -> None:
+    """Raises a UserError if the three values make no sense."""
+    host, _, port = coordinator_address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(
+            f"Cannot read --coordinator_address={coordinator_address}: write host:port, as in "
+            "10.0.0.1:1234."
+        )
+    if not 0 <= process_id < num_processes:
+        raise UserError(
+            f"--process_id={process_id} is none of --num_processes={num_processes}: number the "
+            f"processes from 0 to {num_processes - 1}."
+        )
+
+
+def is_main_process() -> bool:
+    """Whether this process writes the run's files and speaks to the user."""
+    return jax.process_index() == 0
+
+
+def barrier(name: str) -> None:
+    """Returns once every process has come here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def check_same(text: str, workdir: pathlib.Path) -> None:
+    """Makes sure that all processes were started alike.
+
+    Args:
+        text: what has to be the same, the configuration.
+        workdir: the run's folder, which has to be the same too.
+
+    Raises:
+        UserError: in every process, if it differs between any two.
+    """
+    if jax.process_count() == 1:
+        return
+    digest = hashlib.sha256(f"{text}{workdir}".encode()).digest()
+    digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
+    different = [i for i, other in enumerate(digests) if (other != digests[0]).any()]
+    if different:
+        raise UserError(
+            f"Processes {different} have another configuration or --workdir than process 0: start "
+            "all with the same command but --process_id."
+        )

@@ -1,0 +1,269 @@
+"""The files of a run's folder other than checkpoints and metrics."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from cls_jax.batch import DatasetSpec
+from cls_jax.config import describe_differences, read_config, to_json
+from cls_jax.io import write_rows
+from cls_jax.data.types import Dataset
+from cls_jax.data.label_split import (
+    check_labeled_indices,
+    choose_labeled_indices,
+    labeled_indices_to_json,
+    read_labeled_indices,
+    all_labeled_indices,
+)
+from cls_jax.errors import UserError
+from cls_jax.parallel.distributed import barrier
+from cls_jax.io import describe_error, is_number, make_printable, read_json
+from cls_jax.runs.lock import LOCK
+
+CONFIG = "config.json"
+DATASET = "dataset.json"
+LABELED_INDICES = "labeled_indices.json"
+RESULT = "result.json"
+SKIPPED_FILES = "skipped_files.csv"
+
+
+def get_default_workdir(config) -> pathlib.Path:
+    """runs/<dataset>-<labels>-<method>-seed<seed>; a folder of images has its own name."""
+    dataset = config.data.name
+    if dataset == "folder":
+        dataset = pathlib.Path(config.data.data_dir).expanduser().resolve().name or dataset
+    num_labels = config.num_labels or "all"
+    dataset = make_printable(dataset)  # The folder's name is printed again and again.
+    return pathlib.Path("runs") / f"{dataset}-{num_labels}-{config.method.name}-seed{config.seed}"
+
+
+def check_run_folder(workdir: pathlib.Path, config) -> None:
+    """Makes sure that the folder is new, empty, or that of the same run begun before.
+
+    A list of labelled images may lie there already: it is the budget to train with.
+
+    Raises:
+        UserError: if it holds a run of another configuration or something else.
+    """
+    path = workdir / CONFIG
+    if path.exists():
+        differences = describe_differences(config, read_config(path))
+        if differences:
+            raise UserError(
+                f"{workdir} holds a run of another configuration ({'; '.join(differences)}): "
+                "give --workdir a new folder, or this run's own configuration to go on with it."
+            )
+    elif workdir.exists() and (
+        not workdir.is_dir()
+        or any(file.name not in (LABELED_INDICES, LOCK) for file in workdir.iterdir())
+    ):
+        raise UserError(
+            f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."
+        )
+
+
+def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
+    """Chooses the label budget of a run that is yet to begin: any images, also of unequal classes.
+
+    Args:
+        workdir: the run's folder; created if it does not exist.
+        indices: int [num_labels], into the training images.
+        dataset: whose labels these images have.
+    """
+    workdir.mkdir(parents=True, exist_ok=True)
+    text = labeled_indices_to_json(np.asarray(indices), dataset.train_labels, dataset.class_names)
+    write_atomically(workdir / LABELED_INDICES, text)
+
+
+def create_run_folder(
+    workdir: pathlib.Path, config, labeled_indices: np.ndarray, dataset: Dataset
+) -> None:
+    """Stores what defines the run, once everything about it has been found to fit.
+
+    Raises:
+        UserError: if the folder cannot be written.
+    """
+    try:
+        write_labeled_indices(workdir, labeled_indices, dataset)
+        write_atomically(workdir / DATASET, json.dumps(describe_dataset(dataset), indent=1) + "\n")
+        if dataset.skipped_files:
+            write_atomically(workdir / SKIPPED_FILES, _to_csv(dataset.skipped_files))
+        write_atomically(workdir / CONFIG, to_json(config))
+    except OSError as error:
+        raise UserError(
+            f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
+        ) from error
+
+
+def describe_dataset(dataset: Dataset) -> dict[str, Any]:
+    """What prediction needs to know of a dataset, so that it needs no dataset."""
+    return {
+        "class_names": list(dataset.class_names),
+        **dataset.shape._asdict(),
+        "mean": dataset.mean,
+        "std": dataset.std,
+        "fingerprint": dataset.fingerprint,
+    }
+
+
+def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
+    """Makes sure that a run goes on with the training images it began with.
+
+    Raises:
+        UserError: if a folder of images has changed, so that indices mean others.
+    """
+    path = workdir / DATASET
+    if not dataset.fingerprint or not path.exists():
+        return
+    with _open_description(workdir) as stored:
+        is_same = stored.get("fingerprint") == dataset.fingerprint
+    if not is_same:
+        raise UserError(
+            f"The training images of {dataset.name} are not those with which the run in {workdir} "
+            "began: give --workdir a new folder, or bring the images back as they were."
+        )
+
+
+def use_mean_and_std(config, mean: Sequence[float], std: Sequence[float]):
+    """A copy of the configuration in which mean and deviation are numbers."""
+    config = config.copy_and_resolve_references()
+    config.data.mean, config.data.std = tuple(mean), tuple(std)
+    return config
+
+
+def _to_csv(skipped_files: Sequence[tuple[str, str]]) -> str:
+    text = io.StringIO()
+    write_rows(text, [("file", "reason"), *skipped_files])
+    return text.getvalue()
+
+
+def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], DatasetSpec]:
+    """The class names of a run's dataset and its sizes.
+
+    Raises:
+        UserError: if the folder does not say.
+    """
+    with _open_description(workdir) as stored:
+        names = stored["class_names"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("class_names is no list of names")
+        # Networks and arrays of these sizes are made before anything else is looked at.
+        height, width, channels = (_to_size(side, 1024) for side in stored["image_shape"])
+        shape = (height, width, channels)
+        num_classes, num_images = _to_size(len(names), 10**6), _to_size(stored["num_images"], 2**31)
+        return tuple(names), DatasetSpec(shape, num_classes, num_images)
+
+
+def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of a run's training images.
+
+    Raises:
+        UserError: if the folder does not say.
+    """
+    with _open_description(workdir) as stored:
+        mean, std = tuple(stored["mean"]), tuple(stored["std"])
+        if not all(map(is_number, mean + std)) or len(mean) != len(std) or min(std) <= 0:
+            raise ValueError("mean and std are not a number and a positive one for each channel")
+        return tuple(map(float, mean)), tuple(map(float, std))
+
+
+@contextlib.contextmanager
+def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
+    path = workdir / DATASET
+    try:
+        stored = read_json(path)
+        if not isinstance(stored, dict):
+            raise ValueError("it is no JSON object")
+        yield stored
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} does not describe the run's dataset ({describe_error(error)}): give --workdir "
+            "the folder of a run of this version."
+        ) from error
+
+
+def _to_size(value: Any, largest: int) -> int:
+    if type(value) is not int or not 1 <= value <= largest:
+        raise ValueError("a size is no whole number, or out of range")
+    return value
+
+
+def wait_for_folder(workdir: pathlib.Path) -> None:
+    """Returns when the first process has made the folder and this one sees it.
+
+    Raises:
+        UserError: if this process looks at another disk.
+    """
+    barrier("folder")
+    if not (workdir / CONFIG).exists():
+        raise UserError(
+            f"Process {jax.process_index()} does not see the files of process 0 in {workdir}: "
+            "give --workdir a folder that all machines share."
+        )
+
+
+def load_labeled_indices(workdir: pathlib.Path, config, dataset: Dataset) -> np.ndarray:
+    """The run's labelled images: as stored in its folder, else all given or drawn with the seed.
+
+    Raises:
+        UserError: if what is stored does not fit the dataset or the configuration, or the budget
+            cannot be drawn.
+    """
+    path = workdir / LABELED_INDICES
+    if path.exists():
+        labeled = read_labeled_indices(path, dataset.class_names)
+        check_labeled_indices(path, labeled, config.num_labels, len(dataset.train_images))
+        return labeled
+    if config.num_labels == 0:
+        return all_labeled_indices(dataset.train_labels)
+    return choose_labeled_indices(
+        dataset.train_labels, config.num_labels, dataset.num_classes, config.seed
+    )
+
+
+def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
+    """The result of a finished run, or None.
+
+    Raises:
+        UserError: if the file is damaged.
+    """
+    path = workdir / RESULT
+    if not path.exists():
+        return None
+    try:
+        result = read_json(path)
+        _check_result(result)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is not the result of a run ({describe_error(error)}): delete it, and the "
+            "command that trained the run writes it anew."
+        ) from error
+    return result
+
+
+def _check_result(result: Any) -> None:
+    """Raises a ValueError unless all that is read of a result again is of its type."""
+    if not isinstance(result, dict) or type(result.get("step")) is not int:
+        raise ValueError("it has no step")
+    if "test_accuracy" not in result:
+        raise ValueError("it has no test_accuracy")
+    numbers = {name: value for name, value in result.items() if name.startswith("test_accuracy")}
+    numbers.pop("test_accuracy_best_note", None)
+    monitors = result.get("monitors", {})
+    if not isinstance(monitors, dict):
+        raise ValueError("monitors is no JSON object")
+    known = {name: value for name, value in numbers.items() if value is not None}
+    if not all(map(is_number, [*known.values(), *monitors.values()])):
+        raise ValueError("an accuracy or a monitor is no number")
+
+
+def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:
+    """Stores the result: from now on the run counts as finished."""
+    write_atomically(workdir / RESULT, json.dumps(result, indent=2) + "\n")

@@ -1,0 +1,1 @@
+"""Training: the state as one pytree, one compiled step, and the loop around it."""

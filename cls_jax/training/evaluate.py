@@ -1,0 +1,118 @@
+"""Accuracy on the test set: every network, raw and averaged, and their ensemble."""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from cls_jax.batch import normalize
+from cls_jax.data.types import ImageSource
+from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
+from cls_jax.training.memory import release_freed_memory
+from cls_jax.training.program import Program
+from cls_jax.training.state import TrainState
+
+Accuracies = dict[str, float]
+
+
+def create_eval_step(program: Program) -> Callable:
+    """Compiles (state, images, labels, is_image) → how many images each predictor gets right.
+
+    The images are uint8 [B, H, W, C], the labels int32 [B], `is_image` is False where a batch was
+    padded. Counts are int32: "raw" and "ema" of shape [N], "ensemble" a scalar (the mean of
+    the averaged networks' probabilities). Nothing is donated.
+    """
+    data, ensemble = program.config.data, program.ensemble
+
+    def eval_step(state: TrainState, images, labels, is_image):
+        """Counts on this device's networks and its part of the batch."""
+        images = normalize(images, data.mean, data.std)
+
+        def compute_probabilities(params):
+            logits, _ = ensemble.forward(params, state.batch_stats, images, train=False)
+            return jax.nn.softmax(logits)
+
+        def count_correct(probabilities):
+            is_correct = (jnp.argmax(probabilities, axis=-1) == labels) & is_image
+            return jax.lax.psum(jnp.sum(is_correct, axis=-1), DATA_AXIS)
+
+        ema = compute_probabilities(state.ema_params)
+        mean = jax.lax.pmean(jnp.mean(ema, axis=0), NETWORK_AXIS)
+        return {
+            "raw": count_correct(compute_probabilities(state.params)),
+            "ema": count_correct(ema),
+            "ensemble": count_correct(mean),
+        }
+
+    sharded_step = jax.shard_map(
+        eval_step,
+        mesh=program.mesh,
+        in_specs=(program.state_specs, P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS)),
+        out_specs={"raw": P(NETWORK_AXIS), "ema": P(NETWORK_AXIS), "ensemble": P()},
+    )
+    return jax.jit(sharded_step, out_shardings=NamedSharding(program.mesh, P()))
+
+
+def create_evaluate(program: Program) -> Callable[..., Accuracies]:
+    """Returns a function (state, images, labels) → accuracies in percent, each image counted once.
+
+    Its result has "test/accuracy" (network 1, averaged: the figure to report),
+    "test/accuracy_network_<i>" (averaged), "test/accuracy_ensemble" (averaged) and
+    "test/accuracy_live_network_<i>"; without images, or given up, it is empty.
+    """
+    eval_step = create_eval_step(program)
+    specs = (P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS))
+    num_shards = program.mesh.shape[DATA_AXIS]
+    batch_size = -(-program.config.eval_batch_size // num_shards) * num_shards
+
+    def evaluate(
+        state: TrainState,
+        images: ImageSource,
+        labels: np.ndarray,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Accuracies:
+        """Evaluates, or gives up before a batch where `should_stop` says so."""
+        counts = []
+        for batch in iterate_padded(images, labels, batch_size):
+            if should_stop():
+                return {}
+            on_mesh = to_global_arrays(batch, program.mesh, specs)
+            counts.append(jax.device_get(eval_step(state, *on_mesh)))
+        if not counts:
+            return {}
+        release_freed_memory()  # The first call compiles.
+        shares = jax.tree.map(lambda *parts: 100.0 * sum(parts) / len(labels), *counts)
+        return _name_accuracies(shares)
+
+    return evaluate
+
+
+def _name_accuracies(shares) -> Accuracies:
+    accuracies = {
+        "test/accuracy": shares["ema"][0],
+        "test/accuracy_ensemble": shares["ensemble"],
+    }
+    for i, (ema, raw) in enumerate(zip(shares["ema"], shares["raw"], strict=True), 1):
+        accuracies[f"test/accuracy_network_{i}"] = ema
+        accuracies[f"test/accuracy_live_network_{i}"] = raw
+    return {name: float(value) for name, value in accuracies.items()}
+
+
+def iterate_padded(
+    images: ImageSource, labels: np.ndarray, batch_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Cuts a set into batches of one size: images, labels, and which of them are images.
+
+    The last batch is filled up with zeros that the mask leaves out.
+    """
+    for start in range(0, len(labels), batch_size):
+        part = images[start : start + batch_size]
+        missing = batch_size - len(part)
+        yield (
+            np.pad(part, [(0, missing), (0, 0), (0, 0), (0, 0)]),
+            np.pad(labels[start : start + batch_size], (0, missing)),
+            np.arange(batch_size) < len(part),
+        )

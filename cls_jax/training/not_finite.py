@@ -1,0 +1,115 @@
+"""What is left of a step whose loss or gradient is no longer a number."""
+
+import contextlib
+import json
+import pathlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from cls_jax.batch import RawBatch
+from cls_jax.errors import UserError
+from cls_jax.parallel.distributed import is_main_process
+from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_step
+
+NOT_FINITE = "not_finite"
+
+
+class NonFiniteError(Exception):
+    """A watched monitor is infinite or NaN.
+
+    Attributes:
+        step: the first at which it is.
+        name: of the monitor.
+        step_input: what the step was given.
+        monitors: all of the step's.
+    """
+
+    def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
+        """Keeps what is needed to make the step's batch again."""
+        super().__init__(f"{name} is {monitors[name]} at step {step}")
+        self.step, self.name, self.step_input, self.monitors = step, name, step_input, monitors
+
+
+def write_dump(workdir: pathlib.Path, error: NonFiniteError, batch: RawBatch) -> pathlib.Path:
+    """Writes the batch and the monitors of the step, so that it can be looked into.
+
+    Returns:
+        The file, `not_finite/step_<step>.npz`: the arrays of `RawBatch` by their names and
+        `monitors`, JSON as text.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    path = workdir / NOT_FINITE / f"step_{error.step}.npz"
+    path.parent.mkdir(exist_ok=True)
+    monitors = json.dumps({name: repr(value) for name, value in error.monitors.items()})
+    np.savez_compressed(path, **batch._asdict(), monitors=np.array(monitors))
+    return path
+
+
+@contextlib.contextmanager
+def report_non_finite(
+    workdir: pathlib.Path,
+    checkpointer: Checkpointer,
+    recreate_batch: Callable[[int, Any], RawBatch],
+) -> Iterator[None]:
+    """Ends a run whose numbers are none with a sentence, and leaves the batch of the step.
+
+    Args:
+        workdir: the run's folder.
+        checkpointer: of the run.
+        recreate_batch: (step, the step's input) → its batch, on the host.
+
+    Raises:
+        UserError: instead of `NonFiniteError`, and of the error by which `--config.debug_nans`
+            names an operation.
+    """
+    try:
+        yield
+    except NonFiniteError as error:
+        batch = recreate_batch(error.step, error.step_input)
+        checkpointer.finish()
+        dump = "is with process 0"
+        if is_main_process():
+            try:
+                dump = f"is in {write_dump(workdir, error, batch)}"
+            except OSError as os_error:
+                dump = f"could not be written ({os_error.strerror})"
+        raise to_user_error(error, checkpointer.latest_step(), dump) from error
+    except FloatingPointError as error:
+        raise UserError(
+            f"An operation made a number that is none{_find_line(error)}: "
+            f"{describe_failure(error)}."
+        ) from error
+
+
+def _find_line(error: Exception) -> str:
+    """Where in this project the operation stands."""
+    package = pathlib.Path(__file__).parents[1]
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if package in pathlib.Path(frame.filename).parents]
+    # The last of them called JAX; loop.py's are those of the loop.
+    inner = [frame for frame in ours if pathlib.Path(frame.filename).name != "loop.py"]
+    if not inner:
+        return ""
+    path = pathlib.Path(inner[-1].filename).relative_to(package.parent)
+    return f" in {path}, line {inner[-1].lineno}"
+
+
+def to_user_error(error: NonFiniteError, good_step: int | None, dump: str) -> UserError:
+    """The sentence with which the run ends.
+
+    Args:
+        error: what happened.
+        good_step: of the newest checkpoint.
+        dump: where the batch is, or why it is nowhere.
+    """
+    return UserError(
+        f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}; the "
+        f"last good checkpoint is {describe_step(good_step)}, the batch {dump}. The same command "
+        "with --config.debug_nans=True goes on from there and names the operation; a lower "
+        "--config.optimizer.learning_rate in a new --workdir may help."
+    )

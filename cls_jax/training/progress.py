@@ -1,0 +1,163 @@
+"""What a user sees of a run while it trains: its timer, its progress bar and its monitors."""
+
+import collections
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from tqdm import tqdm
+
+from cls_jax.parallel.distributed import is_main_process
+from cls_jax.training.not_finite import NonFiniteError
+
+# Steps that may be in flight: enough to keep the device busy, few enough to bound memory.
+_MAX_IN_FLIGHT = 2
+# Checked after every step: where these are finite, so are the new parameters.
+_WATCHED = ("train/loss", "train/gradient_norm")
+# For so long a loss may be high: a step or two with bad luck, or the first steps of a run.
+_DIVERGED_STEPS = 200
+
+
+class PausableTimer:
+    """Seconds spent on steps, over all sessions of a run, without compilation and evaluation."""
+
+    def __init__(self, seconds: float = 0.0):
+        """Starts paused at `seconds`."""
+        self._seconds = seconds
+        self._started: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        running = 0.0 if self._started is None else time.perf_counter() - self._started
+        return self._seconds + running
+
+    def start(self) -> None:
+        """Goes on counting."""
+        self._started = time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Does not count what happens inside."""
+        was_running, self._seconds = self._started is not None, self.seconds
+        self._started = None
+        yield
+        if was_running:
+            self.start()
+
+
+class MetricsQueue:
+    """Monitors of steps still in flight; written when their step is done."""
+
+    def __init__(self, config, num_classes: int, writer, timer: PausableTimer, bar):
+        """Begins with none; writes to `writer` and moves `bar`."""
+        self._config, self._writer, self._clock, self._bar = config, writer, timer, bar
+        self._pending = collections.deque()
+        self._last_written: tuple[int, float] | None = None
+        self._divergence = DivergenceWatch(num_classes)
+
+    def append(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
+        """Adds a step just dispatched and finishes the one before the last.
+
+        Raises:
+            NonFiniteError: if that one's loss or gradient is not finite.
+        """
+        self._pending.append((step, step_input, monitors))
+        if len(self._pending) > _MAX_IN_FLIGHT:
+            self._finish(*self._pending.popleft())
+
+    def drain(self) -> None:
+        """Waits for all steps and writes what is due.
+
+        Raises:
+            NonFiniteError: if a loss or a gradient is not finite.
+        """
+        while self._pending:
+            self._finish(*self._pending.popleft())
+
+    def _finish(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
+        is_written = step % self._config.log_every == 0
+        wanted = monitors if is_written else {name: monitors[name] for name in _WATCHED}
+        values = {name: float(value) for name, value in jax.device_get(wanted).items()}
+        for name in _WATCHED:
+            if not math.isfinite(values[name]):
+                everything = {name: float(v) for name, v in jax.device_get(monitors).items()}
+                raise NonFiniteError(step, name, step_input, everything)
+        if is_written:
+            self._writer.write(step, values | self._measure_speed(step))
+            if warning := self._divergence.check(step, values.get("train/loss_supervised")):
+                self._bar.say(warning)
+        self._bar.advance(values["train/loss"])
+
+    def _measure_speed(self, step: int) -> dict[str, float]:
+        now, before = (step, self._clock.seconds), self._last_written
+        self._last_written = now
+        if before is None or now[1] <= before[1]:
+            return {}
+        return {"perf/steps_per_second": (now[0] - before[0]) / (now[1] - before[1])}
+
+
+class DivergenceWatch:
+    """Says once when a loss stays finite but far above what guessing gives."""
+
+    def __init__(self, num_classes: int):
+        """Takes twice the cross-entropy of a uniform guess, ln(classes), as the bound."""
+        self._bound = 2 * math.log(num_classes)
+        self._since: int | None = None  # The first step of those above the bound.
+        self._has_warned = False
+
+    def check(self, step: int, loss: float | None) -> str | None:
+        """A warning, if the supervised loss has been above the bound for long; else None."""
+        if loss is None or loss <= self._bound:
+            self._since = None
+            return None
+        self._since = step if self._since is None else self._since
+        if self._has_warned or step - self._since < _DIVERGED_STEPS:
+            return None
+        self._has_warned = True
+        return (
+            f"Warning: the supervised loss has been above {self._bound:.2f}, twice that of "
+            f"guessing, since step {self._since}: the run diverges; a lower "
+            "--config.optimizer.learning_rate in a new --workdir may help."
+        )
+
+
+class ProgressBar:
+    """Steps, steps/s, time left, loss and accuracy on one line; a line an evaluation."""
+
+    def __init__(self, first_step: int, num_steps: int):
+        """Shows nothing but in the first process."""
+        self._num_steps = num_steps
+        self._bar = tqdm(
+            total=num_steps,
+            initial=first_step,
+            unit="step",
+            dynamic_ncols=True,
+            disable=not is_main_process(),
+        )
+        self._accuracy = "–"
+
+    def advance(self, loss: float) -> None:
+        """Counts a step that is done."""
+        self._bar.set_postfix_str(f"loss {loss:.3f}, accuracy {self._accuracy}", refresh=False)
+        self._bar.update()
+
+    def show_accuracies(self, step: int, accuracies: dict[str, float]) -> None:
+        """Says how good the networks are, and shows it from now on."""
+        self._accuracy = f"{accuracies['test/accuracy']:.2f} %"
+        self.say(
+            f"step {step}/{self._num_steps}: test accuracy {self._accuracy}, "
+            f"ensemble {accuracies['test/accuracy_ensemble']:.2f} %"
+        )
+
+    def say(self, line: str) -> None:
+        """Writes a line above the bar."""
+        if not self._bar.disable:
+            self._bar.write(line)
+
+    def close(self) -> None:
+        """Leaves the bar as it stands."""
+        self._bar.close()

@@ -1,0 +1,221 @@
+"""The training step in several forms, compiled on random images, ready to be timed.
+
+A form is written "precision,lowering,input" or "precision,lowering,input,repeat":
+
+- precision: float32 (on NVIDIA GPUs with products in TF32, JAX's default), highest (float32
+  throughout) or bfloat16.
+- lowering: unrolled or vmap, on one device; mesh, one network a device; remat, unrolled and keeping
+  less for the gradient (`model.remat`); or separate, unrolled with the weakly augmented images in a
+  pass of their own instead of the joint one.
+- input: synthetic, one batch again and again; device, made inside the step; tfdata, made by
+  TensorFlow on the host; loop, all of `train` as a user runs it, on the configuration's dataset.
+- repeat: how many steps one call of the compiled program takes; 1 by default.
+"""
+
+import dataclasses
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Generator
+
+import jax
+import numpy as np
+
+from cls_jax.batch import RawBatch
+from cls_jax.data.label_split import choose_labeled_indices
+from cls_jax.data.pipelines import create_pipeline
+from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.types import Dataset
+from cls_jax.methods import get_method
+from cls_jax.models.ensemble import Ensemble
+from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.loop import train
+from cls_jax.training.memory import measure_step_memory
+from cls_jax.training.program import create_program
+from cls_jax.training.step import create_train_step
+
+_NUM_IMAGES = 50_000
+_NUM_CLASSES = 10
+
+
+@dataclasses.dataclass
+class StepVariant:
+    """Something that takes steps, and what was measured of it.
+
+    Attributes:
+        name: of the form.
+        advance: takes so many steps and returns the seconds they took.
+        num_images: that one step trains on.
+        memory_bytes: that the compiled step needs, as the compiler says; 0 if unknown.
+        flops: of one step, as the compiler counts them; 0 if unknown.
+        compile_seconds: of lowering and compiling.
+        close: to be called at the end; TensorFlow's threads would not let the program go.
+        seconds: per step, one value a block.
+    """
+
+    name: str
+    advance: Callable[[int], float]
+    num_images: int
+    memory_bytes: int = 0
+    flops: float = 0.0
+    compile_seconds: float = 0.0
+    close: Callable[[], None] = lambda: None
+    seconds: list[float] = dataclasses.field(default_factory=list)
+
+    def run(self, num_steps: int) -> None:
+        """Times a block of steps."""
+        self.seconds.append(self.advance(num_steps) / num_steps)
+
+
+class SeparateEnsemble(Ensemble):
+    """Networks whose middle group of a joint pass has a pass, and BatchNorm statistics, of its own.
+
+    Of a method with the groups [labelled, weak, strong], whose weak logits take no gradient. Not
+    what the authors do.
+    """
+
+    def forward_concatenated(self, params, batch_stats, groups, dropout_key=None):
+        """See `Ensemble.forward_concatenated`."""
+        labeled, weak, strong = groups
+        logits_weak, _ = self.forward(params, batch_stats, weak, train=True)
+        (logits_labeled, logits_strong), batch_stats = super().forward_concatenated(
+            params, batch_stats, (labeled, strong), dropout_key
+        )
+        logits_weak = jax.lax.stop_gradient(logits_weak)
+        return [logits_labeled, logits_weak, logits_strong], batch_stats
+
+
+def create_variant(name: str, config) -> StepVariant:
+    """Compiles the step of a form.
+
+    Args:
+        name: see above.
+        config: sizes, method and augmentation.
+    """
+    precision, lowering, source, *repeat = name.split(",")
+    repeat = int(repeat[0]) if repeat else 1
+    config = config.copy_and_resolve_references()
+    num_networks = get_method(config.method.name).num_networks
+    config.model.dtype = "bfloat16" if precision == "bfloat16" else "float32"
+    config.model.lowering = "vmap" if lowering == "vmap" else "unrolled"
+    config.model.remat = lowering == "remat"
+    config.mesh.network, config.mesh.data = num_networks if lowering == "mesh" else 1, 1
+    if source == "loop":
+        return create_loop_variant(name, config)
+    dataset = create_random_dataset(config)
+    program, state = create_program(config, dataset.shape)
+    if lowering == "separate":
+        separate = SeparateEnsemble(**vars(program.ensemble))
+        program = dataclasses.replace(program, ensemble=separate)
+    inputs, input_specs, create_batch = create_inputs(source, config, program, dataset)
+    step = create_train_step(program, create_batch, input_specs)
+    first_input = next(inputs)
+    started = time.perf_counter()
+    with jax.default_matmul_precision("highest" if precision == "highest" else "default"):
+        compiled = repeat_step(step, repeat).lower(state, first_input).compile()
+    compile_seconds = time.perf_counter() - started
+
+    def advance(num_steps: int) -> float:
+        nonlocal state
+        started = time.perf_counter()
+        for _ in range(num_steps // repeat):
+            state, _ = compiled(state, next(inputs))
+        jax.block_until_ready(state)
+        return (time.perf_counter() - started) * num_steps / (num_steps // repeat * repeat)
+
+    flops = (compiled.cost_analysis() or {}).get("flops", 0.0)
+    return StepVariant(
+        name,
+        advance,
+        count_images(config),
+        measure_step_memory(compiled) or 0,
+        flops,
+        compile_seconds,
+        inputs.close,
+    )
+
+
+def create_inputs(source: str, config, program, dataset: Dataset):
+    """The pipeline of a form: its inputs without end, their specs, and what makes the batch."""
+    if source == "synthetic":
+        batch = jax.device_put(create_random_batch(config), to_shardings(program.mesh, BATCH_SPECS))
+        return _repeat(batch), BATCH_SPECS, lambda state, batch: batch
+    config.data.pipeline = source
+    labeled = choose_labeled_indices(
+        dataset.train_labels, config.num_labels, _NUM_CLASSES, config.seed
+    )
+    everything = np.arange(_NUM_IMAGES, dtype=np.int32)
+    spec = create_stream_spec(
+        config, program.method.labeled_view, program.method.unlabeled_views, labeled, everything
+    )
+    return create_pipeline(spec, dataset, program.mesh, 0, config.num_steps)
+
+
+def _repeat(batch: RawBatch) -> Generator[RawBatch, None, None]:
+    while True:
+        yield batch
+
+
+def repeat_step(step, repeat: int):
+    """Several steps with the same input as one program: (state, input) → (state, last monitors)."""
+    if repeat == 1:
+        return step
+
+    def steps(state, step_input):
+        state, monitors = jax.lax.scan(
+            lambda state, _: step(state, step_input), state, length=repeat
+        )
+        return state, jax.tree.map(lambda values: values[-1], monitors)
+
+    return jax.jit(steps, donate_argnums=0)
+
+
+def create_loop_variant(name: str, config) -> StepVariant:
+    """All of training, in a new folder for every block."""
+    config.mesh.network = config.mesh.data = 0
+
+    def advance(num_steps: int) -> float:
+        config.num_steps = num_steps + 1  # Training does not time its first step.
+        config.eval_every = config.checkpoint_every = config.num_steps
+        with tempfile.TemporaryDirectory() as folder:
+            return train(config, pathlib.Path(folder) / "run")["train_seconds"]
+
+    return StepVariant(name, advance, count_images(config))
+
+
+def count_images(config) -> int:
+    """Images that go through every network in a step."""
+    views = len(get_method(config.method.name).unlabeled_views)
+    return config.batch_size * (1 + views * config.mu)
+
+
+def create_random_dataset(config) -> Dataset:
+    """As many images as CIFAR has, of noise."""
+    rng = np.random.default_rng(0)
+    size, channels = config.data.image_size, len(config.data.mean)
+    shape = (size, size, channels)
+    labels = (np.arange(_NUM_IMAGES) % _NUM_CLASSES).astype(np.int32)
+    return Dataset(
+        name="noise",
+        class_names=tuple(map(str, range(_NUM_CLASSES))),
+        train_images=rng.integers(0, 256, (_NUM_IMAGES, *shape), dtype=np.uint8),
+        train_labels=labels,
+        test_images=np.zeros((0, *shape), np.uint8),
+        test_labels=labels[:0],
+        image_shape=shape,
+    )
+
+
+def create_random_batch(config) -> RawBatch:
+    """A batch of noise for the configuration's method."""
+    rng = np.random.default_rng(0)
+    num_views = len(get_method(config.method.name).unlabeled_views)
+    size, channels = config.data.image_size, len(config.data.mean)
+    b, u = config.batch_size, config.batch_size * config.mu if num_views else 0
+    return RawBatch(
+        x=rng.integers(0, 256, (b, size, size, channels), dtype=np.uint8),
+        y=rng.integers(0, _NUM_CLASSES, b).astype(np.int32),
+        u=rng.integers(0, 256, (num_views, u, size, size, channels), dtype=np.uint8),
+        u_index=np.arange(u, dtype=np.int32),
+        u_truth=np.zeros(u, np.int32),
+    )

@@ -1,0 +1,252 @@
+"""Every kind of image file comes out as a person sees it."""
+
+import io
+import os
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from cls_jax.data.images import decode
+from cls_jax.data.images.decode import ImageError, decode_image, read_image
+
+SIZE = 16
+SHAPE = (SIZE, SIZE, 3)
+RNG = np.random.default_rng(0)
+
+
+def create_photo(width=48, height=32):
+    """Smooth, so that lossy formats and different ways to scale agree."""
+    y, x = np.mgrid[0:height, 0:width]
+    return np.stack(
+        [255 * x / width, 255 * y / height, 127 + 120 * np.sin(x / 9) * np.cos(y / 7)], axis=-1
+    ).astype(np.uint8)
+
+
+def encode(image, format, **options):
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    file.seek(0)
+    return file
+
+
+def expect(image):
+    """What Pillow alone makes of an image in RGB."""
+    return np.asarray(ImageOps.fit(image, (SIZE, SIZE), Image.Resampling.BICUBIC)).astype(int)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "JPEG2000"])
+def test_formats(format):
+    photo = Image.fromarray(create_photo())
+    if format == "JPEG2000":
+        with pytest.raises(ImageError, match="not an image of a known format"):
+            decode_image(encode(photo, format), SHAPE)
+        return
+    file = encode(photo, format)
+    decoded = decode_image(file, SHAPE)
+    assert decoded.shape == (SIZE, SIZE, 3)
+    assert decoded.dtype == np.uint8
+    np.testing.assert_allclose(decoded, expect(Image.open(file).convert("RGB")), atol=2)
+
+
+@pytest.mark.parametrize("size", [(48, 32), (32, 48), (16, 16), (400, 300), (7, 5), (900, 1)])
+def test_any_size_is_scaled_with_its_aspect_and_cut_to_its_centre(size):
+    photo = Image.fromarray(create_photo(*size))
+    np.testing.assert_allclose(decode_image(encode(photo, "PNG"), SHAPE), expect(photo), atol=5)
+    if min(size) > 5:
+        file = encode(photo, "JPEG")
+        np.testing.assert_allclose(decode_image(file, SHAPE), expect(Image.open(file)), atol=5)
+
+
+def test_image_of_the_wanted_size_stays_as_it_is():
+    noise = RNG.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+    decoded = decode_image(encode(Image.fromarray(noise), "PNG"), SHAPE)
+    np.testing.assert_array_equal(decoded, noise)
+
+
+@pytest.mark.parametrize(
+    ("mode", "format"),
+    [
+        ("L", "PNG"),
+        ("L", "JPEG"),
+        ("1", "PNG"),
+        ("P", "PNG"),
+        ("P", "GIF"),
+        ("CMYK", "JPEG"),
+        ("LA", "PNG"),
+        ("RGBA", "PNG"),
+        ("RGBA", "WEBP"),
+    ],
+)
+def test_modes(mode, format):
+    photo = Image.fromarray(create_photo()).convert(mode)
+    file = encode(photo, format)
+    decoded = decode_image(file, SHAPE)
+    np.testing.assert_allclose(decoded, expect(Image.open(file).convert("RGB")), atol=2)
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP"])
+def test_what_is_transparent_is_white(format):
+    photo = Image.fromarray(create_photo()).convert("RGBA")
+    photo.putalpha(Image.fromarray((create_photo()[..., 0] > 127).astype(np.uint8) * 255))
+    on_white = Image.alpha_composite(Image.new("RGBA", photo.size, "white"), photo)
+    decoded = decode_image(encode(photo, format, lossless=True), SHAPE)
+    np.testing.assert_allclose(decoded, expect(on_white.convert("RGB")), atol=60)  # At the edge.
+    assert np.abs(decoded - expect(on_white.convert("RGB"))).mean() < 3
+    assert (decoded[:, 0] == 255).all()
+
+
+def test_transparent_colour_of_a_palette_is_white():
+    levels = np.zeros((SIZE, SIZE), np.uint8)
+    levels[:, SIZE // 2 :] = 1
+    image = Image.fromarray(levels, "L").convert("P")
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    decoded = decode_image(encode(image, "PNG", transparency=0), SHAPE)
+    assert (decoded[:, 0] == 255).all()
+    assert (decoded[:, -1] == (0, 0, 255)).all()
+
+
+@pytest.mark.parametrize("format", ["PNG", "TIFF"])
+def test_16_bits_keep_their_brightness(format):
+    levels = (create_photo()[..., 0].astype(np.uint16)) * 257
+    decoded = decode_image(encode(Image.fromarray(levels), format), SHAPE)
+    grey = Image.fromarray(create_photo()[..., 0]).convert("RGB")
+    np.testing.assert_allclose(decoded, expect(grey), atol=2)
+
+
+def test_16_bits_in_three_channels_keep_their_brightness():
+    photo = create_photo()
+    rows = b"".join(b"\0" + (row.astype(">u2") * 257).tobytes() for row in photo)
+
+    def chunk(kind, content):
+        crc = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + crc
+
+    header = struct.pack(">IIBBBBB", photo.shape[1], photo.shape[0], 16, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
+    png += chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    decoded = decode_image(io.BytesIO(png), SHAPE)
+    np.testing.assert_allclose(decoded, expect(Image.fromarray(photo)), atol=2)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
+def test_photos_are_turned_upright(format, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    photo = Image.fromarray(create_photo(200, 120))
+    file = encode(photo, format, exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(file)).convert("RGB")
+    assert (upright.size == photo.size) == (orientation < 5)
+    file.seek(0)
+    np.testing.assert_allclose(decode_image(file, SHAPE), expect(upright), atol=6)
+
+
+def test_damaged_metadata_do_no_harm():
+    photo = Image.fromarray(create_photo())
+    file = encode(photo, "JPEG", quality=95, exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # As `cls_jax.data.images.decode` has it outside pytest.
+        decoded = decode_image(file, SHAPE)
+    np.testing.assert_allclose(decoded, expect(photo), atol=8)
+
+
+@pytest.mark.parametrize("format", ["GIF", "WEBP"])
+def test_first_frame_of_an_animation(format):
+    frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "lime", "blue")]
+    file = encode(frames[0], format, save_all=True, append_images=frames[1:])
+    np.testing.assert_allclose(
+        decode_image(file, SHAPE), np.full((SIZE, SIZE, 3), (255, 0, 0)), atol=3
+    )
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
+def test_truncated_file_is_named(format):
+    noise = Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8))
+    content = encode(noise, format).getvalue()
+    with pytest.raises(ImageError, match=r"damaged|not an image"):
+        decode_image(io.BytesIO(content[: len(content) // 2]), SHAPE)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"a text", b"\xff\xd8\xff", b"GIF89a", b"\x89PNG\r\n\x1a\n"]
+)
+def test_what_is_no_image_is_named(content):
+    with pytest.raises(ImageError, match=r"damaged|not an image"):
+        decode_image(io.BytesIO(content), SHAPE)
+
+
+def test_huge_image_is_refused_by_its_header():
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header
+    png += struct.pack(">I", zlib.crc32(b"IHDR" + header)) + struct.pack(">I", 0) + b"IDAT"
+    png += struct.pack(">I", zlib.crc32(b"IDAT"))
+    with pytest.raises(ImageError, match="more than 100,000,000 pixels"):
+        decode_image(io.BytesIO(png), SHAPE)
+
+
+def test_large_image_is_scaled_well(tmp_path):
+    photo = Image.fromarray(create_photo(1500, 1000))
+    photo.save(tmp_path / "large.jpg")
+    np.testing.assert_allclose(read_image(tmp_path / "large.jpg", SHAPE), expect(photo), atol=4)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(ImageError, match=r"^No such file"):
+        read_image(tmp_path / "none.jpg", SHAPE)
+
+
+def test_grey_runs_get_one_channel():
+    photo = Image.fromarray(create_photo(SIZE, SIZE))
+    grey = decode_image(encode(photo, "PNG"), (SIZE, SIZE, 1))
+    np.testing.assert_array_equal(grey[..., 0], np.asarray(photo.convert("L")))
+
+
+def test_floating_point_is_refused():
+    file = encode(Image.fromarray(np.zeros((8, 8), np.float32)), "TIFF")
+    with pytest.raises(ImageError, match="floating-point"):
+        decode_image(file, SHAPE)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "I;16"])
+def test_large_image_is_converted_in_strips(monkeypatch, mode):
+    photo = Image.fromarray(create_photo(900, 600))
+    levels = np.asarray(photo.convert("L"), np.uint16) * 257
+    photo = Image.fromarray(levels) if mode == "I;16" else photo.convert(mode)
+    file = encode(photo, "PNG")
+    whole = decode_image(file, SHAPE).astype(int)
+    monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
+    monkeypatch.setattr(decode, "_STRIP_PIXELS", 10_000)
+    file.seek(0)
+    np.testing.assert_allclose(decode_image(file, SHAPE), whole, atol=2)
+
+
+def test_webp_is_bounded_by_what_its_reader_needs(monkeypatch):
+    file = encode(Image.new("RGB", (40, 40)), "WEBP")
+    monkeypatch.setattr(decode, "_MAX_WEBP_PIXELS", 1000)
+    with pytest.raises(ImageError, match="more than 1,000 pixels"):
+        decode_image(file, SHAPE)
+
+
+def test_endless_scans_are_refused():
+    whole = encode(Image.new("L", (2000, 2000)), "JPEG", progressive=True).getvalue()
+    last = whole[whole.rindex(b"\xff\xda") : -2]
+    for position in (0, 2**20 - 5):  # Also where the reading of blocks cuts a mark in two.
+        comment = b"\xff\xfe\xff\xff" + bytes(65533)
+        padded = whole[:2] + comment * (position // len(comment)) + whole[2:-2]
+        with pytest.raises(ImageError, match=r"1,0\d\d scans"):
+            decode_image(io.BytesIO(padded + 1000 * last + whole[-2:]), SHAPE)
+    assert decode_image(io.BytesIO(whole), SHAPE).shape == SHAPE
+
+
+def test_pipe_and_large_file_are_refused(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(ImageError, match="not a regular file"):
+        read_image(tmp_path / "pipe.jpg", SHAPE)
+    (tmp_path / "a.png").write_bytes(bytes(200))
+    monkeypatch.setattr(decode, "_MAX_FILE_BYTES", 100)
+    with pytest.raises(ImageError, match="more than 100 bytes"):
+        read_image(tmp_path / "a.png", SHAPE)

@@ -1,0 +1,79 @@
+"""Image files are found once each, and read in order ahead of the network."""
+
+import os
+
+import pytest
+from PIL import Image
+
+from cls_jax.data.images.files import find_images, read_ahead
+from cls_jax.errors import UserError
+
+SHAPE = (8, 8, 3)
+
+
+def create_picture() -> Image.Image:
+    """Red."""
+    return Image.new("RGB", (8, 8), (255, 0, 0))
+
+
+def save(image, path, **options):
+    """Writes it and returns where."""
+    image.save(path, **options)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ["b.png", "a.JPG", "sub/deep/c.webp", "notes.txt", "sub/labels.csv"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        save(create_picture(), tmp_path / name, format="png")
+    os.symlink(tmp_path, tmp_path / "sub" / "loop")
+    return tmp_path
+
+
+def test_folder_means_all_images_in_it_once(folder):
+    names = [os.path.relpath(file, folder) for file in find_images(str(folder))]
+    assert names == ["a.JPG", "b.png", "sub/deep/c.webp"]
+
+
+def test_glob_and_single_file(folder):
+    assert find_images(f"{folder}/*.png") == [f"{folder}/b.png"]
+    os.symlink(folder / "b.png", folder / "sub" / "link.png")
+    assert find_images(f"{folder}/**/*.png") == [f"{folder}/b.png", f"{folder}/sub/link.png"]
+    assert find_images(f"{folder}/sub/**/c.*") == [f"{folder}/sub/deep/c.webp"]
+    assert find_images(f"{folder}/notes.txt") == [f"{folder}/notes.txt"]
+
+
+def test_brackets_in_a_name_are_a_name(tmp_path):
+    path = save(create_picture(), tmp_path / "a[1].png")
+    assert find_images(str(path)) == [str(path)]
+
+
+def test_nothing_found_names_the_remedy(tmp_path):
+    with pytest.raises(UserError, match=r"There is no file .*/none.*: give --images"):
+        find_images(f"{tmp_path}/none")
+    with pytest.raises(UserError, match=r"There is no file .*/\*.png"):
+        find_images(f"{tmp_path}/*.png")
+    with pytest.raises(UserError, match=r"There is no image in .*: give --images"):
+        find_images(str(tmp_path))
+
+
+def test_read_ahead_keeps_the_order_and_the_errors(tmp_path):
+    files = []
+    for i in range(7):
+        path = tmp_path / f"{i}.png"
+        save(Image.new("RGB", (8, 8), (i, i, i)), path) if i != 4 else path.write_text("no image")
+        files.append(str(path))
+    batches = list(read_ahead(files, SHAPE, 3))
+    assert [batch.files for batch in batches] == [files[:3], files[3:6], files[6:]]
+    assert [batch.images[:, 0, 0, 0].tolist() for batch in batches] == [[0, 1, 2], [3, 5], [6]]
+    errors = [error for batch in batches for error in batch.errors]
+    assert [error is None for error in errors] == [True] * 4 + [False] + [True] * 2
+    assert list(read_ahead([], SHAPE, 3)) == []
+
+
+def test_read_ahead_can_be_left_early(tmp_path):
+    path = str(save(create_picture(), tmp_path / "a.png"))
+    batches = read_ahead([path] * 1000, SHAPE, 10)
+    next(batches)
+    batches.close()

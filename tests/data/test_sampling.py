@@ -1,0 +1,145 @@
+"""The batch of a step is a pure function of (seed, step)."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cls_jax.batch import RawBatch
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.pipelines import tfdata
+from cls_jax.data.sampling import (
+    JAX,
+    LABELED_STREAM,
+    UNLABELED_STREAM,
+    create_stream_spec,
+    sample_indices,
+    shuffle_index,
+)
+from cls_jax.methods import get_method
+from tests.conftest import create_tiny_config
+
+
+def create_batches(first_step, num_steps, argument="20", **changes):
+    config = create_tiny_config(argument, **changes)
+    dataset = load_dataset(config)
+    indices = np.arange(len(dataset.train_images), dtype=np.int32)
+    method = get_method(config.method.name)
+    spec = create_stream_spec(
+        config, method.labeled_view, method.unlabeled_views, indices[:20], indices
+    )
+    return list(tfdata.create_stream(spec, dataset, first_step, num_steps))
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return create_batches(0, 5)
+
+
+def assert_same(a: RawBatch, b: RawBatch):
+    for ours, theirs in zip(a, b, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_batch_does_not_depend_on_where_the_stream_began(batches):
+    for ours, theirs in zip(create_batches(3, 5), batches[3:], strict=True):
+        assert_same(ours, theirs)
+
+
+def test_batches_have_the_sizes_and_types_the_step_expects(batches):
+    shapes = {name: value.shape for name, value in batches[0]._asdict().items()}
+    assert shapes == {
+        "x": (8, 8, 8, 1),
+        "y": (8,),
+        "u": (2, 16, 8, 8, 1),
+        "u_index": (16,),
+        "u_truth": (16,),
+    }
+    assert [value.dtype for value in batches[0]] == ["uint8", "int32", "uint8", "int32", "int32"]
+
+
+def test_seed_and_step_change_everything(batches):
+    other = create_batches(0, 1, seed=1)[0]
+    for a, b in itertools.combinations([batches[0], batches[1], other], 2):
+        assert np.any(a.u != b.u)
+        assert np.any(a.x != b.x)
+
+
+def test_views_of_an_image_differ_but_show_the_same_image():
+    (batch,) = create_batches(0, 1, data__shift=0, data__cutout=0, data__randaugment_ops=0)
+    np.testing.assert_array_equal(batch.u[0], batch.u[1])
+    (batch,) = create_batches(0, 1)
+    assert np.any(batch.u[0] != batch.u[1])
+
+
+def test_labels_belong_to_their_images():
+    (batch,) = create_batches(0, 1, data__shift=0)
+    dataset = load_dataset(create_tiny_config())
+    for image, label in zip(batch.u[0], batch.u_truth, strict=True):
+        same = np.all(dataset.train_images == image, axis=(1, 2, 3))
+        assert label in dataset.train_labels[same]
+
+
+def test_supervised_stream_holds_no_unlabelled_images():
+    (batch,) = create_batches(0, 1, "20,supervised")
+    assert batch.u.size == 0
+    assert batch.u_truth.size == 0
+
+
+def shuffle_all(n: int, key: int) -> np.ndarray:
+    return shuffle_index(np.arange(n, dtype=np.uint32), np.uint32(n), np.uint32(key))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 97, 1000])
+def test_shuffle_is_a_permutation(n):
+    assert sorted(shuffle_all(n, key=5)) == list(range(n))
+
+
+def test_shuffle_looks_random():
+    """Displacements are as those of a random permutation: uniform, without correlation."""
+    n = 5000
+    places = np.stack([shuffle_all(n, key) for key in range(20)])
+    assert len(np.unique(places, axis=0)) == 20
+    x = np.arange(n)
+    correlations = [np.corrcoef(x, place)[0, 1] for place in places]
+    neighbours = [np.corrcoef(place[:-1], place[1:])[0, 1] for place in places]
+    assert np.abs(correlations + neighbours).max() < 5 / np.sqrt(n)
+    histogram, _ = np.histogram(places[:, :50], bins=10, range=(0, n))
+    assert np.all(np.abs(histogram - 100) < 5 * np.sqrt(100))
+
+
+@pytest.mark.parametrize("step", [0, 7, 123_456])
+def test_numpy_and_jax_draw_the_same_samples(step):
+    indices = np.arange(100, 1447, dtype=np.int32)
+    ours = sample_indices(indices, step, 64, 3, UNLABELED_STREAM)
+    on_device = jax.jit(sample_indices, static_argnums=(2, 4, 5))
+    theirs = on_device(
+        jnp.asarray(indices), np.int32(step), 64, np.uint32(3), UNLABELED_STREAM, JAX
+    )
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_every_epoch_holds_every_image_once_in_a_new_order():
+    indices = np.arange(100, 130, dtype=np.int32)
+    samples = np.concatenate(
+        [sample_indices(indices, t, 8, 0, UNLABELED_STREAM) for t in range(30)]
+    )
+    epochs = samples.reshape(8, 30)
+    for epoch in epochs:
+        assert sorted(epoch) == list(indices)
+    assert len(np.unique(epochs, axis=0)) == 8
+
+
+def test_labelled_and_unlabelled_streams_are_independent():
+    indices = np.arange(50, dtype=np.int32)
+    labeled = sample_indices(indices, 0, 50, 0, LABELED_STREAM)
+    assert np.any(labeled != sample_indices(indices, 0, 50, 0, UNLABELED_STREAM))
+
+
+def test_late_steps_do_not_overflow():
+    indices = np.arange(50_000, dtype=np.int32)
+    late = sample_indices(indices, 10_000_000, 512, 0, UNLABELED_STREAM)
+    assert late.min() >= 0
+    assert len(set(late)) == 512

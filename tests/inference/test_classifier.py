@@ -1,0 +1,72 @@
+"""A trained run as a function from images to classes."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.inference.classifier import load
+from cls_jax.runs.folder import DATASET, read_result
+from tests.conftest import create_tiny_config
+
+
+@pytest.fixture(scope="module")
+def run(trained_run):
+    return trained_run, load_dataset(create_tiny_config())
+
+
+def test_it_is_as_right_as_training_said(run):
+    workdir, dataset = run
+    classifier, result = load(workdir), read_result(workdir)
+    assert classifier.class_names == dataset.class_names
+    assert classifier.step == result["step"]
+    probabilities = classifier.predict_probabilities(dataset.test_images)
+    assert probabilities.shape == (2, 450, 10)
+    np.testing.assert_allclose(probabilities.sum(axis=-1), 1, rtol=1e-5)
+    for predicted, name in [
+        (probabilities[0], "test_accuracy_network_1"),
+        (probabilities[1], "test_accuracy_network_2"),
+        (probabilities.mean(axis=0), "test_accuracy_ensemble"),
+    ]:
+        accuracy = 100 * np.mean(predicted.argmax(axis=-1) == dataset.test_labels)
+        assert accuracy == pytest.approx(result[name])
+
+
+def test_an_image_counts_the_same_alone_and_among_others(run):
+    workdir, dataset = run
+    classifier = load(workdir)
+    together = classifier.predict_probabilities(dataset.test_images[:7])
+    alone = classifier.predict_probabilities(dataset.test_images[3:4])
+    np.testing.assert_allclose(alone[:, 0], together[:, 3], rtol=1e-5)
+    assert classifier.predict_probabilities(dataset.test_images[:0]).shape == (2, 0, 10)
+
+
+@pytest.mark.parametrize(
+    "images", [np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)]
+)
+def test_other_images_are_refused(run, images):
+    with pytest.raises(ValueError, match="the classifier wants uint8"):
+        load(run[0]).predict_probabilities(images)
+
+
+def test_a_batch_is_padded_no_further_than_needed(run):
+    workdir, dataset = run
+    classifier = load(workdir)
+    sizes = []
+    for n in (1, 3, 2, 450, 5):
+        classifier.predict_probabilities(dataset.test_images[:n])
+        sizes.append(classifier._compiled_size)
+    # Rounded up to what the devices can share; nothing is compiled anew for a smaller batch.
+    assert sizes[0] < sizes[-1] == classifier.batch_size
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("text", ["", "[]", json.dumps({"class_names": ["a"]})])
+def test_a_damaged_description_of_the_dataset_is_named(run, tmp_path, text):
+    copy = shutil.copytree(run[0], tmp_path / "run")
+    (copy / DATASET).write_text(text)
+    with pytest.raises(UserError, match="does not describe the run's dataset"):
+        load(copy)

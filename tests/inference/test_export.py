@@ -1,0 +1,181 @@
+"""Exported networks say what ours say, without this project."""
+
+import json
+import subprocess
+import sys
+import types
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.cli import commands
+from cls_jax.config import read_config
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.inference import export
+from cls_jax.inference.classifier import load
+from cls_jax.inference.export import (
+    EXAMPLE,
+    LABELS,
+    MODEL,
+    ONNX_MODEL,
+    OnnxError,
+    check_output,
+    convert_to_onnx,
+    create_images,
+    export_run,
+)
+from cls_jax.runs.folder import CONFIG
+
+
+@pytest.fixture(scope="module")
+def exported(trained_run, tmp_path_factory):
+    output = tmp_path_factory.mktemp("export") / "new" / "folder"
+    export_run(trained_run, output)
+    return output
+
+
+def test_model_says_what_the_run_says_for_any_batch_size(trained_run, exported):
+    images = load_dataset(read_config(trained_run / CONFIG)).test_images
+    model = jax.export.deserialize(bytearray((exported / MODEL).read_bytes()))
+    assert model.platforms == ("cpu", "cuda", "tpu")
+    expected = load(trained_run).predict(images)
+    for size in (1, 7, 450):
+        probabilities = np.asarray(model.call(images[:size]))
+        np.testing.assert_allclose(probabilities, expected.probabilities[:size], atol=1e-5)
+    labels = np.asarray(json.loads((exported / LABELS).read_text()))
+    np.testing.assert_array_equal(labels[probabilities.argmax(axis=-1)], expected.label)
+
+
+def test_example_runs_where_this_project_is_not(trained_run, exported, tmp_path):
+    file = tmp_path / "Größe 1.png"
+    noise = np.random.default_rng(0).integers(0, 256, (30, 20), dtype=np.uint8)
+    Image.fromarray(noise).save(file)
+    (tmp_path / "cls_jax.py").write_text("raise ImportError('not installed')")
+    outcome = subprocess.run(
+        [sys.executable, exported / EXAMPLE, file],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu", "PYTHONIOENCODING": "utf-8"},
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    prediction = load(trained_run).predict([file])
+    assert outcome.stdout == f"{file}: {prediction.label[0]} ({prediction.confidence[0]:.4f})\n"
+
+
+def test_export_again_replaces_and_anything_else_is_refused(trained_run, exported, tmp_path):
+    (exported / ONNX_MODEL).write_text("of an older run")
+    reason = export_run(trained_run, exported)
+    assert (exported / ONNX_MODEL).exists() == (reason is None)
+    (exported / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not an earlier export: give --output"):
+        export_run(trained_run, exported)
+    (exported / "notes.txt").unlink()
+    (tmp_path / "README.md").write_text("mine")
+    for output in (tmp_path, tmp_path / "README.md", trained_run):
+        with pytest.raises(UserError, match="not an earlier export: give --output"):
+            check_output(output)
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_model_that_says_something_else_is_not_written(trained_run, tmp_path, monkeypatch):
+    create = export.create_function
+
+    def create_wrong(*arguments):
+        function = create(*arguments)
+        return lambda images: jax.numpy.roll(function(images), 1, axis=-1)
+
+    monkeypatch.setattr(export, "create_function", create_wrong)
+    with pytest.raises(UserError, match="The exported networks differ from ours by"):
+        export_run(trained_run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_converter_the_rest_is_there(trained_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jax2onnx", None)
+    commands.export_run(str(trained_run), str(tmp_path / "out"))
+    assert "pip install jax2onnx onnxruntime" in capsys.readouterr().out
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {MODEL, LABELS, EXAMPLE, "README.md"}
+    assert ONNX_MODEL not in (tmp_path / "out" / "README.md").read_text()
+
+
+def install_fakes(monkeypatch, run):
+    """A converter, and a runtime whose sessions compute `run`."""
+
+    class Session:
+        def __init__(self, model, providers):
+            assert model == b"model"
+
+        def run(self, names, feed):
+            return [run(feed["images"])]
+
+    graph = types.SimpleNamespace(value_info=["of a wrong shape"])
+    proto = types.SimpleNamespace(
+        graph=graph, SerializeToString=lambda: b"" if graph.value_info else b"model"
+    )
+    converter = types.SimpleNamespace(to_onnx=lambda *args, **options: print("loud") or proto)
+    monkeypatch.setitem(sys.modules, "jax2onnx", converter)
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.SimpleNamespace(InferenceSession=Session))
+
+
+IMAGES = create_images((8, 8, 1))
+EXPECTED = IMAGES.reshape(len(IMAGES), -1)[:, :3] / np.float32(255)
+
+
+def compute(images):
+    return images.reshape(len(images), -1)[:, :3] / np.float32(255)
+
+
+def test_onnx_is_kept_where_it_is_right(monkeypatch, capsys):
+    install_fakes(monkeypatch, compute)
+    assert convert_to_onnx(compute, IMAGES, EXPECTED) == b"model"
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (lambda images: compute(images) + 2e-4, "differ from ours by 2.0e-04"),
+        (lambda images: compute(images) * np.nan, "differ from ours by nan"),
+        (lambda images: compute(images)[:1], "differ from ours by inf"),
+        (lambda images: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_onnx_is_left_out_where_it_is_wrong(monkeypatch, run, reason):
+    install_fakes(monkeypatch, run)
+    with pytest.raises(OnnxError, match=reason):
+        convert_to_onnx(compute, IMAGES, EXPECTED)
+
+
+def test_real_onnx_says_what_the_run_says(trained_run, tmp_path):
+    pytest.importorskip("jax2onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert export_run(trained_run, tmp_path / "out") is None
+    session = onnxruntime.InferenceSession(tmp_path / "out" / ONNX_MODEL)
+    expected = load(trained_run).predict(IMAGES).probabilities
+    for size in (1, 64):
+        (probabilities,) = session.run(None, {"images": IMAGES[:size]})
+        np.testing.assert_allclose(probabilities, expected[:size], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("workdir", "output", "remedy"),
+    [
+        (None, "out", "add --workdir DIR"),
+        ("RUN", None, "add --output DIR"),
+        ("RUN", "file/out", "give --output"),
+        ("nothing", "out", "give --workdir"),
+    ],
+)
+def test_mistake_names_the_remedy(trained_run, tmp_path, monkeypatch, workdir, output, remedy):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    workdir = str(trained_run) if workdir == "RUN" else workdir
+    with pytest.raises(UserError, match=remedy):
+        commands.export_run(workdir, output)
+    assert not (tmp_path / "out").exists()

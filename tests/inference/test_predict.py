@@ -1,0 +1,243 @@
+"""A row a file, right to the image, whatever the files are."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import cls_jax
+from cls_jax.cli import commands
+from cls_jax.config import read_config
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.images.decode import ImageError
+from cls_jax.errors import UserError
+from cls_jax.inference.classifier import load
+from cls_jax.inference.predict_files import Candidates, predict_files
+from cls_jax.inference.prediction import create_prediction, describe_top
+from cls_jax.inference.tables import PREDICTION_COLUMNS, create_table
+from cls_jax.methods.pseudo_labels import make_pseudo_labels
+from cls_jax.runs.folder import CONFIG, read_result
+from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def dataset(trained_run):
+    return load_dataset(read_config(trained_run / CONFIG))
+
+
+@pytest.fixture(scope="module")
+def classifier(trained_run):
+    return load(trained_run)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, dataset):
+    """The test set as files."""
+    folder = tmp_path_factory.mktemp("images")
+    for i, (image, label) in enumerate(zip(dataset.test_images, dataset.test_labels, strict=True)):
+        (folder / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / str(label) / f"{i:03d}.png")
+    return folder
+
+
+def read(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_command_agrees_with_evaluation_and_needs_no_tensorflow(trained_run, folder, tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('not installed')")
+    output = tmp_path / "new" / "predictions.csv"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, ROOT / "main.py", "--mode", "predict", "--workdir", trained_run]
+    command += ["--images", folder, "--output", output, "--suggest", "7"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "450 images in" in outcome.stdout
+    rows = read(output)
+    truths = [os.path.basename(os.path.dirname(row["file"])) for row in rows]
+    result = read_result(trained_run)
+    for column, name in [
+        ("label", "test_accuracy_ensemble"),
+        ("network_1", "test_accuracy_network_1"),
+        ("network_2", "test_accuracy_network_2"),
+    ]:
+        right = [row[column] == truth for row, truth in zip(rows, truths, strict=True)]
+        assert 100 * np.mean(right) == pytest.approx(result[name])
+    suggestions = read(output.with_name("predictions-suggestions.csv"))
+    assert [row["rank"] for row in suggestions] == list("1234567")
+    assert {row["file"] for row in suggestions} < {row["file"] for row in rows}
+
+
+def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
+    classifier = cls_jax.load(trained_run)
+    files = sorted(folder.rglob("*.png"), key=lambda path: path.name)
+    by_path, by_array = classifier.predict(files), classifier.predict(dataset.test_images)
+    for one, other in zip(by_path, by_array, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert isinstance(by_path, cls_jax.Prediction)
+    assert by_path.label.shape == by_path.agree.shape == (450,)
+    assert by_path.network_labels.shape == (2, 450)
+    assert by_path.probabilities.shape == (450, 10)
+    np.testing.assert_array_equal(classifier.predict(str(files[3])).label, by_path.label[3:4])
+    assert classifier.predict([]).probabilities.shape == (0, 10)
+
+
+def test_python_names_the_file_that_cannot_be_read(classifier, folder):
+    with pytest.raises(ImageError, match=r"nothing\.png cannot be read: No such file"):
+        classifier.predict([next(folder.rglob("*.png")), folder / "nothing.png"])
+
+
+def test_import_of_the_package_is_light():
+    code = "import cls_jax, sys; assert 'jax' not in sys.modules; cls_jax.UserError; "
+    code += "assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        cls_jax.lod  # noqa: B018
+
+
+def test_prediction_follows_the_definitions_of_training():
+    logits = np.random.default_rng(0).normal(0, 3, (1, 50, 7)).astype(np.float32)
+    labels = make_pseudo_labels(logits)
+    p_NBK = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    prediction = create_prediction(p_NBK, tuple("abcdefg"))
+    names = np.asarray(list("abcdefg"))
+    np.testing.assert_array_equal(prediction.label, names[labels.pseudo[0]])
+    np.testing.assert_array_equal(prediction.complementary_label, names[labels.complementary[0]])
+    np.testing.assert_allclose(prediction.weight, labels.weight[0], atol=1e-5)
+    np.testing.assert_allclose(prediction.confidence, labels.confidence[0], rtol=1e-5)
+    assert prediction.agree.all()
+
+
+def test_certainty_and_ignorance_have_weights_1_and_0():
+    p_NBK = np.asarray([[[1, 0, 0, 0], [0.25] * 4]], np.float32)
+    np.testing.assert_allclose(create_prediction(p_NBK, "abcd").weight, [1, 0], atol=1e-6)
+
+
+def test_top_classes_are_ordered_and_escaped():
+    text = describe_top(np.asarray([0.1, 0.7, 0.2]), ["a", "b;c:d", "e\\f"])
+    assert text == "b\\;c:d:0.7000;e\\\\f:0.2000;a:0.1000"
+
+
+STRANGE = ['a,b".png', "zwei\nZeilen.png", "Größe 猫.png", " '.png"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_strange_names_and_damaged_files_are_rows(classifier, tmp_path, ending):
+    images = tmp_path / "images"
+    images.mkdir()
+    for name in STRANGE:
+        Image.new("L", (8, 8)).save(images / name)
+    files = [str(images / name) for name in STRANGE]
+    broken = images / "broken.jpg"
+    broken.write_text("hello")
+    invalid = os.fsdecode(os.fsencode(str(images)) + b"/\xff.png")
+    files += [str(broken), str(tmp_path / "gone.png"), invalid]
+    output = tmp_path / f"predictions.{ending}"
+    if ending == "csv":
+        outcome = predict_files(classifier, files, output, 2)
+        rows = read(output)
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        outcome = predict_files(classifier, files, output, 2)
+        table = parquet.read_table(output)
+        assert table.schema.field("confidence").type == "float"
+        assert table.schema.field("agree").type == "bool"
+        rows = table.to_pylist()
+    assert (outcome.num_files, outcome.num_errors, outcome.num_suggested) == (7, 3, 2)
+    assert [row["file"] for row in rows[:6]] == files[:6]
+    assert rows[6]["file"] == f"{images}/\\udcff.png"
+    assert list(rows[0]) == list(PREDICTION_COLUMNS)
+    assert not any(row["error"] for row in rows[:4])
+    assert [row["error"] for row in rows[4:]] == [
+        "not an image of a known format",
+        *["No such file or directory"] * 2,
+    ]
+    assert not any(row["label"] for row in rows[4:])
+    assert sorted(path.name for path in tmp_path.glob("pred*")) == [
+        f"predictions-suggestions.{ending}",
+        f"predictions.{ending}",
+    ]
+
+
+def test_a_run_of_one_network_leaves_the_second_empty(classifier, tmp_path, monkeypatch):
+    Image.new("L", (8, 8)).save(tmp_path / "a.png")
+    both = classifier.predict_probabilities
+    monkeypatch.setattr(classifier, "predict_probabilities", lambda images: both(images)[:1])
+    predict_files(classifier, [str(tmp_path / "a.png")], tmp_path / "p.csv")
+    (row,) = read(tmp_path / "p.csv")
+    assert row["network_1"] == row["label"] != ""
+    assert row["network_2"] == row["agree"] == ""
+
+
+def test_failure_leaves_no_table(tmp_path):
+    def write_half():
+        with create_table(tmp_path / "p.csv", PREDICTION_COLUMNS) as table:
+            table.write([{"file": "a"}])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
+    assert not list(tmp_path.iterdir())
+
+
+def test_parquet_without_pyarrow_names_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with (
+        pytest.raises(UserError, match="pip install pyarrow"),
+        create_table(tmp_path / "p.parquet", PREDICTION_COLUMNS),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["p.txt", "p", "folder.csv", "file/p.csv"])
+def test_output_that_cannot_be_written_names_the_remedy(tmp_path, name):
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match="give --output"),
+        create_table(tmp_path / name, PREDICTION_COLUMNS),
+    ):
+        pass
+
+
+def test_candidates_keep_the_best_only():
+    candidates = Candidates(limit=5)
+    rng = np.random.default_rng(0)
+    parts = [rng.dirichlet([0.5] * 3, (2, 10)).astype(np.float32) for _ in range(3)]
+    for i, part in enumerate(parts):
+        rows = [dict.fromkeys(PREDICTION_COLUMNS) | {"file": f"{i}-{j}"} for j in range(10)]
+        candidates.add(rows, part)
+    everything = Candidates(limit=30)
+    for i, part in enumerate(parts):
+        rows = [dict.fromkeys(PREDICTION_COLUMNS) | {"file": f"{i}-{j}"} for j in range(10)]
+        everything.add(rows, part)
+    assert len(candidates.rows) == candidates.probabilities.shape[1] == 5
+    scores = {row["file"]: row["score"] for row in everything.choose(30)}
+    best = sorted(scores, key=scores.get, reverse=True)[:5]
+    assert {row["file"] for row in candidates.choose(5)} == set(best)
+    assert Candidates(limit=5).choose(3) == []
+
+
+@pytest.mark.parametrize(
+    ("workdir", "images", "output", "remedy"),
+    [
+        (None, "tests", "p.csv", "add --workdir DIR"),
+        ("RUN", None, "p.csv", "add --images"),
+        ("RUN", "tests", None, "add --output predictions.csv"),
+        ("RUN", "nothing", "p.csv", "There is no file nothing: give --images"),
+        ("RUN", "configs", "p.csv", "There is no image in configs: give --images"),
+        ("tests", "main.py", "p.csv", "give --workdir"),
+        ("RUN", "main.py", "p.txt", "give --output"),
+    ],
+)
+def test_mistake_names_the_remedy(trained_run, monkeypatch, workdir, images, output, remedy):
+    monkeypatch.chdir(ROOT)
+    workdir = str(trained_run) if workdir == "RUN" else workdir
+    with pytest.raises(UserError, match=remedy):
+        commands.predict_images(workdir, images, output, 0)
+    assert not (ROOT / "p.csv").exists()

@@ -1,0 +1,88 @@
+"""Stacked networks: initialisation, lowerings and label exchange."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from cls_jax.models import WideResNet
+from cls_jax.models.ensemble import Ensemble, init_networks, ravel_per_network, take_network
+from cls_jax.parallel.mesh import NETWORK_AXIS, create_mesh
+
+MODEL = WideResNet(num_classes=10, depth=10, width=1)
+
+
+@pytest.fixture(scope="module")
+def stacked():
+    return init_networks(MODEL, jax.random.key(0), 2, (8, 8, 1))
+
+
+def test_networks_begin_from_different_weights(stacked):
+    params, _ = stacked
+    kernel = params["stem"]["kernel"]
+    assert kernel.shape == (2, 3, 3, 1, 16)
+    assert np.all(kernel[0] != kernel[1])
+
+
+def test_all_lowerings_agree(stacked):
+    params, batch_stats = stacked
+    images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
+    mesh = create_mesh(2, [6], network=2, data=1)
+    spread = jax.shard_map(
+        lambda p, s, x: Ensemble(MODEL, network_shards=2).forward(p, s, x, train=True),
+        mesh=mesh,
+        in_specs=(P(NETWORK_AXIS), P(NETWORK_AXIS), P()),
+        out_specs=P(NETWORK_AXIS),
+    )
+    alone = [
+        MODEL.apply(
+            {"params": take_network(params, i), "batch_stats": take_network(batch_stats, i)},
+            images,
+            train=True,
+            mutable=["batch_stats"],
+        )
+        for i in range(2)
+    ]
+    expected = np.stack([logits for logits, _ in alone])
+    outputs = {
+        "unrolled": Ensemble(MODEL, "unrolled").forward(params, batch_stats, images, train=True),
+        "vmap": Ensemble(MODEL, "vmap").forward(params, batch_stats, images, train=True),
+        "mesh": jax.jit(spread)(params, batch_stats, images),
+    }
+    for name, (logits, stats) in outputs.items():
+        np.testing.assert_allclose(logits, expected, atol=1e-4, err_msg=name)
+        for i in range(2):
+            for ours, theirs in zip(
+                jax.tree.leaves(take_network(stats, i)),
+                jax.tree.leaves(alone[i][1]["batch_stats"]),
+                strict=True,
+            ):
+                np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=name)
+
+
+def test_joint_forward_splits_what_one_pass_computes(stacked):
+    params, batch_stats = stacked
+    images = jax.random.normal(jax.random.key(1), (9, 8, 8, 1))
+    ensemble = Ensemble(MODEL)
+    whole, _ = ensemble.forward(params, batch_stats, images, train=True)
+    groups = (images[:2], images[2:6], images[6:])
+    parts, _ = ensemble.forward_concatenated(params, batch_stats, groups)
+    assert [part.shape[1] for part in parts] == [2, 4, 3]
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize(("num_networks", "shards"), [(2, 1), (2, 2), (4, 2), (4, 4), (3, 3)])
+def test_exchange_hands_each_network_its_predecessors_labels(num_networks, shards):
+    values = jnp.arange(num_networks * 5.0).reshape(num_networks, 5)
+    ensemble = Ensemble(MODEL, network_shards=shards)
+    mesh = create_mesh(num_networks, [1], network=shards, data=1)
+    spread = jax.shard_map(
+        ensemble.exchange, mesh=mesh, in_specs=P(NETWORK_AXIS), out_specs=P(NETWORK_AXIS)
+    )
+    np.testing.assert_array_equal(jax.jit(spread)(values), np.roll(values, 1, axis=0))
+
+
+def test_flattened_networks_are_rows():
+    rows = ravel_per_network({"b": jnp.arange(2.0)[:, None], "k": jnp.ones((2, 2, 2))})
+    np.testing.assert_array_equal(rows, [[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])

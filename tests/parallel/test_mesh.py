@@ -1,0 +1,62 @@
+"""The arrangement of devices, and how arrays come to lie on them."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from cls_jax.errors import UserError
+from cls_jax.parallel.mesh import (
+    DATA_AXIS,
+    FULL_BATCH,
+    BatchShard,
+    create_mesh,
+    get_process_shard,
+    to_global_arrays,
+)
+
+
+@pytest.mark.parametrize(
+    ("num_networks", "batch_sizes", "expected"),
+    [(1, [8, 16], (1, 4)), (2, [8, 16], (2, 2)), (2, [3, 9], (2, 1)), (1, [6, 42], (1, 3))],
+)
+def test_mesh_chooses_networks_first_then_what_divides_the_batch(
+    num_networks, batch_sizes, expected
+):
+    mesh = create_mesh(num_networks, batch_sizes)
+    assert tuple(mesh.shape.values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"network": 2, "num_networks": 1}, "does not divide 1 network"),
+        ({"network": 1, "data": 3}, "does not divide the batch sizes"),
+        ({"network": 2, "data": 8}, "needs 16 devices"),
+    ],
+)
+def test_mesh_that_does_not_fit_is_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        create_mesh(**({"num_networks": 2, "batch_sizes": [8, 16]} | arguments))
+
+
+def test_parts_of_a_batch_are_disjoint_and_make_up_the_whole():
+    rows = np.arange(24)
+    parts = [BatchShard(0, 1, 4), BatchShard(1, 3, 4), BatchShard(3, 4, 4)]
+    np.testing.assert_array_equal(np.concatenate([rows[part.take(24)] for part in parts]), rows)
+    assert [part.count_whole(len(rows[part.take(24)])) for part in parts] == [24, 24, 24]
+    assert FULL_BATCH.take(24) == slice(0, 24)
+
+
+def test_a_lone_process_makes_whole_batches():
+    mesh = create_mesh(2, [8], network=2, data=2)
+    assert get_process_shard(mesh).take(8) == slice(0, 8)
+
+
+def test_arrays_are_spread_as_specified():
+    mesh = create_mesh(2, [8], network=2, data=2)
+    whole = np.arange(8)
+    spread, everywhere = to_global_arrays((whole, whole), mesh, (P(DATA_AXIS), P()))
+    np.testing.assert_array_equal(jax.device_get(spread), whole)
+    assert {shard.data.shape for shard in spread.addressable_shards} == {(4,)}
+    assert {shard.data.shape for shard in everywhere.addressable_shards} == {(8,)}

@@ -1,0 +1,80 @@
+"""`metrics.jsonl` after interruptions, and the same scalars in TensorBoard."""
+
+import errno
+import json
+
+import numpy as np
+import pytest
+
+from cls_jax.runs.metrics import METRICS, MetricsWriter, read_metrics
+
+
+def test_rows_come_back_and_values_that_are_not_finite_are_null(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(0, {"train/loss": 1.5, "monitors/pseudo_label_accuracy": float("nan")})
+    writer.close()
+    expected = {"step": 0, "train/loss": 1.5, "monitors/pseudo_label_accuracy": None}
+    assert read_metrics(tmp_path) == [expected]
+
+
+def test_line_cut_short_by_a_crash_is_left_out(tmp_path):
+    (tmp_path / METRICS).write_text('{"step": 0, "a": 1.0}\n{"step": 1, "a"')
+    assert read_metrics(tmp_path) == [{"step": 0, "a": 1.0}]
+
+
+def test_resumed_run_drops_what_it_is_about_to_write_again(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    for step in range(5):
+        writer.write(step, {"a": step})
+    writer.close()
+    resumed = MetricsWriter(tmp_path, first_step=3)
+    resumed.write(3, {"a": 30.0})
+    resumed.close()
+    assert [row["a"] for row in read_metrics(tmp_path)] == [0, 1, 2, 30]
+    json.loads((tmp_path / METRICS).read_text().splitlines()[-1])
+
+
+def test_tensorboard_shows_the_same_scalars_and_the_images(tmp_path):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    writer = MetricsWriter(tmp_path)
+    writer.write(4, {"train/loss": 0.25})
+    writer.write_images(4, {"views/weak": np.zeros((2, 8, 8, 1), np.uint8)})
+    writer.close()
+    events = accumulators.EventAccumulator(str(tmp_path), {"tensors": 0, "images": 0}).Reload()
+    (scalar,) = events.Tensors("train/loss")
+    assert scalar.step == 4
+    assert np.frombuffer(scalar.tensor_proto.tensor_content, np.float32) == [0.25]
+    assert "views/weak" in events.Tags()["tensors"]
+
+
+class FullDisk:
+    """Takes half of what it is given, then nothing, until there is room."""
+
+    def __init__(self, file):
+        self.file, self.has_room = file, False
+
+    def write(self, data):
+        if self.has_room:
+            return self.file.write(data)
+        self.file.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_rows_that_the_disk_does_not_take_come_later_and_whole(tmp_path):
+    said = []
+    writer = MetricsWriter(tmp_path, warn=said.append)
+    writer.write(0, {"a": 1.0})
+    writer._file = disk = FullDisk(writer._file)
+    writer.write(1, {"a": 2.0})
+    assert not writer.flush()
+    assert [row["step"] for row in read_metrics(tmp_path)] == [0]
+    assert len(said) == 1
+    assert "No space left on device" in said[0]
+    disk.has_room = True
+    writer.write(2, {"a": 3.0})
+    assert writer.flush()
+    writer.close()
+    assert [row["a"] for row in read_metrics(tmp_path)] == [1.0, 2.0, 3.0]

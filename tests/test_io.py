@@ -1,0 +1,169 @@
+"""Files that somebody else may have made: bounded, checked, and only shown."""
+
+import csv
+import io
+import json
+import os
+import time
+
+import pytest
+
+from cls_jax.cli.process import exit_with_error
+from cls_jax.config import create_config, read_config, to_json, validate_config
+from cls_jax.data.label_split import read_labeled_indices
+from cls_jax.errors import UserError
+from cls_jax.io import make_printable, open_regular, read_bytes, read_json, write_rows
+from cls_jax.runs.folder import read_dataset_description, read_mean_and_std, read_result
+from cls_jax.runs.metrics import read_metrics
+from cls_jax.runs.result import create_result
+from cls_jax.runs.sessions import read_sessions
+
+DEEP = "[" * 100_000
+DATASET = {"class_names": ["a", "b"], "image_shape": [8, 8, 3], "num_images": 4}
+DATASET |= {"mean": [0.5] * 3, "std": [0.2] * 3, "fingerprint": ""}
+
+
+def test_pipes_and_folders_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    started = time.perf_counter()
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        with pytest.raises(OSError, match=r"regular file|directory"):
+            open_regular(path)
+    assert time.perf_counter() - started < 5
+
+
+def test_size_and_depth_are_bounded(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(DEEP)
+    with pytest.raises(ValueError, match="deeply"):
+        read_json(path)
+    with pytest.raises(ValueError, match="more than 10 bytes"):
+        read_bytes(path, 10)
+
+
+def test_terminal_only_shows_names(capsys):
+    name = "a\x1b[2J\r\nb\u2028\u202e\udcff 猫 Größe"
+    assert make_printable(name) == r"a\x1b[2J\r\nb\u2028\u202e\udcff 猫 Größe"
+    with pytest.raises(SystemExit):
+        exit_with_error(f"{name} is not a folder.")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == r"Error: a\x1b[2J\r\nb\u2028\u202e\udcff 猫 Größe is not a folder."
+
+
+def test_any_cell_of_a_table_comes_back():
+    rows = [('a"b,c', "d\ne"), ("f\rg", "h\r\ni"), (" '", ""), ("=1+1", "\u2028")]
+    text = io.StringIO()
+    write_rows(text, rows)
+    assert [tuple(row) for row in csv.reader(io.StringIO(text.getvalue(), newline=""))] == rows
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"class_names": "ab"},
+        {"class_names": [1, 2]},
+        {"class_names": []},
+        {"image_shape": [2**40, 8, 3]},
+        {"image_shape": [float("inf"), 8, 3]},
+        {"image_shape": [8, 8]},
+        {"num_images": -1},
+    ],
+)
+def test_description_of_impossible_sizes_is_refused(tmp_path, change):
+    (tmp_path / "dataset.json").write_text(json.dumps(DATASET | change))
+    with pytest.raises(UserError, match="does not describe the run's dataset"):
+        read_dataset_description(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"std": [0.2] * 2}, {"std": [0.0] * 3}, {"mean": ["x"] * 3}, {"mean": [1e400] * 3}]
+)
+def test_mean_and_deviation_are_numbers(tmp_path, change):
+    (tmp_path / "dataset.json").write_text(json.dumps(DATASET | change))
+    with pytest.raises(UserError, match="does not describe the run's dataset"):
+        read_mean_and_std(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", [DEEP, "[]", "", '{"a": 1e400, "b": []}', '{"a": [true], "b": []}']
+)
+def test_damaged_budget_is_refused(tmp_path, text):
+    (tmp_path / "l.json").write_text(text)
+    with pytest.raises(UserError, match="does not list labelled images"):
+        read_labeled_indices(tmp_path / "l.json", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(DEEP, "[]", "{}", "", '{"step": 1}', '{"step": "1", "test_accuracy": 1}'),
+        *(
+            '{"step": 1, "test_accuracy": "high"}',
+            '{"step": 1, "test_accuracy": 1, "monitors": []}',
+            '{"step": 1, "test_accuracy": 1, "monitors": {"mask_ratio": null}}',
+        ),
+    ],
+)
+def test_damaged_result_names_the_remedy(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(UserError, match="delete it, and the command that trained"):
+        read_result(tmp_path)
+
+
+@pytest.mark.parametrize("line", [DEEP, "[]", '{"a": 1}', '{"step": 2, "train/loss": "x"}', "é"])
+def test_metrics_end_where_they_are_damaged(tmp_path, line):
+    good = '{"step": 1, "train/loss": 0.5, "test/accuracy": null}'
+    (tmp_path / "metrics.jsonl").write_bytes(f"{good}\n{line}\n{good}\n".encode("latin-1"))
+    assert read_metrics(tmp_path) == [json.loads(good)]
+
+
+def test_damaged_sessions_are_left_out(tmp_path):
+    (tmp_path / "sessions.jsonl").write_text(f'{DEEP}\n[]\n{{"command": "x"}}\n')
+    assert read_sessions(tmp_path) == [{"command": "x"}]
+
+
+@pytest.mark.parametrize("text", [DEEP, '{"num_labels": 1e400}', "\udcff", '{"num_labels": 1}'])
+def test_damaged_config_is_refused(tmp_path, text):
+    (tmp_path / "config.json").write_text(text, errors="surrogateescape")
+    with pytest.raises(UserError, match="is not the configuration of a run"):
+        read_config(tmp_path / "config.json")
+
+
+def test_config_is_data(tmp_path):
+    stored = json.loads(to_json(create_config("40")))
+    stored["data"]["data_dir"] = "__import__('os').system('touch executed')"
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert read_config(tmp_path / "config.json").data.data_dir == stored["data"]["data_dir"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("mean", ("a", "b", "c")),
+        ("mean", (0.5, 0.5)),
+        ("std", (None,) * 3),
+        ("data_dir", "a\0b"),
+        ("randaugment_pool", ("identity",) * 1000),
+    ],
+)
+def test_value_that_only_seems_to_fit_is_refused(key, value):
+    config = create_config("40")
+    config.data[key] = value
+    with pytest.raises(UserError, match=r"data\."):
+        validate_config(config)
+
+
+@pytest.mark.parametrize("key", ["data", "method", "mesh"])
+def test_section_that_was_replaced_is_refused(key):
+    config = create_config("40")
+    with config.unlocked():
+        config[key] = {}
+    with pytest.raises(UserError, match=f"{key}.* is missing"):
+        validate_config(config)
+
+
+def test_accuracy_that_was_not_finite_is_left_out_of_the_result(tmp_path):
+    rows = '{"step": 1, "test/accuracy": 50.0}\n{"step": 2, "test/accuracy": null}\n'
+    (tmp_path / "metrics.jsonl").write_text(rows)
+    result = create_result(create_config("40"), tmp_path, 40, 1.0)
+    assert result["test_accuracy"] == result["test_accuracy_best"] == 50.0

@@ -1,0 +1,153 @@
+"""Whole runs: what is in the folder, and that interruptions leave no trace in it."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.runs.folder import load_labeled_indices, write_labeled_indices
+from cls_jax.runs.metrics import read_metrics
+from cls_jax.training import loop as train_lib
+from cls_jax.training.loop import Clock, train
+from experiments.soak import describe_difference, read_end
+from tests.conftest import create_tiny_config, train_interrupted
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    result = train(create_tiny_config(), workdir)
+    return workdir, result
+
+
+def test_folder_holds_what_is_promised(finished):
+    workdir, result = finished
+    assert json.loads((workdir / "result.json").read_text()) == result
+    assert result["step"] == 6
+    assert (result["dataset"], result["num_labels"], result["method"]) == ("digits", 20, "cls")
+    labeled = json.loads((workdir / "labeled_indices.json").read_text())
+    assert {name: len(indices) for name, indices in labeled.items()} == {
+        str(digit): 2 for digit in range(10)
+    }
+    rows = read_metrics(workdir)
+    names = set().union(*rows)
+    assert names >= {
+        "train/loss",
+        "train/loss_supervised",
+        "train/loss_self",
+        "train/loss_co",
+        "monitors/exchange_ratio",
+        "monitors/pseudo_label_overlap",
+        "monitors/complementary_label_overlap",
+        "monitors/distance_ema",
+        "monitors/distance_networks",
+        "monitors/pseudo_label_accuracy",
+        "perf/steps_per_second",
+        "test/accuracy",
+        "test/accuracy_ensemble",
+    }
+    assert [row["step"] for row in rows if "train/loss" in row] == list(range(6))
+    assert [row["step"] for row in rows if "test/accuracy" in row] == [3, 6]
+    assert list(workdir.glob("events.out.tfevents.*"))
+
+
+def test_result_summarises_the_evaluations(finished):
+    workdir, result = finished
+    history = [row["test/accuracy"] for row in read_metrics(workdir) if "test/accuracy" in row]
+    assert result["test_accuracy"] == history[-1] == result["test_accuracy_network_1"]
+    assert result["test_accuracy_best"] == max(history)
+    assert result["test_accuracy_median_last_20"] == np.median(history)
+    assert result["train_seconds"] > 0
+
+
+@pytest.mark.parametrize("num_batches", [1, 3, 5])
+def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, num_batches):
+    train_interrupted(create_tiny_config(), tmp_path / "run", num_batches)
+    result = train(create_tiny_config(), tmp_path / "run")
+
+    workdir, expected = finished
+    assert {**result, "train_seconds": 0} == {**expected, "train_seconds": 0}
+    assert describe_difference(read_end(tmp_path / "run"), read_end(workdir)) is None
+
+
+def test_finished_run_is_left_alone(finished, capsys):
+    workdir, expected = finished
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+    assert train(create_tiny_config(), workdir) == expected
+    assert "is finished" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
+
+
+def test_evaluation_from_the_folder_alone_repeats_the_figures_to_the_last_digit(finished):
+    workdir, result = finished
+    step, accuracies = evaluate_run(workdir)
+    assert step == result["step"]
+    last = [row for row in read_metrics(workdir) if "test/accuracy" in row][-1]
+    assert accuracies == {name: value for name, value in last.items() if name != "step"}
+
+
+def test_run_of_another_configuration_is_refused_and_left_alone(finished):
+    workdir, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+    with pytest.raises(UserError, match=r"method\.tau: 0\.85 → 0\.5.*new folder"):
+        train(create_tiny_config(method__tau=0.5), workdir)
+    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
+
+
+def test_folder_with_other_things_in_it_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="is not empty and not the folder of a run"):
+        train(create_tiny_config(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
+    """Unequal numbers of each class, and no multiple of their number."""
+    dataset = load_dataset(create_tiny_config())
+    labeled = np.flatnonzero(dataset.train_labels < 3)[:17]
+    config = create_tiny_config("17", num_steps=2)
+    write_labeled_indices(tmp_path / "run", labeled, dataset)
+    with pytest.raises(UserError, match=r"lists 17 labelled images and not 20"):
+        train(create_tiny_config("20", num_steps=2), tmp_path / "run")
+    assert train(config, tmp_path / "run")["num_labels"] == 17
+    stored = load_labeled_indices(tmp_path / "run", config, dataset)
+    assert set(stored.tolist()) == set(labeled.tolist())
+
+
+@pytest.mark.parametrize("changes", [{"num_labels": 25}, {"mesh__data": 3}])
+def test_run_that_does_not_fit_leaves_no_folder_behind(tmp_path, changes):
+    with pytest.raises(UserError):
+        train(create_tiny_config(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", ["empty", "foreign"])
+def test_evaluation_of_what_is_no_run_is_refused(tmp_path, content):
+    if content == "foreign":
+        (tmp_path / "config.json").write_text('{"model": "bert"}')
+    with pytest.raises(UserError, match="give --workdir"):
+        evaluate_run(tmp_path)
+
+
+def test_evaluation_before_the_first_checkpoint_is_refused(finished, tmp_path):
+    shutil.copy(finished[0] / "config.json", tmp_path)
+    with pytest.raises(UserError, match="holds no checkpoint yet"):
+        evaluate_run(tmp_path)
+
+
+def test_clock_counts_over_sessions_and_not_while_paused(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(train_lib.time, "perf_counter", lambda: now[0])
+    clock = Clock(seconds=5.0)
+    now[0] += 7  # Compilation.
+    clock.start()
+    now[0] += 2
+    with clock.paused():
+        now[0] += 50
+    now[0] += 1
+    assert clock.seconds == 8.0

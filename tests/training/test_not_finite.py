@@ -1,0 +1,87 @@
+"""A loss that is no number stops the run; one that only grows is flagged."""
+
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.label_split import choose_unlabeled_indices
+from cls_jax.data.pipelines import create_pipeline
+from cls_jax.data.sampling import create_stream_spec
+from cls_jax.errors import UserError
+from cls_jax.runs.checkpoint import Checkpointer
+from cls_jax.runs.folder import load_labeled_indices
+from cls_jax.training.loop import train
+from cls_jax.training.program import create_program
+from cls_jax.training.progress import DivergenceWatch
+from cls_jax.training.step import create_train_step, make_batch_fn
+from tests.conftest import DATASET_SPEC, create_tiny_config
+
+
+@pytest.mark.parametrize("pipeline", ["tfdata", "device"])
+def test_a_step_that_is_not_finite_can_be_made_again_from_what_is_left(tmp_path, pipeline):
+    config = create_tiny_config(
+        optimizer__learning_rate=100.0, num_steps=40, data__pipeline=pipeline
+    )
+    workdir = tmp_path / "run"
+    with pytest.raises(UserError, match=r"stopped at step \d+: train/.* last good checkpoint"):
+        train(config, workdir)
+
+    (path,) = (workdir / "not_finite").iterdir()
+    bad_step = int(re.fullmatch(r"step_(\d+)\.npz", path.name)[1])
+    with np.load(path, allow_pickle=False) as dump:
+        monitors = json.loads(str(dump["monitors"]))
+        batch = {name: dump[name] for name in ("x", "y", "u", "u_index", "u_truth")}
+    watched = ("train/loss", "train/gradient_norm")
+    assert {"nan", "inf"} & {monitors[name] for name in watched}
+
+    # The newest checkpoint and the stream lead to the same batch and the same loss.
+    program, state = create_program(config, DATASET_SPEC)
+    restored = Checkpointer(workdir).restore_newest(state)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(restored.state.params))
+    dataset = load_dataset(config)
+    labeled = load_labeled_indices(workdir, config, dataset)
+    unlabeled = choose_unlabeled_indices(len(dataset.train_images), labeled, config.data.unlabeled)
+    spec = create_stream_spec(
+        config, program.method.labeled_view, program.method.unlabeled_views, labeled, unlabeled
+    )
+    inputs, specs, create_batch = create_pipeline(
+        spec, dataset, program.mesh, restored.step, config.num_steps
+    )
+    train_step = create_train_step(program, create_batch, specs)
+    preview = make_batch_fn(program, create_batch, specs)
+    state = restored.state
+    for step in range(restored.step, bad_step + 1):
+        step_input = next(inputs)
+        if step == bad_step:
+            again = jax.device_get(preview(state, step_input))
+        state, again_monitors = train_step(state, step_input)
+    inputs.close()
+    for name, values in batch.items():
+        np.testing.assert_array_equal(getattr(again, name), values)
+    for name in watched:
+        assert repr(float(again_monitors[name])) == monitors[name]
+
+
+def test_the_operation_that_makes_the_first_nan_is_named(tmp_path):
+    config = create_tiny_config(
+        "20,supervised", optimizer__learning_rate=100.0, num_steps=40, debug_nans=True
+    )
+    with pytest.raises(UserError, match=r"number that is none in cls_jax/.*, line \d+: "):
+        train(config, tmp_path / "run")
+
+
+def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
+    watch = DivergenceWatch(num_classes=10)
+    high, guessing = 2.1 * np.log(10), np.log(10)
+    assert watch.check(0, high) is None
+    assert watch.check(199, high) is None
+    assert watch.check(200, guessing) is None
+    assert watch.check(201, high) is None
+    assert watch.check(400, high) is None
+    assert "since step 201: the run diverges" in watch.check(401, high)
+    assert watch.check(402, high) is None
+    assert DivergenceWatch(10).check(1000, None) is None

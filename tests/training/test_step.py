@@ -1,0 +1,183 @@
+"""The compiled step: what it computes, and that it computes the same on 1, 2 and 4 devices."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.program import create_program
+from cls_jax.training.step import compute_distances, create_train_step
+from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
+
+
+def test_rematerialisation_takes_less_memory_to_the_same_end():
+    states, sizes = [], []
+    for remat in (False, True):
+        config = create_tiny_config(model__remat=remat)
+        program, state = create_program(config, DATASET_SPEC)
+        batch = create_raw_batch(config)
+        compiled = create_train_step(program).lower(state, batch).compile()
+        sizes.append(compiled.memory_analysis().temp_size_in_bytes)
+        states.append(compiled(state, batch)[0])
+    assert sizes[1] < 0.8 * sizes[0]
+    for a, b in zip(*(jax.tree.leaves(state.params) for state in states), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+class Step:
+    """A compiled step of a configuration, with its initial state."""
+
+    def __init__(self, config, num_views=2):
+        self.config, self.num_views = config, num_views
+        self.program, self._state = create_program(config, DATASET_SPEC)
+        self.compiled = create_train_step(self.program)
+
+    def initial_state(self):
+        """A copy: the step donates what it is given."""
+        return jax.tree.map(jnp.copy, self._state)
+
+    def put(self, raw_batch):
+        return jax.device_put(raw_batch, to_shardings(self.program.mesh, BATCH_SPECS))
+
+    def run(self, num_steps=2, state=None):
+        state = self.initial_state() if state is None else jax.tree.map(jnp.copy, state)
+        history = []
+        for i in range(num_steps):
+            batch = self.put(create_raw_batch(self.config, self.num_views, seed=i))
+            state, monitors = self.compiled(state, batch)
+            history.append(jax.device_get(monitors))
+        return state, history
+
+
+@pytest.fixture(scope="module")
+def step():
+    # With a threshold that untrained networks reach for some images.
+    return Step(create_tiny_config(method__tau=0.08))
+
+
+def test_golden_monitors_after_one_step(step):
+    """If you did not mean to change what CLS computes, this failure is a bug.
+
+    If you did, run the test and put the new numbers here.
+    """
+    _, (monitors,) = step.run(num_steps=1)
+    golden = {
+        "train/loss": 2.957377,
+        "train/loss_supervised": 2.5187356,
+        "train/loss_self": 0.156361,
+        "train/loss_co": 0.1259192,
+        "train/gradient_norm": 4.358747,
+        "monitors/confidence_weight": 0.0854732,
+        "monitors/exchange_ratio": 0.4375,
+        "monitors/pseudo_label_overlap": 0.25,
+        "monitors/complementary_label_overlap": 0.25,
+        "monitors/pseudo_label_accuracy": 0.125,
+    }
+    assert set(monitors) == set(golden)
+    for name, value in golden.items():
+        np.testing.assert_allclose(monitors[name], value, rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("mesh", [(1, 2), (2, 1), (2, 2)])
+def test_losses_and_parameters_do_not_depend_on_the_number_of_devices(step, mesh):
+    network, data = mesh
+    state, history = Step(
+        create_tiny_config(mesh__network=network, mesh__data=data, method__tau=0.08)
+    ).run()
+    expected_state, expected_history = step.run()
+    for monitors, expected in zip(history, expected_history, strict=True):
+        for name, value in expected.items():
+            np.testing.assert_allclose(monitors[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    for name in ("params", "batch_stats", "ema_params", "opt_state"):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+            getattr(state, name),
+            getattr(expected_state, name),
+        )
+
+
+def test_step_for_four_devices_gathers_nothing():
+    """Networks exchange labels point to point; gradients and statistics are all-reduced."""
+    step = Step(create_tiny_config(mesh__network=2, mesh__data=2))
+    batch = step.put(create_raw_batch(step.config))
+    text = step.compiled.lower(step.initial_state(), batch).compile().as_text()
+    collectives = set(re.findall(r"(all-\w+|collective-permute|reduce-scatter)\(", text))
+    assert collectives == {"all-reduce", "collective-permute"}
+
+
+def test_gradients_travel_in_one_message():
+    step = Step(create_tiny_config("20,fixmatch", mesh__network=1, mesh__data=4))
+    state = step.initial_state()
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    text = step.compiled.lower(state, step.put(create_raw_batch(step.config))).compile().as_text()
+    messages = re.findall(r"= (.*) all-reduce(?:-start)?\(", text)
+    assert sum(f"f32[{num_parameters}]" in message for message in messages) == 1
+    # Beside it travel BatchNorm's statistics and monitors: nothing with the shape of a kernel.
+    assert not any(re.search(r"f32\[(\d+,)?3,3,", message) for message in messages)
+
+
+def test_every_device_holds_only_its_networks():
+    _, state = create_program(create_tiny_config(mesh__network=2), DATASET_SPEC)
+    for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema_params)):
+        if leaf.ndim:
+            assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {1}
+
+
+def test_average_moves_towards_the_parameters_by_one_minus_decay(step):
+    before = step.initial_state().params
+    after, _ = step.run(num_steps=1)
+    jax.tree.map(
+        lambda average, old, new: np.testing.assert_allclose(
+            average, 0.99 * old + 0.01 * new, atol=1e-6
+        ),
+        after.ema_params,
+        before,
+        after.params,
+    )
+
+
+def test_without_self_and_co_labelling_no_network_sees_the_other():
+    step = Step(create_tiny_config(method__lambda_self=0.0, method__lambda_co=0.0))
+    start = step.initial_state()
+    changed = start.replace(params=jax.tree.map(lambda p: p.at[1].multiply(1.5), start.params))
+    ours, _ = step.run(state=start)
+    theirs, _ = step.run(state=changed)
+    for a, b in zip(jax.tree.leaves(ours.params), jax.tree.leaves(theirs.params), strict=True):
+        np.testing.assert_array_equal(a[0], b[0])
+
+
+def test_pseudo_label_accuracy_counts_only_images_of_known_class(step):
+    def accuracy(u_truth):
+        batch = create_raw_batch(step.config)._replace(u_truth=np.asarray(u_truth, np.int32))
+        _, monitors = step.compiled(step.initial_state(), step.put(batch))
+        return float(monitors["monitors/pseudo_label_accuracy"])
+
+    assert np.isnan(accuracy(np.full(16, -1)))
+    # Only the first image is known. Whatever each network says of it, it is right for one class.
+    only_first = [accuracy(np.where(np.arange(16) == 0, k, -1)) for k in range(10)]
+    assert sum(only_first) == 1.0
+    assert set(only_first) <= {0.0, 0.5, 1.0}
+
+
+def test_distances_are_those_of_figure_4(step):
+    state, _ = step.run(num_steps=1)
+    distances = compute_distances(state)
+    params, average = jax.device_get((state.params, state.ema_params))
+
+    def norm(differences):
+        return np.sqrt(sum(np.sum(np.square(d)) for d in jax.tree.leaves(differences)))
+
+    to_average = norm(jax.tree.map(lambda p, a: p[0] - a[0], params, average))
+    to_other = norm(jax.tree.map(lambda p: p[0] - p[1], params))
+    np.testing.assert_allclose(distances["monitors/distance_ema"], to_average, rtol=1e-4)
+    np.testing.assert_allclose(distances["monitors/distance_networks"], to_other, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("argument", "num_views"), [("20,fixmatch", 2), ("20,supervised", 0)])
+def test_methods_with_one_network_step(argument, num_views):
+    state, history = Step(create_tiny_config(argument), num_views).run()
+    assert np.isfinite(history[-1]["train/loss"])
+    assert set(compute_distances(state)) == {"monitors/distance_ema"}

@@ -1,0 +1,208 @@
+"""Whole runs on a folder of images: without a test set, interrupted, and with other images."""
+
+import csv
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.cli import commands
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.inference.classifier import load
+from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.inference.restore import restore_run
+from cls_jax.runs.folder import get_default_workdir, load_labeled_indices
+from cls_jax.runs.metrics import read_metrics
+from cls_jax.training.loop import train
+from tests.conftest import load_config, train_interrupted
+
+TINY = {
+    "num_steps": 6,
+    "batch_size": 8,
+    "mu": 2,
+    "log_every": 1,
+    "eval_every": 3,
+    "checkpoint_every": 2,
+    "mesh.network": 1,
+    "mesh.data": 1,
+    "model.depth": 10,
+    "model.width": 1,
+    "data.image_size": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """12 labelled images, unequally many of each of three classes, 30 unlabelled, one damaged."""
+    root = tmp_path_factory.mktemp("data") / "pets, all"
+    rng = np.random.default_rng(0)
+    counts = {"labeled/ant": 2, "labeled/bee": 7, "labeled/cat": 3, "unlabeled": 30}
+    for folder, count in counts.items():
+        (root / folder).mkdir(parents=True)
+        for i in range(count):
+            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / folder / f"{i}.png")
+    (root / "unlabeled" / 'a "name".jpg').write_text("no image")
+    return root
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def create_config(root, method="cls", **changes):
+    config = load_config("folder", f"{root},{method}")
+    config.update_from_flattened_dict(TINY | changes)
+    return config
+
+
+@pytest.fixture(scope="module")
+def finished(images, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "run"
+    return workdir, train(create_config(images), workdir)
+
+
+def test_without_a_test_set_the_result_is_what_the_networks_say(finished):
+    workdir, result = finished
+    assert result["test_accuracy"] is result["test_accuracy_best"] is None
+    assert (result["step"], result["num_labels"]) == (6, 12)
+    overlaps = [row["monitors/pseudo_label_overlap"] for row in read_metrics(workdir)]
+    assert result["monitors"]["pseudo_label_overlap"] == pytest.approx(np.mean(overlaps))
+    assert {"exchange_ratio", "confidence_weight"} <= set(result["monitors"])
+    assert not any("test/accuracy" in row for row in read_metrics(workdir))
+
+
+def test_folder_says_what_was_used_and_what_was_not(finished):
+    workdir, _ = finished
+    labeled = json.loads((workdir / "labeled_indices.json").read_text())
+    assert {name: len(rows) for name, rows in labeled.items()} == {"ant": 2, "bee": 7, "cat": 3}
+    assert (workdir / "skipped_files.csv").read_text().splitlines() == [
+        "file,reason",
+        '"unlabeled/a ""name"".jpg",not an image of a known format',
+    ]
+    description = json.loads((workdir / "dataset.json").read_text())
+    assert json.loads((workdir / "config.json").read_text())["data"]["mean"] == []
+    program, _, _ = restore_run(workdir)
+    assert list(program.config.data.mean) == description["mean"]
+    assert list(program.config.data.std) == description["std"]
+
+
+def test_resumed_run_equals_uninterrupted_run(finished, images, tmp_path):
+    train_interrupted(create_config(images), tmp_path / "run", num_batches=3)
+    result = train(create_config(images), tmp_path / "run")
+    workdir, expected = finished
+    assert {**result, "train_seconds": 0} == {**expected, "train_seconds": 0}
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
+    ours, theirs = (
+        load(path).predict_probabilities(pixels) for path in (tmp_path / "run", workdir)
+    )
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_run_does_not_go_on_with_other_images(images, tmp_path):
+    config = create_config(images)
+    train_interrupted(config, tmp_path / "run", num_batches=3)
+    new = images / "unlabeled" / "new.png"
+    Image.new("RGB", (8, 8)).save(new)
+    try:
+        with pytest.raises(UserError, match="are not those with which the run in"):
+            train(config, tmp_path / "run")
+    finally:
+        new.unlink()
+
+
+def test_closing_lines_without_a_test_set(finished, images, capsys):
+    workdir, _ = finished
+    commands.train_run(create_config(images), str(workdir))
+    output = capsys.readouterr().out
+    assert "Without test images, after 6 steps" in output
+    assert "both networks say the same" in output
+    assert "--mode eval" not in output
+
+
+def test_test_set_may_be_added_later(finished, images):
+    workdir, _ = finished
+    with pytest.raises(UserError, match="has no test images to evaluate on: add them as test/"):
+        evaluate_run(workdir)
+    test = images / "test" / "bee" / "1.png"
+    test.parent.mkdir(parents=True)
+    Image.new("RGB", (8, 8), "white").save(test)
+    try:
+        _, accuracies = evaluate_run(workdir)
+        assert accuracies["test/accuracy"] in (0, 100)
+    finally:
+        test.unlink()
+        test.parent.rmdir()
+        test.parent.parent.rmdir()
+
+
+def test_evaluation_on_other_classes_is_refused(finished, images):
+    (images / "labeled/ant").rename(images / "labeled/wasp")
+    try:
+        with pytest.raises(UserError, match=r"other classes now \(bee, cat, wasp\)"):
+            evaluate_run(finished[0])
+    finally:
+        (images / "labeled/wasp").rename(images / "labeled/ant")
+
+
+def test_budget_takes_equally_many_of_each_class(images):
+    config = create_config(images, num_labels=6)
+    dataset = load_dataset(config)
+    indices = load_labeled_indices(pathlib.Path("none"), config, dataset)
+    assert dataset.train_labels[indices].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_all_labelled_leaves_no_rest(images, tmp_path):
+    config = create_config(images / "labeled", **{"data.unlabeled": "rest"})
+    with pytest.raises(UserError, match=r"none is left for data\.unlabeled=rest"):
+        train(config, tmp_path / "run")
+
+
+def test_run_is_named_after_the_folder(images):
+    config = create_config(images)
+    assert str(get_default_workdir(config)) == "runs/pets, all-all-cls-seed0"
+    config.num_labels = 9
+    assert str(get_default_workdir(config)) == "runs/pets, all-9-cls-seed0"
+
+
+def test_warnings_and_counts_are_printed(images, tmp_path, capsys):
+    train_interrupted(create_config(images / "labeled"), tmp_path / "run", num_batches=0)
+    output = capsys.readouterr().out
+    assert "Warning: Every training image is labelled" in output
+    assert "cls on labeled: 12 labels, 12 training and 0 test images" in output
+
+
+def test_batches_may_be_made_on_the_device(images, tmp_path):
+    result = train(create_config(images, **{"data.pipeline": "device"}), tmp_path / "run")
+    assert (result["step"], result["num_labels"]) == (6, 12)
+    rows = read_metrics(tmp_path / "run")
+    assert all(np.isfinite(row["train/loss"]) for row in rows if "train/loss" in row)
+
+
+def test_predictions_of_the_test_files_agree_with_evaluation(finished, images, tmp_path):
+    workdir, _ = finished
+    for name, count in {"ant": 5, "bee": 4, "cat": 4}.items():
+        (images / "test" / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = np.random.default_rng([count, i]).integers(0, 256, (11, 9, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(images / "test" / name / f"{i}.png")
+    try:
+        _, accuracies = evaluate_run(workdir)
+        output = tmp_path / "predictions.csv"
+        commands.predict_images(str(workdir), str(images / "test"), str(output), 0)
+    finally:
+        shutil.rmtree(images / "test")
+    with output.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    truths = [pathlib.Path(row["file"]).parent.name for row in rows]
+    for column, name in [("label", "ensemble"), ("network_1", "network_1")]:
+        num_right = sum(row[column] == truth for row, truth in zip(rows, truths, strict=True))
+        expected = accuracies[f"test/accuracy_{name}"]
+        assert 100 * num_right / len(rows) == pytest.approx(expected, rel=1e-6)
