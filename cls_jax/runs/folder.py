@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,18 +12,24 @@ import numpy as np
 
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json
-from cls_jax.io import write_rows
-from cls_jax.data.types import Dataset
 from cls_jax.data.label_split import (
+    all_labeled_indices,
     check_labeled_indices,
     choose_labeled_indices,
     labeled_indices_to_json,
     read_labeled_indices,
-    all_labeled_indices,
 )
+from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
+from cls_jax.io import (
+    describe_error,
+    is_number,
+    make_printable,
+    read_json,
+    write_atomically,
+    write_rows,
+)
 from cls_jax.parallel.distributed import barrier
-from cls_jax.io import describe_error, is_number, make_printable, read_json
 from cls_jax.runs.lock import LOCK
 
 CONFIG = "config.json"

@@ -12,8 +12,7 @@ from typing import Any
 
 import jax
 
-from cls_jax.io import MAX_JSON_BYTES, parse_json, read_bytes
-from cls_jax.io import write_atomically
+from cls_jax.io import MAX_JSON_BYTES, parse_json, read_bytes, write_atomically
 
 SESSIONS = "sessions.jsonl"
 _PACKAGES = ("cls-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cls_jax.errors import UserError
 from cls_jax.runs import checkpoint as checkpoint_lib
 from cls_jax.runs.checkpoint import Checkpointer, state_checksum
-from cls_jax.errors import UserError
 from cls_jax.training.program import create_program
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
