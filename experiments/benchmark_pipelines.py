@@ -51,7 +51,8 @@ def create_tf_timer(config, dataset: Dataset) -> Callable[[int], float]:
 
 def create_device_timer(config, dataset: Dataset) -> Callable[[int], float]:
     """Times the device pipeline, on the same batch again and again."""
-    program, state = create_program(config, dataset.shape)
+    program = create_program(config, dataset.shape)
+    state = program.init_state()
     inputs, specs, create_batch = create_inputs("device", config, program, dataset)
     make, data = make_batch_fn(program, create_batch, specs), next(inputs)
     return lambda num_batches: _time(lambda: jax.block_until_ready(make(state, data)), num_batches)

@@ -27,7 +27,8 @@ def compute_on(device: jax.Device, config):
     """The batch of step 0, and monitors and parameters after one step on one device."""
     with jax.default_device(device), jax.default_matmul_precision("highest"):
         dataset = create_random_dataset(config)
-        program, state = create_program(config, dataset.shape, [device])
+        program = create_program(config, dataset.shape, [device])
+        state = program.init_state()
         labeled = choose_labeled_indices(dataset.train_labels, config.num_labels, 10, config.seed)
         everything = np.arange(len(dataset.train_images), dtype=np.int32)
         spec = create_stream_spec(

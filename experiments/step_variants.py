@@ -103,7 +103,8 @@ def create_variant(name: str, config) -> StepVariant:
     if source == "loop":
         return create_loop_variant(name, config)
     dataset = create_random_dataset(config)
-    program, state = create_program(config, dataset.shape)
+    program = create_program(config, dataset.shape)
+    state = program.init_state()
     if lowering == "separate":
         separate = SeparateEnsemble(**vars(program.ensemble))
         program = dataclasses.replace(program, ensemble=separate)

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.batch import normalize
 from cls_jax.data.images.decode import ImageError
 from cls_jax.data.images.files import read_ahead
 from cls_jax.data.types import ImageSource
@@ -134,11 +133,11 @@ def load(workdir: str | pathlib.Path) -> Classifier:
 
 def _create_predict(program: Program) -> Callable[[TrainState, jax.Array], jax.Array]:
     """Compiles (state, uint8 [B, H, W, C]) → probabilities float32 [N, B, K]."""
-    data, ensemble = program.config.data, program.ensemble
 
     def predict(state: TrainState, images: jax.Array) -> jax.Array:
-        images = normalize(images, data.mean, data.std)
-        logits, _ = ensemble.forward(state.ema_params, state.batch_stats, images, train=False)
+        logits, _ = program.ensemble.forward(
+            state.ema_params, state.batch_stats, program.normalize(images), train=False
+        )
         return jax.nn.softmax(logits)
 
     sharded = jax.shard_map(

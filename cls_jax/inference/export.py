@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cls_jax.batch import normalize
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier
 from cls_jax.inference.restore import restore_run
@@ -124,11 +123,10 @@ def create_function(program: Program, state: TrainState) -> Function:
     """
     params, batch_stats = jax.device_get((state.ema_params, state.batch_stats))
     model = create_model(program.config, program.method, program.dataset_spec.num_classes)
-    ensemble, data = Ensemble(model), program.config.data
+    ensemble = Ensemble(model)
 
     def predict(images: jax.Array) -> jax.Array:
-        images = normalize(images, data.mean, data.std)
-        logits, _ = ensemble.forward(params, batch_stats, images, train=False)
+        logits, _ = ensemble.forward(params, batch_stats, program.normalize(images), train=False)
         return jnp.mean(jax.nn.softmax(logits), axis=0)
 
     return predict

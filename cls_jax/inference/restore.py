@@ -34,7 +34,7 @@ def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
     _, dataset_spec = read_dataset_description(workdir)
     if not config.data.mean:
         config = use_mean_and_std(config, *read_mean_and_std(workdir))
-    program, state = create_program(config, dataset_spec)
-    restored = checkpointer.restore_newest(state)
+    program = create_program(config, dataset_spec)
+    restored = checkpointer.restore_newest(program.state_shapes)
     checkpointer.close()
     return program, restored.state, restored.step

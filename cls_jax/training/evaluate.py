@@ -1,5 +1,6 @@
-"""Accuracy on the test set: every network, raw and averaged, and their ensemble."""
+"""Accuracy on the test set: every network with raw and EMA parameters, and their ensemble."""
 
+import collections
 from collections.abc import Callable, Iterator
 
 import jax
@@ -8,7 +9,6 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.batch import normalize
 from cls_jax.data.types import ImageSource
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.training.memory import release_freed_memory
@@ -17,22 +17,24 @@ from cls_jax.training.state import TrainState
 
 Accuracies = dict[str, float]
 
+# Batches on the device at once: enough to keep it busy while the host prepares the next.
+_MAX_IN_FLIGHT = 2
+
 
 def create_eval_step(program: Program) -> Callable:
     """Compiles (state, images, labels, is_image) → how many images each predictor gets right.
 
     The images are uint8 [B, H, W, C], the labels int32 [B], `is_image` is False where a batch was
     padded. Counts are int32: "raw" and "ema" of shape [N], "ensemble" a scalar (the mean of
-    the averaged networks' probabilities). Nothing is donated.
+    the EMA networks' probabilities). Nothing is donated: the state is still needed.
     """
-    data, ensemble = program.config.data, program.ensemble
 
     def eval_step(state: TrainState, images, labels, is_image):
-        """Counts on this device's networks and its part of the batch."""
-        images = normalize(images, data.mean, data.std)
+        """Counts for this device's networks and its shard of the batch."""
+        images = program.normalize(images)
 
         def compute_probabilities(params):
-            logits, _ = ensemble.forward(params, state.batch_stats, images, train=False)
+            logits, _ = program.ensemble.forward(params, state.batch_stats, images, train=False)
             return jax.nn.softmax(logits)
 
         def count_correct(probabilities):
@@ -59,9 +61,9 @@ def create_eval_step(program: Program) -> Callable:
 def create_evaluate(program: Program) -> Callable[..., Accuracies]:
     """Returns a function (state, images, labels) → accuracies in percent, each image counted once.
 
-    Its result has "test/accuracy" (network 1, averaged: the figure to report),
-    "test/accuracy_network_<i>" (averaged), "test/accuracy_ensemble" (averaged) and
-    "test/accuracy_live_network_<i>"; without images, or given up, it is empty.
+    Its result has "test/accuracy" (network 1 with EMA parameters: the figure to report),
+    "test/accuracy_network_<i>" and "test/accuracy_ensemble" (EMA), and
+    "test/accuracy_live_network_<i>" (raw). It is empty without images or if interrupted.
     """
     eval_step = create_eval_step(program)
     specs = (P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS))
@@ -74,13 +76,16 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
         labels: np.ndarray,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Accuracies:
-        """Evaluates, or gives up before a batch where `should_stop` says so."""
-        counts = []
+        """Evaluates; gives up before the next batch if `should_stop()`."""
+        counts, in_flight = [], collections.deque()
         for batch in iterate_padded(images, labels, batch_size):
             if should_stop():
                 return {}
             on_mesh = to_global_arrays(batch, program.mesh, specs)
-            counts.append(jax.device_get(eval_step(state, *on_mesh)))
+            in_flight.append(eval_step(state, *on_mesh))
+            if len(in_flight) > _MAX_IN_FLIGHT:  # Wait for an earlier batch, not for this one.
+                counts.append(jax.device_get(in_flight.popleft()))
+        counts += jax.device_get(list(in_flight))
         if not counts:
             return {}
         release_freed_memory()  # The first call compiles.

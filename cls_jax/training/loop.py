@@ -1,7 +1,14 @@
 """The training loop.
 
-Its order at every step: evaluate if due → save if due → dispatch the step → write the monitors of
-an earlier one. The host runs ahead of the device and never waits for the newest step.
+The order at every step, and why:
+
+1. Evaluate if due: a checkpoint of this step is saved only after its accuracy has been written, so
+   a resumed run never misses an evaluation.
+2. Save if due, or if the process is asked to stop: the state still exists; the next step donates
+   it.
+3. Dispatch the step, without waiting for it.
+4. Write the metrics of an earlier step: the host runs ahead of the device and never waits for the
+   newest one.
 """
 
 import contextlib
@@ -55,7 +62,7 @@ from cls_jax.training.step import compute_distances, create_train_step, make_bat
 
 
 def train(config, workdir: pathlib.Path) -> dict[str, Any]:
-    """Trains, or goes on with, the run in `workdir`; returns its result.
+    """Trains or resumes the run in `workdir`; returns its result.
 
     Args:
         config: a validated configuration.
@@ -63,8 +70,8 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
 
     Raises:
         UserError: if the folder, the data or the devices do not fit the configuration, another
-            process trains there, a loss is not finite, or the end cannot be written.
-        StoppedError: if the user or the system wants the run to stop; it is saved.
+            process trains there, a loss is not finite, or the last state cannot be written.
+        StoppedError: if the user or the system asks the run to stop; it has been saved.
     """
     check_run_folder(workdir, config)
     check_same(to_json(config), workdir)
@@ -76,19 +83,17 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     check_dataset(workdir, dataset)
     labeled = load_labeled_indices(workdir, config, dataset)
     unlabeled = choose_unlabeled_indices(len(dataset.train_images), labeled, config.data.unlabeled)
-    program, state = create_program(
-        use_mean_and_std(config, dataset.mean, dataset.std), dataset.shape
-    )
+    program = create_program(use_mean_and_std(config, dataset.mean, dataset.std), dataset.shape)
     with contextlib.ExitStack() as stack:
         if is_main_process():
             stack.enter_context(lock_run_folder(workdir))
-            check_run_folder(workdir, config)  # Once more: another may have come first.
+            check_run_folder(workdir, config)  # Again: another process may have come first.
             create_run_folder(workdir, config, labeled, dataset)
         wait_for_folder(workdir)
         spec = create_stream_spec(
             config, program.method.labeled_view, program.method.unlabeled_views, labeled, unlabeled
         )
-        seconds = _train_to_end(program, state, dataset, spec, workdir)
+        seconds = _train_to_end(program, dataset, spec, workdir)
         if is_main_process():
             result = create_result(config, workdir, len(labeled), seconds)
             write_result(workdir, result)
@@ -97,18 +102,18 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def _train_to_end(
-    program: Program, state: TrainState, dataset: Dataset, spec: StreamSpec, workdir: pathlib.Path
+    program: Program, dataset: Dataset, spec: StreamSpec, workdir: pathlib.Path
 ) -> float:
-    """Goes on from the newest checkpoint to the last step; returns the seconds of all sessions.
+    """Trains from the newest checkpoint to the last step; returns the seconds of all sessions.
 
     Raises:
         UserError: if the step does not fit into memory, a loss is not finite, or the last state
             cannot be written.
-        StoppedError: if the user or the system wants the run to stop; it is saved.
+        StoppedError: if the user or the system asks the run to stop; it has been saved.
     """
     config = program.config
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
-    state, first_step, timer = _restore_newest(checkpointer, state)
+    state, first_step, timer = _restore_or_init(checkpointer, program)
     if is_main_process():
         warn_of_lost_steps(workdir, first_step, config.checkpoint_every)
         record_session(workdir, first_step)
@@ -118,29 +123,34 @@ def _train_to_end(
         spec, dataset, program.mesh, first_step, config.num_steps
     )
     train_step = create_train_step(program, create_batch, input_specs)
-    preview = make_batch_fn(program, create_batch, input_specs)
+    make_batch = make_batch_fn(program, create_batch, input_specs)
     evaluate = create_evaluate(program)
     bar = ProgressBar(first_step, config.num_steps)
     checkpointer.warn = bar.say
     writer = MetricsWriter(workdir, first_step, bar.say) if is_main_process() else SilentWriter()
-    monitors = MetricsQueue(config, dataset.num_classes, writer, timer, bar)
+    metrics = MetricsQueue(config, dataset.num_classes, writer, timer, bar)
+
+    # Both functions read `state` when they are called: the loop rebinds it at every step. The next
+    # step may donate its buffers because both have copied what they need when they return.
 
     def save(step: int) -> None:
-        monitors.drain()
-        # A state whose rows are not written would lose them, since a run goes on after it.
+        metrics.drain()
+        # Rows that are not on disk by now would be lost: a resumed run only repeats later ones.
         if writer.flush():
             checkpointer.save(step, state, {"train_seconds": timer.seconds})
 
     def recreate_batch(step: int, step_input: Any) -> RawBatch:
-        # Batches follow from seed and step, so the newest state makes that of an older step too.
+        # A batch is a function of seed and step, so the newest state also makes an older one.
         earlier = state.replace(step=jax.device_put(np.int32(step), state.step.sharding))
-        return jax.device_get(preview(earlier, step_input))
+        return jax.device_get(make_batch(earlier, step_input))
 
     with contextlib.ExitStack() as stack:
         for part in (inputs, writer, bar, checkpointer):
             stack.enter_context(contextlib.closing(part))
         stop = stack.enter_context(PreemptionHandler())
-        # Where JAX looks for the operation, it runs the step one by one and moves constants.
+        # An implicit transfer would be a hidden synchronization with the device in the middle of
+        # the loop; explicit ones (`jax.device_get`, `jax.device_put`) pass. With debug_nans JAX
+        # runs the step operation by operation and moves constants, so there it is allowed.
         stack.enter_context(jax.transfer_guard("allow" if config.debug_nans else "disallow"))
         stack.enter_context(jax.debug_nans(config.debug_nans))
         stack.enter_context(report_non_finite(workdir, checkpointer, recreate_batch))
@@ -148,7 +158,7 @@ def _train_to_end(
         for step in range(first_step, config.num_steps + 1):
             is_last = step == config.num_steps
             if is_last or _is_due(step, config.eval_every):
-                monitors.drain()
+                metrics.drain()
                 with timer.paused():
                     accuracies = evaluate(
                         state, dataset.test_images, dataset.test_labels, stop.interrupts_eval
@@ -172,11 +182,11 @@ def _train_to_end(
             if step == first_step and not config.debug_nans:
                 train_step = _compile_step(train_step, state, step_input, bar.say)
             if step == 0:
-                writer.write_images(step, select_images(preview(state, step_input), spec))
-            state, step_monitors = train_step(state, step_input)
+                writer.write_images(step, select_images(make_batch(state, step_input), spec))
+            state, step_metrics = train_step(state, step_input)
             if step % config.log_every == 0:
-                step_monitors |= compute_distances(state)
-            monitors.append(step, step_input, step_monitors)
+                step_metrics |= compute_distances(state)
+            metrics.append(step, step_input, step_metrics)
             if step == first_step:
                 jax.block_until_ready(state)  # Compiled and run once: from here on time counts.
                 timer.start()
@@ -184,14 +194,14 @@ def _train_to_end(
         if checkpointer.latest_step() != config.num_steps:
             raise UserError(
                 f"The last state could not be written, the newest checkpoint is "
-                f"{describe_step(checkpointer.latest_step())}: make room and give the same command "
-                "again, and the run goes on from there."
+                f"{describe_step(checkpointer.latest_step())}: free disk space and rerun the "
+                "command to resume from there."
             )
     return timer.seconds
 
 
 def _compile_step(train_step, state: TrainState, step_input: Any, say: Callable[[str], None]):
-    """Compiles before anything runs, to know what the step needs."""
+    """Compiles ahead of the first step, to check the memory that the step needs."""
     started = time.perf_counter()
     compiled = train_step.lower(state, step_input).compile()
     release_freed_memory()
@@ -204,9 +214,12 @@ def _is_due(step: int, every: int) -> bool:
     return step > 0 and step % every == 0
 
 
-def _restore_newest(checkpointer: Checkpointer, state: TrainState):
-    """The state to begin with, its step, and the timer of the run so far."""
-    restored = checkpointer.restore_newest(state)
+def _restore_or_init(checkpointer: Checkpointer, program: Program):
+    """The state to start from, its step, and the timer of the run so far.
+
+    A checkpoint is restored onto shapes alone: no initial state takes memory beside it.
+    """
+    restored = checkpointer.restore_newest(program.state_shapes)
     if restored is None:
-        return state, 0, PausableTimer()
+        return program.init_state(), 0, PausableTimer()
     return restored.state, restored.step, PausableTimer(restored.notes["train_seconds"])

@@ -1,4 +1,8 @@
-"""Puts together, from a configuration, what training and evaluation run."""
+"""From a configuration to what a run executes.
+
+The configuration enters here. Below this module nobody asks it again: the train step, evaluation
+and prediction take what they need from the `Program`.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,27 +14,29 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from cls_jax.batch import DatasetSpec
+from cls_jax.batch import DatasetSpec, normalize
 from cls_jax.methods import Method, get_method
 from cls_jax.models import ResNet18, WideResNet, resolve_stem
 from cls_jax.models.ensemble import Ensemble
-from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh
+from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
 from cls_jax.training.optimizer import create_optimizer
-from cls_jax.training.state import TrainState, create_train_state
+from cls_jax.training.state import TrainState, get_state_specs, init_networks_and_key, start_state
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The parts of a run that follow from its configuration alone.
+    """What a run executes: the method, its networks, the update rule, and where they run.
 
     Attributes:
         config: the run's configuration.
-        method: how it trains.
-        ensemble: its forward passes.
-        optimizer: its update rule.
-        mesh: its devices.
-        dataset_spec: sizes of its dataset.
-        state_specs: how its state is spread over them.
+        method: how the networks are trained.
+        ensemble: their forward passes.
+        optimizer: the update rule.
+        mesh: the devices.
+        dataset_spec: sizes of the dataset.
+        state_shapes: shapes, dtypes and shardings of the train state, as a `TrainState` of
+            `jax.ShapeDtypeStruct`. Enough to restore a checkpoint or to compile the step.
+        state_specs: how the state is partitioned, as a `TrainState` of partition specs.
     """
 
     config: Any
@@ -39,16 +45,41 @@ class Program:
     optimizer: optax.GradientTransformation
     mesh: Mesh
     dataset_spec: DatasetSpec
+    state_shapes: TrainState
     state_specs: TrainState
+
+    def init_state(self, round_index: int = 0) -> TrainState:
+        """Initializes the state on the mesh.
+
+        Args:
+            round_index: each round of a method that has several starts from new parameters.
+        """
+        inputs = init_networks_and_key(
+            self.ensemble.model,
+            self.config.seed,
+            round_index,
+            self.method.num_networks,
+            self.dataset_spec.image_shape,
+        )
+        # Compiled, so that parameters and their average are two buffers: the step donates both.
+        start = jax.jit(self._start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
+        return start(*inputs)
+
+    def _start_state(self, key: jax.Array, params: Any, batch_stats: Any) -> TrainState:
+        return start_state(key, params, batch_stats, self.optimizer, self.method, self.dataset_spec)
+
+    def normalize(self, images: jax.Array) -> jax.Array:
+        """Normalizes uint8 [..., C] with the mean and deviation of the training images."""
+        return normalize(images, self.config.data.mean, self.config.data.std)
 
 
 def create_program(
     config, dataset_spec: DatasetSpec, devices: Sequence[jax.Device] | None = None
-) -> tuple[Program, TrainState]:
-    """Builds the program and its initial state.
+) -> Program:
+    """Builds the program of a configuration; allocates nothing on the devices.
 
     Args:
-        config: a validated configuration.
+        config: a validated configuration in which mean and deviation are numbers.
         dataset_spec: sizes of the dataset.
         devices: to run on; all of the default backend's by default.
 
@@ -65,8 +96,21 @@ def create_program(
     model = create_model(config, method, dataset_spec.num_classes)
     ensemble = Ensemble(model, config.model.lowering, mesh.shape[NETWORK_AXIS], config.model.remat)
     optimizer = create_optimizer(config)
-    state, specs = create_train_state(config, model, method, optimizer, dataset_spec, mesh)
-    return Program(config, method, ensemble, optimizer, mesh, dataset_spec, specs), state
+
+    def trace_state() -> TrainState:
+        inputs = init_networks_and_key(
+            model, config.seed, 0, method.num_networks, dataset_spec.image_shape
+        )
+        return start_state(*inputs, optimizer, method, dataset_spec)
+
+    abstract = jax.eval_shape(trace_state)
+    specs = get_state_specs(abstract)
+    shapes = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        abstract,
+        to_shardings(mesh, specs),
+    )
+    return Program(config, method, ensemble, optimizer, mesh, dataset_spec, shapes, specs)
 
 
 # Architecture → the module, and which keys of `config.model` it alone has.
@@ -77,7 +121,7 @@ MODELS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
 
 
 def create_model(config, method: Method, num_classes: int) -> nn.Module:
-    """Builds the architecture that `config.model` describes, with what the method asks of it."""
+    """Builds the architecture that `config.model` describes, with the heads the method asks for."""
     model_config = config.model
     module, keys = MODELS[model_config.name]
     return module(

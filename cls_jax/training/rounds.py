@@ -1,8 +1,8 @@
-"""What happens between the rounds of a method that has several, such as UPS.
+"""The transition between rounds of a method that has several, such as UPS.
 
-The networks predict all training images a few times with dropout, the method chooses labels from
-that, and training begins anew with them. A pure function of the state and the step: a run resumed
-at the boundary does the same again.
+The networks predict all training images several times with dropout, the method selects pseudo
+labels from the predictions, and training restarts from new networks with these labels. A pure
+function of the state and the step: a run resumed at the boundary repeats it exactly.
 """
 
 import functools
@@ -14,21 +14,20 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.batch import normalize
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.methods.schedules import get_round_length
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.training.program import Program
-from cls_jax.training.state import TrainState, create_train_state
+from cls_jax.training.state import TrainState
 
 
 def is_round_start(config, step: int) -> bool:
-    """Whether a later round than the first begins before this step."""
+    """Whether a round other than the first starts before this step."""
     return step > 0 and step % get_round_length(config) == 0
 
 
 def start_round(program: Program, state: TrainState, dataset: Dataset, step: int) -> TrainState:
-    """Returns the state in which a round begins: new networks, chosen labels, the same step."""
+    """Returns the state in which a round starts: new networks, selected labels, the same step."""
     config = program.config
     round_index = step // get_round_length(config)
     with jax.transfer_guard("allow"):  # Nothing is in flight between rounds.
@@ -39,15 +38,7 @@ def _start_round(program, state, dataset, step, round_index):
     config = program.config
     logits = mc_dropout_logits(program, state, dataset.train_images, round_index)
     rows = [program.method.select_labels(network, config.method, round_index) for network in logits]
-    fresh, specs = create_train_state(
-        config,
-        program.ensemble.model,
-        program.method,
-        program.optimizer,
-        program.dataset_spec,
-        program.mesh,
-        round_index,
-    )
+    fresh, specs = program.init_state(round_index), program.state_specs
     method_state = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
     return fresh.replace(
         step=to_global_arrays(np.int32(step), program.mesh, specs.step),
@@ -58,7 +49,11 @@ def _start_round(program, state, dataset, step, round_index):
 def mc_dropout_logits(
     program: Program, state: TrainState, images: ImageSource, round_index: int
 ) -> np.ndarray:
-    """Logits of `config.method.passes` passes of the averaged networks with dropout.
+    """Logits of several passes of the EMA networks with dropout (MC dropout, UPS section 3).
+
+    A plain `jit` over a replicated batch, outside the step's `shard_map`: no axis name is bound, so
+    BatchNorm must run on its running statistics (`train=False`). All networks share the dropout
+    key of a pass.
 
     Returns:
         float32 [N, passes, images, K].
@@ -68,7 +63,7 @@ def mc_dropout_logits(
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(program.mesh, P()))
     def predict(state: TrainState, batch: jax.Array, batch_index: jax.Array) -> jax.Array:
-        batch = normalize(batch, config.data.mean, config.data.std)
+        batch = program.normalize(batch)
         round_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), round_index)
         key = jax.random.fold_in(round_key, batch_index)
 

@@ -1,7 +1,7 @@
-"""One training step of all networks: normalise, forward, loss, gradients, optimiser, EMA.
+"""One training step of all networks: normalize, forward, loss, gradients, optimizer, EMA.
 
-The step is written for the device it runs on: it sees its networks and its part of the batch, and
-names the mesh axes where devices must agree. On one device those agreements cost nothing.
+The step is written for the device it runs on: it sees its own networks and its shard of the batch,
+and names the mesh axes where devices must agree. On one device those agreements cost nothing.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.batch import Batch, RawBatch, normalize
+from cls_jax.batch import Batch, RawBatch
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import ravel_per_network
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
@@ -37,26 +37,30 @@ def create_train_step(
     create_batch: Callable[[TrainState, Any], RawBatch] = _take_as_batch,
     input_specs: Any = BATCH_SPECS,
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
-    """Compiles (state, input) → (state after the step, monitors); the state is donated.
+    """Compiles (state, input) → (state after the step, metrics); the state is donated.
 
     Args:
         program: what to run.
-        create_batch: makes this device's part of the batch from the state and the step's input;
+        create_batch: makes this device's shard of the batch from the state and the step's input;
             by default the input is the batch.
         input_specs: partition specs of the input.
     """
-    config, method, ensemble = program.config, program.method, program.ensemble
+    config, method = program.config, program.method
     shares_batch = program.mesh.shape[DATA_AXIS] > 1
 
     def step_on_device(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
-        """The step of this device's networks on its part of the batch."""
+        """The step of this device's networks on its shard of the batch."""
         raw_batch = create_batch(state, step_input)
-        batch = normalize_batch(raw_batch, config.data.mean, config.data.std)
+        batch = normalize_batch(raw_batch, program.normalize)
         context = Context(
-            ensemble=ensemble,
+            ensemble=program.ensemble,
             hparams=config.method,
             ema_params=state.ema_params,
             method_state=state.method_state,
+            # The same key on all devices: it folds in the step and no axis index. Devices of
+            # different networks must draw alike (all networks see the same mixes and masks).
+            # Devices that share a batch draw the same permutation for their own shards, whose
+            # images differ; no method compares draws across shards, so this biases nothing.
             key=jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step),
             progress=state.step.astype(jnp.float32) / config.num_steps,
         )
@@ -64,7 +68,8 @@ def create_train_step(
         def compute_total_loss(params):
             output = method.compute_loss(params, state.batch_stats, batch, context)
             # A sum: networks share no parameters, so each gets the gradient of its own loss; a
-            # mean would divide the learning rate by their number.
+            # mean would divide the learning rate by their number. The pmean makes the loss the
+            # mean over the whole batch, whatever the number of devices that share it.
             return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
 
         grads, output = compute_gradients(compute_total_loss, state.params, shares_batch)
@@ -80,7 +85,7 @@ def create_train_step(
             method_state=output.method_state,
         )
         gradient_norms = jax.vmap(optax.tree.norm)(grads)
-        return new_state, collect_monitors(output, gradient_norms, raw_batch.u_truth)
+        return new_state, collect_metrics(output, gradient_norms, raw_batch.u_truth)
 
     sharded_step = jax.shard_map(
         step_on_device,
@@ -90,53 +95,69 @@ def create_train_step(
     )
 
     def train_step(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
-        state, monitors = sharded_step(state, step_input)
-        return state, average_monitors(monitors)
+        state, metrics = sharded_step(state, step_input)
+        return state, average_metrics(metrics)
 
-    # Metrics on every device, so that every process can read them.
-    shardings = to_shardings(program.mesh, (program.state_specs, P()))
-    return jax.jit(train_step, donate_argnums=0, out_shardings=shardings)
+    # The state's shardings are fixed on both sides: whether it was just initialized, restored, or
+    # comes from the step before, it is the same program. The metrics go to every device, so that
+    # every process can read them.
+    state_shardings, input_shardings = to_shardings(
+        program.mesh, (program.state_specs, input_specs)
+    )
+    return jax.jit(
+        train_step,
+        donate_argnums=0,
+        in_shardings=(state_shardings, input_shardings),
+        out_shardings=(state_shardings, to_shardings(program.mesh, P())),
+    )
 
 
 def compute_gradients(
     loss_fn: Callable[[PyTree], tuple[jax.Array, LossOutput]], params: PyTree, shares_batch: bool
 ) -> tuple[PyTree, LossOutput]:
-    """Gradients of a loss that is a mean over devices, and what the loss gives beside.
+    """Gradients of a loss that is a mean over devices, and the rest of the loss's output.
 
     Args:
         loss_fn: parameters → (loss, the same on all devices that share the batch; the rest).
         params: what to differentiate by.
-        shares_batch: whether there are several such devices; their gradients travel in one message.
+        shares_batch: whether several devices share the batch; they then sum their gradients in one
+            all-reduce.
     """
     if not shares_batch:
         return jax.grad(loss_fn, has_aux=True)(params)
-    # As if every device had parameters of its own: else each layer's gradient would be added up
-    # over the devices as soon as it is known, in many messages.
+    # Parameters are the same on all devices of the axis "data", and JAX's types know that: the
+    # transpose of their use in a varying computation is a psum, one all-reduce for each leaf.
+    # Casting them to "varying" first leaves each device its own share of the gradient, and
+    # raveling the shares makes it one all-reduce. The loss already holds the pmean (each share
+    # carries a factor 1 / devices), so the sum of the shares is the gradient of the mean.
     own_params = jax.lax.pcast(params, DATA_AXIS, to="varying")
     grads, output = jax.grad(loss_fn, has_aux=True)(own_params)
     vector, to_tree = jax.flatten_util.ravel_pytree(grads)
     return to_tree(jax.lax.psum(vector, DATA_AXIS)), output
 
 
-def normalize_batch(raw_batch: RawBatch, mean, std) -> Batch:
-    """Turns bytes into what the networks see."""
+def normalize_batch(raw_batch: RawBatch, normalize: Callable[[jax.Array], jax.Array]) -> Batch:
+    """Turns the uint8 images of a batch into what the networks see."""
     return Batch(
-        x=normalize(raw_batch.x, mean, std),
+        x=normalize(raw_batch.x),
         y=raw_batch.y,
-        u=normalize(raw_batch.u, mean, std),
+        u=normalize(raw_batch.u),
         u_index=raw_batch.u_index,
     )
 
 
-def collect_monitors(output: LossOutput, gradient_norms: jax.Array, u_truth: jax.Array) -> Metrics:
-    """This device's monitors, each float32 [n, 1] for its n networks and its part of the batch.
+def collect_metrics(output: LossOutput, gradient_norms: jax.Array, u_truth: jax.Array) -> Metrics:
+    """This device's metrics, each [n, 1] for its n networks and its shard of the batch.
+
+    They leave `shard_map` as [N, shards] and are averaged outside: no collective is needed inside
+    the step, and shares (correct / known) are summed over shards before they are divided.
 
     Args:
-        output: what the method's loss gave.
+        output: of the method's loss.
         gradient_norms: float32 [n], Euclidean norms of the gradients.
         u_truth: int32 [U], true classes of the unlabelled images, -1 where unknown.
     """
-    monitors = {
+    metrics = {
         "train/loss": output.losses,
         "train/gradient_norm": gradient_norms,
         **output.monitors,
@@ -144,24 +165,24 @@ def collect_monitors(output: LossOutput, gradient_norms: jax.Array, u_truth: jax
     if output.pseudo_labels is not None:
         is_known = u_truth >= 0
         is_correct = (output.pseudo_labels == u_truth) & is_known
-        monitors[_NUM_CORRECT] = jnp.sum(is_correct, axis=-1)
-        monitors[_NUM_KNOWN] = jnp.sum(is_known)
+        metrics[_NUM_CORRECT] = jnp.sum(is_correct, axis=-1)
+        metrics[_NUM_KNOWN] = jnp.sum(is_known)
     shape = output.losses.shape
-    return {name: jnp.broadcast_to(value, shape)[:, None] for name, value in monitors.items()}
+    return {name: jnp.broadcast_to(value, shape)[:, None] for name, value in metrics.items()}
 
 
-def average_monitors(monitors: Metrics) -> Metrics:
-    """Means over networks and devices, float32 scalars, of monitors [N, devices].
+def average_metrics(metrics: Metrics) -> Metrics:
+    """Means over networks and shards, float32 scalars, of metrics [N, shards].
 
     `monitors/pseudo_label_accuracy` is a share of the images whose class is known, NaN where none
     is.
     """
-    monitors = dict(monitors)
-    if _NUM_KNOWN in monitors:
-        num_correct = jnp.sum(monitors.pop(_NUM_CORRECT))
-        num_known = jnp.sum(monitors.pop(_NUM_KNOWN))
-        monitors["monitors/pseudo_label_accuracy"] = num_correct / num_known
-    return {name: jnp.mean(value) for name, value in monitors.items()}
+    metrics = dict(metrics)
+    if _NUM_KNOWN in metrics:
+        num_correct = jnp.sum(metrics.pop(_NUM_CORRECT))
+        num_known = jnp.sum(metrics.pop(_NUM_KNOWN))
+        metrics["monitors/pseudo_label_accuracy"] = num_correct / num_known
+    return {name: jnp.mean(value) for name, value in metrics.items()}
 
 
 def make_batch_fn(
@@ -179,14 +200,15 @@ def make_batch_fn(
 
 @jax.jit
 def compute_distances(state: TrainState) -> Metrics:
-    """How far network 1 is from its average and from network 2, Euclidean (paper, Figure 4).
+    """Euclidean distances of network 1 from its EMA and from network 2 (paper, Figure 4).
 
-    Apart from the step, since with one network a device it moves a whole network: only when
-    monitors are written, and as one row. Leaf by leaf it took as long as a step between processes.
+    Separate from the step because, with one network per device, it moves a whole network: it runs
+    only when metrics are written, on raveled rows. Leaf by leaf, between processes, it took as long
+    as a step.
     """
     rows = ravel_per_network(state.params)
-    to_average = jnp.linalg.norm(rows - ravel_per_network(state.ema_params), axis=-1)
-    distances = {"monitors/distance_ema": to_average[0]}
+    to_ema = jnp.linalg.norm(rows - ravel_per_network(state.ema_params), axis=-1)
+    distances = {"monitors/distance_ema": to_ema[0]}
     if len(rows) > 1:
         distances["monitors/distance_networks"] = jnp.linalg.norm(rows[0] - rows[1])
     return distances

@@ -25,7 +25,8 @@ def test_example_of_a_new_method_trains(monkeypatch):
     config.data.mean = config.data.std = (0.5,)
     config.model.width = config.mesh.data = 1
     validate_config(config)
-    program, state = create_program(config, DatasetSpec((8, 8, 1), 10, 100))
+    program = create_program(config, DatasetSpec((8, 8, 1), 10, 100))
+    state = program.init_state()
     batch = create_raw_batch(config, num_views=1)
     batch = jax.device_put(batch, to_shardings(program.mesh, BATCH_SPECS))
     _, monitors = create_train_step(program)(state, batch)

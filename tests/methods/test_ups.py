@@ -111,7 +111,8 @@ def create_ups_config(**changes):
 
 def test_round_begins_with_other_networks_and_chosen_labels():
     config = create_ups_config(method__threshold_positive=0.0, method__std_positive=1.0)
-    program, state = create_program(config, DATASET_SPEC)
+    program = create_program(config, DATASET_SPEC)
+    state = program.init_state()
     rng = np.random.default_rng(0)
 
     class Images:
@@ -136,6 +137,6 @@ def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path, num_batch
     for name in ("killed", "whole"):
         result = train(config, tmp_path / name)
         assert result["step"] == 6
-        _, state = create_program(config, DATASET_SPEC)
+        state = create_program(config, DATASET_SPEC).init_state()
         states.append(Checkpointer(tmp_path / name).restore_newest(state).state)
     jax.tree.map(np.testing.assert_array_equal, *states)

@@ -76,7 +76,8 @@ def test_signals_are_left_alone_outside_the_main_thread():
 
 def test_an_evaluation_is_given_up():
     config = create_tiny_config(eval_batch_size=50)
-    program, state = create_program(config, DATASET_SPEC)
+    program = create_program(config, DATASET_SPEC)
+    state = program.init_state()
     dataset = load_dataset(config)
     answers = iter([False, False, True])
     evaluate = create_evaluate(program)

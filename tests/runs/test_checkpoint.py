@@ -33,7 +33,7 @@ def end_unheard_here():
 
 @pytest.fixture(scope="module")
 def initial_state():
-    return create_program(create_tiny_config(), DATASET_SPEC)[1]
+    return create_program(create_tiny_config(), DATASET_SPEC).init_state()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_only_the_newest_are_kept(tmp_path, state):
 def test_state_of_one_device_restores_onto_four(tmp_path, state):
     save(tmp_path, [0], state)
     config = create_tiny_config(mesh__network=2, mesh__data=2)
-    _, spread = create_program(config, DATASET_SPEC)
+    spread = create_program(config, DATASET_SPEC).init_state()
     restored = Checkpointer(tmp_path).restore_newest(spread).state
     assert_equal(restored, state)
     assert len(restored.params["stem"]["kernel"].sharding.device_set) == 4

@@ -43,7 +43,8 @@ def evaluate_plainly(program, state, images, labels):
 def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_size):
     config = create_tiny_config(eval_batch_size=batch_size)
     config.mesh.network, config.mesh.data = mesh
-    program, state = create_program(config, DATASET_SPEC)
+    program = create_program(config, DATASET_SPEC)
+    state = program.init_state()
     # An average that differs from the parameters, so that mixing them up shows.
     state = state.replace(ema_params=jax.tree.map(lambda leaf: -leaf, state.params))
     accuracies = create_evaluate(program)(state, *test_set)

@@ -12,7 +12,7 @@ from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.runs.folder import load_labeled_indices, write_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training import loop as train_lib
-from cls_jax.training.loop import Clock, train
+from cls_jax.training.loop import PausableTimer, train
 from experiments.soak import describe_difference, read_end
 from tests.conftest import create_tiny_config, train_interrupted
 
@@ -143,7 +143,7 @@ def test_evaluation_before_the_first_checkpoint_is_refused(finished, tmp_path):
 def test_clock_counts_over_sessions_and_not_while_paused(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(train_lib.time, "perf_counter", lambda: now[0])
-    clock = Clock(seconds=5.0)
+    clock = PausableTimer(seconds=5.0)
     now[0] += 7  # Compilation.
     clock.start()
     now[0] += 2

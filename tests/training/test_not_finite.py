@@ -39,7 +39,8 @@ def test_a_step_that_is_not_finite_can_be_made_again_from_what_is_left(tmp_path,
     assert {"nan", "inf"} & {monitors[name] for name in watched}
 
     # The newest checkpoint and the stream lead to the same batch and the same loss.
-    program, state = create_program(config, DATASET_SPEC)
+    program = create_program(config, DATASET_SPEC)
+    state = program.init_state()
     restored = Checkpointer(workdir).restore_newest(state)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(restored.state.params))
     dataset = load_dataset(config)

@@ -46,7 +46,7 @@ def test_updates_equal_pytorchs_nesterov_sgd_with_decay_on_kernels_only():
 @pytest.mark.parametrize(("argument", "num_networks"), [("20", 2), ("20,fixmatch", 1)])
 def test_every_leaf_of_the_state_carries_the_networks(argument, num_networks):
     config = create_tiny_config(argument)
-    _, state = create_program(config, DATASET_SPEC)
+    state = create_program(config, DATASET_SPEC).init_state()
     stacked = (state.params, state.batch_stats, state.ema_params)
     assert {leaf.shape[0] for leaf in jax.tree.leaves(stacked)} == {num_networks}
     np.testing.assert_array_equal(state.step, 0)
@@ -55,7 +55,7 @@ def test_every_leaf_of_the_state_carries_the_networks(argument, num_networks):
 
 def test_seed_decides_the_initial_weights():
     def kernel(seed):
-        _, state = create_program(create_tiny_config(seed=seed), DATASET_SPEC)
+        state = create_program(create_tiny_config(seed=seed), DATASET_SPEC).init_state()
         return np.asarray(state.params["stem"]["kernel"])
 
     np.testing.assert_array_equal(kernel(0), kernel(0))

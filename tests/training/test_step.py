@@ -17,7 +17,8 @@ def test_rematerialisation_takes_less_memory_to_the_same_end():
     states, sizes = [], []
     for remat in (False, True):
         config = create_tiny_config(model__remat=remat)
-        program, state = create_program(config, DATASET_SPEC)
+        program = create_program(config, DATASET_SPEC)
+        state = program.init_state()
         batch = create_raw_batch(config)
         compiled = create_train_step(program).lower(state, batch).compile()
         sizes.append(compiled.memory_analysis().temp_size_in_bytes)
@@ -32,7 +33,8 @@ class Step:
 
     def __init__(self, config, num_views=2):
         self.config, self.num_views = config, num_views
-        self.program, self._state = create_program(config, DATASET_SPEC)
+        self.program = create_program(config, DATASET_SPEC)
+        self._state = self.program.init_state()
         self.compiled = create_train_step(self.program)
 
     def initial_state(self):
@@ -120,7 +122,7 @@ def test_gradients_travel_in_one_message():
 
 
 def test_every_device_holds_only_its_networks():
-    _, state = create_program(create_tiny_config(mesh__network=2), DATASET_SPEC)
+    state = create_program(create_tiny_config(mesh__network=2), DATASET_SPEC).init_state()
     for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema_params)):
         if leaf.ndim:
             assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {1}

@@ -117,7 +117,8 @@ def create_device_batch(mesh=(1, 1), step=0, argument="20", **changes):
     spec = create_stream_spec(
         config, method.labeled_view, method.unlabeled_views, indices[:20], indices
     )
-    program, state = create_program(config, dataset.shape)
+    program = create_program(config, dataset.shape)
+    state = program.init_state()
     state = state.replace(step=state.step + step)
     inputs, specs, create_batch = create_pipeline(spec, dataset, program.mesh, step, 10)
     batch = make_batch_fn(program, create_batch, specs)(state, next(inputs))
