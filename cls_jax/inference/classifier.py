@@ -20,21 +20,21 @@ from cls_jax.training.state import TrainState
 
 
 class Classifier:
-    """The averaged networks of a run.
+    """The EMA networks of a run.
 
     Attributes:
-        class_names: of the K classes.
-        image_shape: (H, W, C) of the images it wants.
+        class_names: names of the K classes.
+        image_shape: expected (H, W, C).
         num_networks: N.
-        batch_size: how many images go through the networks at once.
+        batch_size: images per forward pass.
         config: the run's configuration.
-        step: after which step of training.
+        step: training step of the checkpoint.
     """
 
     def __init__(
         self, program: Program, state: TrainState, class_names: tuple[str, ...], step: int
     ):
-        """Takes a restored run; see `load`."""
+        """Wraps a restored run; see `load`."""
         self.class_names = class_names
         self.image_shape = program.dataset_spec.image_shape
         self.num_networks = program.method.num_networks
@@ -46,13 +46,13 @@ class Classifier:
         self._compiled_size = 0
 
     def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
-        """Labels of all images, and how sure they are.
+        """Predicts the classes of images, with confidences.
 
         Args:
             images: uint8 [n, H, W, C] of `image_shape`, or the paths of n image files of any size.
 
         Returns:
-            Arrays with one entry an image.
+            Arrays with one entry per image.
 
         Raises:
             ImageError: if a file cannot be read as an image.
@@ -83,7 +83,7 @@ class Classifier:
             images: uint8 [n, H, W, C] of `image_shape`, an array or anything read by index.
 
         Returns:
-            float32 [N, n, K]; their mean over N is what both networks say together.
+            float32 [N, n, K]; the mean over N is the prediction of the ensemble.
 
         Raises:
             ValueError: if the images have another shape or type.
@@ -93,7 +93,7 @@ class Classifier:
             part = np.asarray(images[start : start + self.batch_size])
             if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
                 raise ValueError(
-                    f"Images are {part.dtype} {part.shape[1:]}, the classifier wants uint8 "
+                    f"Images are {part.dtype} {part.shape[1:]}, the classifier expects uint8 "
                     f"{self.image_shape}."
                 )
             missing = self._choose_padded_size(len(part)) - len(part)
@@ -104,14 +104,14 @@ class Classifier:
         return np.concatenate(parts, axis=1)
 
     def _choose_padded_size(self, num_images: int) -> int:
-        """To what a batch is filled up: few sizes to compile, and no full batch for one image."""
+        """The padded batch size: few sizes to compile, and no full batch for a single image."""
         if num_images > self._compiled_size:
             power_of_two = 1 << (num_images - 1).bit_length()
             self._compiled_size = min(self._round_up(power_of_two), self.batch_size)
         return self._compiled_size
 
     def _round_up(self, num_images: int) -> int:
-        """To a multiple of the devices that share a batch."""
+        """Rounds up to a multiple of the devices that share a batch."""
         shards = self._mesh.shape[DATA_AXIS]
         return -(-num_images // shards) * shards
 

@@ -1,4 +1,4 @@
-"""Evaluates a run from its folder and its dataset."""
+"""Evaluation of a finished or unfinished run."""
 
 import pathlib
 
@@ -24,8 +24,8 @@ def evaluate_run(workdir: pathlib.Path) -> tuple[int, Accuracies]:
     class_names, _ = read_dataset_description(workdir)
     if dataset.class_names != class_names:
         raise UserError(
-            f"{dataset.name} has other classes now ({', '.join(dataset.class_names)}) than the run "
-            f"in {workdir} ({', '.join(class_names)}): bring the images back as they were."
+            f"The classes of {dataset.name} ({', '.join(dataset.class_names)}) differ from those "
+            f"of the run in {workdir} ({', '.join(class_names)}): restore the original folder."
         )
     if not len(dataset.test_images):
         raise UserError(

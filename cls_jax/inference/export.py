@@ -1,4 +1,4 @@
-"""Writes a run's networks as files that need nothing of this project."""
+"""Exports the networks of a run as standalone files."""
 
 import contextlib
 import importlib
@@ -28,23 +28,23 @@ _EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
 
 _README = """# An image classifier
 
-The {networks} averaged network(s) of the run `{run}` after {step:,} steps, as one function from
-images uint8 {shape} to probabilities float32 [batch, {num_classes}], their mean. Any batch size;
-normalisation is inside.
+The {networks} EMA network(s) of the run `{run}` after {step:,} steps as one function from images
+uint8 {shape} to their mean probabilities float32 [batch, {num_classes}]. Any batch size;
+normalization is included.
 
 - `model.jaxexport`: for JAX on CPU, CUDA and TPU. Made with JAX {version}; `jax.export` promises
   that JAX reads it for at least six months from then.
 {onnx}- `labels.json`: the classes, in the order of the probabilities.
 - `example.py`: `python example.py IMAGE …`; needs `numpy` and `pillow`, and {runtime}.
 
-Images are upright, opaque and 8 bits a channel, the short side scaled to fit, the rest cut off
-around the centre, as `example.py` does it.
+Images must be upright and opaque with 8 bits per channel, scaled so that the short side fits, and
+center-cropped, as `example.py` does.
 """
 _README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-TOLERANCE = 1e-4  # Largest difference of a probability.
-# The same between two programs that round: to bfloat16, or as accelerators do by default.
+TOLERANCE = 1e-4  # Largest accepted difference of a probability.
+# The same between programs that round: to bfloat16, or as accelerators do by default.
 _ROUNDING_TOLERANCE = 5e-2
 _NUM_CHECKED = 64
 
@@ -52,7 +52,7 @@ Function = Callable[[Any], Any]
 
 
 def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
-    """Exports the newest checkpoint of a run, after checking what is written against ours.
+    """Exports the newest checkpoint of a run after checking the exported model against it.
 
     Args:
         workdir: the run's folder.
@@ -62,8 +62,8 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
         None, or why there is no `model.onnx`.
 
     Raises:
-        UserError: if there is no run, the output is something else or cannot be written, or the
-            exported networks say something else than ours.
+        UserError: if there is no run, the output folder holds something else or cannot be written,
+            or the exported model disagrees with the run.
     """
     check_output(output)
     program, state, step = restore_run(workdir)
@@ -72,7 +72,7 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     function = create_function(program, state)
     images = create_images(classifier.image_shape)
     model = serialize(function, classifier.image_shape)
-    # Accelerators round products unless told otherwise: models are compared on a CPU.
+    # Accelerators round products by default, so models are compared on a CPU.
     with jax.default_device(_find_cpu()):
         expected = np.asarray(jax.jit(function)(images))
         exported = measure_difference(jax.export.deserialize(model).call, images, expected)
@@ -86,7 +86,7 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     is_exact = program.config.model.dtype == "float32" and jax.default_backend() == "cpu"
     if not (exported <= TOLERANCE and ours <= (TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
         raise UserError(
-            f"The exported networks differ from ours by {max(ours, exported):.1e} in a "
+            f"The exported model differs from the run by {max(ours, exported):.1e} in a "
             "probability: install the versions of requirements-common.txt and export again."
         )
     _write(output, model, onnx_model, describe(classifier, workdir, has_onnx=reason is None))
@@ -101,7 +101,7 @@ def _find_cpu() -> jax.Device | None:
 
 
 def check_output(output: pathlib.Path) -> None:
-    """Makes sure that nothing but an earlier export would be overwritten.
+    """Makes sure that only an earlier export would be overwritten.
 
     Raises:
         UserError: if the folder holds anything else.
@@ -116,10 +116,10 @@ def check_output(output: pathlib.Path) -> None:
 
 
 def create_function(program: Program, state: TrainState) -> Function:
-    """The averaged networks as one function with their weights inside, for any one device.
+    """The EMA networks as one function with their weights inside, for a single device.
 
     Returns:
-        uint8 [B, H, W, C] → probabilities float32 [B, K], the mean of the networks'.
+        uint8 [B, H, W, C] → mean probabilities of the networks, float32 [B, K].
     """
     params, batch_stats = jax.device_get((state.ema_params, state.batch_stats))
     model = create_model(program.config, program.method, program.dataset_spec.num_classes)
@@ -133,14 +133,14 @@ def create_function(program: Program, state: TrainState) -> Function:
 
 
 def create_images(image_shape: tuple[int, int, int]) -> np.ndarray:
-    """Images to compare with: noise of contrasts from none to full, uint8 [64, H, W, C]."""
+    """Images for the comparison: noise with contrasts from none to full, uint8 [64, H, W, C]."""
     noise = np.random.default_rng(0).uniform(-1, 1, (_NUM_CHECKED, *image_shape))
     contrast = np.linspace(0, 127.5, _NUM_CHECKED).reshape(-1, 1, 1, 1)
     return np.rint(127.5 + contrast * noise).astype(np.uint8)
 
 
 def measure_difference(function: Function, images: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference of a probability, in a batch and for one image alone."""
+    """The largest difference of a probability, for a batch and for a single image."""
     together, alone = np.asarray(function(images)), np.asarray(function(images[:1]))
     if together.shape != expected.shape or alone.shape != expected[:1].shape:
         return float("inf")
@@ -148,10 +148,10 @@ def measure_difference(function: Function, images: np.ndarray, expected: np.ndar
 
 
 def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
-    """The function as `jax.export` writes it, for any batch size, on `PLATFORMS`.
+    """Serializes the function with `jax.export`, for any batch size, on `PLATFORMS`.
 
     Raises:
-        UserError: if a package that JAX needs for it is not installed.
+        UserError: if a package that JAX needs for this is not installed.
     """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
@@ -163,37 +163,37 @@ def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
 
 
 class OnnxError(Exception):
-    """Why there is no ONNX file; one sentence."""
+    """The reason why there is no ONNX file, in one sentence."""
 
 
 def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray) -> bytes:
-    """The function as an ONNX model for any batch size, checked in onnxruntime.
+    """Converts the function to an ONNX model for any batch size and checks it in onnxruntime.
 
     Args:
         function: see `create_function`.
         images: uint8 [B, H, W, C].
-        expected: float32 [B, K], what the function says of them.
+        expected: float32 [B, K], their probabilities by the function.
 
     Raises:
-        OnnxError: if the converter or onnxruntime is not installed, or fails, or the model says
-            something else than the function.
+        OnnxError: if the converter or onnxruntime is not installed or fails, or the model
+            disagrees with the function.
     """
     try:
         jax2onnx = importlib.import_module("jax2onnx")
         onnxruntime = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise OnnxError(
-            f"{ONNX_MODEL} was left out ({error}): pip install jax2onnx onnxruntime, and export "
+            f"{ONNX_MODEL} was not written ({error}): pip install jax2onnx onnxruntime, and export "
             "again."
         ) from error
     shape = jax.ShapeDtypeStruct(("batch", *images.shape[1:]), jnp.uint8)
     names = {"input_names": ["images"], "output_names": ["probabilities"]}
     try:
-        # The converter prints what it does.
+        # The converter prints its progress.
         with contextlib.redirect_stdout(io.StringIO()):
             proto = jax2onnx.to_onnx(function, [shape], model_name="classifier", **names)
-        # The converter's notes on shapes inside are partly wrong, and onnxruntime, which finds them
-        # by itself, would warn of each at every start.
+        # Some of the converter's shape annotations are wrong, and onnxruntime, which infers shapes
+        # itself, would warn about each of them at every start.
         del proto.graph.value_info[:]
         model = proto.SerializeToString()
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
@@ -203,12 +203,12 @@ def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray
     except Exception as error:  # Both libraries raise whatever they run into.
         reason = (str(error).splitlines() or [""])[0][:200]
         raise OnnxError(
-            f"{ONNX_MODEL} was left out, jax2onnx or onnxruntime failed ({type(error).__name__}: "
+            f"{ONNX_MODEL} was not written, a converter failed ({type(error).__name__}: "
             f"{reason}): use {MODEL}."
         ) from error
     if not difference <= TOLERANCE:
         raise OnnxError(
-            f"{ONNX_MODEL} was left out, its probabilities differ from ours by {difference:.1e}: "
+            f"{ONNX_MODEL} was not written, its probabilities differ by {difference:.1e}: "
             f"use {MODEL}."
         )
     return model

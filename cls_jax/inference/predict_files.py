@@ -1,4 +1,4 @@
-"""Writes what a trained run says of image files, and which of them to label next."""
+"""Predictions for image files, and suggestions which of them to label next."""
 
 import contextlib
 import pathlib
@@ -20,21 +20,21 @@ SUGGESTION_COLUMNS = {
     "score": float,
     **{name: kind for name, kind in PREDICTION_COLUMNS.items() if name != "error"},
 }
-# Of so many images per suggestion, those with the highest scores, the choice is made: what is kept
-# in memory does not grow with the number of files.
+# Suggestions are chosen from this many highest-scoring images per suggestion, so that memory does
+# not grow with the number of files.
 _CANDIDATES_PER_SUGGESTION = 50
 _MIN_CANDIDATES = 5000
 
 
 class Outcome(NamedTuple):
-    """What was done.
+    """Counts and times of a prediction.
 
     Attributes:
         num_files: rows written.
-        num_errors: of them, files that could not be read.
-        num_suggested: images suggested for labelling.
+        num_errors: files among them that could not be read.
+        num_suggested: images suggested for labeling.
         seconds: from the first file to the last row.
-        network_share: share of these in which the networks were at work.
+        network_share: share of this time spent in the networks.
     """
 
     num_files: int
@@ -45,19 +45,19 @@ class Outcome(NamedTuple):
 
 
 class Candidates:
-    """Images that may be suggested: those with the highest scores so far."""
+    """The images with the highest scores so far, from which suggestions are chosen."""
 
     def __init__(self, limit: int):
-        """Begins with none; keeps `limit`."""
+        """Starts empty; keeps at most `limit` images."""
         self._limit = limit
         self.rows: list[dict[str, Any]] = []
         self.probabilities: np.ndarray | None = None  # float32 [N, len(rows), K].
 
     def add(self, rows: Sequence[dict[str, Any]], probabilities: np.ndarray) -> None:
-        """Adds a batch, and lets go of what has become too much.
+        """Adds a batch and drops all but the best.
 
         Args:
-            rows: one an image.
+            rows: one per image.
             probabilities: float32 [N, len(rows), K].
         """
         rows, joined = [*self.rows, *rows], probabilities
@@ -67,7 +67,7 @@ class Candidates:
         self.rows, self.probabilities = [rows[i] for i in kept], joined[:, kept]
 
     def choose(self, num_images: int) -> list[dict[str, Any]]:
-        """The rows of the images to label, with their rank and score, the most helpful first."""
+        """The rows of the images to label with rank and score, most helpful first."""
         if self.probabilities is None:
             return []
         scores = compute_scores(self.probabilities)
@@ -82,13 +82,13 @@ class Candidates:
 def predict_files(
     classifier: Classifier, files: Sequence[str], output: pathlib.Path, num_suggestions: int = 0
 ) -> Outcome:
-    """Predicts files and writes a row each; those that cannot be read get the reason.
+    """Predicts files and writes one row each; unreadable files get a reason.
 
     Args:
-        classifier: of the run.
+        classifier: a trained run.
         files: in the order of the rows; see `find_images`.
-        output: a .csv or .parquet to write.
-        num_suggestions: how many images to suggest for labelling, in `get_suggestions_path`.
+        output: a .csv or .parquet file to write.
+        num_suggestions: how many images to suggest for labeling, in `get_suggestions_path`.
 
     Raises:
         UserError: if the output cannot be written.

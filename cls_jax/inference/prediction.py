@@ -1,7 +1,7 @@
-"""What the networks together say of images, from their probabilities.
+"""Predictions derived from the probabilities of the networks.
 
-The definitions are those by which unlabelled images are labelled in training: see
-methods/pseudo_labels.py. Shape suffixes: N networks, B images, K classes.
+The definitions are those of the pseudo labels in training: see methods/pseudo_labels.py.
+Shape suffixes: N networks, B images, K classes.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ NUM_TOP = 5
 
 
 class Prediction(NamedTuple):
-    """One entry an image in every array.
+    """Predictions of B images; all arrays but `class_names` have one entry per image.
 
     Attributes:
         label: str [B], the class with the highest mean probability.
         confidence: float32 [B], that probability.
         weight: float32 [B] in [0, 1], w = 1 - H(p) / log K of the mean probabilities p: 0 where
-            all classes are as probable, 1 where one is certain.
+            the prediction is uniform, 1 where it is one-hot.
         network_labels: str [N, B], each network's most probable class.
-        agree: bool [B], whether they are the same; True where there is one network.
+        agree: bool [B], whether these are the same; True if there is one network.
         complementary_label: str [B], the class with the lowest mean probability.
-        probabilities: float32 [B, K], the mean of the networks'.
+        probabilities: float32 [B, K], the mean over networks.
         network_probabilities: float32 [N, B, K].
         class_names: str [K].
     """
@@ -40,7 +40,7 @@ class Prediction(NamedTuple):
 
 
 def create_prediction(p_NBK: np.ndarray, class_names: Sequence[str]) -> Prediction:
-    """Derives everything from the networks' probabilities float32 [N, B, K]."""
+    """Derives a `Prediction` from the networks' probabilities, float32 [N, B, K]."""
     names = np.asarray(list(class_names), dtype=str)
     p_BK = p_NBK.mean(axis=0)
     best_NB = p_NBK.argmax(axis=-1)
@@ -73,7 +73,7 @@ def describe_top(p_K: np.ndarray, class_names: Sequence[str]) -> str:
 
     A ";" or a backslash in a name is written with a backslash before it.
     """
-    # Stable, so that of equals the first is the label.
+    # Stable, so that the first of equals is the label.
     top = np.argsort(-p_K, kind="stable")[:NUM_TOP]
     return ";".join(f"{_escape(class_names[k])}:{p_K[k]:.4f}" for k in top)
 

@@ -1,4 +1,4 @@
-"""Opens a trained run from its folder alone."""
+"""Restores a trained run from its folder."""
 
 import pathlib
 
@@ -19,7 +19,7 @@ def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
     """Restores the newest checkpoint of a run onto the devices at hand.
 
     Returns:
-        What the configuration describes, the state, and its step.
+        The program of the run's configuration, the state, and its step.
 
     Raises:
         UserError: if the folder is not that of a run or holds no checkpoint yet.

@@ -1,18 +1,15 @@
-"""Which images to label next: those that stand for most of what the networks are unsure of.
+"""Which images to label next: those that represent most of the networks' uncertainty.
 
 An image's score is (1 - w) + D. The confidence weight w is that of the mean probabilities; D is
-how much the networks contradict each other, the generalised Jensen-Shannon divergence
-[H(mean of p) - mean of H(p)] / log N, from 0 (they say the same) to 1 (each is certain of another
-class). The entropy of the mean alone would put two networks certain of two classes behind any
-image of which both know nothing.
+the disagreement between the networks, the generalized Jensen-Shannon divergence
+[H(mean of p) - mean of H(p)] / log N, from 0 (they agree) to 1 (each is certain of another class).
+With the entropy of the mean alone, two networks that are certain of two different classes would
+rank behind an image about which both are undecided.
 
-Images are then chosen one by one, each the one whose label would settle most of the doubt that is
-left. A label settles the doubt about its own image, and about others the more, the more alike they
-are: the sum over all images of score times similarity, less what the images already chosen settle
-(a facility location). So images that stand for many are chosen before odd ones, and the duplicate
-of a chosen image counts nothing. The similarity is 1 - Hellinger's distance between what the
-networks say, from 0 to 1: nothing but probabilities is looked at, and the choice is that of any
-networks and the same for the same predictions.
+Images are then chosen greedily (facility location): each adds the most to the sum over all images
+of score times similarity to the nearest chosen image. Representative images come before outliers,
+and a duplicate of a chosen image adds nothing. The similarity is 1 - the Hellinger distance between
+the networks' probabilities, from 0 to 1, so the choice depends on predictions alone.
 
 Shape suffixes: N networks, B images, K classes, M chosen images.
 """
@@ -21,14 +18,14 @@ import numpy as np
 
 from cls_jax.inference.prediction import compute_entropy, compute_weight
 
-# Of the similarities of all images to all; 20 MB of them for 5,000 images.
+# Rows of the similarity matrix computed at once; 20 MB for 5,000 images.
 _ROWS_AT_A_TIME = 1000
-# Sums in another order differ in the last digits; a bound must not lie below.
+# Sums in another order differ in the last digits; a bound must not be below the value.
 _ROUNDING = 1.0001
 
 
 def compute_scores(p_NBK: np.ndarray) -> np.ndarray:
-    """How much the networks doubt each image, float32 [B] in [0, 2].
+    """Uncertainty of each image, float32 [B] in [0, 2].
 
     Args:
         p_NBK: float32 [N, B, K], the networks' probabilities.
@@ -42,20 +39,20 @@ def compute_scores(p_NBK: np.ndarray) -> np.ndarray:
 
 
 def choose_diverse(p_NBK: np.ndarray, num_images: int) -> np.ndarray:
-    """Chooses images greedily by how much doubt their labels would settle.
+    """Chooses images greedily by how much uncertainty their labels would resolve.
 
     Args:
         p_NBK: float32 [N, B, K].
         num_images: M; all images if there are fewer.
 
     Returns:
-        int64 [min(M, B)], indices of images, the one that settles most first.
+        int64 [min(M, B)], indices of images, the most helpful first.
     """
     scores = compute_scores(p_NBK)
     roots = _to_unit_rows(p_NBK)
     settled = np.zeros(len(scores), np.float32)
-    # What a label would settle only falls as others are chosen: an old value is a bound, and only
-    # the image with the highest has to be looked at again.
+    # Lazy greedy: the gain of an image only falls as others are chosen, so an old value is an upper
+    # bound, and only the image with the highest bound is evaluated again.
     bounds = _settle_with_nothing_chosen(roots, scores)
     chosen: list[int] = []
     while len(chosen) < min(num_images, len(scores)):
@@ -83,7 +80,7 @@ def _settle_with_nothing_chosen(roots: np.ndarray, scores: np.ndarray) -> np.nda
 
 
 def _compute_similarities(roots: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """1 - Hellinger's distance between what the networks say of `rows` and of all images."""
-    # Rounding leaves about 1e-7 between duplicates, whose root would count as a distance.
+    """1 - the Hellinger distance between the predictions for `rows` and for all images."""
+    # Rounding leaves about 1e-7 between duplicates; its root would count as a distance.
     squared = 1 - rows @ roots.T
     return 1 - np.sqrt(np.where(squared < 1e-6, 0, squared))

@@ -12,7 +12,7 @@ from cls_jax.io import write_rows
 
 Row = Mapping[str, Any]
 
-# Column → type of its values; all may be missing.
+# Column → type of its values; any value may be missing.
 PREDICTION_COLUMNS = {
     "file": str,
     "label": str,
@@ -28,13 +28,13 @@ PREDICTION_COLUMNS = {
 
 
 class Table(Protocol):
-    """Where rows go."""
+    """A table to append rows to."""
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Appends rows; a column that a row lacks stays empty."""
+        """Appends rows; missing columns stay empty."""
 
     def close(self) -> None:
-        """Writes what is still in memory."""
+        """Writes the rows that are still in memory."""
 
 
 class CsvTable:
@@ -47,18 +47,18 @@ class CsvTable:
         write_rows(self._file, [self._columns])
 
     def write(self, rows: Iterable[Row]) -> None:
-        """See `Table`; numbers have six decimals."""
+        """Numbers have six decimals."""
         write_rows(
             self._file, ([_to_text(row.get(name)) for name in self._columns] for row in rows)
         )
 
     def close(self) -> None:
-        """See `Table`."""
+        """Closes the file."""
         self._file.close()
 
 
 class ParquetTable:
-    """A Parquet file; every `write` is a row group."""
+    """A Parquet file; each `write` is a row group."""
 
     def __init__(self, path: pathlib.Path, columns: Mapping[str, type]):
         """Opens the file.
@@ -80,13 +80,13 @@ class ParquetTable:
         self._writer = parquet.ParquetWriter(path, self._schema)
 
     def write(self, rows: Iterable[Row]) -> None:
-        """See `Table`."""
+        """Appends the rows as a row group."""
         rows = [{name: _to_valid(value) for name, value in row.items()} for row in rows]
         if rows:
             self._writer.write_table(self._arrow.Table.from_pylist(rows, schema=self._schema))
 
     def close(self) -> None:
-        """See `Table`."""
+        """Writes the footer."""
         self._writer.close()
 
 
@@ -94,27 +94,27 @@ _TABLES = {".csv": CsvTable, ".parquet": ParquetTable}
 
 
 def check_path(path: pathlib.Path) -> None:
-    """Makes sure that a table can be of this name; takes no time.
+    """Checks the name of a table before any work is done.
 
     Raises:
-        UserError: if it has another ending or is a folder.
+        UserError: if it has another suffix or is a folder.
     """
     if path.suffix.lower() not in _TABLES:
-        raise UserError(f"{path} ends neither in .csv nor in .parquet: give --output such a name.")
+        raise UserError(f"{path} does not end in .csv or .parquet: give --output such a name.")
     if path.is_dir():
         raise UserError(f"{path} is a folder: give --output the name of a file in it.")
 
 
 @contextlib.contextmanager
 def create_table(path: pathlib.Path, columns: Mapping[str, type]) -> Iterator[Table]:
-    """Opens a table that is there in whole when the block ends, and not at all when it fails.
+    """Opens a table that is written whole when the block ends, or not at all if it fails.
 
     Args:
-        path: ends in .csv or .parquet; its folder is created if need be.
+        path: ends in .csv or .parquet; its folder is created if necessary.
         columns: name → type.
 
     Raises:
-        UserError: if the name has another ending or the file cannot be written.
+        UserError: if the name has another suffix or the file cannot be written.
     """
     check_path(path)
     partial = path.with_name(path.name + ".partial")
@@ -144,7 +144,7 @@ def _to_text(value: Any) -> Any:
 
 
 def _to_valid(value: Any) -> Any:
-    """Escapes bytes of a file's name that are no UTF-8, so that the table can be read."""
+    """Escapes bytes of a file name that are not UTF-8, so that the table can be read."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     return value

@@ -1,4 +1,4 @@
-"""What a run needs of a device's memory, compared with what there is, before it trains."""
+"""Memory of a device: what a step needs, compared with what there is, before training."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ _GIB = 2**30
 
 
 def get_device_memory(device: jax.Device) -> int:
-    """Bytes that a device offers; for a CPU its share of the machine's memory."""
+    """Bytes of memory of a device; for a CPU device, its share of the machine's memory."""
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit:
         return limit
@@ -21,7 +21,7 @@ def get_device_memory(device: jax.Device) -> int:
 
 
 def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:
-    """Bytes that a step needs on a device, as the compiler says; None if it does not say."""
+    """Bytes that a step needs on a device, as reported by the compiler; None if unknown."""
     memory = compiled.memory_analysis()
     if memory is None:
         return None
@@ -34,11 +34,11 @@ def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:
 
 
 def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
-    """Compares what the compiler says that a step needs with the device.
+    """Compares the memory that a compiled step needs with that of the device.
 
     Args:
         compiled: the step.
-        device: that runs it.
+        device: the device that runs it.
 
     Returns:
         A line for the user.
@@ -48,7 +48,7 @@ def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
     """
     needed = measure_step_memory(compiled)
     if needed is None:
-        return "the compiler does not say how much memory a step needs"
+        return "the compiler does not report how much memory a step needs"
     available = get_device_memory(device)
     if needed > available:
         raise UserError(
@@ -60,7 +60,7 @@ def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
 
 
 def release_freed_memory() -> None:
-    """Gives the system back what was freed between blocks that live on.
+    """Returns freed memory between live blocks to the operating system.
 
     `cli.process.reexec_with_malloc_settings` has glibc keep freed memory, but what compiling
     leaves behind is never needed again.

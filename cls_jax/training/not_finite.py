@@ -1,4 +1,4 @@
-"""What is left of a step whose loss or gradient is no longer a number."""
+"""Handling of a step whose loss or gradient is NaN or infinite."""
 
 import contextlib
 import json
@@ -18,23 +18,23 @@ NOT_FINITE = "not_finite"
 
 
 class NonFiniteError(Exception):
-    """A watched monitor is infinite or NaN.
+    """A watched metric is infinite or NaN.
 
     Attributes:
-        step: the first at which it is.
-        name: of the monitor.
-        step_input: what the step was given.
-        monitors: all of the step's.
+        step: the first such step.
+        name: name of the metric.
+        step_input: the input of that step.
+        monitors: all metrics of that step.
     """
 
     def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
-        """Keeps what is needed to make the step's batch again."""
+        """Keeps what is needed to recreate the step's batch."""
         super().__init__(f"{name} is {monitors[name]} at step {step}")
         self.step, self.name, self.step_input, self.monitors = step, name, step_input, monitors
 
 
 def write_dump(workdir: pathlib.Path, error: NonFiniteError, batch: RawBatch) -> pathlib.Path:
-    """Writes the batch and the monitors of the step, so that it can be looked into.
+    """Writes the batch and the metrics of the step for inspection.
 
     Returns:
         The file, `not_finite/step_<step>.npz`: the arrays of `RawBatch` by their names and
@@ -56,11 +56,11 @@ def report_non_finite(
     checkpointer: Checkpointer,
     recreate_batch: Callable[[int, Any], RawBatch],
 ) -> Iterator[None]:
-    """Ends a run whose numbers are none with a sentence, and leaves the batch of the step.
+    """Ends a run with NaN or infinite metrics with one sentence, and saves the step's batch.
 
     Args:
         workdir: the run's folder.
-        checkpointer: of the run.
+        checkpointer: the checkpoints of the run.
         recreate_batch: (step, the step's input) → its batch, on the host.
 
     Raises:
@@ -81,13 +81,12 @@ def report_non_finite(
         raise to_user_error(error, checkpointer.latest_step(), dump) from error
     except FloatingPointError as error:
         raise UserError(
-            f"An operation made a number that is none{_find_line(error)}: "
-            f"{describe_failure(error)}."
+            f"NaN or Inf produced{_find_line(error)}: {describe_failure(error)}."
         ) from error
 
 
 def _find_line(error: Exception) -> str:
-    """Where in this project the operation stands."""
+    """The line of this project that called the operation."""
     package = pathlib.Path(__file__).parents[1]
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if package in pathlib.Path(frame.filename).parents]
@@ -100,16 +99,16 @@ def _find_line(error: Exception) -> str:
 
 
 def to_user_error(error: NonFiniteError, good_step: int | None, dump: str) -> UserError:
-    """The sentence with which the run ends.
+    """The error message for the user.
 
     Args:
-        error: what happened.
-        good_step: of the newest checkpoint.
-        dump: where the batch is, or why it is nowhere.
+        error: the metric and its step.
+        good_step: step of the newest checkpoint.
+        dump: where the batch is, or why it was not written.
     """
     return UserError(
         f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}; the "
-        f"last good checkpoint is {describe_step(good_step)}, the batch {dump}. The same command "
-        "with --config.debug_nans=True goes on from there and names the operation; a lower "
+        f"last good checkpoint is {describe_step(good_step)}, the batch {dump}. Rerun the command "
+        "with --config.debug_nans=True to resume from there and name the operation; a lower "
         "--config.optimizer.learning_rate in a new --workdir may help."
     )

@@ -1,4 +1,4 @@
-"""What a user sees of a run while it trains: its timer, its progress bar and its monitors."""
+"""Progress of a run: its timer, its progress bar, and the metrics of steps in flight."""
 
 import collections
 import contextlib
@@ -17,12 +17,12 @@ from cls_jax.training.not_finite import NonFiniteError
 _MAX_IN_FLIGHT = 2
 # Checked after every step: where these are finite, so are the new parameters.
 _WATCHED = ("train/loss", "train/gradient_norm")
-# For so long a loss may be high: a step or two with bad luck, or the first steps of a run.
+# A loss may be high for this long: the first steps of a run, or a few unlucky batches.
 _DIVERGED_STEPS = 200
 
 
 class PausableTimer:
-    """Seconds spent on steps, over all sessions of a run, without compilation and evaluation."""
+    """Seconds spent on steps over all sessions of a run, excluding compilation and evaluation."""
 
     def __init__(self, seconds: float = 0.0):
         """Starts paused at `seconds`."""
@@ -36,12 +36,12 @@ class PausableTimer:
         return self._seconds + running
 
     def start(self) -> None:
-        """Goes on counting."""
+        """Starts or resumes."""
         self._started = time.perf_counter()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Does not count what happens inside."""
+        """Excludes the block from the count."""
         was_running, self._seconds = self._started is not None, self.seconds
         self._started = None
         yield
@@ -50,20 +50,20 @@ class PausableTimer:
 
 
 class MetricsQueue:
-    """Monitors of steps still in flight; written when their step is done."""
+    """Metrics of steps still in flight, written once their step is done."""
 
     def __init__(self, config, num_classes: int, writer, timer: PausableTimer, bar):
-        """Begins with none; writes to `writer` and moves `bar`."""
-        self._config, self._writer, self._clock, self._bar = config, writer, timer, bar
+        """Starts empty; writes to `writer` and advances `bar`."""
+        self._config, self._writer, self._timer, self._bar = config, writer, timer, bar
         self._pending = collections.deque()
         self._last_written: tuple[int, float] | None = None
         self._divergence = DivergenceWatch(num_classes)
 
     def append(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
-        """Adds a step just dispatched and finishes the one before the last.
+        """Adds step t, just dispatched, and finishes step t - 2: two steps stay in flight.
 
         Raises:
-            NonFiniteError: if that one's loss or gradient is not finite.
+            NonFiniteError: if the loss or gradient of that step is not finite.
         """
         self._pending.append((step, step_input, monitors))
         if len(self._pending) > _MAX_IN_FLIGHT:
@@ -93,7 +93,7 @@ class MetricsQueue:
         self._bar.advance(values["train/loss"])
 
     def _measure_speed(self, step: int) -> dict[str, float]:
-        now, before = (step, self._clock.seconds), self._last_written
+        now, before = (step, self._timer.seconds), self._last_written
         self._last_written = now
         if before is None or now[1] <= before[1]:
             return {}
@@ -101,16 +101,16 @@ class MetricsQueue:
 
 
 class DivergenceWatch:
-    """Says once when a loss stays finite but far above what guessing gives."""
+    """Warns once if the loss stays finite but far above that of uniform guessing."""
 
     def __init__(self, num_classes: int):
-        """Takes twice the cross-entropy of a uniform guess, ln(classes), as the bound."""
+        """Sets the bound to twice the cross-entropy of a uniform guess, ln(classes)."""
         self._bound = 2 * math.log(num_classes)
         self._since: int | None = None  # The first step of those above the bound.
         self._has_warned = False
 
     def check(self, step: int, loss: float | None) -> str | None:
-        """A warning, if the supervised loss has been above the bound for long; else None."""
+        """Returns a warning if the supervised loss has been above the bound for long, else None."""
         if loss is None or loss <= self._bound:
             self._since = None
             return None
@@ -120,16 +120,16 @@ class DivergenceWatch:
         self._has_warned = True
         return (
             f"Warning: the supervised loss has been above {self._bound:.2f}, twice that of "
-            f"guessing, since step {self._since}: the run diverges; a lower "
+            f"guessing, since step {self._since}: the run is diverging; a lower "
             "--config.optimizer.learning_rate in a new --workdir may help."
         )
 
 
 class ProgressBar:
-    """Steps, steps/s, time left, loss and accuracy on one line; a line an evaluation."""
+    """Steps, steps/s, time left, loss and accuracy on one line; one line above per evaluation."""
 
     def __init__(self, first_step: int, num_steps: int):
-        """Shows nothing but in the first process."""
+        """Draws the bar in the main process only."""
         self._num_steps = num_steps
         self._bar = tqdm(
             total=num_steps,
@@ -141,12 +141,12 @@ class ProgressBar:
         self._accuracy = "–"
 
     def advance(self, loss: float) -> None:
-        """Counts a step that is done."""
+        """Counts a finished step."""
         self._bar.set_postfix_str(f"loss {loss:.3f}, accuracy {self._accuracy}", refresh=False)
         self._bar.update()
 
     def show_accuracies(self, step: int, accuracies: dict[str, float]) -> None:
-        """Says how good the networks are, and shows it from now on."""
+        """Prints the accuracies and keeps the first in the bar."""
         self._accuracy = f"{accuracies['test/accuracy']:.2f} %"
         self.say(
             f"step {step}/{self._num_steps}: test accuracy {self._accuracy}, "
@@ -159,5 +159,5 @@ class ProgressBar:
             self._bar.write(line)
 
     def close(self) -> None:
-        """Leaves the bar as it stands."""
+        """Closes the bar and leaves it on screen."""
         self._bar.close()

@@ -1,4 +1,4 @@
-"""What a run says of itself as it begins and ends, in words and pictures."""
+"""Messages and images that describe a run as it starts and stops."""
 
 import pathlib
 import sys
@@ -21,20 +21,20 @@ _NUM_SHOWN_IMAGES = 8
 
 
 def describe_stop(stop: PreemptionHandler, step: int, saved: int | None) -> StoppedError:
-    """What to raise where a run was asked to stop before `step` and step `saved` is on disk."""
+    """The exception for a run asked to stop before `step`, with the step `saved` on disk."""
     where = f"; the newest checkpoint is {describe_step(saved)}"
     return StoppedError(
-        f"Stopped before step {step}{where}: the same command goes on from there.", stop.signal
+        f"Stopped before step {step}{where}: rerun the command to resume from there.", stop.signal
     )
 
 
 def warn_of_lost_steps(workdir: pathlib.Path, first_step: int, checkpoint_every: int) -> None:
-    """Says if a run has measured far more than its newest checkpoint knows of."""
+    """Warns if the metrics of a run reach far beyond its newest checkpoint."""
     measured = max((row["step"] for row in read_metrics(workdir)), default=0)
     if measured >= first_step + 2 * checkpoint_every:
         print(
-            f"Warning: this run has been at step {measured}, but its newest checkpoint is "
-            f"{describe_step(first_step or None)}: it goes on from there.",
+            f"Warning: this run had reached step {measured}, but its newest checkpoint is "
+            f"{describe_step(first_step or None)}: it resumes from there.",
             file=sys.stderr,
         )
 
@@ -56,7 +56,7 @@ def describe_run(
     first_step: int,
     workdir: pathlib.Path,
 ) -> str:
-    """What is trained, on what and from where to where, with warnings about the data."""
+    """Describes what is trained, on what data and devices, with warnings about the data."""
     config, num_networks = program.config, program.method.num_networks
     parameters = count_parameters(state.params) // num_networks
     devices = " x ".join(str(size) for size in program.mesh.shape.values())
@@ -65,7 +65,7 @@ def describe_run(
     if num_labeled == len(dataset.train_images):
         warnings.append(
             "Every training image is labelled: add others in unlabeled/, or set "
-            "--config.num_labels=N to use the labels of N images only."
+            "--config.num_labels=N to use only N of the labels."
         )
     return "".join(f"Warning: {warning}\n" for warning in warnings) + (
         f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "

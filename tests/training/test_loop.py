@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from cls_jax.runs.folder import load_labeled_indices, write_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training import loop as train_lib
 from cls_jax.training.loop import PausableTimer, train
+from cls_jax.training.program import Program
 from experiments.soak import describe_difference, read_end
 from tests.conftest import create_tiny_config, train_interrupted
 
@@ -151,3 +153,22 @@ def test_clock_counts_over_sessions_and_not_while_paused(monkeypatch):
         now[0] += 50
     now[0] += 1
     assert clock.seconds == 8.0
+
+
+def test_resuming_compiles_the_step_once_and_makes_no_initial_state(tmp_path, monkeypatch):
+    config = create_tiny_config()
+    compiled = []
+
+    def note(event: str, duration: float, fun_name: str = "", **_):
+        if event.endswith("backend_compile_duration") and "train_step" in fun_name:
+            compiled.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        train_interrupted(config, tmp_path / "run", num_batches=3)
+        assert len(compiled) == 1
+        monkeypatch.setattr(Program, "init_state", lambda *_: pytest.fail("an initial state"))
+        train(config, tmp_path / "run")
+        assert len(compiled) == 2
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
