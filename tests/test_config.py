@@ -147,9 +147,10 @@ def test_run_older_than_a_key_has_the_keys_legacy_value(tmp_path, monkeypatch):
     stored = json.loads(to_json(create_tiny_config()))
     del stored["model"]["matmul_precision"], stored["method"]["tau"], stored["mesh"]
     (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert read_config(tmp_path / "config.json").to_dict() == create_tiny_config(
-        mesh__network=0, mesh__data=0
-    ).to_dict()
+    assert (
+        read_config(tmp_path / "config.json").to_dict()
+        == create_tiny_config(mesh__network=0, mesh__data=0).to_dict()
+    )
     changed = dataclasses.replace(KEYS["model.matmul_precision"], default="high", legacy="highest")
     monkeypatch.setitem(KEYS, "model.matmul_precision", changed)
     assert read_config(tmp_path / "config.json").model.matmul_precision == "highest"

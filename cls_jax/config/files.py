@@ -30,7 +30,7 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
     """
     try:
         return _from_stored(read_json(path))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
             f"{path.parent} is not the folder of a run (it has no {path.name}): give --workdir the "
             "folder that training printed."

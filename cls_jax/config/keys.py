@@ -114,7 +114,10 @@ KEYS: dict[str, Key] = {
         "`configs/folder.py` only: all that have a label.",
     ),
     "num_steps": Key(
-        307_200, between(1, 2**31 - 1), "Training steps.", "paper: 300 epochs of 1,024 steps (FixMatch: 2^20)"
+        307_200,
+        between(1, 2**31 - 1),
+        "Training steps.",
+        "paper: 300 epochs of 1,024 steps",
     ),
     "batch_size": Key(64, between(1, 2**20), "Labeled images per step.", "paper"),
     "mu": Key(
@@ -172,9 +175,7 @@ KEYS: dict[str, Key] = {
     ),
     "data.std": Key((0.5, 0.5, 0.5), POSITIVE_NUMBERS, "Standard deviation per channel, likewise."),
     "data.flip": Key(True, YES_OR_NO, "Flip half of the images horizontally.", "authors"),
-    "data.shift": Key(
-        4, between(0), "Pixels of reflected border to crop from.", "authors: 32 / 8"
-    ),
+    "data.shift": Key(4, between(0), "Pixels of reflected border to crop from.", "authors: 32 / 8"),
     "data.randaugment_ops": Key(
         2, between(0, 14), "RandAugment operations per strong view.", "authors: `n=2`"
     ),

@@ -9,9 +9,7 @@ from cls_jax.runs.folder import read_dataset_description
 from cls_jax.training.evaluate import Accuracies, create_evaluate
 
 
-def evaluate_run(
-    workdir: pathlib.Path, data_dir: str | None = None
-) -> tuple[int, Accuracies]:
+def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> tuple[int, Accuracies]:
     """Restores the newest checkpoint of a run and evaluates it as training does.
 
     Args:
