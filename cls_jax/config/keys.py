@@ -124,7 +124,6 @@ KEYS: dict[str, Key] = {
         7,
         between(1, 2**20),
         "Unlabeled images per labeled image; each method has its own default.",
-        "see the method",
     ),
     "ema_decay": Key(
         0.999,
