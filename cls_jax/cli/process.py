@@ -30,7 +30,7 @@ _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 )
 
-# Files that exist where an NVIDIA driver is loaded: on Linux, in containers, in Windows' Linux.
+# One of these exists where an NVIDIA driver is loaded: on Linux, in a container, in WSL 2.
 _NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 
 # Found in errors of the libraries through which processes communicate.
