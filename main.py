@@ -1,15 +1,17 @@
 """Train, evaluate and use semi-supervised image classifiers.
 
 python main.py --config configs/cifar10.py:250 [--workdir DIR] [--config.KEY=VALUE …]
-python main.py --mode eval --workdir DIR
+python main.py --mode eval --workdir DIR [--data_dir PATH]
 python main.py --mode predict --workdir DIR --images PATH --output predictions.csv [--suggest K]
 python main.py --mode export --workdir DIR --output FOLDER
-python main.py --mode report --workdir DIR
+python main.py --mode report --workdir DIR [--data_dir PATH]
+
+docs/configuration.md lists every KEY.
 """
 
 import os
 
-# TensorFlow only feeds images; its start-up notes are not for our users.
+# TensorFlow only feeds images here; its start-up messages are of no use to our users.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
@@ -17,6 +19,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from cls_jax.cli.process import (
+    OPTIONS,
     parse_flags,
     prepare_process,
     reexec_with_malloc_settings,
@@ -24,25 +27,26 @@ from cls_jax.cli.process import (
 )
 
 FLAGS = flags.FLAGS
-config_flags.DEFINE_config_file("config", None, "A file of configs/, with :BUDGET[,METHOD].")
-flags.DEFINE_enum("mode", "train", ["train", "eval", "predict", "export", "report"], "What to do.")
-flags.DEFINE_string("workdir", None, "The run's folder; runs/<what is trained> by default.")
-flags.DEFINE_string("images", None, "To predict: a folder, a glob or a file.")
-flags.DEFINE_string("output", None, "The .csv or .parquet to write, or the folder to export to.")
-flags.DEFINE_integer("suggest", 0, "How many images to suggest for labelling.", lower_bound=0)
-flags.DEFINE_string("coordinator_address", None, "Of several processes: host:port of the first.")
-flags.DEFINE_integer("num_processes", None, "How many processes there are.")
-flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
+config_flags.DEFINE_config_file("config", None, "Config file: configs/cifar10.py:250[,METHOD].")
+flags.DEFINE_enum("mode", "train", list(OPTIONS), "What to do.")
+flags.DEFINE_string("workdir", None, "Folder of the run; by default chosen under runs/ to train.")
+flags.DEFINE_string("data_dir", None, "For eval and report: where the dataset is if it has moved.")
+flags.DEFINE_string("images", None, "For predict: a folder, a glob or a file.")
+flags.DEFINE_string("output", None, "For predict: a .csv or .parquet; for export: a folder.")
+flags.DEFINE_integer("suggest", 0, "For predict: how many images to suggest for labeling.", 0)
+flags.DEFINE_string("coordinator_address", None, "With several processes: host:port of process 0.")
+flags.DEFINE_integer("num_processes", None, "With several processes: their number.")
+flags.DEFINE_integer("process_id", None, "With several processes: index of this one, from 0.")
 
 
 def main(_) -> None:
-    """Meets the other processes, if there are any, and dispatches on --mode."""
+    """Sets up the process and runs the command."""
     prepare_process()
     run_to_end(run)
 
 
 def run() -> None:
-    """Runs the command that --mode names."""
+    """Joins the other processes, if there are any, and dispatches on --mode."""
     from cls_jax.cli import commands
     from cls_jax.parallel import distributed
 
@@ -52,13 +56,13 @@ def run() -> None:
     if FLAGS.mode == "train":
         commands.train_run(FLAGS.config, FLAGS.workdir)
     elif FLAGS.mode == "eval":
-        commands.evaluate_run(FLAGS.workdir)
+        commands.evaluate_run(FLAGS.workdir, FLAGS.data_dir)
     elif FLAGS.mode == "predict":
         commands.predict_images(FLAGS.workdir, FLAGS.images, FLAGS.output, FLAGS.suggest)
     elif FLAGS.mode == "export":
         commands.export_run(FLAGS.workdir, FLAGS.output)
     else:
-        commands.report_run(FLAGS.workdir)
+        commands.report_run(FLAGS.workdir, FLAGS.data_dir)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for only then: the command line must set up JAX before it is loaded."""
+    """Imports a name at its first use, because programs must set up JAX before it is loaded."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,16 +1,16 @@
 """scikit-learn's digits: 1,797 real 8x8 scans that need no download. Trains in two minutes.
 
-Everything is small so that two CPU cores suffice. Where a value is not the paper's, the images'
-size or the run's length asks for it.
+Everything is small enough for two CPU cores. Values that are not the paper's follow from the size
+of the images or the length of the run.
 """
 
 from cls_jax.config import create_config
 
 METHOD_SETTINGS = {
-    # The paper's 5 % would be 27 steps, and guesses collapsed (25 % on the test set, seed 0).
-    # Picked by that seed's test accuracy from two tries, so MixMatch's figure is favoured.
+    # The paper's 5 % would be 27 steps, with which the guessed labels collapsed (25 % on the test
+    # set, seed 0). Chosen from two tries by that seed's test accuracy, which favors MixMatch.
     "mixmatch": {"ramp": 0.5},
-    # More rounds would leave each too short to learn anything.
+    # With more rounds, each would be too short to learn anything.
     "ups": {"rounds": 2},
 }
 
@@ -21,7 +21,7 @@ def get_config(argument: str = "40"):
     config.num_steps = 500
     config.batch_size = 32
     config.mu = 4
-    config.ema_decay = 0.99  # Averages over 100 of 500 steps.
+    config.ema_decay = 0.99  # Averages over about 100 of the 500 steps.
     config.log_every = 10
     config.eval_every = 50
     config.checkpoint_every = 100
@@ -30,7 +30,7 @@ def get_config(argument: str = "40"):
     config.data.image_size = 16
     config.data.mean = (0.3053,)  # Of all 1,797 scans.
     config.data.std = (0.3186,)
-    config.data.flip = False  # A mirrored digit is another digit, or none.
+    config.data.flip = False  # A mirrored digit is a different digit or no digit at all.
     config.data.shift = 1
     config.data.randaugment_pool = (
         "identity",

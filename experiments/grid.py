@@ -126,11 +126,9 @@ def set_value(config, key: str, text: str) -> None:
         value = text if isinstance(config[leaf], str) else ast.literal_eval(text)
         config[leaf] = value
     except (KeyError, AttributeError) as error:
-        raise UserError(
-            f"There is no --config.{key}: see the keys in cls_jax/config.py."
-        ) from error
+        raise UserError(f"There is no --config.{key}: see docs/configuration.md.") from error
     except (TypeError, ValueError, SyntaxError) as error:
-        raise UserError(f"--config.{key} cannot be {text!r}: see cls_jax/config.py.") from error
+        raise UserError(f"--config.{key} cannot be {text!r}: see docs/configuration.md.") from error
 
 
 def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:

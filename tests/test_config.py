@@ -1,19 +1,24 @@
 """Every configuration builds, and every wrong value gets its sentence."""
 
+import dataclasses
 import json
 
 import pytest
 
 from cls_jax.config import (
+    KEYS,
     create_config,
     describe_differences,
+    get_keys,
     parse_argument,
     read_config,
     to_json,
     validate_config,
 )
+from cls_jax.config.keys import between
 from cls_jax.errors import UserError
 from cls_jax.methods import METHODS
+from cls_jax.training.program import MODELS
 from tests.conftest import ROOT, create_tiny_config, load_config
 
 BUDGETS = {"cifar10": (40, 250, 4000), "cifar100": (400, 2500, 10_000), "digits": (20, 40)}
@@ -79,7 +84,7 @@ def test_datasets_set_hyperparameters_of_the_method_they_name_only():
 @pytest.mark.parametrize("argument", ["", "many", "40.5", "-40", "40,fixmatch,cls", ",cls"])
 def test_argument_of_another_form_is_refused(argument):
     with pytest.raises(UserError, match="write the number of labels"):
-        parse_argument(argument, "cls")
+        parse_argument(argument)
 
 
 def test_unknown_method_lists_the_known_ones():
@@ -90,7 +95,7 @@ def test_unknown_method_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_steps": 0}, "num_steps=0 is out of range: choose a positive number"),
+        ({"num_steps": 0}, "num_steps=0 is invalid: choose a whole number from 1 to 2,147,483,647"),
         ({"seed": -1}, "seed=-1"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"mu": 0}, "mu=0"),
@@ -101,19 +106,24 @@ def test_unknown_method_lists_the_known_ones():
         ({"data__shift": 8}, "choose a smaller shift"),
         ({"model__depth": 12}, "choose 6n \\+ 4"),
         ({"model__dtype": "float16"}, "choose float32 or bfloat16"),
-        ({"method__tau": 1.5}, "method.tau=1.5 is out of range: choose from 0 to 1"),
-        ({"method__lambda_co": -1.0}, "method.lambda_co=-1.0 is out of range"),
+        ({"method__tau": 1.5}, "method.tau=1.5 is invalid: choose a number from 0 to 1"),
+        ({"method__lambda_co": -1.0}, "method.lambda_co=-1.0 is invalid"),
         ({"method__name": "fixmatch"}, "configs/cifar10.py:250,fixmatch"),
-        ({"optimizer__learning_rate": 0.0}, "optimizer.learning_rate=0.0"),
+        ({"optimizer__learning_rate": 0.0}, "choose a number above 0 and at most 100"),
+        ({"optimizer__momentum": 1.0}, "choose a number of at least 0 and below 1"),
         ({"mesh__data": -1}, "mesh.data=-1"),
-        ({"num_labels": 0}, "num_labels=0 is out of range: choose a positive number"),
+        ({"num_labels": 0}, "choose a positive number of labels"),
         ({"num_labels": -1}, "num_labels=-1"),
-        ({"data__mean": ()}, "give both, or neither"),
+        ({"data__mean": ()}, "set both, or set both to"),
+        ({"log_every": 0}, "log_every=0 is invalid: choose a whole number of at least 1"),
+        ({"data__randaugment_levels": 11}, "choose a whole number from 2 to 10"),
+        ({"data__flip": None}, "data.flip=None is invalid: choose True or False"),
+        ({"model__matmul_precision": "float32"}, "choose default, high or highest"),
         ({"model__name": "vgg"}, "choose wide_resnet or resnet18"),
         ({"model__stem": "big"}, "choose auto, cifar, small or imagenet"),
     ],
 )
-def test_value_out_of_range_names_the_remedy(changes, message):
+def test_invalid_value_names_the_remedy(changes, message):
     with pytest.raises(UserError, match=message):
         validate_config(create_tiny_config(**changes))
 
@@ -132,6 +142,58 @@ def test_config_comes_back_from_json(tmp_path, config):
     assert restored.is_locked
 
 
+def test_run_older_than_a_key_has_the_keys_legacy_value(tmp_path, monkeypatch):
+    """As runs made before `model.remat`, `model.matmul_precision` or another key existed."""
+    stored = json.loads(to_json(create_tiny_config()))
+    del stored["model"]["matmul_precision"], stored["method"]["tau"], stored["mesh"]
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert (
+        read_config(tmp_path / "config.json").to_dict()
+        == create_tiny_config(mesh__network=0, mesh__data=0).to_dict()
+    )
+    changed = dataclasses.replace(KEYS["model.matmul_precision"], default="high", legacy="highest")
+    monkeypatch.setitem(KEYS, "model.matmul_precision", changed)
+    assert read_config(tmp_path / "config.json").model.matmul_precision == "highest"
+    assert create_tiny_config().model.matmul_precision == "high"
+
+
+def test_number_edited_by_hand_keeps_the_type_of_its_key(tmp_path):
+    stored = json.loads(to_json(create_tiny_config()))
+    stored["method"]["tau"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert to_json(read_config(tmp_path / "config.json")) == to_json(
+        create_tiny_config(method__tau=1.0)
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_default_is_valid_and_every_key_is_explained(method):
+    keys = get_keys(method)
+    assert set(KEYS) <= set(keys)
+    for key, row in keys.items():
+        assert row.rule.accepts(row.default), key
+        assert row.help or row.source, key
+
+
+def test_architectures_that_can_be_chosen_are_those_that_can_be_built():
+    assert all(KEYS["model.name"].rule.accepts(name) for name in MODELS)
+    assert KEYS["model.name"].rule.text == " or ".join(MODELS)
+
+
+def test_interval_ends_where_its_text_says():
+    rule = between(0.0, 1.0, excludes="high")
+    assert rule.text == "a number of at least 0 and below 1"
+    assert [rule.accepts(v) for v in (-1e-9, 0, 0.999, 1, float("nan"))] == [
+        *(False, True, True, False, False)
+    ]
+    rule = between(0.0, 1.0, excludes="low")
+    assert rule.text == "a number above 0 and at most 1"
+    assert [rule.accepts(v) for v in (0, 1e-9, 1, 1.001)] == [False, True, True, False]
+    rule = between(2, 10)
+    assert rule.text == "a whole number from 2 to 10"
+    assert [rule.accepts(v) for v in (1, 2, 10, 11, True)] == [False, True, True, False, False]
+
+
 def test_differences_name_the_keys_that_change_results():
     ours = create_tiny_config(method__tau=0.5, data__data_dir="elsewhere", mesh__data=2)
     assert describe_differences(ours, create_tiny_config()) == ["method.tau: 0.85 → 0.5"]
@@ -147,18 +209,21 @@ def test_differences_name_the_keys_that_change_results():
         lambda stored: stored.update(learning_rate=1),
         lambda stored: stored["model"].update(depth="deep"),
         lambda stored: stored["model"].update(depth=11),
+        lambda stored: stored["data"].update(flip=None),
+        lambda stored: stored["method"].update(threshold=0.5),  # Of another method.
+        lambda stored: stored.update(mesh=1),
     ],
 )
 def test_foreign_config_is_refused(tmp_path, change):
     stored = json.loads(to_json(create_tiny_config()))
     change(stored)
     (tmp_path / "config.json").write_text(json.dumps(stored))
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=r"config\.json is not the configuration of a run"):
         read_config(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", "\x00"])
-def test_file_that_is_no_config_is_refused(tmp_path, text):
+def test_file_that_is_not_a_config_is_refused(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match="give --workdir another folder"):
         read_config(tmp_path / "config.json")

@@ -1,1 +1,1 @@
-"""What the program does at the command line: its modes, its start, and its end."""
+"""The command line: what each mode does and prints, and the start and end of a process."""

@@ -1,4 +1,4 @@
-"""What the modes of the command line do and print."""
+"""What each mode of the command line does and prints."""
 
 import pathlib
 import shlex
@@ -12,10 +12,14 @@ from cls_jax.runs.result import describe_accuracies, describe_monitors
 
 
 def train_run(config, workdir: str | None) -> None:
-    """Trains or goes on, then says how well and where to look.
+    """Starts or resumes training, then prints the accuracy and where to read more.
+
+    Args:
+        config: the configuration, or None if the user gave none.
+        workdir: the run's folder; None for the default under runs/.
 
     Raises:
-        UserError: if there is no configuration or something does not fit it.
+        UserError: if there is no configuration, or the folder, the data or the devices do not fit.
     """
     from cls_jax.runs.folder import RESULT, get_default_workdir
     from cls_jax.training.loop import train
@@ -32,8 +36,11 @@ def train_run(config, workdir: str | None) -> None:
         print(f"\nTest accuracy after {result['step']:,} steps:")
         print(describe_accuracies(result), flush=True)
     else:
-        print(f"\nWithout test images, after {result['step']:,} steps, over the last batches:")
-        print(describe_monitors(result["monitors"]), flush=True)
+        print(
+            f"\nNo test set. Averages over the last logged batches (step {result['step']:,}):\n"
+            f"{describe_monitors(result['monitors'])}",
+            flush=True,
+        )
     report = _write_report_after_training(folder)
     print()
     quoted = shlex.quote(str(folder))
@@ -45,17 +52,20 @@ def train_run(config, workdir: str | None) -> None:
     print(f"All numbers:    {folder / RESULT}")
 
 
-def evaluate_run(workdir: str | None) -> None:
-    """Evaluates the newest checkpoint of a run.
+def evaluate_run(workdir: str | None, data_dir: str | None = None) -> None:
+    """Prints the test accuracies of a run's newest checkpoint.
+
+    Args:
+        workdir: the run's folder.
+        data_dir: where the dataset is now, if it has moved since the training.
 
     Raises:
-        UserError: if there is no run.
+        UserError: if there is no run, or its dataset is missing or has changed.
     """
     from cls_jax.inference import evaluate_run
 
-    if workdir is None:
-        raise UserError("Evaluation needs the folder of a run: add --workdir DIR.")
-    step, accuracies = evaluate_run.evaluate_run(pathlib.Path(workdir))
+    folder = _get_run(workdir, "Evaluation")
+    step, accuracies = evaluate_run.evaluate_run(folder, data_dir)
     if is_main_process():
         print(f"Test accuracy after {step:,} steps:")
         print(describe_accuracies(accuracies))
@@ -64,7 +74,13 @@ def evaluate_run(workdir: str | None) -> None:
 def predict_images(
     workdir: str | None, images: str | None, output: str | None, num_suggestions: int
 ) -> None:
-    """Labels image files with a run, and says which to label by hand.
+    """Labels image files with a run's networks, and suggests which to label by hand.
+
+    Args:
+        workdir: the run's folder.
+        images: a folder, a glob or a file.
+        output: the .csv or .parquet to write.
+        num_suggestions: how many images to suggest; 0 for none.
 
     Raises:
         UserError: if there is no run or no image, or the output cannot be written.
@@ -75,8 +91,7 @@ def predict_images(
     from cls_jax.inference.tables import check_path
 
     _check_single_process("predict")
-    if workdir is None:
-        raise UserError("Prediction needs the folder of a run: add --workdir DIR.")
+    run = _get_run(workdir, "Prediction")
     if images is None:
         raise UserError("Prediction needs images: add --images with a folder, a glob or a file.")
     if output is None:
@@ -84,7 +99,7 @@ def predict_images(
     path = pathlib.Path(output).expanduser()
     check_path(path)
     files = find_images(images)
-    outcome = predict_files(load(workdir), files, path, num_suggestions)
+    outcome = predict_files(load(run), files, path, num_suggestions)
     print(
         f"{outcome.num_files:,} images in {outcome.seconds:.1f} s, {outcome.network_share:.0%} of "
         f"it in the networks: {path}"
@@ -96,28 +111,31 @@ def predict_images(
 
 
 def export_run(workdir: str | None, output: str | None) -> None:
-    """Writes a run's networks as files that need nothing of this project.
+    """Writes a run's networks as files that work without this project.
+
+    Args:
+        workdir: the run's folder.
+        output: the folder to write.
 
     Raises:
-        UserError: if there is no run, or the output cannot or must not be written.
+        UserError: if there is no run, or the output cannot be written or would be overwritten.
     """
     from cls_jax.inference import export
 
     _check_single_process("export")
-    if workdir is None:
-        raise UserError("Export needs the folder of a run: add --workdir DIR.")
+    run = _get_run(workdir, "Export")
     if output is None:
         raise UserError("Export needs a folder to write: add --output DIR.")
     folder = pathlib.Path(output).expanduser()
-    missing = export.export_run(pathlib.Path(workdir), folder)
+    missing = export.export_run(run, folder)
     print(f"Exported, and checked against this run: {folder}")
     if missing:
         print(missing)
     print(f"Try it: python {folder / export.EXAMPLE} IMAGE")
 
 
-def report_run(workdir: str | None) -> None:
-    """Writes the page that shows a run.
+def report_run(workdir: str | None, data_dir: str | None = None) -> None:
+    """Writes `report.html`, the page about a run; arguments as for `evaluate_run`.
 
     Raises:
         UserError: if there is no run or its folder cannot be written.
@@ -125,18 +143,17 @@ def report_run(workdir: str | None) -> None:
     from cls_jax.report.page import write_report
 
     _check_single_process("report")
-    if workdir is None:
-        raise UserError("A report needs the folder of a run: add --workdir DIR.")
-    print(f"Report: {write_report(pathlib.Path(workdir))}")
+    print(f"Report: {write_report(_get_run(workdir, 'A report'), data_dir)}")
 
 
 def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
-    """Writes the report of a finished run, if it has none of its end; never fails."""
+    """Writes the report of a finished run unless it is up to date; never fails."""
     from cls_jax.report.page import REPORT, write_report
     from cls_jax.runs.folder import RESULT
 
-    if jax.process_count() > 1:  # It takes one.
-        print(f"\nThe whole run:  python main.py --mode report --workdir {folder} draws it.")
+    again = f"python main.py --mode report --workdir {shlex.quote(str(folder))}"
+    if jax.process_count() > 1:  # A report takes one process.
+        print(f"\nFor a report of the whole run: {again}")
         return None
     path = folder / REPORT
     try:
@@ -145,11 +162,14 @@ def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
         return write_report(folder)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        print(
-            f"The report could not be drawn ({reason}): python main.py --mode report --workdir "
-            f"{folder} tries again."
-        )
+        print(f"The report could not be drawn ({reason}). To try again: {again}")
         return None
+
+
+def _get_run(workdir: str | None, what: str) -> pathlib.Path:
+    if workdir is None:
+        raise UserError(f"{what} needs the folder of a run: add --workdir DIR.")
+    return pathlib.Path(workdir)
 
 
 def _check_single_process(mode: str) -> None:

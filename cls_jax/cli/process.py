@@ -1,10 +1,11 @@
-"""What every program of the project does at its start and its end."""
+"""The start and the end that all programs of the project share."""
 
 import errno
 import importlib.metadata
 import os
 import pathlib
 import platform
+import re
 import signal
 import sys
 import traceback
@@ -16,69 +17,96 @@ from absl import flags, logging
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.io import PARSE_ERRORS, make_printable
 
+# Mode → the options that it takes beside those that every mode takes.
+OPTIONS = {
+    "train": ("config", "workdir"),
+    "eval": ("workdir", "data_dir"),
+    "predict": ("workdir", "images", "output", "suggest"),
+    "export": ("workdir", "output"),
+    "report": ("workdir", "data_dir"),
+}
+
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 )
 
-# In errors of the libraries by which processes speak to each other.
-_SIGNS_OF_A_LOST_PROCESS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
+# One of these exists where an NVIDIA driver is loaded: on Linux, in a container, in WSL 2.
+_NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 
-# What values of flags lead to, and configuration files that cannot be loaded.
+# Found in errors of the libraries through which processes communicate.
+_LOST_PROCESS_WORDS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
+
+# Raised by values of flags, and by configuration files that cannot be loaded.
 _USAGE_ERRORS = (flags.Error, *PARSE_ERRORS)
 
 _DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _MALLOC_SETTINGS = ":".join(
     [
-        "glibc.malloc.hugetlb=1",  # Large pages where the system offers them.
-        "glibc.malloc.trim_threshold=17179869184",  # The heap keeps up to 16 GiB
-        "glibc.malloc.arena_max=1",  # and is the only one,
-        "glibc.malloc.mmap_threshold=268435456",  # but for blocks of 256 MiB and more.
+        "glibc.malloc.hugetlb=1",  # Use large pages where the system offers them.
+        "glibc.malloc.trim_threshold=17179869184",  # Keep up to 16 GiB of freed memory,
+        "glibc.malloc.arena_max=1",  # in one heap for all threads,
+        "glibc.malloc.mmap_threshold=268435456",  # except for blocks of 256 MiB and more.
     ]
 )
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses absl flags as `app.run` does, but ends with one sentence on a mistake."""
+    """Parses absl flags as `app.run` does, but reports errors in one line, with exit code 2."""
     try:
         rest = flags.FLAGS(argv)
         # A configuration file that cannot be loaded shows only when the flag is first used.
         if "config" in flags.FLAGS and flags.FLAGS.config is not None:
             flags.FLAGS.config.is_locked  # noqa: B018
+    except SystemExit as end:
+        sys.exit(0 if end.code == 1 else end.code)  # absl ends --help with 1, as if it had failed.
     except UserError as error:
         exit_with_error(error)
     except _USAGE_ERRORS as error:
         exit_with_error(_explain(error))
     if rest[1:]:
-        exit_with_error(f"Unexpected argument {rest[1]!r}: every option begins with --.")
+        exit_with_error(f"Unexpected argument {rest[1]!r}: options begin with --.")
+    if "mode" in flags.FLAGS:
+        _refuse_options_of_other_modes()
     return rest
 
 
+def _refuse_options_of_other_modes() -> None:
+    """Ends the program if an option would be silently ignored."""
+    mode = flags.FLAGS.mode
+    for option in sorted({option for options in OPTIONS.values() for option in options}):
+        if flags.FLAGS[option].present and option not in OPTIONS[mode]:
+            modes = " or ".join(other for other, options in OPTIONS.items() if option in options)
+            exit_with_error(
+                f"--{option} has no effect with --mode {mode}: remove it, or choose --mode {modes}."
+            )
+
+
 def prepare_process() -> None:
-    """Sets up memory, JAX and logging; to be called first thing."""
+    """Sets up memory, JAX and logging; to be called before JAX computes anything."""
     reexec_with_malloc_settings()
-    # What libraries note on the way; what they cannot do, they raise.
+    # Libraries log warnings that users can do nothing about; failures arrive as exceptions.
     logging.set_verbosity(logging.FATAL)
-    sys.unraisablehook = _leave_out_closed_loops
+    sys.unraisablehook = _ignore_closed_loops
     use_all_cores_for_convolutions()
     enable_compilation_cache()
 
 
-def _leave_out_closed_loops(unraisable) -> None:
-    """Drops what the rest of Orbax's reads and writes shout after one of them has failed."""
+def _ignore_closed_loops(unraisable) -> None:
+    """Hides the follow-up errors of Orbax's pending reads and writes after one of them failed."""
     if "Event loop is closed" not in str(unraisable.exc_value):
         sys.__unraisablehook__(unraisable)
 
 
 def reexec_with_malloc_settings() -> None:
-    """Starts this program anew with a C library that keeps freed memory, in large pages.
+    """Restarts this program with a C library that keeps freed memory, in large pages.
 
-    A step on a CPU allocates hundreds of MB, which glibc would give back to the system and take
-    anew each time, page by page: for CLS with two WRN-28-2 on 60 images and 2 cores .62 to .64 s a
-    step so, .46 to .48 s with these settings. glibc reads them before Python starts, hence the new
-    start. Only a step's largest blocks are still taken anew each time: in the heap they leave holes
-    of their own size (2.68 GB so for this step, 1.39 GB outside the heap, and no difference in time
-    to be seen: experiments/results/cpu_speed.md).
+    A step on a CPU allocates hundreds of MB, which glibc would return to the system and request
+    again at every step, page by page. For CLS with two WRN-28-2 on 60 images and 2 cores, a step
+    takes .62 to .64 s that way and .46 to .48 s with these settings. glibc reads them before Python
+    starts, hence the restart. Only the largest blocks of a step are still requested every time: in
+    the heap they would leave holes of their own size (2.68 GB for this step, against 1.39 GB
+    outside the heap, with no measurable difference in time: experiments/results/cpu_speed.md).
     """
     name, version = platform.libc_ver()
     has_settings = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
@@ -89,23 +117,36 @@ def reexec_with_malloc_settings() -> None:
 
 
 def use_all_cores_for_convolutions() -> None:
-    """Has XLA compute convolutions on a CPU with Eigen, on all cores.
+    """Has XLA compute convolutions on a CPU with Eigen, on all cores; does nothing for a GPU.
 
-    jaxlib 0.10 hands them to YNNPACK, which uses one: forward and backward of WRN-28-2 on 60
-    images and 2 cores take 507 ms so and 349 ms with Eigen, those of WRN-10-1 on 288 digits 56 and
-    41 ms. The leading minus takes convolutions alone off YNNPACK's list: reductions are faster
-    there. Other versions of jaxlib may not know the flag, and an unknown one ends the process.
+    jaxlib 0.10 hands them to YNNPACK, which uses one core: forward and backward of WRN-28-2 on 60
+    images and 2 cores take 507 ms with it and 349 ms with Eigen, those of WRN-10-1 on 288 digits 56
+    and 41 ms. The leading minus removes only convolutions from YNNPACK's list: reductions are
+    faster there. Other versions of jaxlib may not know the flag, and XLA aborts on unknown flags.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     is_known = importlib.metadata.version("jaxlib").startswith("0.10.")
-    if is_known and "xla_cpu_experimental_ynn_fusion_type" not in flags:
+    if is_known and "xla_cpu_experimental_ynn_fusion_type" not in flags and not will_use_gpu():
         os.environ["XLA_FLAGS"] = f"{flags} {_CONVOLUTIONS_WITH_EIGEN}".strip()
 
 
-def enable_compilation_cache() -> None:
-    """Keeps compiled programs on disk: the same run starts faster the second time.
+def will_use_gpu() -> bool:
+    """Whether JAX will compute on an accelerator, found without importing JAX.
 
-    In $JAX_COMPILATION_CACHE_DIR, else in cls_jax/ of the user's cache folder.
+    JAX takes the first platform in $JAX_PLATFORMS; without it, NVIDIA GPUs where both its CUDA
+    plugin is installed and a driver is loaded.
+    """
+    if platforms := os.environ.get("JAX_PLATFORMS"):
+        return platforms.split(",")[0].strip() != "cpu"
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    has_plugin = any("cuda" in plugin.name for plugin in plugins)
+    return has_plugin and any(map(os.path.exists, _NVIDIA_DEVICES))
+
+
+def enable_compilation_cache() -> None:
+    """Keeps compiled programs on disk, so that the same run starts faster the second time.
+
+    They are in $JAX_COMPILATION_CACHE_DIR, or else in cls_jax/ of the user's cache folder.
     """
     import jax
 
@@ -115,20 +156,28 @@ def enable_compilation_cache() -> None:
 
 
 def _explain(error: Exception) -> str:
+    """Makes one sentence of what absl or ml_collections say about a flag or a config file."""
     text = str(error).strip()
-    if text[:1] in ("'", '"') and text[-1:] == text[:1]:  # The representation of a message.
+    if missing := re.search(r"No such file or directory: '(.*?)'", text):
+        return f"There is no file {missing[1]}: choose one of configs/, as in configs/digits.py:40."
+    if similar := re.search(r'Did you mean "(.*?)" instead of "(.*?)"', text):
+        return f"The configuration has no key {similar[2]}: did you mean {similar[1]}?"
+    if unknown := re.fullmatch(r"""["']+(\w+)["']+""", text):
+        return f"The configuration has no key {unknown[1]}: see docs/configuration.md for all keys."
+    text = re.sub(r"\. Did you mean: (.*) \?$", r" (did you mean --\1?)", text)
+    if text[:1] in ("'", '"') and text[-1:] == text[:1]:  # The repr of a message.
         text = text[1:-1].replace("\\n", "\n").replace("\\'", "'")
-    if "Traceback" in text:  # Of a configuration file; its last line says what is wrong.
+    if "Traceback" in text:  # Of a configuration file; the last line names the error.
         text = text.splitlines()[-1]
     sentence = " ".join(text.split()).rstrip(".") or type(error).__name__
     sentence = sentence if len(sentence) <= 400 else sentence[:400] + " …"
-    return f"{sentence}: see python main.py --help and the keys in cls_jax/config.py."
+    return f"{sentence}: see python main.py --help and docs/configuration.md."
 
 
 def run_to_end(function: Callable[[], None]) -> None:
-    """Runs a program: what a user can mend ends it with one sentence and code 2.
+    """Runs a program; errors that the user can fix end it with one sentence and exit code 2.
 
-    Where it was asked to stop the code is 128 + the signal's number, as in a shell.
+    After a request to stop, the exit code is 128 + the signal's number, as in a shell.
     """
     try:
         function()
@@ -138,8 +187,8 @@ def run_to_end(function: Callable[[], None]) -> None:
         if error.errno not in _DISK_REFUSES:
             raise
         exit_with_error(
-            f"{error.filename or 'The disk'} cannot be written ({error.strerror}): make room and "
-            "give the same command again."
+            f"{error.filename or 'The disk'} cannot be written ({error.strerror}): free disk space "
+            "and rerun the command."
         )
     except StoppedError as stopped:
         _exit(str(stopped), 128 + stopped.signal)
@@ -151,15 +200,15 @@ def run_to_end(function: Callable[[], None]) -> None:
                 "The device's memory is full: choose a smaller --config.batch_size, --config.mu or "
                 "--config.eval_batch_size."
             )
-        if not _has_joined_others():
+        if not _is_distributed():
             raise
-        if any(word in str(error) for word in _SIGNS_OF_A_LOST_PROCESS):
+        if any(word in str(error) for word in _LOST_PROCESS_WORDS):
             exit_with_error(
-                f"Another process of this run was lost ({str(error).splitlines()[0]}): start all "
-                "again with the same command, and they go on from the newest checkpoint."
+                f"Another process of this run was lost ({str(error).splitlines()[0]}): restart all "
+                "processes with the same command to resume from the newest checkpoint."
             )
         traceback.print_exc()
-        exit_with_error("This process failed, see above, and the others will end too.")
+        exit_with_error("This process failed (see above), and the others will end too.")
 
 
 def exit_with_error(error: Exception | str) -> NoReturn:
@@ -170,11 +219,11 @@ def exit_with_error(error: Exception | str) -> NoReturn:
 def _exit(sentence: str, code: int) -> NoReturn:
     print(make_printable(sentence), file=sys.stderr, flush=True)
     sys.stdout.flush()
-    if _has_joined_others():
-        os._exit(code)  # An orderly end would wait for processes that may never answer.
+    if _is_distributed():
+        os._exit(code)  # An orderly exit would wait for processes that may never answer.
     sys.exit(code)
 
 
-def _has_joined_others() -> bool:
+def _is_distributed() -> bool:
     jax = sys.modules.get("jax")
     return jax is not None and jax.distributed.is_initialized()

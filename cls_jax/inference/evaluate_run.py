@@ -9,8 +9,12 @@ from cls_jax.runs.folder import read_dataset_description
 from cls_jax.training.evaluate import Accuracies, create_evaluate
 
 
-def evaluate_run(workdir: pathlib.Path) -> tuple[int, Accuracies]:
+def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> tuple[int, Accuracies]:
     """Restores the newest checkpoint of a run and evaluates it as training does.
+
+    Args:
+        workdir: the run's folder.
+        data_dir: where the dataset is now, if not in the `config.data.data_dir` of the training.
 
     Returns:
         The checkpoint's step, and accuracies in percent as `create_evaluate` names them.
@@ -20,6 +24,8 @@ def evaluate_run(workdir: pathlib.Path) -> tuple[int, Accuracies]:
             has no test images or other classes.
     """
     program, state, step = restore_run(workdir)
+    if data_dir is not None:
+        program.config.data.data_dir = data_dir
     dataset = load_dataset(program.config)
     class_names, _ = read_dataset_description(workdir)
     if dataset.class_names != class_names:

@@ -33,12 +33,14 @@ class Ensemble:
         network_shards: over how many devices of the mesh axis "network" the networks are spread.
         remat: whether training keeps of a pass only what convolutions give, and computes
             normalisations and activations once more for the gradient, to need less memory.
+        matmul_precision: of float32 convolutions and products, as `jax.default_matmul_precision`.
     """
 
     model: nn.Module
     lowering: str = "unrolled"
     network_shards: int = 1
     remat: bool = False
+    matmul_precision: str = "default"
 
     def forward(
         self,
@@ -66,15 +68,17 @@ class Ensemble:
         """
 
         def apply_one(params, batch_stats):
-            logits, updated = self.model.apply(
-                {"params": params, "batch_stats": batch_stats},
-                images,
-                train=train,
-                head=head,
-                dropout=dropout_key is not None,
-                rngs=None if dropout_key is None else {"dropout": dropout_key},
-                mutable=["batch_stats"],
-            )
+            # Each operation keeps the precision, and passes it on to its gradient's operations.
+            with jax.default_matmul_precision(self.matmul_precision):
+                logits, updated = self.model.apply(
+                    {"params": params, "batch_stats": batch_stats},
+                    images,
+                    train=train,
+                    head=head,
+                    dropout=dropout_key is not None,
+                    rngs=None if dropout_key is None else {"dropout": dropout_key},
+                    mutable=["batch_stats"],
+                )
             return logits, updated["batch_stats"]
 
         if train and self.remat:

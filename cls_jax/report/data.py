@@ -87,13 +87,19 @@ class RunData:
     notes: tuple[str, ...]
 
 
-def collect_run(workdir: pathlib.Path) -> RunData:
+def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
     """Reads a run, finished or not; loads its dataset and predicts with its newest checkpoint.
+
+    Args:
+        workdir: the run's folder.
+        data_dir: as for `write_report`.
 
     Raises:
         UserError: if the folder is not that of a run.
     """
     config = read_config(workdir / CONFIG)
+    if data_dir is not None:
+        config.data.data_dir = data_dir
     notes: list[str] = []
 
     def attempt(what: str, make: Callable[[], Any]) -> Any:

@@ -84,7 +84,7 @@ def draw_config(run: RunData) -> Html:
         tag(
             "p",
             "Marked: what differs from the default of this method in ",
-            tag("code", "cls_jax/config.py"),
+            tag("code", "docs/configuration.md"),
             ".",
         ),
         scrollable(

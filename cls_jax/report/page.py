@@ -27,13 +27,17 @@ _SECTIONS: dict[str, tuple[str, Callable[[RunData], Html | None]]] = {
 }
 
 
-def write_report(workdir: pathlib.Path) -> pathlib.Path:
+def write_report(workdir: pathlib.Path, data_dir: str | None = None) -> pathlib.Path:
     """Writes `report.html` of a run, finished or not, and returns its path.
+
+    Args:
+        workdir: the run's folder.
+        data_dir: where the dataset is now, if not in the `config.data.data_dir` of the training.
 
     Raises:
         UserError: if the folder is not that of a run or cannot be written.
     """
-    page = draw_page(collect_run(workdir))
+    page = draw_page(collect_run(workdir, data_dir))
     path = workdir / REPORT
     try:
         write_atomically(path, page)

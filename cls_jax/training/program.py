@@ -94,7 +94,13 @@ def create_program(
         method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
     )
     model = create_model(config, method, dataset_spec.num_classes)
-    ensemble = Ensemble(model, config.model.lowering, mesh.shape[NETWORK_AXIS], config.model.remat)
+    ensemble = Ensemble(
+        model,
+        config.model.lowering,
+        mesh.shape[NETWORK_AXIS],
+        config.model.remat,
+        config.model.matmul_precision,
+    )
     optimizer = create_optimizer(config)
 
     def trace_state() -> TrainState:

@@ -1,14 +1,17 @@
-"""What a person sees in the terminal: results, and one sentence with exit code 2 on a mistake."""
+"""What users see in the terminal: results, or one line and exit code 2."""
 
 import errno
 import html
+import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from cls_jax.cli.process import run_to_end
+from cls_jax.cli import process
+from cls_jax.cli.process import OPTIONS, run_to_end
 from tests.conftest import ROOT
 
 TINY = [
@@ -53,27 +56,41 @@ def test_train_then_eval_then_train_again(tmp_path):
     assert "is finished" in again.stdout
 
 
+DIGITS = ["--config", "configs/digits.py:40"]
+RUN = ["--workdir", "tests"]  # A folder, but not that of a run.
+
+
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
         ([], "add --config configs/digits.py:40"),
-        (["--config", "configs/nothing.py"], "configs/nothing.py"),
+        (["--config", "configs/nothing.py"], "There is no file configs/nothing.py: choose one"),
         (["--config", "configs/digits.py:many"], "write the number of labels"),
         (["--config", "configs/digits.py:40,fixmatsch"], "choose one of"),
         (["--config", "configs/digits.py:45"], "choose a multiple of 10"),
-        (["--config", "configs/digits.py:40", "--config.sead=1"], "sead"),
-        (["--config", "configs/digits.py:40", "--config.seed=one"], "seed"),
-        (["--config", "configs/digits.py:40", "--config.mu=0"], "choose a positive number"),
-        (["--config", "configs/digits.py:40", "seed=1"], "seed=1"),
-        (["--confg", "configs/digits.py:40"], "confg"),
+        ([*DIGITS, "--config.sead=1"], "has no key sead: did you mean seed?"),
+        ([*DIGITS, "--config.model.zzzzzz=1"], "has no key zzzzzz: see docs/configuration.md"),
+        ([*DIGITS, "--config.seed=one"], "seed"),
+        ([*DIGITS, "--config.mu=0"], "choose a whole number from 1 to"),
+        ([*DIGITS, "seed=1"], "'seed=1': options begin with --"),
+        ([*DIGITS, "--data_dir=x"], "choose --mode eval or report"),
+        (["--confg", "configs/digits.py:40"], "did you mean --config?"),
+        (["--mode", "sing"], "train|eval|predict|export|report"),
         (["--mode", "eval"], "add --workdir DIR"),
-        (["--mode", "eval", "--workdir", "tests"], "give --workdir"),
+        (["--mode", "eval", *RUN], "give --workdir"),
+        (["--mode", "eval", *RUN, *DIGITS], "remove it, or choose --mode train"),
+        (["--mode", "predict", *RUN, "--images=x"], "add --output predictions.csv"),
+        (["--mode", "predict", "--suggest=-1"], "--suggest=-1"),
+        (["--mode", "predict", *RUN, "--data_dir=x"], "choose --mode eval or report"),
+        (["--mode", "export", *RUN], "add --output DIR"),
+        (["--mode", "export", *RUN, "--output=/proc/x"], "give --workdir"),
+        (["--mode", "export", *RUN, "--images=x"], "choose --mode predict"),
         (["--mode", "report"], "add --workdir DIR"),
-        (["--mode", "sing"], "train"),
-        (["--mode", "predict", "--suggest=-1"], "suggest"),
+        (["--mode", "report", "--workdir", "main.py"], "main.py is not the folder of a run"),
+        (["--mode", "report", *RUN, "--suggest=3"], "choose --mode predict"),
     ],
 )
-def test_mistake_gets_one_sentence_and_exit_code_2(tmp_path, arguments, remedy):
+def test_user_errors_print_one_line(tmp_path, arguments, remedy):
     if "--workdir" not in arguments and "--config" in arguments:
         arguments = [*arguments, "--workdir", tmp_path / "run"]
     outcome = run_main(*arguments)
@@ -81,7 +98,66 @@ def test_mistake_gets_one_sentence_and_exit_code_2(tmp_path, arguments, remedy):
     (line,) = outcome.stderr.strip().splitlines()
     assert line.startswith("Error: ")
     assert remedy in line
+    assert outcome.stdout == ""
     assert not list(tmp_path.rglob("checkpoints"))
+
+
+def test_help_names_every_mode_and_option():
+    outcome = run_main("--help")
+    assert outcome.returncode == 0
+    assert outcome.stderr == ""
+    assert all(f"--mode {mode}" in outcome.stdout for mode in OPTIONS if mode != "train")
+    assert all(f"--{option}:" in outcome.stdout for names in OPTIONS.values() for option in names)
+
+
+@pytest.mark.parametrize(
+    ("platforms", "plugins", "has_driver", "expected"),
+    [
+        ("", ["xla_cuda12"], True, True),
+        ("", ["xla_cuda13"], True, True),
+        ("", ["xla_cuda12"], False, False),  # JAX falls back to the CPU.
+        ("", [], True, False),
+        ("cpu", ["xla_cuda12"], True, False),
+        ("cuda", [], False, True),
+        ("cuda,cpu", ["xla_cuda12"], True, True),
+        ("cpu,cuda", ["xla_cuda12"], True, False),
+    ],
+)
+def test_flags_for_cpus_are_left_out_where_jax_uses_a_gpu(
+    monkeypatch, tmp_path, platforms, plugins, has_driver, expected
+):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setenv("XLA_FLAGS", "--mine")
+    found = [importlib.metadata.EntryPoint(name, "x", "jax_plugins") for name in plugins]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.10.2")
+    device = tmp_path / "nvidia0"
+    if has_driver:
+        device.touch()
+    monkeypatch.setattr(process, "_NVIDIA_DEVICES", (str(device),))
+    assert process.will_use_gpu() == expected
+    process.use_all_cores_for_convolutions()
+    is_set = "xla_cpu_experimental_ynn_fusion_type" in os.environ["XLA_FLAGS"]
+    assert is_set != expected
+    assert os.environ["XLA_FLAGS"].startswith("--mine")
+
+
+def test_flag_that_jaxlib_may_not_know_or_the_user_has_set_is_left_alone(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_experimental_ynn_fusion_type=X")
+    process.use_all_cores_for_convolutions()
+    assert os.environ["XLA_FLAGS"] == "--xla_cpu_experimental_ynn_fusion_type=X"
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.11.0")
+    process.use_all_cores_for_convolutions()
+    assert os.environ["XLA_FLAGS"] == ""
+
+
+def test_light_start_loads_neither_jax_nor_tensorflow():
+    """The process is set up before JAX is loaded, and --help is quick."""
+    code = "import sys, cls_jax, cls_jax.cli.process; print({'jax', 'tensorflow'} & {*sys.modules})"
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert outcome.stdout == "set()\n"
 
 
 def test_run_that_fails_half_way_ends_and_does_not_hang(tmp_path):
@@ -93,7 +169,7 @@ def test_run_that_fails_half_way_ends_and_does_not_hang(tmp_path):
     assert "Training stopped at step" in outcome.stderr.splitlines()[-1]
 
 
-def test_a_disk_that_takes_nothing_is_named(capsys):
+def test_full_disk_is_named(capsys):
     def write() -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "runs/mine/config.json")
 

@@ -51,7 +51,7 @@ def test_changes_mark_the_folder_and_overrides_hold_for_all():
     [
         ({"nothing": "1"}, "There is no --config.nothing"),
         ({"num_steps": "many"}, "cannot be 'many'"),
-        ({"method.tau": "2.0"}, "out of range"),
+        ({"method.tau": "2.0"}, "is invalid"),
     ],
 )
 def test_wrong_overrides_are_named(overrides, message):

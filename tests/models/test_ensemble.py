@@ -1,5 +1,8 @@
 """Stacked networks: initialisation, lowerings and label exchange."""
 
+import functools
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,3 +89,33 @@ def test_exchange_hands_each_network_its_predecessors_labels(num_networks, shard
 def test_flattened_networks_are_rows():
     rows = ravel_per_network({"b": jnp.arange(2.0)[:, None], "k": jnp.ones((2, 2, 2))})
     np.testing.assert_array_equal(rows, [[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("precision", ["default", "high", "highest"])
+def test_forward_and_gradient_have_the_precision_asked_for(stacked, precision, remat):
+    ensemble = Ensemble(MODEL, remat=remat, matmul_precision=precision)
+    images = jnp.zeros((2, 8, 8, 1))
+
+    def compute_loss(params):
+        return ensemble.forward(params, stacked[1], images, train=True)[0].sum()
+
+    text = jax.jit(jax.grad(compute_loss)).lower(stacked[0]).as_text()
+    operations = re.findall(
+        r"stablehlo\.(?:convolution|dot_general).*?"
+        r"(?:precision_config = \[#stablehlo<precision (\w+)>|precision = \[(\w+))",
+        text,
+    )
+    assert len(operations) == len(re.findall(r"stablehlo\.(?:convolution|dot_general)\(?", text))
+    assert {a or b for a, b in operations} == {precision.upper()}
+
+
+def test_precision_changes_nothing_on_a_cpu(stacked):
+    images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
+    default, highest = (
+        jax.jit(functools.partial(Ensemble(MODEL, matmul_precision=precision).forward, train=True))(
+            *stacked, images
+        )[0]
+        for precision in ("default", "highest")
+    )
+    np.testing.assert_array_equal(default, highest)

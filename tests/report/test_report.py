@@ -87,7 +87,7 @@ def test_a_finished_run_keeps_its_report_and_gets_one_if_it_has_none(copy, run, 
 
 def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeypatch):
     (copy / REPORT).unlink()
-    monkeypatch.setattr("cls_jax.report.page.collect_run", lambda workdir: 1 / 0)
+    monkeypatch.setattr("cls_jax.report.page.collect_run", lambda *_: 1 / 0)
     commands.train_run(run[1], str(copy))
     printed = capsys.readouterr().out
     assert "The report could not be drawn (division by zero)" in printed

@@ -15,6 +15,7 @@ from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.inference.restore import restore_run
+from cls_jax.report.data import collect_run
 from cls_jax.runs.folder import get_default_workdir, load_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
@@ -122,7 +123,7 @@ def test_closing_lines_without_a_test_set(finished, images, capsys):
     workdir, _ = finished
     commands.train_run(create_config(images), str(workdir))
     output = capsys.readouterr().out
-    assert "Without test images, after 6 steps" in output
+    assert "No test set. Averages over the last logged batches (step 6):" in output
     assert "both networks say the same" in output
     assert "--mode eval" not in output
 
@@ -186,19 +187,20 @@ def test_batches_may_be_made_on_the_device(images, tmp_path):
     assert all(np.isfinite(row["train/loss"]) for row in rows if "train/loss" in row)
 
 
-def test_predictions_of_the_test_files_agree_with_evaluation(finished, images, tmp_path):
+def test_predictions_agree_with_evaluation_on_moved_images(finished, images, tmp_path):
     workdir, _ = finished
+    moved = shutil.copytree(images, tmp_path / "moved")
     for name, count in {"ant": 5, "bee": 4, "cat": 4}.items():
-        (images / "test" / name).mkdir(parents=True)
+        (moved / "test" / name).mkdir(parents=True)
         for i in range(count):
             pixels = np.random.default_rng([count, i]).integers(0, 256, (11, 9, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(images / "test" / name / f"{i}.png")
-    try:
-        _, accuracies = evaluate_run(workdir)
-        output = tmp_path / "predictions.csv"
-        commands.predict_images(str(workdir), str(images / "test"), str(output), 0)
-    finally:
-        shutil.rmtree(images / "test")
+            Image.fromarray(pixels).save(moved / "test" / name / f"{i}.png")
+    with pytest.raises(UserError, match="has no test images"):
+        evaluate_run(workdir)
+    _, accuracies = evaluate_run(workdir, str(moved))
+    assert collect_run(workdir, str(moved)).predictions.is_test
+    output = tmp_path / "predictions.csv"
+    commands.predict_images(str(workdir), str(moved / "test"), str(output), 0)
     with output.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     truths = [pathlib.Path(row["file"]).parent.name for row in rows]

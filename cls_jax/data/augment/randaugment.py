@@ -113,8 +113,8 @@ def _check(pool: Sequence[str], levels: int) -> None:
     for name in pool:
         if name not in OPS:
             raise ValueError(f"Unknown RandAugment operation {name!r}; choose from: {known}.")
-    if not 2 <= levels <= PARAMETER_MAX + 1:
-        raise ValueError(f"levels is {levels}; choose from 2 to {PARAMETER_MAX + 1}.")
+    if not 2 <= levels <= PARAMETER_MAX:
+        raise ValueError(f"levels is {levels}; choose from 2 to {PARAMETER_MAX}.")
 
 
 # Values. Each takes a level and returns the new value of each of the 256 old ones.

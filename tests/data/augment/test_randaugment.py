@@ -167,8 +167,8 @@ def test_bad_pools_and_levels_say_what_to_do():
         create_table(["rotate", "invert"], 32, 32)
     with pytest.raises(ValueError, match=f"pool is empty; name at least one of: {known}"):
         create_table([], 32, 32)
-    with pytest.raises(ValueError, match="levels is 12; choose from 2 to 11"):
-        create_table(POOL, 32, 32, levels=12)
+    with pytest.raises(ValueError, match="levels is 11; choose from 2 to 10"):
+        create_table(POOL, 32, 32, levels=11)
 
 
 def test_shift_beyond_the_image_is_refused():

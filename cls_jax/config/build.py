@@ -1,0 +1,125 @@
+"""Builds configurations from the table of keys, and validates them against it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from cls_jax.config.dotted import flatten, show_value, unflatten
+from cls_jax.config.keys import Key, get_keys
+from cls_jax.errors import UserError
+
+
+def create_config(
+    argument: str, method_settings: Mapping[str, Mapping[str, Any]] | None = None
+) -> ml_collections.ConfigDict:
+    """Builds the defaults for an argument such as "250" or "250,fixmatch".
+
+    Args:
+        argument: the text after the colon of `--config`; the method is CLS if it names none.
+        method_settings: as for `create_defaults`.
+
+    Raises:
+        UserError: if the argument cannot be read or its method is unknown.
+    """
+    return create_defaults(*parse_argument(argument), method_settings)
+
+
+def create_defaults(
+    num_labels: int,
+    method_name: str,
+    method_settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> ml_collections.ConfigDict:
+    """Builds the defaults for a label budget and a method; no key can be added to them.
+
+    Args:
+        num_labels: how many training images count as labeled; 0 for all that have a label.
+        method_name: a key of `METHODS`.
+        method_settings: method → hyperparameters for which the dataset needs another default.
+
+    Raises:
+        UserError: if there is no such method.
+    """
+    values = {key: row.default for key, row in get_keys(method_name).items()}
+    values["num_labels"] = num_labels
+    for name, value in (method_settings or {}).get(method_name, {}).items():
+        values[f"method.{name}"] = value
+    return ml_collections.ConfigDict(unflatten(values)).lock()
+
+
+def parse_argument(argument: str) -> tuple[int, str]:
+    """Reads "250" or "250,fixmatch" as (label budget, method name).
+
+    Raises:
+        UserError: if the argument has another form.
+    """
+    budget, _, method = argument.partition(",")
+    if not budget.isdecimal() or "," in method:
+        raise UserError(
+            f"Cannot read {argument!r:.200} after the config's colon: write the number of labels, "
+            "optionally followed by a method, as in 250 or 250,fixmatch."
+        )
+    return int(budget), method or "cls"
+
+
+def validate_config(config: ml_collections.ConfigDict) -> None:
+    """Checks everything that can be checked without the data.
+
+    Raises:
+        UserError: at the first key that is missing or unknown, or value that is invalid, naming
+            the remedy.
+    """
+    values = flatten(config.to_dict())
+    keys = get_keys(values["method.name"]) if "method.name" in values else get_keys("cls")
+    _check_names(values, keys)
+    for key, row in keys.items():
+        if not _is_valid(values[key], row):
+            raise UserError(f"{key}={_shorten(values[key])} is invalid: choose {row.rule.text}.")
+    _check_combinations(values)
+
+
+def _check_names(values: Mapping[str, Any], keys: Mapping[str, Key]) -> None:
+    """Raises a UserError unless a configuration has exactly the keys of its method."""
+    wrong = sorted(set(values) ^ set(keys))
+    if not wrong:
+        return
+    if "method.name" in values and all(key.startswith("method.") for key in wrong):
+        name = values["method.name"]
+        raise UserError(
+            f"method.name={name} was set without its hyperparameters: choose the method after the "
+            f"config's colon, as in --config configs/cifar10.py:250,{name}."
+        )
+    if wrong[0] in keys:  # A whole section was replaced, as by --config.data={}.
+        raise UserError(f"{wrong[0]} is missing: set keys one by one, as --config.{wrong[0]}.")
+    raise UserError(f"{wrong[0]:.100} is not a key of the configuration: remove it.")
+
+
+def _is_valid(value: Any, row: Key) -> bool:
+    try:
+        # A ConfigDict takes None for any key.
+        return isinstance(value, type(row.default)) and row.rule.accepts(value)
+    except TypeError:  # The items of a tuple may be of any type.
+        return False
+
+
+def _check_combinations(values: Mapping[str, Any]) -> None:
+    """Raises a UserError if two values, each of them valid, contradict each other."""
+    if values["num_labels"] == 0 and values["data.name"] != "folder":
+        raise UserError(
+            "num_labels=0 is for configs/folder.py only: choose a positive number of labels."
+        )
+    if len(values["data.mean"]) != len(values["data.std"]):
+        raise UserError(
+            "data.mean and data.std have different lengths: set both, or set both to () to have "
+            "them computed from the training images."
+        )
+    if values["data.shift"] >= values["data.image_size"]:
+        raise UserError(
+            f"data.shift={values['data.shift']} needs images of more than that many pixels, not "
+            f"{values['data.image_size']}: choose a smaller shift."
+        )
+
+
+def _shorten(value: Any) -> str:
+    text = show_value(value)
+    return text if len(text) <= 100 else text[:100] + "…"

@@ -1,0 +1,309 @@
+"""Every key of a configuration: its default, the default's source, its valid values and its help.
+
+"Paper" is the CLS paper, "authors" its authors' released PyTorch code, "FixMatch" Google's code of
+FixMatch.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
+from cls_jax.io import is_number
+from cls_jax.methods import Hyperparameter, get_method
+from cls_jax.models.layers import STEMS
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """The values that a key may have.
+
+    Attributes:
+        accepts: value of the default's type → whether it is one of them; may raise a TypeError if
+            it is a tuple.
+        text: the same in words, which follow "choose" in an error message.
+    """
+
+    accepts: Callable[[Any], bool]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """A value that a user may set as `--config.KEY=VALUE`.
+
+    Attributes:
+        default: the value if the user sets none; only its type is accepted.
+        rule: the valid values.
+        help: the key's meaning and unit.
+        source: where the default comes from; empty if it is our own choice.
+        is_runtime: whether the value may change when a run resumes, because it says where and how
+            the run computes, not what it trains.
+        legacy: the value of runs that are older than the key, whose `config.json` lacks it; None if
+            that is the default.
+    """
+
+    default: Any
+    rule: Rule
+    help: str
+    source: str = ""
+    is_runtime: bool = False
+    legacy: Any = None
+
+
+def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
+    """Numbers from `low` to `high`; whole ones if `low` is an int.
+
+    Args:
+        low: the lower end.
+        high: the upper end.
+        excludes: the end that is itself invalid, "low" or "high"; empty if both are valid.
+    """
+
+    def accepts(value: Any) -> bool:
+        if not is_number(value) or (value == low and excludes == "low"):
+            return False
+        return low <= value < high if excludes == "high" else low <= value <= high
+
+    noun = "a whole number" if isinstance(low, int) else "a number"
+    ends = f"from {_show(low)} to {_show(high)}"
+    if math.isinf(high):
+        ends = f"of at least {_show(low)}"
+    elif excludes:
+        ends = f"above {_show(low)}" if excludes == "low" else f"of at least {_show(low)}"
+        ends += f" and below {_show(high)}" if excludes == "high" else f" and at most {_show(high)}"
+    return Rule(accepts, f"{noun} {ends}")
+
+
+def _show(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+def one_of(*words: str) -> Rule:
+    """Any of these words."""
+    *others, last = words
+    return Rule(lambda value: value in words, f"{', '.join(others)} or {last}")
+
+
+YES_OR_NO = Rule(lambda value: True, "True or False")
+TEXT = Rule(lambda value: "\0" not in value, "a text without NUL characters")
+AT_LEAST_1 = between(1)
+DEVICES = between(0, 2**31 - 1)
+DEPTH = Rule(lambda v: 10 <= v <= 1000 and (v - 4) % 6 == 0, "6n + 4 (10, 16, 22, 28, …)")
+NUMBERS = Rule(lambda value: all(map(is_number, value)), "numbers, one per channel, or none")
+POSITIVE_NUMBERS = Rule(
+    lambda value: all(is_number(number) and number > 0 for number in value),
+    "positive numbers, one per channel, or none",
+)
+POOL = Rule(
+    lambda value: 0 < len(value) <= len(OPS) and all(name in OPS for name in value),
+    f"some of {', '.join(OPS)}",
+)
+
+KEYS: dict[str, Key] = {
+    "seed": Key(
+        0,
+        between(0, 2**31 - 1),
+        "Seed of the initial weights, the label split, the sample order and the augmentation.",
+    ),
+    "num_labels": Key(
+        0,
+        between(0, 2**31 - 1),
+        "Labeled training images, the number after the colon of `--config`; 0, with "
+        "`configs/folder.py` only: all that have a label.",
+    ),
+    "num_steps": Key(
+        307_200,
+        between(1, 2**31 - 1),
+        "Training steps.",
+        "paper: 300 epochs of 1,024 steps",
+    ),
+    "batch_size": Key(64, between(1, 2**20), "Labeled images per step.", "paper"),
+    "mu": Key(
+        7,
+        between(1, 2**20),
+        "Unlabeled images per labeled image; each method has its own default.",
+    ),
+    "ema_decay": Key(
+        0.999,
+        between(0.0, 1.0, excludes="high"),
+        "Decay per step of the weights' exponential moving average (EMA); 0 averages nothing.",
+        "authors' `--ema-decay`",
+    ),
+    "log_every": Key(64, AT_LEAST_1, "Steps between two rows of losses and monitors."),
+    "eval_every": Key(1024, AT_LEAST_1, "Steps between two evaluations.", "authors' `--eval-step`"),
+    "checkpoint_every": Key(1024, AT_LEAST_1, "Steps between two checkpoints."),
+    "keep_checkpoints": Key(3, AT_LEAST_1, "How many of the newest checkpoints are kept."),
+    "eval_batch_size": Key(500, between(1, 2**16), "Images evaluated at once."),
+    "debug_nans": Key(
+        False,
+        YES_OR_NO,
+        "Stop at the operation that produces the first NaN; slow.",
+        is_runtime=True,
+    ),
+    "data.name": Key(
+        "", TEXT, "Dataset: cifar10, cifar100, digits or folder; set by the config file."
+    ),
+    "data.data_dir": Key(
+        "",
+        TEXT,
+        "Where the dataset is: for CIFAR a TFDS folder, an `.npz` or an archive (empty: TFDS's own "
+        "folder); for `configs/folder.py` the folder of images.",
+        is_runtime=True,
+    ),
+    "data.pipeline": Key(
+        "tfdata",
+        one_of("tfdata", "device"),
+        "Where batches are made: by tf.data on the host, or on the accelerator.",
+    ),
+    "data.image_size": Key(
+        32, between(8, 1024), "Height and width in pixels to which images are scaled."
+    ),
+    "data.unlabeled": Key(
+        "all",
+        one_of("all", "rest"),
+        "Unlabeled images: all training images, or those that are not labeled.",
+        "authors",
+    ),
+    "data.mean": Key(
+        (0.5, 0.5, 0.5),
+        NUMBERS,
+        "Mean per channel on the scale from 0 to 1; empty, like `data.std`: computed from the "
+        "training images.",
+    ),
+    "data.std": Key((0.5, 0.5, 0.5), POSITIVE_NUMBERS, "Standard deviation per channel, likewise."),
+    "data.flip": Key(True, YES_OR_NO, "Flip half of the images horizontally.", "authors"),
+    "data.shift": Key(4, between(0), "Pixels of reflected border to crop from.", "authors: 32 / 8"),
+    "data.randaugment_ops": Key(
+        2, between(0, 14), "RandAugment operations per strong view.", "authors: `n=2`"
+    ),
+    "data.randaugment_levels": Key(
+        10,
+        between(2, PARAMETER_MAX),
+        "Bound of RandAugment's strength, itself excluded: an operation's level is drawn from 1 to "
+        "this minus 1.",
+        "authors: `m=10`",
+    ),
+    "data.randaugment_pool": Key(
+        tuple(OPS), POOL, "RandAugment operations to draw from.", "FixMatch: all 14"
+    ),
+    "data.cutout": Key(
+        16,
+        between(0),
+        "Side in pixels of the gray square in strong views; 0: no square.",
+        "authors: half the image",
+    ),
+    "model.name": Key("wide_resnet", one_of("wide_resnet", "resnet18"), "Architecture."),
+    "model.stem": Key(
+        "cifar",
+        one_of("auto", *STEMS),
+        "First layers: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet); auto chooses "
+        "by `data.image_size`.",
+    ),
+    "model.depth": Key(28, DEPTH, "Layers of a Wide ResNet.", "paper: WRN-28-2"),
+    "model.width": Key(
+        2,
+        between(1, 64),
+        "Width factor of a Wide ResNet.",
+        "paper: WRN-28-2 (WRN-28-8 on CIFAR-100)",
+    ),
+    "model.dtype": Key(
+        "float32",
+        one_of("float32", "bfloat16"),
+        "Type of convolutions and activations; parameters, BatchNorm statistics and losses are "
+        "always float32.",
+    ),
+    "model.matmul_precision": Key(
+        "default",
+        one_of("default", "high", "highest"),
+        "How exactly an accelerator multiplies float32, as JAX's `default_matmul_precision`. On "
+        "NVIDIA GPUs since Ampere, default and high round factors to TensorFloat-32 (10 bits of "
+        "mantissa), which is faster; highest keeps all 23 bits, as CPUs always do.",
+        "PyTorch convolutions, hence the authors' code",
+        is_runtime=True,
+    ),
+    "model.lowering": Key(
+        "unrolled",
+        one_of("unrolled", "vmap"),
+        "How two networks on one device are compiled: one after the other, or as grouped "
+        "convolutions.",
+    ),
+    "model.remat": Key(
+        False,
+        YES_OR_NO,
+        "Recompute normalizations and activations for the gradient: less memory, more work.",
+    ),
+    "model.bn_momentum": Key(
+        0.999,
+        between(0.0, 1.0, excludes="high"),
+        "Decay per step of BatchNorm's running statistics.",
+        "authors: PyTorch's momentum .001",
+    ),
+    "model.bn_epsilon": Key(
+        1e-5,
+        between(0.0, 1.0, excludes="low"),
+        "Added to the variance in BatchNorm.",
+        "PyTorch's default",
+    ),
+    "model.leaky_slope": Key(
+        0.1, between(0.0, 1.0), "Slope of a Wide ResNet's LeakyReLU below 0.", "authors"
+    ),
+    "method.name": Key("cls", TEXT, "Method; choose it after the colon of `--config`."),
+    "optimizer.learning_rate": Key(
+        0.03, between(0.0, 100.0, excludes="low"), "Initial learning rate.", "paper, FixMatch"
+    ),
+    "optimizer.momentum": Key(
+        0.9, between(0.0, 1.0, excludes="high"), "Nesterov momentum.", "paper, FixMatch"
+    ),
+    "optimizer.weight_decay": Key(
+        5e-4,
+        between(0.0, 1.0, excludes="high"),
+        "Weight decay of kernels; biases and BatchNorm have none.",
+        "authors' `--wdecay`",
+    ),
+    "optimizer.cosine_cycles": Key(
+        7 / 16,
+        between(0.0, 0.5),
+        "Share of a cosine's cycle over which the rate falls: 0 keeps it constant, 7/16 ends at "
+        "a fifth, ½ at 0.",
+        "FixMatch",
+    ),
+    "mesh.network": Key(
+        0,
+        DEVICES,
+        "Devices over which the networks are spread; 0: chosen automatically.",
+        is_runtime=True,
+    ),
+    "mesh.data": Key(
+        0,
+        DEVICES,
+        "Devices over which a batch is spread; 0: chosen automatically.",
+        is_runtime=True,
+    ),
+}
+
+
+def get_keys(method_name: str) -> dict[str, Key]:
+    """The table for one method: with its own `mu`, and its hyperparameters as `method.*`.
+
+    Raises:
+        UserError: if there is no such method.
+    """
+    method = get_method(method_name)
+    hyperparameters = {
+        f"method.{name}": _to_key(hyperparameter)
+        for name, hyperparameter in method.hyperparameters.items()
+    }
+    return {
+        **KEYS,
+        "mu": dataclasses.replace(KEYS["mu"], default=method.mu),
+        "method.name": dataclasses.replace(KEYS["method.name"], default=method_name),
+        **hyperparameters,
+    }
+
+
+def _to_key(hyperparameter: Hyperparameter) -> Key:
+    low, high, choices = hyperparameter.low, hyperparameter.high, hyperparameter.choices
+    rule = one_of(*choices) if choices else between(low, high)
+    return Key(hyperparameter.default, rule, "", hyperparameter.source)
