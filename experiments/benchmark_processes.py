@@ -1,4 +1,4 @@
-"""Times training over several processes on this machine, each bound to one core of its own.
+"""Training speed with several processes on this machine, each pinned to its own core.
 
 python -m experiments.benchmark_processes --config configs/cifar10.py [--config.KEY=VALUE …]
 
@@ -42,10 +42,10 @@ class Run(NamedTuple):
     batch: int = 1
 
 
-_ONE_NETWORK = "fixmatch_nl_rw"  # The loss of CLS for a network that labels for itself.
+_ONE_NETWORK = "fixmatch_nl_rw"  # The loss of CLS for a single network that labels for itself.
 _RUNS = {
     "one network on one core": Run(_ONE_NETWORK, 1, None),
-    # What cores that share memory and caches cost each other, whatever the program.
+    # The cost of sharing memory and caches between cores, whatever the program.
     "one network on each of two cores, apart": Run(_ONE_NETWORK, 2, None),
     "two networks on two cores, one each (CLS)": Run("cls", 2, (2, 1)),
     "two networks on one core (CLS)": Run("cls", 1, None),
@@ -54,7 +54,7 @@ _RUNS = {
 
 
 def write_random_images(path: pathlib.Path, config) -> None:
-    """An .npz of noise of the configuration's sizes."""
+    """Writes an .npz of noise with the configuration's sizes."""
     dataset = create_random_dataset(config)
     some = slice(0, 100)
     np.savez(
@@ -67,7 +67,7 @@ def write_random_images(path: pathlib.Path, config) -> None:
 
 
 def time_run(options: list[str], num_processes: int, joined: bool) -> float:
-    """Median seconds a step of a run over so many processes, each on one core.
+    """Median seconds per step of a run with several processes, each on one core.
 
     Args:
         options: of main.py.
@@ -79,7 +79,9 @@ def time_run(options: list[str], num_processes: int, joined: bool) -> float:
     """
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < num_processes:
-        raise UserError(f"{num_processes} processes need as many cores, here are {len(cores)}.")
+        raise UserError(
+            f"{num_processes} processes need as many cores, but this machine has {len(cores)}."
+        )
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -109,7 +111,7 @@ def time_run(options: list[str], num_processes: int, joined: bool) -> float:
 
 
 def read_step_seconds(workdir: pathlib.Path) -> float:
-    """Median seconds a step of a finished run."""
+    """Median seconds per step of a finished run."""
     name = "perf/steps_per_second"
     return 1 / statistics.median(row[name] for row in read_metrics(workdir) if name in row)
 
@@ -117,8 +119,8 @@ def read_step_seconds(workdir: pathlib.Path) -> float:
 def main() -> None:
     """Times all runs in turn and prints a table."""
     parser = grid.create_parser(__doc__, "250", "runs/benchmark_processes.md")
-    parser.add_argument("--blocks", type=int, default=3, help="turns of every run")
-    parser.add_argument("--steps", type=int, default=20, help="steps of a run")
+    parser.add_argument("--blocks", type=int, default=3, help="repetitions of every run")
+    parser.add_argument("--steps", type=int, default=20, help="steps per run")
     arguments = grid.parse_arguments(parser)
     budget = arguments.budgets[0]
     config = grid.create_cell(arguments, budget, "cls", 0).config

@@ -1,4 +1,4 @@
-"""Times how long a user waits from the command to the first finished step, cold and warm.
+"""Time from the command to the first finished step, cold and warm.
 
 python -m experiments.benchmark_startup --config configs/cifar10.py [--config.KEY=VALUE …]
 
@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.02
 
 
 def time_first_step(options: list[str], cache: pathlib.Path) -> float:
-    """Seconds from starting main.py until its first step has been written down.
+    """Seconds from starting main.py until its first step has been written.
 
     Raises:
         UserError: if it ends before.
@@ -53,7 +53,7 @@ def main() -> None:
     parser = grid.create_parser(__doc__, "250", "runs/benchmark_startup.md")
     parser.add_argument("--starts", type=int, default=3, help="warm starts")
     arguments = grid.parse_arguments(parser)
-    grid.create_cell(arguments, arguments.budgets[0], "cls", 0)  # Mistakes show here.
+    grid.create_cell(arguments, arguments.budgets[0], "cls", 0)  # User errors show here.
     options = [f"--config={arguments.config}:{arguments.budgets[0]}"]
     options += [f"--config.{key}={value}" for key, value in arguments.overrides.items()]
     with tempfile.TemporaryDirectory() as cache:

@@ -1,4 +1,4 @@
-"""The paper's Figure 3: test accuracy over training of FixMatch, CLS and what lies between.
+"""The paper's Figure 3: test accuracy over training of FixMatch, CLS and variants between them.
 
 python -m experiments.figure3 --config configs/digits.py --budgets 20,40
 """
@@ -9,7 +9,7 @@ METHODS = ("fixmatch", "cls_no_nl", "cls_no_rw", "cls")
 
 
 def main() -> None:
-    """Trains what is missing and draws a panel a budget."""
+    """Trains what is missing and draws one panel per budget."""
     parser = grid.create_parser(__doc__, "20,40", "experiments/results/figure3_digits.png")
     arguments = grid.parse_arguments(parser)
     cells = {

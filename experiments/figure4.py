@@ -1,4 +1,4 @@
-"""The paper's Figure 4: how the two networks of CLS agree, and how far apart they stay.
+"""The paper's Figure 4: agreement and distances of the two networks of CLS.
 
 python -m experiments.figure4 --config configs/digits.py --budgets 40
 """

@@ -1,4 +1,4 @@
-"""The paper's Figure 5: what λ1, λ2, μ and τ do to the accuracy of CLS.
+"""The paper's Figure 5: the effect of λ1, λ2, μ and τ on the accuracy of CLS.
 
 python -m experiments.figure5 --config configs/digits.py --budgets 20 --seeds 0,1
 """
@@ -10,7 +10,7 @@ from experiments import grid, plots
 
 # Key with "__" for "." → axis label and values.
 SWEEPS = {
-    "method__lambda_self": ("λ1 (self-labelling)", (0.0, 1.0, 2.0, 4.0)),
+    "method__lambda_self": ("λ1 (self-labeling)", (0.0, 1.0, 2.0, 4.0)),
     "method__lambda_co": ("λ2 (co-labelling)", (0.0, 1.0, 2.0, 4.0)),
     "mu": ("μ (unlabelled per labelled)", (1, 2, 4)),
     "method__tau": ("τ (exchange threshold)", (0.0, 0.5, 0.85, 1.0)),
@@ -18,7 +18,7 @@ SWEEPS = {
 
 
 def main() -> None:
-    """Trains what is missing and draws a panel a hyper-parameter for the first budget."""
+    """Trains what is missing and draws one panel per hyperparameter for the first budget."""
     parser = grid.create_parser(__doc__, "20", "experiments/results/figure5_digits.png")
     arguments = grid.parse_arguments(parser)
     budget = arguments.budgets[0]

@@ -1,6 +1,6 @@
-"""Trains a grid of configurations, one after the other, and collects their results.
+"""Trains a grid of configurations, one after another, and collects their results.
 
-Every cell is a run folder: finished ones are skipped and interrupted ones go on.
+Each cell is a run folder: finished runs are skipped, interrupted ones resume.
 """
 
 import argparse
@@ -37,8 +37,8 @@ class Cell:
     """One run of a grid.
 
     Attributes:
-        config: its configuration.
-        workdir: its folder.
+        config: the run's configuration.
+        workdir: the run's folder.
     """
 
     config: Any
@@ -46,7 +46,7 @@ class Cell:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The rows of its metrics."""
+        """The rows of the run's metrics."""
         return read_metrics(self.workdir)
 
 
@@ -54,13 +54,13 @@ def create_parser(description: str, budgets: str, output: str) -> argparse.Argum
     """The options that all programs share."""
     parser = argparse.ArgumentParser(
         description=description,
-        epilog="Every --config.KEY=VALUE of main.py is understood as well and holds for all runs.",
+        epilog="Every --config.KEY=VALUE of main.py is accepted and applies to all runs.",
     )
     parser.add_argument("--config", default="configs/digits.py", help="a file of configs/")
-    parser.add_argument("--budgets", default=budgets, help="numbers of labels, by commas")
-    parser.add_argument("--seeds", default="0,1,2,3", help="by commas")
-    parser.add_argument("--runs", default="runs/grid", help="where the runs' folders go")
-    parser.add_argument("--output", default=output, help="the Markdown or picture to write")
+    parser.add_argument("--budgets", default=budgets, help="comma-separated label budgets")
+    parser.add_argument("--seeds", default="0,1,2,3", help="comma-separated seeds")
+    parser.add_argument("--runs", default="runs/grid", help="folder for the runs")
+    parser.add_argument("--output", default=output, help="Markdown or image file to write")
     return parser
 
 
@@ -82,7 +82,7 @@ def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def create_cell(
     arguments: argparse.Namespace, budget: int, method: str, seed: int, **changes: Any
 ) -> Cell:
-    """Builds one run: changes are given by key with "__" for ".", and mark the folder's name.
+    """Builds one run; changes (keys with "__" for ".") become part of the folder's name.
 
     Raises:
         UserError: if the configuration has no such key or value.
@@ -117,7 +117,7 @@ def set_value(config, key: str, text: str) -> None:
     """Sets a dotted key of a locked configuration from text, keeping the value's type.
 
     Raises:
-        UserError: if the key does not exist or the text is no value of its type.
+        UserError: if the key does not exist or the text is not a value of its type.
     """
     *parents, leaf = key.split(".")
     try:
@@ -132,9 +132,9 @@ def set_value(config, key: str, text: str) -> None:
 
 
 def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """Trains what is not finished yet and returns all results, in order.
+    """Trains what is not finished and returns all results in order.
 
-    Every folder is checked before the first run starts.
+    All folders are checked before the first run starts.
 
     Raises:
         UserError: if a folder holds a run of another configuration, or a run fails.
@@ -144,12 +144,12 @@ def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     results = []
     for cell in tqdm(cells, unit="run", desc="grid", dynamic_ncols=True):
         results.append(train(cell.config, cell.workdir))
-        jax.clear_caches()  # Programs of finished runs would pile up.
+        jax.clear_caches()  # Compiled programs of finished runs would accumulate.
     return results
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Runs a program; a user's mistake ends in one sentence and exit code 2."""
+    """Runs a program; user errors end with one sentence and exit code 2."""
     prepare_process()
     try:
         main()
@@ -182,7 +182,7 @@ def describe_mean(values: Iterable[float]) -> str:
 
 
 def write_output(path: str, text: str) -> None:
-    """Writes a result and shows it."""
+    """Writes a result and prints it."""
     file = pathlib.Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)

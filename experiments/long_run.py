@@ -26,7 +26,7 @@ _KB_PER_MB = 1024
 
 
 class Sample(NamedTuple):
-    """A process at one moment.
+    """Measurements of a process at one moment.
 
     Attributes:
         minutes: since the start.
@@ -44,7 +44,7 @@ class Sample(NamedTuple):
 
 
 def take_sample(pid: int, workdir: pathlib.Path, minutes: float) -> Sample:
-    """Looks at a running process by its entry in /proc."""
+    """Measures a running process through /proc."""
     process = pathlib.Path("/proc") / str(pid)
     status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     return Sample(
@@ -57,14 +57,14 @@ def take_sample(pid: int, workdir: pathlib.Path, minutes: float) -> Sample:
 
 
 def compute_slopes(samples: list[Sample]) -> Sample:
-    """Change a minute of every quantity, by least squares."""
+    """Change per minute of every quantity, by least squares."""
     values = np.array(samples, float)
     minutes = values[:, 0]
     return Sample(1.0, *(float(np.polyfit(minutes, column, 1)[0]) for column in values.T[1:]))
 
 
 def watch(options: list[str], minutes: float) -> tuple[list[Sample], int]:
-    """Starts main.py, samples it for so long and stops it.
+    """Starts main.py, samples it for the given time and stops it.
 
     Returns:
         The samples and the number of steps the run made.
@@ -94,10 +94,10 @@ def watch(options: list[str], minutes: float) -> tuple[list[Sample], int]:
 
 
 def main() -> None:
-    """Watches a run and prints what it saw."""
+    """Samples a run and prints the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--settle", type=float, default=5, help="minutes left out of the slopes")
+    parser.add_argument("--settle", type=float, default=5, help="minutes excluded from the slopes")
     parser.add_argument("--output", default="runs/long_run.md")
     arguments, options = parser.parse_known_args()
     samples, steps = watch(options, arguments.minutes)

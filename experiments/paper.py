@@ -10,7 +10,7 @@ COLUMNS = [
     ("cifar100", 10_000),
 ]
 
-# Method → what tables call it.
+# Method → its name in the tables.
 TABLE_1 = {
     "supervised": "Supervised w/ RA",
     "pseudo_label": "Pseudo-Label",
@@ -53,7 +53,7 @@ cls_no_rw | 90.89 ± 2.57 | 94.91 ± .87 | 96.05 ± .07 | 53.59 ± 1.95 | 73.34 
 
 
 def get_accuracy(method: str, dataset: str, budget: int) -> str | None:
-    """What the paper reports for a cell, as text; "–" where it leaves it out, None if no column."""
+    """The paper's figure for a cell, as text; "–" if it is left out, None if there is no column."""
     if (dataset, budget) not in COLUMNS:
         return None
     rows = [[field.strip() for field in line.split("|")] for line in _ROWS.strip().splitlines()]

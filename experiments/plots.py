@@ -1,11 +1,11 @@
-"""One look for all figures: curves as means over seeds with a band of one deviation."""
+"""A common style for figures: means over seeds with a band of one standard deviation."""
 
 import pathlib
 from collections.abc import Sequence
 
 import matplotlib
 
-matplotlib.use("Agg")  # Pictures only; no window is ever opened.
+matplotlib.use("Agg")  # Files only; no window is ever opened.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,7 +27,7 @@ plt.rcParams.update(
 
 
 def create_axes(num_columns: int, share_y: bool = False):
-    """A figure with panels side by side, [num_columns], perhaps with one vertical scale."""
+    """A figure with panels side by side, [num_columns], optionally with a shared y axis."""
     figure, axes = plt.subplots(
         1, num_columns, figsize=(3.6 * num_columns, 2.9), squeeze=False, sharey=share_y
     )
@@ -48,11 +48,11 @@ def plot_curve(axis, cells: Sequence[Cell], name: str, label: str, smooth: int =
     """Draws the mean over seeds with a band of one standard deviation.
 
     Args:
-        axis: to draw on.
-        cells: runs that differ in their seed only.
-        name: of the scalar.
-        label: for the legend.
-        smooth: writes that a moving average spans, for monitors of single batches.
+        axis: the axis to draw on.
+        cells: runs that differ only in their seed.
+        name: name of the scalar.
+        label: legend entry.
+        smooth: length of the moving average in rows, for metrics of single batches.
     """
     steps, values = read_curve(cells, name)
     window = np.ones(smooth) / smooth
@@ -64,7 +64,7 @@ def plot_curve(axis, cells: Sequence[Cell], name: str, label: str, smooth: int =
 
 
 def save_figure(figure, path: str, title: str, text: str = "") -> None:
-    """Writes the picture, and beside it a Markdown page that says where it comes from."""
+    """Writes the image and a Markdown page with its provenance next to it."""
     picture = pathlib.Path(path)
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture)

@@ -1,10 +1,10 @@
-"""Labels that the networks ask for beside labels chosen at random.
+"""Suggested labels compared with random labels.
 
 python -m experiments.suggest --config configs/digits.py --budgets 20 --seeds 0,1,2,3
 
-A run begins with --budgets labels, drawn at random without regard to class. From what it says of
-all other training images --added of them are suggested (see cls_jax/inference/suggest.py), and as
-many are drawn at random. A second and a third run train anew with these labels added to the first.
+A run starts with --budgets labels, drawn at random without regard to class. From its predictions for
+all other training images, --added of them are suggested (see cls_jax/inference/suggest.py), and as
+many are drawn at random. A second and a third run train from scratch with these labels added.
 """
 
 import statistics
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--added", type=int, default=20, help="labels to add")
     parser.add_argument("--method", default="cls")
     arguments = grid.parse_arguments(parser)
-    text = f"# Labels suggested and labels at random\n\n{grid.describe_provenance()}"
+    text = f"# Suggested and random labels\n\n{grid.describe_provenance()}"
     for budget in arguments.budgets:
         outcomes = [compare(arguments, budget, seed) for seed in arguments.seeds]
         text += f"\n{describe(budget, arguments.added, outcomes)}"
@@ -67,13 +67,13 @@ def compare(arguments, budget: int, seed: int) -> dict[str, tuple[float, int]]:
 
 
 def create_cell(arguments, num_labels: int, seed: int, name: str) -> grid.Cell:
-    """A run whose folder's name says how its labels were chosen."""
+    """A run whose folder name tells how its labels were chosen."""
     cell = grid.create_cell(arguments, num_labels, arguments.method, seed)
     return grid.Cell(cell.config, cell.workdir.with_name(f"{cell.workdir.name}-{name}"))
 
 
 def train(cell: grid.Cell, labeled: np.ndarray, dataset: Dataset) -> float:
-    """Trains a run with these labels, or goes on with it; its test accuracy in percent."""
+    """Trains or resumes a run with these labels; returns its test accuracy in percent."""
     if not (cell.workdir / LABELED_INDICES).exists():
         write_labeled_indices(cell.workdir, labeled, dataset)
     (result,) = grid.run_grid([cell])
@@ -81,7 +81,7 @@ def train(cell: grid.Cell, labeled: np.ndarray, dataset: Dataset) -> float:
 
 
 def count_missing_classes(cell: grid.Cell, dataset: Dataset) -> int:
-    """Classes of which the run knew no label."""
+    """Number of classes without a label."""
     labeled = load_labeled_indices(cell.workdir, cell.config, dataset)
     return dataset.num_classes - len(np.unique(dataset.train_labels[labeled]))
 

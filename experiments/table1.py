@@ -1,4 +1,4 @@
-"""The paper's Table 1: CLS beside the nine methods it is compared with.
+"""The paper's Table 1: CLS and the nine methods it is compared with.
 
 python -m experiments.table1 --config configs/digits.py --budgets 20,40 --seeds 0,1,2,3
 """

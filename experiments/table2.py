@@ -1,4 +1,4 @@
-"""The paper's Table 2: what each part of CLS adds, from FixMatch upwards.
+"""The paper's Table 2: what each part of CLS adds to FixMatch.
 
 python -m experiments.table2 --config configs/digits.py --budgets 20,40 --seeds 0,1,2,3
 """

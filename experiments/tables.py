@@ -1,4 +1,4 @@
-"""What the two programs of tables share: train the grid, print Markdown."""
+"""Shared by the programs that make tables: train the grid, write Markdown."""
 
 from experiments import grid, paper
 
@@ -7,12 +7,12 @@ def run_table(title: str, rows: dict[str, str], output: str) -> None:
     """Trains all methods at all budgets and seeds and writes the table.
 
     Args:
-        title: of the page.
-        rows: method → what the paper calls it.
-        output: where the Markdown goes by default.
+        title: title of the page.
+        rows: method → its name in the paper.
+        output: default path of the Markdown file.
     """
     parser = grid.create_parser(title, budgets="20,40", output=output)
-    parser.add_argument("--methods", default=",".join(rows), help="by commas")
+    parser.add_argument("--methods", default=",".join(rows), help="comma-separated methods")
     arguments = grid.parse_arguments(parser)
     methods = arguments.methods.split(",")
     cells = {
@@ -26,7 +26,7 @@ def run_table(title: str, rows: dict[str, str], output: str) -> None:
     outcomes = {key: [next(results) for _ in group] for key, group in cells.items()}
     text = (
         f"# {title}\n\n{grid.describe_provenance()}\n"
-        f"Test accuracy in percent of the averaged network 1 after the last step, mean ± standard "
+        f"Test accuracy in percent of network 1 (EMA weights) after the last step, mean ± standard "
         f"deviation over seeds {', '.join(map(str, arguments.seeds))}.\n\n"
         f"{format_table(rows, methods, arguments.budgets, outcomes)}\n"
     )
@@ -36,10 +36,10 @@ def run_table(title: str, rows: dict[str, str], output: str) -> None:
 def format_table(
     rows: dict[str, str], methods: list[str], budgets: list[int], outcomes: dict
 ) -> str:
-    """Markdown with a row a method, the paper's figure beside ours where it has one.
+    """Markdown with one row per method, and the paper's figure next to ours if it has one.
 
     Args:
-        rows: method → what the paper calls it.
+        rows: method → its name in the paper.
         methods: in the order of the rows.
         budgets: in the order of the columns.
         outcomes: (method, budget) → results of all seeds.
