@@ -2,9 +2,9 @@
 
 python -m experiments.suggest --config configs/digits.py --budgets 20 --seeds 0,1,2,3
 
-A run starts with --budgets labels, drawn at random without regard to class. From its predictions for
-all other training images, --added of them are suggested (see cls_jax/inference/suggest.py), and as
-many are drawn at random. A second and a third run train from scratch with these labels added.
+A run starts with --budgets labels, drawn at random without regard to class. From its predictions
+for all other training images, --added of them are suggested (see cls_jax/inference/suggest.py), and
+as many are drawn at random. A second and a third run train from scratch with these labels added.
 """
 
 import statistics
