@@ -1,1 +1,1 @@
-"""A run at a glance: `report.html`, one file that needs nothing beside it."""
+"""One HTML file that shows a run; imported by nothing that writes none: matplotlib is slow."""

@@ -1,28 +1,25 @@
-// Values under the pointer. The page is whole without it.
-for (const chart of document.querySelectorAll("svg.curves")) {
-  const curves = [...chart.querySelectorAll("path.curve")].map((path) => ({
-    name: path.dataset.name,
-    points: path.dataset.points.split(";").map((point) => {
-      const [step, value, x, y] = point.split(",");
-      return { step, value, x: Number(x), y: Number(y) };
-    }),
-    dot: addShape(chart, "circle", { r: 3.5, class: path.getAttribute("class") + " dot" }),
+// Values under the pointer. Without scripts the page only lacks these.
+for (const chart of document.querySelectorAll("svg[data-traces]")) {
+  const traces = JSON.parse(chart.dataset.traces).map(({ name, points }, i) => ({
+    name,
+    points,
+    dot: addShape(chart, "circle", { r: 3.5, class: `dot s${(i % 6) + 1}`, stroke: "currentColor" }),
   }));
   const rule = addShape(chart, "path", { class: "rule" });
   const readout = chart.parentElement.querySelector(".readout");
 
   function show(event) {
     const box = chart.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * chart.viewBox.baseVal.width;
-    const nearest = curves.map(({ name, points, dot }) => {
-      const point = points.reduce((a, b) => (Math.abs(b.x - x) < Math.abs(a.x - x) ? b : a));
-      dot.setAttribute("cx", point.x);
-      dot.setAttribute("cy", point.y);
-      return { name, ...point };
+    const pointer = ((event.clientX - box.left) / box.width) * chart.viewBox.baseVal.width;
+    const nearest = traces.map(({ name, points, dot }) => {
+      const distance = ([x]) => Math.abs(x - pointer);
+      const [x, y, place, value] = points.reduce((a, b) => (distance(b) < distance(a) ? b : a));
+      dot.setAttribute("cx", x);
+      dot.setAttribute("cy", y);
+      return { x, place, text: `${name} ${value}` };
     });
     rule.setAttribute("d", `M${nearest[0].x} 10V224`);
-    const values = nearest.map(({ name, value }) => `${name} ${value}`).join(", ");
-    readout.textContent = `step ${nearest[0].step}: ${values}`;
+    readout.textContent = `${nearest[0].place}: ${nearest.map(({ text }) => text).join(", ")}`;
     chart.classList.add("active");
   }
 
