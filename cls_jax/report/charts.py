@@ -21,8 +21,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 10, 26
 _VARIABLES = ("line", "soft", "wrong", "c1", "c2", "c3", "c4", "c5", "c6")
 _NUM_COLORS = 6
 _DASHES = (0, (2, 2))
-# What an SVG file needs but a drawing inside a page does not: clip paths and groups with IDs, which
-# would not be unique there, fonts, which the style sheet sets, and more than one decimal of a pixel.
+# What an SVG file needs but a drawing inside a page does not: clip paths and groups with IDs,
+# which would not be unique there, fonts, which the style sheet sets, and fractions of a pixel.
 _CLUTTER = re.compile(
     r"<defs>\s*<clipPath.*?</defs>|</?g\b[^>]*>|</svg>|"
     r'font-[a-z]+: [^;]*; | (?:clip-path|transform)="[^"]*"|(?<=\.\d)\d{2,}',
@@ -32,16 +32,10 @@ _STYLE = ("default", {"svg.fonttype": "none"})  # Text as <text>, whatever the u
 
 
 class Chart(NamedTuple):
-    """A drawing and what the pointer reads off it.
+    """A drawing and what the pointer reads off it."""
 
-    Attributes:
-        svg: the contents of an <svg> element of `WIDTH` x `HEIGHT`.
-        traces: of each curve its name and points [x, y, place, value], x and y in pixels, the
-            rest as text.
-    """
-
-    svg: Markup
-    traces: list[dict[str, Any]]
+    svg: Markup  # The contents of an <svg> element of `WIDTH` x `HEIGHT`.
+    traces: list[dict[str, Any]]  # By curve: name, points [x, y in pixels, place, value as text].
 
 
 @matplotlib.style.context(_STYLE)

@@ -26,23 +26,14 @@ _LARGEST = 1e30  # Axes cannot be scaled to more.
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """Predictions of the newest checkpoint's EMA weights. m images, N networks, K classes.
-
-    Attributes:
-        step: of the checkpoint.
-        probabilities: float32 [N, m, K].
-        labels: int [m], true classes, -1 where unknown.
-        source: where the images are.
-        indices: int [m], positions of the images in the source.
-        is_test: whether they are test images or training images.
-    """
+    """Predictions of the newest checkpoint's EMA weights. m images, N networks, K classes."""
 
     step: int
-    probabilities: np.ndarray
-    labels: np.ndarray
+    probabilities: np.ndarray  # float32 [N, m, K]
+    labels: np.ndarray  # int [m], -1 where the true class is unknown.
     source: ImageSource
-    indices: np.ndarray
-    is_test: bool
+    indices: np.ndarray  # int [m], positions of the images in the source.
+    is_test: bool  # Otherwise they are training images.
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
@@ -59,33 +50,20 @@ class Predictions:
         return self.source[self.indices[position : position + 1]][0]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class RunData:
-    """A run as a report shows it; what is not available is None or empty.
-
-    Attributes:
-        workdir: its folder.
-        config: its configuration.
-        rows: of its metrics, as `clean_rows` returns them.
-        result: of a finished run.
-        sessions: see `cls_jax.runs.sessions`.
-        class_names: of its K classes.
-        dataset: what it was trained on.
-        labeled: int32, which training images counted as labeled.
-        predictions: of its newest checkpoint.
-        notes: a sentence about each thing that is not available.
-    """
+    """A run as a report shows it; what is not available is None or empty."""
 
     workdir: pathlib.Path
     config: Any
-    rows: list[dict[str, Any]]
-    result: dict[str, Any] | None
-    sessions: list[dict[str, Any]]
-    class_names: tuple[str, ...]
-    dataset: Dataset | None
-    labeled: np.ndarray | None
-    predictions: Predictions | None
-    notes: tuple[str, ...]
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # See `clean_rows`.
+    result: dict[str, Any] | None = None  # Of a finished run.
+    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    class_names: tuple[str, ...] = ()
+    dataset: Dataset | None = None
+    labeled: np.ndarray | None = None  # int32, which training images counted as labeled.
+    predictions: Predictions | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)  # What is missing, and why.
 
 
 def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
@@ -98,43 +76,33 @@ def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
     Raises:
         UserError: if the folder is not that of a run.
     """
-    config = read_config(workdir / CONFIG)
-    if data_dir is not None:
-        config.data.data_dir = data_dir
-    notes: list[str] = []
+    run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
 
     def attempt(failure: str, make: Callable[[], Any]) -> Any:
         """The result of `make`, or None and a note: the rest of the page does without."""
         try:
             return make()
         except Exception as error:
-            notes.append(f"{failure}: {describe_error(error)}")
+            run.notes.append(f"{failure}: {describe_error(error)}")
             return None
 
     rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir)))
-    result = attempt("The result cannot be read", lambda: read_result(workdir))
+    run.rows = rows or []
+    run.result = attempt("The result cannot be read", lambda: read_result(workdir))
     description = attempt("The classes are unknown", lambda: read_dataset_description(workdir))
-    dataset = labeled = predictions = None
-    if description:
-        dataset = attempt("No images", lambda: _load_same_dataset(config, *description))
-        labeled = attempt(
-            "The labeled images are unknown",
-            lambda: read_labeled_indices(workdir / LABELED_INDICES, description[0]),
-        )
-    if dataset is not None:
-        predictions = attempt("No predictions", lambda: predict(workdir, dataset, labeled))
-    return RunData(
-        workdir=workdir,
-        config=config,
-        rows=rows or [],
-        result=result,
-        sessions=read_sessions(workdir),
-        class_names=description[0] if description else (),
-        dataset=dataset,
-        labeled=labeled,
-        predictions=predictions,
-        notes=tuple(notes),
+    if not description:
+        return run
+    run.class_names = description[0]
+    run.dataset = attempt("No images", lambda: _load_same_dataset(run.config, *description))
+    path = workdir / LABELED_INDICES
+    run.labeled = attempt(
+        "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
     )
+    if run.dataset is not None:
+        run.predictions = attempt(
+            "No predictions", lambda: predict(workdir, run.dataset, run.labeled)
+        )
+    return run
 
 
 def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,14 +2,13 @@
 
 import base64
 import datetime
+import functools
 import hashlib
-import importlib.resources
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from cls_jax.errors import UserError
 from cls_jax.io import write_atomically
@@ -62,25 +61,19 @@ def write_report(workdir: pathlib.Path, data_dir: str | None = None) -> pathlib.
 
 def render_page(run: RunData) -> str:
     """The report as one HTML document without any external resource."""
-    views = {id_: view(run) for id_, (_, view) in _SECTIONS.items()}
-    script = _read_asset("script.js")
-    text = (
-        create_environment()
-        .get_template("page.html.j2")
-        .render(
-            run=run,
-            config=run.config,
-            header=overview.view_header(run),
-            sections=[(i, _SECTIONS[i][0], view) for i, view in views.items() if view is not None],
-            style=_read_asset("style.css"),
-            script=script,
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            now=datetime.datetime.now(datetime.UTC),
-        )
+    views = [(id_, title, view(run)) for id_, (title, view) in _SECTIONS.items()]
+    page = create_environment().get_template("page.html.j2")
+    text = page.render(
+        run=run,
+        config=run.config,
+        header=overview.view_header(run),
+        sections=[entry for entry in views if entry[-1] is not None],
+        now=datetime.datetime.now(datetime.UTC),
     )
     return text.translate(_FORBIDDEN)
 
 
+@functools.cache
 def create_environment() -> jinja2.Environment:
     """Templates that escape every value but `Markup` and refuse undefined names."""
     environment = jinja2.Environment(
@@ -90,9 +83,12 @@ def create_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["percent"] = format_percent
-    environment.filters["thousands"] = format_thousands
-    environment.filters["data_uri"] = pictures.encode_image
+    environment.filters |= {
+        "percent": format_percent,
+        "thousands": format_thousands,
+        "sha256": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
+        "data_uri": pictures.encode_image,
+    }
     return environment
 
 
@@ -104,8 +100,3 @@ def format_percent(share: float, digits: int = 2) -> str:
 def format_thousands(value: Any) -> str:
     """An integer with separators; a result may hold anything else, which stays as it is."""
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _read_asset(name: str) -> Markup:
-    """A file of this package, which is trusted and not escaped."""
-    return Markup(importlib.resources.files("cls_jax.report").joinpath(name).read_text("utf-8"))

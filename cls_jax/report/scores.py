@@ -9,19 +9,12 @@ NUM_BINS = 15  # Guo et al., On Calibration of Modern Neural Networks, 2017.
 
 
 class Calibration(NamedTuple):
-    """A reliability diagram of B bins of equal width; NaN in empty bins.
+    """A reliability diagram of B bins of equal width; NaN in empty bins."""
 
-    Attributes:
-        counts: int64 [B], predictions whose confidence falls into each bin.
-        confidence: float64 [B], their mean confidence.
-        accuracy: float64 [B], the share of them that is right.
-        error: the expected calibration error, between 0 and 1.
-    """
-
-    counts: np.ndarray
-    confidence: np.ndarray
-    accuracy: np.ndarray
-    error: float
+    counts: np.ndarray  # int64 [B], predictions whose confidence falls into each bin.
+    confidence: np.ndarray  # float64 [B], their mean confidence.
+    accuracy: np.ndarray  # float64 [B], the share of them that is right.
+    error: float  # The expected calibration error, between 0 and 1.
 
 
 def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
@@ -33,12 +26,9 @@ def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
 def compute_calibration(
     probabilities: np.ndarray, labels: np.ndarray, num_bins: int = NUM_BINS
 ) -> Calibration:
-    """Compares confidence with accuracy. scikit-learn's `calibration_curve` omits the counts.
+    """Compares the confidence of float [m, K] with its accuracy on int [m], m ≥ 1.
 
-    Args:
-        probabilities: float [m, K].
-        labels: int [m], m ≥ 1.
-        num_bins: B, of equal width over confidences from 0 to 1.
+    scikit-learn's `calibration_curve` does not return the counts, which the error needs.
     """
     confidence = probabilities.max(axis=-1).astype(np.float64)
     is_right = probabilities.argmax(axis=-1) == labels

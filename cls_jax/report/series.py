@@ -18,45 +18,26 @@ Rows = Sequence[Mapping[str, Any]]  # As `data.clean_rows` returns them.
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One curve of T points, each of which may stand for several measurements.
-
-    Attributes:
-        name: for the legend.
-        steps: float64 [T], ascending.
-        values: float64 [T], means; NaN where nothing was measured.
-        low: float64 [T], smallest of the measurements behind a point.
-        high: float64 [T], largest.
-        last: the last measurement.
-        is_dashed: whether the curve is secondary.
-    """
+    """One curve of T points, each of which may stand for several measurements."""
 
     name: str
-    steps: np.ndarray
-    values: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+    steps: np.ndarray  # float64 [T], ascending.
+    values: np.ndarray  # float64 [T], means; NaN where nothing was measured.
+    low: np.ndarray  # float64 [T], smallest of the measurements behind each point.
+    high: np.ndarray  # float64 [T], largest.
     last: float
     is_dashed: bool = False
 
 
 @dataclasses.dataclass
 class Panel:
-    """Curves that share their axes; `templates/panels.toml` lists those with known names.
-
-    Attributes:
-        title: of the panel.
-        prefixes: of the names of its scalars.
-        caption: how to read it.
-        unit: of the numbers shown.
-        scale: factor from the stored numbers to those shown.
-        curves: what was measured.
-    """
+    """Curves that share their axes; `templates/panels.toml` lists those with known names."""
 
     title: str
-    prefixes: Sequence[str]
+    prefixes: Sequence[str]  # Of the names of its scalars.
     caption: str = ""
     unit: str = ""
-    scale: float = 1.0
+    scale: float = 1.0  # Factor from the stored numbers to those shown.
     curves: list[Series] = dataclasses.field(default_factory=list)
 
     def format(self, value: float) -> str:

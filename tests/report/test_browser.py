@@ -40,9 +40,7 @@ def open_page(text, width, tmp_path):
     probe.write_text(PROBE.format(width=width, page=html.escape(text)))
     # A phone lays its scroll bars over the page. The browser itself is to ask nobody for anything.
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-    options += [
-        f"--disable-{what}" for what in ("background-networking", "component-update", "sync")
-    ]
+    options += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path}/profile"]
     outcome = subprocess.run(
         [BROWSER, *options, "--dump-dom", probe.as_uri()],

@@ -182,6 +182,13 @@ def test_a_folder_that_cannot_be_written_has_its_sentence(copy):
         write_report(copy)
 
 
+def test_only_reports_import_matplotlib():
+    code = (
+        "import sys, cls_jax.cli.commands; assert not {'matplotlib', 'jinja2'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 def test_it_needs_no_tensorflow(copy, tmp_path, monkeypatch):
     for name in ("tensorflow", "tensorflow_datasets", "clu"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not here')\n")

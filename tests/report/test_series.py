@@ -100,7 +100,7 @@ def test_ticks_are_few_round_and_around(low, high):
 @pytest.mark.parametrize(
     "options", [{"lines.color": "red", "axes.grid": True}, {"text.usetex": True}]
 )
-def test_charts_are_the_same_whatever_the_users_settings(options):
+def test_user_settings_do_not_change_charts(options):
     panel = create_panels([{"step": i, "train/loss": float(i)} for i in range(900)])[0]
     expected = draw_panel(panel)
     with matplotlib.rc_context(options):
