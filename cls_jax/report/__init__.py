@@ -1,1 +1,1 @@
-"""One HTML file that shows a run; imported by nothing that writes none: matplotlib is slow."""
+"""One HTML file that shows a run. Import it only to write a report: matplotlib is slow to load."""
