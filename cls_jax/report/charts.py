@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import matplotlib.style
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
@@ -34,7 +33,7 @@ _STYLE = ("default", {"svg.fonttype": "none"})  # Text as <text>, whatever the u
 class Chart(NamedTuple):
     """A drawing and what the pointer reads off it."""
 
-    svg: Markup  # The contents of an <svg> element of `WIDTH` x `HEIGHT`.
+    svg: str  # Contents of an <svg> element of `WIDTH` x `HEIGHT`; only numbers, units and colors.
     traces: list[dict[str, Any]]  # By curve: name, points [x, y in pixels, place, value as text].
 
 
@@ -126,12 +125,9 @@ def _color(variable: str) -> str:
     return f"#0000{_VARIABLES.index(variable):02}"
 
 
-def _to_svg(figure: Figure) -> Markup:
+def _to_svg(figure: Figure) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg")
     # What precedes is the head of the file and its style sheet.
     drawing = " ".join(_CLUTTER.sub("", file.getvalue().partition("</defs>")[2]).split())
-    # Only numbers, units and colors are in it: all names are in the page around it.
-    return Markup(
-        re.sub(r"#0000(\d\d)", lambda match: f"var(--{_VARIABLES[int(match[1])]})", drawing)
-    )
+    return re.sub(r"#0000(\d\d)", lambda match: f"var(--{_VARIABLES[int(match[1])]})", drawing)

@@ -75,7 +75,7 @@ def render_page(run: RunData) -> str:
 
 @functools.cache
 def create_environment() -> jinja2.Environment:
-    """Templates that escape every value but `Markup` and refuse undefined names."""
+    """Templates that escape every value and refuse undefined names."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("cls_jax.report"),
         autoescape=True,
