@@ -77,6 +77,8 @@ def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
         UserError: if the folder is not that of a run.
     """
     run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
+    if data_dir is not None:
+        run.config.data.data_dir = data_dir
 
     def attempt(failure: str, make: Callable[[], Any]) -> Any:
         """The result of `make`, or None and a note: the rest of the page does without."""

@@ -48,7 +48,7 @@ def write_report(workdir: pathlib.Path, data_dir: str | None = None) -> pathlib.
     Raises:
         UserError: if the folder is not that of a run or cannot be written to.
     """
-    page = render_page(collect_run(workdir))
+    page = render_page(collect_run(workdir, data_dir))
     path = workdir / REPORT
     try:
         write_atomically(path, page)
