@@ -134,11 +134,11 @@ def test_what_is_missing_or_damaged_is_said_and_the_rest_is_shown(copy, name, te
 
 def test_a_dataset_that_cannot_be_loaded_is_said(copy, monkeypatch):
     def load_nothing(config):
-        raise UserError("digits are gone: find them.")
+        raise UserError(f"digits are not in {config.data.data_dir}: find them.")
 
     monkeypatch.setattr("cls_jax.report.data.load_dataset", load_nothing)
-    page = Page(write_report(copy).read_text())
-    assert "No images: digits are gone: find them." in page.text
+    page = Page(write_report(copy, "elsewhere").read_text())
+    assert "No images: digits are not in elsewhere: find them." in page.text
     assert {"training", "configuration"} <= {a["id"] for a in page.find("section")}
 
 
