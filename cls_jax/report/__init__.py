@@ -1,1 +1,1 @@
-"""A run at a glance: `report.html`, one file that needs nothing beside it."""
+"""One HTML file that shows a run. Import it only to write a report: matplotlib is slow to load."""

@@ -1,6 +1,7 @@
-"""Everything that a report shows, read from the run's folder and made anew where it must be."""
+"""Everything that a report shows, read from the run's folder or computed from its checkpoint."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -13,78 +14,56 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.inference.classifier import load
+from cls_jax.io import describe_error
 from cls_jax.runs.folder import CONFIG, LABELED_INDICES, read_dataset_description, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import read_sessions
 
-# Of a run without test images: training images on which the networks are compared.
+# Without test images, the networks are compared on this many training images.
 _NUM_TRAINING_IMAGES = 1000
-_LARGEST = 1e30
-_LONGEST_REASON = 400
+_LARGEST = 1e30  # Axes cannot be scaled to more.
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """What the averaged networks of the newest checkpoint say. m images, N networks, K classes.
-
-    Attributes:
-        step: of the checkpoint.
-        probabilities: float32 [N, m, K].
-        labels: int [m], true classes, -1 where unknown.
-        source: where the images are.
-        indices: int [m], which of the source's images they are.
-        is_test: whether they are test images, else training images.
-    """
+    """Predictions of the newest checkpoint's EMA weights. m images, N networks, K classes."""
 
     step: int
-    probabilities: np.ndarray
-    labels: np.ndarray
+    probabilities: np.ndarray  # float32 [N, m, K]
+    labels: np.ndarray  # int [m], -1 where the true class is unknown.
     source: ImageSource
-    indices: np.ndarray
-    is_test: bool
+    indices: np.ndarray  # int [m], positions of the images in the source.
+    is_test: bool  # Otherwise they are training images.
 
-    @property
-    def first(self) -> np.ndarray:
-        """Probabilities of network 1, float32 [m, K]."""
-        return self.probabilities[0]
+    @functools.cached_property
+    def predicted(self) -> np.ndarray:
+        """The most probable class by network, int64 [N, m]."""
+        return self.probabilities.argmax(axis=-1)
 
-    @property
-    def ensemble(self) -> np.ndarray:
-        """Mean probabilities of all networks, float32 [m, K]."""
-        return self.probabilities.mean(axis=0)
+    @functools.cached_property
+    def confidence(self) -> np.ndarray:
+        """Its probability, float32 [N, m]."""
+        return self.probabilities.max(axis=-1)
 
     def read_image(self, position: int) -> np.ndarray:
         """One of the m images, uint8 [H, W, C]."""
         return self.source[self.indices[position : position + 1]][0]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class RunData:
-    """A run as a report shows it; what could not be had is None or empty.
-
-    Attributes:
-        workdir: its folder.
-        config: its configuration.
-        rows: of its metrics, ordered by step; values are finite floats or None.
-        result: of a finished run.
-        sessions: see `cls_jax.runs.sessions`.
-        class_names: of its K classes.
-        dataset: what it was trained on.
-        labeled: int32, which training images counted as labelled.
-        predictions: of its newest checkpoint.
-        notes: a sentence about each thing that could not be had.
-    """
+    """A run as a report shows it; what is not available is None or empty."""
 
     workdir: pathlib.Path
     config: Any
-    rows: list[dict[str, Any]]
-    result: dict[str, Any] | None
-    sessions: list[dict[str, Any]]
-    class_names: tuple[str, ...]
-    dataset: Dataset | None
-    labeled: np.ndarray | None
-    predictions: Predictions | None
-    notes: tuple[str, ...]
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # See `clean_rows`.
+    result: dict[str, Any] | None = None  # Of a finished run.
+    sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    class_names: tuple[str, ...] = ()
+    dataset: Dataset | None = None
+    labeled: np.ndarray | None = None  # int32, which training images counted as labeled.
+    predictions: Predictions | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)  # What is missing, and why.
 
 
 def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
@@ -97,80 +76,70 @@ def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
     Raises:
         UserError: if the folder is not that of a run.
     """
-    config = read_config(workdir / CONFIG)
+    run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
     if data_dir is not None:
-        config.data.data_dir = data_dir
-    notes: list[str] = []
+        run.config.data.data_dir = data_dir
 
-    def attempt(what: str, make: Callable[[], Any]) -> Any:
-        """What `make` returns, else None and a note: the rest of the page does without."""
+    def attempt(failure: str, make: Callable[[], Any]) -> Any:
+        """The result of `make`, or None and a note: the rest of the page does without."""
         try:
             return make()
         except Exception as error:
-            notes.append(f"{what}: {_first_line(error)}")
+            run.notes.append(f"{failure}: {describe_error(error)}")
             return None
 
-    rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir))) or []
-    result = attempt("The result cannot be read", lambda: read_result(workdir))
+    rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir)))
+    run.rows = rows or []
+    run.result = attempt("The result cannot be read", lambda: read_result(workdir))
     description = attempt("The classes are unknown", lambda: read_dataset_description(workdir))
-    class_names = description[0] if description else ()
-    dataset = labeled = predictions = None
-    if description:
-        dataset = attempt("No images", lambda: _load_same_dataset(config, *description))
-        labeled = attempt(
-            "The labelled images are unknown",
-            lambda: read_labeled_indices(workdir / LABELED_INDICES, class_names),
-        )
-    if dataset is not None:
-        predictions = attempt("No predictions", lambda: predict(workdir, dataset, labeled))
-    return RunData(
-        workdir=workdir,
-        config=config,
-        rows=rows,
-        result=result,
-        sessions=read_sessions(workdir),
-        class_names=class_names,
-        dataset=dataset,
-        labeled=labeled,
-        predictions=predictions,
-        notes=tuple(notes),
+    if not description:
+        return run
+    run.class_names = description[0]
+    run.dataset = attempt("No images", lambda: _load_same_dataset(run.config, *description))
+    path = workdir / LABELED_INDICES
+    run.labeled = attempt(
+        "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
     )
+    if run.dataset is not None:
+        run.predictions = attempt(
+            "No predictions", lambda: predict(workdir, run.dataset, run.labeled)
+        )
+    return run
 
 
-def clean_rows(rows: list[Any]) -> list[dict[str, Any]]:
-    """Metrics with a step each, in its order, and numbers that can be drawn; others are None."""
-    kept = [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
-    numbers = [
-        {"step": row["step"]}
-        | {str(name): _to_number(value) for name, value in row.items() if name != "step"}
-        for row in kept
-    ]
-    return sorted(numbers, key=lambda row: row["step"])
+def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of `read_metrics` ordered by step; numbers that cannot be drawn become None."""
+    drawable = (
+        {k: v if v is not None and abs(v) < _LARGEST else None for k, v in row.items()}
+        for row in rows
+    )
+    return sorted(drawable, key=lambda row: row["step"])
 
 
 def predict(workdir: pathlib.Path, dataset: Dataset, labeled: np.ndarray | None) -> Predictions:
-    """Predicts the test images or, where there are none, some of the unlabelled training images.
+    """Predicts the test images or, if there are none, some of the unlabeled training images.
 
     Raises:
         UserError: if there is no checkpoint yet.
-        ValueError: if several processes trained: one alone cannot predict then.
+        ValueError: in one of several processes, which cannot predict alone.
     """
     if jax.process_count() > 1:
         raise ValueError(
-            f"several processes trained; python main.py --mode report --workdir {workdir} adds them"
+            "several processes trained this run; add predictions with python main.py "
+            f"--mode report --workdir {workdir}"
         )
     classifier = load(workdir)
     is_test = len(dataset.test_labels) > 0
     if is_test:
         source, labels = dataset.test_images, np.asarray(dataset.test_labels)
         indices = np.arange(len(labels))
-        images: ImageSource = source
     else:
         source = dataset.train_images
         unlabeled = np.setdiff1d(np.arange(len(source)), [] if labeled is None else labeled)
         shuffled = np.random.default_rng(0).permutation(unlabeled)
         indices = np.sort(shuffled[:_NUM_TRAINING_IMAGES])
-        images, labels = source[indices], np.asarray(dataset.train_labels)[indices]
+        labels = np.asarray(dataset.train_labels)[indices]
+    images = source if is_test else source[indices]
     probabilities = classifier.predict_probabilities(images)
     return Predictions(classifier.step, probabilities, labels, source, indices, is_test)
 
@@ -178,15 +147,5 @@ def predict(workdir: pathlib.Path, dataset: Dataset, labeled: np.ndarray | None)
 def _load_same_dataset(config, class_names: tuple[str, ...], shape) -> Dataset:
     dataset = load_dataset(config)
     if (dataset.class_names, dataset.shape) != (class_names, shape):
-        raise ValueError("the dataset is no longer the one that the run was trained on")
+        raise ValueError("the dataset is not the one that the run was trained on")
     return dataset
-
-
-def _to_number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < _LARGEST else None
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    return line + "." if len(line) <= _LONGEST_REASON else line[:_LONGEST_REASON] + " …"

@@ -1,29 +1,40 @@
-"""The whole page, and its file in the run's folder."""
+"""The whole page, from Jinja templates, and its file in the run's folder."""
 
 import base64
 import datetime
+import functools
 import hashlib
-import importlib.resources
 import pathlib
 from collections.abc import Callable
+from typing import Any
+
+import jinja2
 
 from cls_jax.errors import UserError
 from cls_jax.io import write_atomically
-from cls_jax.report import examples, overview, testing
+from cls_jax.report import overview, pictures, predictions
 from cls_jax.report.data import RunData, collect_run
-from cls_jax.report.markup import Html, tag
 
 REPORT = "report.html"
-_SECTIONS: dict[str, tuple[str, Callable[[RunData], Html | None]]] = {
-    "training": ("Training", overview.draw_curves),
-    "classes": ("Classes", testing.draw_classes),
-    "calibration": ("Calibration", testing.draw_calibration),
-    "mistakes": ("Mistakes", examples.draw_mistakes),
-    "disagreements": ("Disagreements", examples.draw_disagreements),
-    "views": ("Views", examples.draw_views),
-    "labelled": ("Labelled images", examples.draw_labeled),
-    "configuration": ("Configuration", overview.draw_config),
-    "made": ("How it was made", overview.draw_sessions),
+_View = Callable[[RunData], dict[str, Any] | None]
+# By ID, which also names the template: the title in the navigation, and what makes the values
+# that the template shows, or None where the run has nothing to show.
+_SECTIONS: dict[str, tuple[str, _View]] = {
+    "training": ("Training", overview.view_training),
+    "classes": ("Classes", predictions.view_classes),
+    "calibration": ("Calibration", predictions.view_calibration),
+    "mistakes": ("Mistakes", predictions.view_mistakes),
+    "disagreements": ("Disagreements", predictions.view_disagreements),
+    "views": ("Views", pictures.view_augmented),
+    "labeled": ("Labeled images", pictures.view_labeled),
+    "configuration": ("Configuration", overview.view_config),
+    "sessions": ("Sessions", lambda run: {"sessions": run.sessions}),
+}
+# Characters that no HTML document may contain, but file names can: control characters and halves
+# of surrogate pairs.
+_FORBIDDEN = {
+    **dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}, " "),
+    **dict.fromkeys([*range(0xD800, 0xE000), 0xFFFE, 0xFFFF], "\N{REPLACEMENT CHARACTER}"),
 }
 
 
@@ -35,58 +46,57 @@ def write_report(workdir: pathlib.Path, data_dir: str | None = None) -> pathlib.
         data_dir: where the dataset is now, if not in the `config.data.data_dir` of the training.
 
     Raises:
-        UserError: if the folder is not that of a run or cannot be written.
+        UserError: if the folder is not that of a run or cannot be written to.
     """
-    page = draw_page(collect_run(workdir, data_dir))
+    page = render_page(collect_run(workdir, data_dir))
     path = workdir / REPORT
     try:
         write_atomically(path, page)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror}): make room or allow writing there."
+            f"Cannot write {path} ({error.strerror}): free disk space or allow writing there."
         ) from error
     return path
 
 
-def draw_page(run: RunData) -> str:
+def render_page(run: RunData) -> str:
     """The report as one HTML document without any external resource."""
-    drawn = {id_: section(run) for id_, (_, section) in _SECTIONS.items()}
-    shown = {id_: section for id_, section in drawn.items() if section is not None}
-    links = (tag("a", _SECTIONS[id_][0], href=f"#{id_}") for id_ in shown)
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    body = tag(
-        "body",
-        overview.draw_headline(run),
-        tag("nav", *links, aria_label="Sections"),
-        tag("main", overview.draw_notes(run), *shown.values()),
-        tag("footer", f"Written by cls_jax on {now}."),
-        tag("script", _read_asset("script.js")),
+    views = [(id_, title, view(run)) for id_, (title, view) in _SECTIONS.items()]
+    page = create_environment().get_template("page.html.j2")
+    text = page.render(
+        run=run,
+        config=run.config,
+        header=overview.view_header(run),
+        sections=[entry for entry in views if entry[-1] is not None],
+        now=datetime.datetime.now(datetime.UTC),
     )
-    return f"<!DOCTYPE html>\n{tag('html', _draw_head(run), body, lang='en')}\n"
+    return text.translate(_FORBIDDEN)
 
 
-def _draw_head(run: RunData) -> Html:
-    title = f"{run.config.method.name} on {run.config.data.name}, {run.config.num_labels} labels"
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        # The browser itself refuses whatever is not on the page, and any other script.
-        tag("meta", http_equiv="Content-Security-Policy", content=_describe_policy()),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", _read_asset("style.css")),
+@functools.cache
+def create_environment() -> jinja2.Environment:
+    """Templates that escape every value and refuse undefined names."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cls_jax.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters |= {
+        "percent": format_percent,
+        "thousands": format_thousands,
+        "sha256": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
+        "data_uri": pictures.encode_image,
+    }
+    return environment
 
 
-def _describe_policy() -> str:
-    digest = base64.b64encode(hashlib.sha256(_read_asset("script.js").encode()).digest()).decode()
-    return (
-        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    )
+def format_percent(share: float, digits: int = 2) -> str:
+    """A share between 0 and 1 in percent."""
+    return f"{100 * share:.{digits}f} %"
 
 
-def _read_asset(name: str) -> Html:
-    """A file of this package, which is ours and needs no escaping."""
-    return Html(importlib.resources.files("cls_jax.report").joinpath(name).read_text("utf-8"))
+def format_thousands(value: Any) -> str:
+    """An integer with separators; a result may hold anything else, which stays as it is."""
+    return f"{value:,}" if isinstance(value, int) else str(value)

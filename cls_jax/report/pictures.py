@@ -1,8 +1,8 @@
-"""Images of a dataset as pictures of a page, and how augmentation changes them."""
+"""Images of a dataset as pictures on the page: encoded, augmented, and by class."""
 
 import base64
 import io
-from collections.abc import Iterable
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,89 +10,82 @@ from PIL import Image
 
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.randaugment import WEAK_UNIFORMS, count_strong_uniforms, create_table
-from cls_jax.report.markup import Html, tag
+from cls_jax.methods import get_method
+from cls_jax.report.data import RunData
 
-# Larger images become smaller: a page holds hundreds.
+# Larger images are reduced: a page holds hundreds.
 MAX_SIDE = 96
 # From this side on WebP is a fraction of PNG; below, every pixel counts.
 _LOSSY_SIDE = 64
+_NUM_AUGMENTED = 6
+_NUM_DRAWS = 2
+_NUM_LABELED = 120
+_MAX_LABELED_PER_CLASS = 6
 
 
-def draw_image(image: np.ndarray, description: str) -> Html:
-    """An image as an element of a page.
+def encode_image(image: np.ndarray, is_exact: bool = False) -> str:
+    """A data URI with at most `MAX_SIDE` pixels per side, unless it is to be exact.
 
     Args:
-        image: uint8 [H, W, C] of 1 (grey), 3 (RGB) or 4 (RGBA) channels.
-        description: for those who cannot see it.
+        image: uint8 [H, W, C] of 1 (gray), 3 (RGB) or 4 (RGBA) channels.
+        is_exact: whether to keep every pixel.
     """
-    height, width = image.shape[:2]
-    return tag(
-        "img",
-        src=encode_image(image),
-        alt=description,
-        title=description,
-        width=MAX_SIDE,
-        height=max(round(MAX_SIDE * height / width), 1),
-        class_="pixels" if max(height, width) < MAX_SIDE else None,
-    )
-
-
-def encode_image(image: np.ndarray) -> str:
-    """Returns uint8 [H, W, C] as a data URI, with at most `MAX_SIDE` pixels a side."""
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
-    picture.thumbnail((MAX_SIDE, MAX_SIDE))
+    if not is_exact:
+        picture.thumbnail((MAX_SIDE, MAX_SIDE))
+    kind = "png" if is_exact or max(picture.size) < _LOSSY_SIDE else "webp"
     buffer = io.BytesIO()
-    if max(picture.size) >= _LOSSY_SIDE:
-        kind = "webp"
-        picture.save(buffer, "WEBP", quality=85)
-    else:
-        kind = "png"
-        picture.save(buffer, "PNG", optimize=True)
+    picture.save(buffer, kind, **({"optimize": True} if kind == "png" else {"quality": 85}))
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def draw_gallery(pictures: Iterable[tuple[Html, Html | str]]) -> Html:
-    """Pictures with a caption each, as many in a row as there is room for."""
-    figures = (tag("figure", picture, tag("figcaption", caption)) for picture, caption in pictures)
-    return tag("div", *figures, class_="gallery")
+def view_augmented(run: RunData) -> dict[str, Any] | None:
+    """A few labeled images as they are, and as the networks see them."""
+    if run.dataset is None or run.labeled is None or len(run.dataset.train_images) == 0:
+        return None
+    labels = np.asarray(run.dataset.train_labels)[run.labeled]
+    # One image of each class before any class comes again.
+    first = np.sort(np.unique(labels, return_index=True)[1])
+    order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
+    chosen = run.labeled[order[:_NUM_AUGMENTED]]
+    images, data = run.dataset.train_images[chosen], run.config.data
+    columns = [("original", images)]
+    repeated = np.concatenate([images] * _NUM_DRAWS)
+    for name, augment in (("weak", augment_weakly), ("strong", augment_strongly)):
+        columns += [(name, draw) for draw in np.split(augment(repeated, data), _NUM_DRAWS)]
+    method = get_method(run.config.method.name)
+    return {"indices": chosen, "columns": columns, "method": method}
 
 
-def augment_weakly(images: np.ndarray, data_config, seed: int) -> np.ndarray:
-    """One draw of the weak view.
-
-    Args:
-        images: uint8 [n, H, W, C].
-        data_config: `config.data`.
-        seed: of the draw.
-
-    Returns:
-        uint8 [n, H, W, C].
-    """
-    uniforms = _draw_uniforms(len(images), WEAK_UNIFORMS, seed)
+def augment_weakly(images: np.ndarray, data_config) -> np.ndarray:
+    """One draw of the weak view: uint8 [n, H, W, C] to the same; `data_config` is `config.data`."""
+    uniforms = np.random.default_rng(0).random((len(images), WEAK_UNIFORMS), np.float32)
     augment = jax.jit(jax_augment.flip_and_shift, static_argnums=(2, 3))
     return np.asarray(augment(images, uniforms, data_config.flip, data_config.shift))
 
 
-def augment_strongly(images: np.ndarray, data_config, seed: int) -> np.ndarray:
-    """One draw of the strong view; arguments and result as of `augment_weakly`."""
-    height, width = images.shape[1:3]
-    pool, levels = data_config.randaugment_pool, data_config.randaugment_levels
-    table = create_table(pool, height, width, levels)
-
-    @jax.jit
-    def augment(images, uniforms):
-        return jax_augment.strong_augment(
-            images,
-            uniforms,
-            table,
-            flip=data_config.flip,
-            shift=data_config.shift,
-            cut=data_config.cutout,
-        )
-
+def augment_strongly(images: np.ndarray, data_config) -> np.ndarray:
+    """One draw of the strong view; arguments and result as for `augment_weakly`."""
+    size, levels = images.shape[1:3], data_config.randaugment_levels
+    table = create_table(data_config.randaugment_pool, *size, levels)
     count = count_strong_uniforms(data_config.randaugment_ops)
-    return np.asarray(augment(images, _draw_uniforms(len(images), count, seed)))
+    uniforms = np.random.default_rng(1).random((len(images), count), np.float32)
+    options = {"flip": data_config.flip, "shift": data_config.shift, "cut": data_config.cutout}
+    augment = jax.jit(lambda *arrays: jax_augment.strong_augment(*arrays, table, **options))
+    return np.asarray(augment(images, uniforms))
 
 
-def _draw_uniforms(num_images: int, count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).random((num_images, count), np.float32)
+def view_labeled(run: RunData) -> dict[str, Any] | None:
+    """Some of the labeled images of each class: its name, how many, indices and images shown."""
+    if run.dataset is None or run.labeled is None:
+        return None
+    labels = np.asarray(run.dataset.train_labels)[run.labeled]
+    num_classes = min(len(run.class_names), _NUM_LABELED)
+    per_class = min(_NUM_LABELED // num_classes, _MAX_LABELED_PER_CLASS)
+    classes = []
+    for k, name in enumerate(run.class_names[:num_classes]):
+        indices = run.labeled[labels == k]
+        if len(indices):
+            shown = indices[:per_class]
+            classes.append((name, len(indices), shown, run.dataset.train_images[shown]))
+    return {"classes": classes, "num_classes": num_classes}

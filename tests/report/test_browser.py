@@ -8,19 +8,19 @@ import subprocess
 
 import pytest
 
-from cls_jax.report.page import draw_page
+from cls_jax.report.page import render_page
 from tests.report.pages import create_run
 from tests.report.test_page import HOSTILE, ROWS
 
 BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
 BROWSER = next(filter(None, BROWSERS), "")
-# The page in a frame of a phone's width; what it says of itself becomes the outer page's text.
+# The page in a frame of a phone's width; what it measures of itself becomes the outer page's text.
 PROBE = """<!DOCTYPE html><meta charset="utf-8"><title>probe</title>
 <iframe width="{width}" height="844" style="border:0" srcdoc="{page}"></iframe><pre></pre>
 <script>
 onload = () => {{
   const view = document.querySelector("iframe").contentWindow, page = view.document;
-  const images = [...page.images], chart = page.querySelector("svg.curves");
+  const images = [...page.images], chart = page.querySelector("svg[data-traces]");
   const box = chart.getBoundingClientRect();
   chart.dispatchEvent(new view.PointerEvent("pointermove", {{ clientX: box.left + box.width }}));
   document.querySelector("pre").textContent = JSON.stringify({{
@@ -35,11 +35,12 @@ onload = () => {{
 
 
 def open_page(text, width, tmp_path):
-    """What the page says of itself, and what the browser's console says of it."""
+    """What the page measures of itself, and what the browser's console says of it."""
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE.format(width=width, page=html.escape(text)))
-    # A phone lays its scroll bars over the page.
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    # A phone lays its scroll bars over the page. The browser itself is to ask nobody for anything.
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
+    options += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path}/profile"]
     outcome = subprocess.run(
         [BROWSER, *options, "--dump-dom", probe.as_uri()],
@@ -63,9 +64,9 @@ def open_page(text, width, tmp_path):
     ],
 )
 def test_it_opens_whole_and_without_an_error(width, options, tmp_path):
-    said, console = open_page(draw_page(create_run(rows=ROWS, **options)), width, tmp_path)
+    said, console = open_page(render_page(create_run(rows=ROWS, **options)), width, tmp_path)
     assert console == []
     assert said["images"] > 20
     assert said["broken"] == []
     assert said["needed"] <= said["width"] == width
-    assert said["readout"].startswith("step 9: network 1, averaged 50.00 %")
+    assert said["readout"].startswith("step 9: network 1 (EMA) 50.00 %")

@@ -8,12 +8,12 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.metrics import confusion_matrix
 
-from cls_jax.report.markup import Html, join, tag
-from cls_jax.report.page import draw_page
-from cls_jax.report.pictures import MAX_SIDE, draw_image, encode_image
-from cls_jax.report.scores import compute_calibration, confusion_matrix
-from cls_jax.report.testing import draw_heat
+from cls_jax.report.page import create_environment, render_page
+from cls_jax.report.pictures import MAX_SIDE, encode_image
+from cls_jax.report.predictions import color_confusions
+from cls_jax.report.scores import compute_calibration
 from tests.report.pages import Page, create_run
 
 HOSTILE = (
@@ -38,13 +38,6 @@ ROWS = [
 ]
 
 
-def test_markup_escapes_all_but_markup():
-    assert tag("p", "<b>", Html("<i></i>"), None, [1, "&"]) == "<p>&lt;b&gt;<i></i>1&amp;</p>"
-    assert tag("img", alt='">', hidden=True, id=None, open=False) == '<img alt="&quot;&gt;" hidden>'
-    assert tag("th", class_="x", aria_label="y") == '<th class="x" aria-label="y"></th>'
-    assert join("a\x00\ud800\n") == "a \N{REPLACEMENT CHARACTER}\n"
-
-
 @pytest.mark.parametrize(
     ("options", "present", "absent"),
     [
@@ -52,21 +45,21 @@ def test_markup_escapes_all_but_markup():
         ({"num_classes": 2}, {"classes", "mistakes"}, set()),
         ({"num_networks": 1, "method": "fixmatch"}, {"classes"}, {"disagreements"}),
         ({"num_test": 0}, {"disagreements", "views"}, {"classes", "calibration", "mistakes"}),
-        ({"num_classes": 100, "num_test": 300}, {"classes", "labelled"}, set()),
+        ({"num_classes": 100, "num_test": 300}, {"classes", "labeled"}, set()),
         ({"side": 120}, {"mistakes", "views"}, set()),
-        ({"predictions": None}, {"views", "labelled"}, {"classes", "disagreements"}),
+        ({"predictions": None}, {"views", "labeled"}, {"classes", "disagreements"}),
         (
             {"predictions": None, "dataset": None, "labeled": None, "class_names": None},
             {"training", "configuration"},
-            {"views", "labelled"},
+            {"views", "labeled"},
         ),
         ({"rows": []}, {"classes"}, {"training"}),
     ],
 )
 def test_page_shows_what_there_is(options, present, absent):
-    page = Page(draw_page(create_run(**{"rows": ROWS} | options)))
+    page = Page(render_page(create_run(**{"rows": ROWS} | options)))
     sections = {attributes["id"] for attributes in page.find("section")}
-    assert present | {"configuration", "made"} <= sections
+    assert present | {"configuration", "sessions"} <= sections
     assert not absent & sections
     assert {a["href"] for a in page.find("a")} == {f"#{id_}" for id_ in sections}
     for image in page.find("img"):
@@ -85,7 +78,7 @@ def test_hostile_names_are_only_text():
         notes=(HOSTILE[4],),
     )
     run.config.data.data_dir = HOSTILE[1]
-    text = draw_page(dataclasses.replace(run, workdir=run.workdir / HOSTILE[0]))
+    text = render_page(dataclasses.replace(run, workdir=run.workdir / HOSTILE[0]))
     text.encode()
     assert not re.search(r"[\x00-\x08\x0b-\x1f]", text)
     page = Page(text)
@@ -98,14 +91,14 @@ def test_hostile_names_are_only_text():
     assert page.text.count(HOSTILE[0]) > 3
     assert page.text.count(HOSTILE[1]) > 3
     assert HOSTILE[4] in page.text
-    ours = Page(draw_page(create_run(class_names=tuple("abcde"))))
+    ours = Page(render_page(create_run(class_names=tuple("abcde"))))
     assert {name for name, _ in page.elements} <= {name for name, _ in ours.elements} | {
         *("aside", "code", "figcaption", "pre", "li", "ul")
     }
 
 
 def test_nothing_comes_from_the_network():
-    text = draw_page(create_run(rows=ROWS))
+    text = render_page(create_run(rows=ROWS))
     page = Page(text)
     (policy,) = page.find("meta", **{"http-equiv": "Content-Security-Policy"})
     assert policy["content"].startswith("default-src 'none'; img-src data:;")
@@ -113,7 +106,7 @@ def test_nothing_comes_from_the_network():
         assert name not in {"link", "iframe", "object", "embed", "base", "form"}
         for key in ("src", "href", "action", "srcset", "data"):
             assert attributes.get(key, "#").startswith(("#", "data:image/")), (name, key)
-    # Of all addresses only the name of the SVG namespace, in the script.
+    # The only address is the name of the SVG namespace, in the script.
     assert set(re.findall(r"https?://[^\s\"'<]*", text)) == {"http://www.w3.org/2000/svg"}
     assert "url(" not in text
     assert "@import" not in text
@@ -121,9 +114,9 @@ def test_nothing_comes_from_the_network():
 
 def test_figures_of_the_test_images_are_recomputed():
     run = create_run(num_classes=4, num_test=60)
-    first, labels = run.predictions.first, run.predictions.labels
-    page = Page(draw_page(run))
-    counts = confusion_matrix(labels, first.argmax(axis=-1), 4)
+    first, labels = run.predictions.probabilities[0], run.predictions.labels
+    page = Page(render_page(run))
+    counts = confusion_matrix(labels, first.argmax(axis=-1), labels=range(4))
     head, *rows = page.table("confusion")
     assert head[1:] == list(run.class_names)
     assert [row[1:] for row in rows] == [[str(count) for count in row] for row in counts]
@@ -134,21 +127,22 @@ def test_figures_of_the_test_images_are_recomputed():
         error = compute_calibration(probabilities, labels).error
         assert f"Expected calibration error {100 * error:.2f} %" in page.text
     num_wrong = int(np.sum(first.argmax(axis=-1) != labels))
-    mistakes = [a for a in page.find("img") if "taken for" in a["alt"]]
+    mistakes = [a for a in page.find("img") if a["alt"].startswith("Test image")]
     assert len(mistakes) == min(num_wrong, 24)
 
 
 def test_many_classes_have_a_heat_map_and_pairs():
     run = create_run(num_classes=30, num_test=500)
-    page = Page(draw_page(run))
+    page = Page(render_page(run))
     assert len(page.find("img", class_="heat")) == 1
-    counts = confusion_matrix(run.predictions.labels, run.predictions.first.argmax(axis=-1), 30)
+    predicted = run.predictions.probabilities[0].argmax(axis=-1)
+    counts = confusion_matrix(run.predictions.labels, predicted, labels=range(30))
     assert len(page.table("pairs")) == 1 + 20
-    true, taken, count, _ = page.table("pairs")[1]
+    true, predicted, count, _ = page.table("pairs")[1]
     mistakes = counts - np.diag(np.diag(counts))
     assert int(count) == mistakes.max()
-    assert mistakes[run.class_names.index(true), run.class_names.index(taken)] == mistakes.max()
-    heat = draw_heat(np.array([[3, 1], [0, 0]]))
+    assert mistakes[run.class_names.index(true), run.class_names.index(predicted)] == mistakes.max()
+    heat = color_confusions(np.array([[3, 1], [0, 0]]))
     np.testing.assert_array_equal(heat[..., 3], [[np.rint(255 * 0.75**0.5), 128], [0, 0]])
 
 
@@ -156,14 +150,14 @@ def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
     rng = np.random.default_rng(0)
     names = [name for name in ROWS[0] if name != "step"]
     rows = [{"step": i, **dict.fromkeys(names, float(rng.random()))} for i in range(5000)]
-    text = draw_page(create_run(num_classes=100, num_test=1000, side=224, rows=rows))
+    text = render_page(create_run(num_classes=100, num_test=1000, side=224, rows=rows))
     assert len(text.encode()) < 5e6
 
 
 def test_config_marks_what_differs_from_the_default():
     run = create_run()
     run.config.seed = 17
-    page = Page(draw_page(run))
+    page = Page(render_page(run))
     rows = {row[0]: row[1:] for row in page.table("config")[1:]}
     assert rows["seed"] == ["17", "0"]
     assert rows["data.pipeline"] == ["tfdata", ""]
@@ -180,8 +174,11 @@ def test_small_pictures_are_exact(channels):
 
 
 def test_large_pictures_are_reduced():
-    picture = draw_image(np.zeros((400, 200, 3), np.uint8), "large")
+    macros = create_environment().get_template("macros.html.j2").module
+    picture = macros.picture(np.zeros((400, 200, 3), np.uint8), "large")
     (attributes,) = Page(picture).find("img")
     data = attributes["src"].partition(",")[2]
     assert Image.open(io.BytesIO(base64.b64decode(data))).size == (MAX_SIDE // 2, MAX_SIDE)
     assert attributes["alt"] == "large"
+    assert (attributes["width"], attributes["height"]) == ("96", "192")
+    assert "class" not in attributes

@@ -1,5 +1,8 @@
 """Curves of what was measured."""
 
+import re
+
+import matplotlib
 import numpy as np
 import pytest
 
@@ -33,7 +36,7 @@ def test_everything_measured_has_its_panel_once():
     panels = create_panels(rows)
     assert sum(len(panel.curves) for panel in panels) == len(names)
     titles = [panel.title for panel in panels]
-    assert titles[0] == "Accuracy on the test images"
+    assert titles[0] == "Test accuracy"
     assert {"Losses", "Speed", "monitors/entropy", "new"} <= set(titles)
 
 
@@ -41,7 +44,7 @@ def test_accuracy_is_not_drawn_twice():
     names = ["test/accuracy", "test/accuracy_network_1", "test/accuracy_ensemble"]
     rows = [{"step": step, **dict.fromkeys(names, 50.0)} for step in range(3)]
     (panel,) = create_panels(rows)
-    assert [curve.name for curve in panel.curves] == ["network 1, averaged"]
+    assert [curve.name for curve in panel.curves] == ["network 1 (EMA)"]
     both = [{**row, "test/accuracy_network_2": 40.0} for row in rows]
     assert len(create_panels(both)[0].curves) == 3
 
@@ -55,26 +58,32 @@ def test_unknown_values_are_gaps_and_never_the_last():
     assert create_panels(clean_rows([{"step": i, "x": None} for i in range(5)])) == []
 
 
-def test_rows_that_are_none_are_left_out():
-    rows = [{"step": 1, "x": "text", "y": True, "z": 10**400}, ["step"], {"x": 1}, {"step": "1"}]
-    assert clean_rows(rows) == [{"step": 1, "x": None, "y": None, "z": None}]
+def test_rows_are_ordered_and_hold_only_what_can_be_drawn():
+    rows = [{"step": 2, "x": 1.0}, {"step": 1, "x": float("inf"), "y": 10**40, "z": None}]
+    assert clean_rows(rows) == [{"step": 1, "x": None, "y": None, "z": None}, {"step": 2, "x": 1.0}]
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.0, 1e-12, 1e20])
 def test_a_constant_is_drawn(value):
     rows = [{"step": step, "x": value} for step in (0, 1, 2)]
     (panel,) = create_panels(rows)
-    page = Page(draw_panel(panel))
-    (curve,) = page.find("path", class_="curve s1")
-    assert "nan" not in curve["d"]
-    assert "inf" not in curve["d"]
+    chart = draw_panel(panel)
+    assert not re.search("nan|inf", chart.svg)
+    assert len(chart.traces[0]["points"]) == 3
 
 
 def test_gaps_break_the_line():
     rows = [{"step": i, "x": v} for i, v in enumerate([1.0, 2.0, None, 3.0, 4.0])]
-    (curve,) = Page(draw_panel(create_panels(rows)[0])).find("path", class_="curve s1")
+    chart = draw_panel(create_panels(rows)[0])
+    (curve,) = (a for a in Page(chart.svg).find("path") if "var(--c1)" in a["style"])
     assert curve["d"].count("M") == 2
-    assert len(curve["data-points"].split(";")) == 4
+    (trace,) = chart.traces
+    assert [point[2:] for point in trace["points"]] == [
+        [f"step {step}", str(value)] for step, value in ((0, 1), (1, 2), (3, 3), (4, 4))
+    ]
+    # The pointer reads off the drawn line.
+    drawn = [list(map(float, pair)) for pair in re.findall(r"([\d.]+) ([\d.]+)", curve["d"])]
+    np.testing.assert_allclose(drawn, [point[:2] for point in trace["points"]], atol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +92,19 @@ def test_gaps_break_the_line():
 def test_ticks_are_few_round_and_around(low, high):
     ticks = choose_ticks(low, high)
     assert ticks[0] <= low
-    assert ticks[-1] >= high
+    assert ticks[-1] >= high * (1 - 1e-9)
     assert 3 <= len(ticks) <= 8
     np.testing.assert_allclose(np.diff(ticks), ticks[1] - ticks[0])
+
+
+@pytest.mark.parametrize(
+    "options", [{"lines.color": "red", "axes.grid": True}, {"text.usetex": True}]
+)
+def test_user_settings_do_not_change_charts(options):
+    panel = create_panels([{"step": i, "train/loss": float(i)} for i in range(900)])[0]
+    expected = draw_panel(panel)
+    with matplotlib.rc_context(options):
+        assert draw_panel(panel) == expected
+    assert expected.svg.count("stroke: var(--c1)") == 1
+    assert expected.svg.count("fill: var(--c1)") == 1  # The band from the smallest to the largest.
+    assert "<use" not in expected.svg
