@@ -6,10 +6,12 @@ one writes the run's files, so all must see the same folder.
 
 import faulthandler
 import hashlib
+import json
 import os
 import pathlib
 import sys
 import threading
+from typing import Any
 
 import jax
 import numpy as np
@@ -118,9 +120,33 @@ def is_main_process() -> bool:
 
 
 def barrier(name: str) -> None:
-    """Returns once every process has come here."""
+    """Returns once every process has called this with the same name."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
+
+
+def from_main_process(value: Any) -> Any:
+    """Process 0's value in every process, so that all take the same branch; all must call this.
+
+    Args:
+        value: anything that JSON can hold.
+    """
+    if jax.process_count() == 1:
+        return value
+    text = json.dumps(value).encode()
+    # JAX's collectives also move data implicitly, which the training loop's guard would refuse.
+    with jax.transfer_guard("allow"):
+        size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
+        content = np.frombuffer(text[:size].ljust(size), np.uint8)  # All of the same length.
+        return json.loads(multihost_utils.broadcast_one_to_all(content).tobytes())
+
+
+def all_processes(value: bool) -> bool:
+    """Whether it is true in every process; all must call this."""
+    if jax.process_count() == 1:
+        return value
+    with jax.transfer_guard("allow"):
+        return bool(multihost_utils.process_allgather(np.array(value)).all())
 
 
 def check_same(text: str, workdir: pathlib.Path) -> None:

@@ -1,9 +1,10 @@
-"""Checkpoints of the train state: the only file that imports Orbax.
+"""Checkpoints of any pytree of arrays: the only file that imports Orbax.
 
-A checkpoint carries a checksum of every array and of its notes, so that one damaged on disk is
-found when it is read, also where the file format itself would not notice.
+A checkpoint carries a checksum of every array and of its metadata, so that damage on disk is found
+when it is read, even where the file format itself would not notice.
 """
 
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -14,32 +15,33 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding, PartitionSpec
 
 from cls_jax.errors import UserError
+from cls_jax.parallel.distributed import all_processes, barrier, from_main_process, is_main_process
+from cls_jax.runs.checksum import fetch_to_host, hash_arrays, sum_arrays
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+# Format 2 has a weaker checksum of its arrays (`sum_arrays`); format 1 had none.
+_READABLE_VERSIONS = (2, 3)
 PyTree = Any
 CHECKPOINTS = "checkpoints"
 DAMAGED = "damaged_checkpoints"
 
 
 class Restored(NamedTuple):
-    """What a checkpoint holds."""
+    """The content of a checkpoint: `metadata` is what was given to `Checkpointer.save`, and more."""
 
     step: int
     state: PyTree
-    notes: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 class Checkpointer:
     """Keeps the newest few states of a run in its folder `checkpoints/`.
 
-    A state is written in the background under a temporary name and renamed when it is whole; an
-    older one is removed after that. What cannot be written is said, and training goes on.
+    A state is written in the background under a temporary name and renamed once it is complete;
+    only then is an older one removed. A failed save is reported, and training continues.
     """
 
     def __init__(
@@ -67,24 +69,34 @@ class Checkpointer:
             max_to_keep=self._keep,
             create=self._keep is not None,
             read_only=self._keep is None,
-            # What a killed session left; only the one session that trains may remove it.
+            # Leftovers of a killed session; only the one session that trains may remove them.
             cleanup_tmp_directories=self._keep is not None,
         )
+        # Our metadata is called "notes" on disk: Orbax keeps "metadata" for its own.
         self._manager: ocp.CheckpointManager | None = ocp.CheckpointManager(
             self.folder, options=options, item_names=("state", "notes")
         )
 
     def latest_step(self) -> int | None:
-        """The newest step that can be restored, or None."""
-        steps = [step for step in self._list_steps() if step != self._unconfirmed]
-        return max(steps, default=None)
+        """The newest complete checkpoint's step, or None; whether it is intact shows on restoring.
 
-    def save(self, step: int, state: PyTree, notes: dict[str, Any]) -> None:
-        """Starts writing the state and a few JSON notes; returns when the state may be donated."""
+        With several processes all must call this.
+        """
+        return max(self._list_steps(), default=None)
+
+    def save(self, step: int, state: PyTree, metadata: dict[str, Any]) -> None:
+        """Starts writing a state and JSON metadata; returns when the state may be donated."""
         self.finish()
-        notes = {"fingerprint": state_checksum(state), **notes}
+        # One explicit copy to the host: Orbax would fetch each array implicitly, which the loop's
+        # transfer guard refuses on a GPU.
+        arrays = fetch_to_host(state)
+        metadata = {"arrays": hash_arrays(arrays), **metadata}
+        guard: contextlib.AbstractContextManager = contextlib.nullcontext()
+        if jax.process_count() > 1:
+            # Each process writes the shards that it holds; Orbax fetches them before it returns.
+            arrays, guard = state, jax.transfer_guard("allow")
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(state), notes=ocp.args.JsonSave(_add_checksum(notes))
+            state=ocp.args.StandardSave(arrays), notes=ocp.args.JsonSave(_add_checksum(metadata))
         )
         self._unconfirmed = step
 
@@ -92,28 +104,29 @@ class Checkpointer:
             self._probe()
             if self._manager is None:
                 self._open()
-            self._manager.save(step, args=args)
+            with guard:
+                self._manager.save(step, args=args)
 
         self._try(write)
 
     def finish(self) -> None:
-        """Waits until the last state is whole, or says why it is not."""
+        """Waits until the last state is complete, or reports why it is not."""
         if self._unconfirmed is not None:
             self._try(self._manager.wait_until_finished)
             self._unconfirmed = None
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Writes; where the disk does not take it, tidies up and says so."""
+        """Writes; on failure tidies up and reports it."""
         try:
             write()
         except Exception as error:  # Every layer below has its own.
             if jax.process_count() > 1:
-                raise  # The others wait for this one: all end, and go on from the last whole state.
+                raise  # The others wait for this one: all end, and resume from the last good state.
             step, self._unconfirmed = self._unconfirmed, None
             self._forget(step)
             self.warn(
                 f"Warning: the checkpoint of step {step} could not be written "
-                f"({describe_failure(error)}): training goes on, and the newest whole one is "
+                f"({describe_failure(error)}): training continues, and the newest complete one is "
                 f"{describe_step(self.latest_step())}."
             )
 
@@ -124,157 +137,142 @@ class Checkpointer:
         path.unlink()
 
     def _forget(self, step: int | None) -> None:
-        """Removes what a failed save left, and the manager, which remembers the failure."""
-        # Under its own name a state is whole, whatever failed after that.
+        """Removes the remains of a failed save, and the manager, which remembers the failure."""
+        # Under its own name a state is complete, whatever failed after that.
         for path in self.folder.glob(f"{step}.*"):
             shutil.rmtree(path, ignore_errors=True)
         self._manager = None
 
     def restore_newest(self, like: PyTree) -> Restored | None:
-        """Restores the newest whole checkpoint onto the shapes and shardings of `like`.
+        """Restores the newest intact checkpoint.
 
-        One that is damaged is named and, by the session that trains, moved to
-        `damaged_checkpoints/`; then comes the one before it.
+        A damaged one is reported and, by the session that trains, moved to `damaged_checkpoints/`;
+        the one before it is used instead. With several processes all must call this.
 
         Args:
-            like: a state or its abstraction.
+            like: gives shapes, dtypes and shardings: arrays or `jax.ShapeDtypeStruct`s that have a
+                sharding, in which case nothing but the restored state takes memory.
 
         Returns:
-            The checkpoint, or None where the run has none yet.
+            The checkpoint, or None if the run has none yet. Its arrays carry exactly the shardings
+            of `like`, and a jitted function may donate them.
 
         Raises:
-            UserError: if there are checkpoints but none is whole, or one is of another format.
+            UserError: if there are checkpoints but none is intact, or one is of another format.
         """
         last_reason = None
         for step in sorted(self._list_steps(), reverse=True):
             restored, reason = self._try_restore(step, like)
             if restored is not None:
                 return restored
-            if not (self.folder / str(step)).exists():
-                continue  # A run that goes on has removed it just now.
+            if not from_main_process((self.folder / str(step)).exists()):
+                continue  # A run that is being trained has just removed it.
             last_reason = reason
             where = self._set_aside(step) if self._keep is not None else "left where it is"
             self.warn(
                 f"Warning: the checkpoint of step {step} in {self.folder} is damaged ({reason}): "
                 f"{where}, and the one before it is used."
             )
-        # Also the next time: what was moved away still says that the run had begun.
-        if last_reason is None and not (self._workdir / DAMAGED).exists():
+        # Also next time: a checkpoint that was moved away still shows that the run had started.
+        if last_reason is None and not from_main_process((self._workdir / DAMAGED).exists()):
             return None
         raise UserError(
-            f"{self._workdir} holds no checkpoint that is whole "
-            f"({last_reason or f'the damaged ones are in {DAMAGED}/'}): bring one back from a "
-            "copy, or give --workdir a new folder."
+            f"{self._workdir} has no intact checkpoint "
+            f"({last_reason or f'the damaged ones are in {DAMAGED}/'}): restore one from a backup, "
+            "or give --workdir a new folder."
         )
 
     def _try_restore(self, step: int, like: PyTree) -> tuple[Restored | None, str | None]:
-        restored = reason = None
+        """Returns the checkpoint, or why it cannot be used: the same in every process."""
+        metadata = state = reason = None
         try:
-            restored = self._restore(step, like)
-        except (UserError, jax.errors.JaxRuntimeError):  # Not a matter of the files.
+            metadata, state = self._read(step, like)
+        except (UserError, jax.errors.JaxRuntimeError):  # Not the files' fault.
             raise
         except Exception as error:
             reason = describe_failure(error)
-        if jax.process_count() > 1:
-            is_whole = multihost_utils.process_allgather(np.array(restored is not None))
-            if not is_whole.all():
-                restored, reason = None, reason or "another process cannot read it"
-        return restored, reason
+        # Every process must get here before they verify together.
+        if not all_processes(reason is None):
+            return None, reason or "another process cannot read it"
+        if not _is_intact(state, metadata):
+            return None, "arrays differ from those that were saved"
+        # Arrays made by Orbax are not in XLA's own memory, so the first step could not reuse it
+        # (jax #18617); a copy made by XLA can be donated. Without `out_shardings` XLA would choose
+        # its own spelling of the same shardings, and the step would be compiled again.
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
+        copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state), out_shardings=shardings)
+        return Restored(step, copy(state), metadata), None
 
-    def _restore(self, step: int, like: PyTree) -> Restored:
-        notes = self._manager.restore(
+    def _read(self, step: int, like: PyTree) -> tuple[dict[str, Any], PyTree]:
+        metadata = self._manager.restore(
             step, args=ocp.args.Composite(notes=ocp.args.JsonRestore())
         ).notes
-        _verify_checksum(notes)
-        if notes["format_version"] != FORMAT_VERSION:
+        _verify_checksum(metadata)
+        if metadata["format_version"] not in _READABLE_VERSIONS:
             raise UserError(
                 f"The checkpoint of step {step} in {self.folder} has format version "
-                f"{notes['format_version']}, this program reads {FORMAT_VERSION}: use the version "
-                "of cls_jax that wrote it."
+                f"{metadata['format_version']}, this program reads {_READABLE_VERSIONS}: use the "
+                "version of cls_jax that wrote it."
             )
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        state = self._manager.restore(
-            step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-        ).state
-        if state_checksum(state) != notes["fingerprint"]:
-            raise ValueError("arrays differ from those that were saved")
-        # Arrays made by Orbax are not XLA's own, so the first step could not reuse their memory
-        # (jax #18617); a copy made by XLA can be donated.
-        copy = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf.copy(), state))
-        return Restored(step, copy(state), notes)
+        abstract = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), like
+        )
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        return metadata, self._manager.restore(step, args=args).state
 
     def _list_steps(self) -> list[int]:
+        """Steps of complete checkpoints, as process 0 sees them: all must try the same ones."""
         # From the folder, not from the manager's memory: files may have come and gone.
         try:
             names = [path.name for path in self.folder.iterdir()]
         except OSError:
-            return []
-        return [int(name) for name in names if name.isdecimal()]
+            names = []
+        steps = [int(name) for name in names if name.isdecimal()]
+        return from_main_process([step for step in steps if step != self._unconfirmed])
 
     def _set_aside(self, step: int) -> str:
-        folder = self._workdir / DAMAGED
-        target = folder / str(step)
-        if jax.process_index() == 0:
+        if is_main_process():
+            folder = self._workdir / DAMAGED
             folder.mkdir(exist_ok=True)
-            for i in range(1, 1000):
-                if not target.exists():
-                    break
-                target = folder / f"{step}-{i}"
+            names = [str(step), *(f"{step}-{i}" for i in range(1, 1000))]
+            target = next(folder / name for name in names if not (folder / name).exists())
             (self.folder / str(step)).rename(target)
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices(f"set aside {step}")
+        barrier(f"set aside {step}")
         self._manager.reload()
-        return f"it was moved to {target.relative_to(self._workdir)}/"
+        return f"it was moved to {DAMAGED}/"
 
     def close(self) -> None:
-        """Waits until the last state is whole."""
+        """Waits until the last state is complete."""
         self.finish()
         if self._manager is not None:
             self._manager.close()
 
 
-def state_checksum(state: PyTree) -> list[int]:
-    """A checksum of every array of a state, the same however it is spread over devices.
-
-    The sum of an array's 32-bit words w_i times 2i + 1, modulo 2^32: the odd factors make every
-    single flipped bit and every swap of neighbours visible.
-    """
-    mesh = jax.tree.leaves(state)[0].sharding.mesh
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    sums = jax.jit(_sum_words, out_shardings=everywhere)(state)
-    return [int(value) for value in jax.device_get(sums)]
+def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
+    arrays = fetch_to_host(state)
+    if metadata["format_version"] == 2:
+        return sum_arrays(arrays) == metadata.get("fingerprint")
+    return hash_arrays(arrays) == metadata.get("arrays")
 
 
-def _sum_words(state: PyTree) -> jax.Array:
-    def sum_array(array: jax.Array) -> jax.Array:
-        if array.dtype == bool:
-            array = array.astype(jnp.uint8)
-        unsigned = jnp.dtype(f"uint{8 * array.dtype.itemsize}")
-        words = jax.lax.bitcast_convert_type(array, unsigned).astype(jnp.uint32).reshape(-1)
-        factors = 2 * jnp.arange(words.size, dtype=jnp.uint32) + 1
-        return jnp.sum(words * factors, dtype=jnp.uint32)
-
-    return jnp.stack([sum_array(array) for array in jax.tree.leaves(state)])
+def _add_checksum(metadata: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"format_version": FORMAT_VERSION, **metadata}
+    return {**metadata, "sha256": _digest(metadata)}
 
 
-def _add_checksum(notes: dict[str, Any]) -> dict[str, Any]:
-    notes = {"format_version": FORMAT_VERSION, **notes}
-    return {**notes, "sha256": _digest(notes)}
+def _verify_checksum(metadata: dict[str, Any]) -> None:
+    rest = {key: value for key, value in metadata.items() if key != "sha256"}
+    # Format 1 had no checksum; it is refused for its version.
+    if metadata["format_version"] != 1 and metadata["sha256"] != _digest(rest):
+        raise ValueError("metadata differ from those that were saved")
 
 
-def _verify_checksum(notes: dict[str, Any]) -> None:
-    rest = {key: value for key, value in notes.items() if key != "sha256"}
-    # Format 1 had no seal; it is told by its version.
-    if notes["format_version"] != 1 and notes["sha256"] != _digest(rest):
-        raise ValueError("notes differ from those that were saved")
-
-
-def _digest(notes: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(notes, sort_keys=True).encode()).hexdigest()
+def _digest(metadata: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
 
 
 def describe_failure(error: Exception) -> str:
-    """An error in a few words: the system's own where it has some, else the last line."""
+    """An error in a few words: the operating system's reason if there is one, else its text."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split())

@@ -222,4 +222,4 @@ def _restore_or_init(checkpointer: Checkpointer, program: Program):
     restored = checkpointer.restore_newest(program.state_shapes)
     if restored is None:
         return program.init_state(), 0, PausableTimer()
-    return restored.state, restored.step, PausableTimer(restored.notes["train_seconds"])
+    return restored.state, restored.step, PausableTimer(restored.metadata["train_seconds"])

@@ -1,0 +1,171 @@
+"""A run's folder can be created again after any interruption of its creation."""
+
+import errno
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
+from cls_jax.runs.folder import (
+    CONFIG,
+    LABELED_INDICES,
+    check_run_folder,
+    create_run_folder,
+    load_labeled_indices,
+    write_labeled_indices,
+)
+from cls_jax.runs.lock import LOCK, lock_run_folder
+from tests.conftest import create_tiny_config
+
+_LABELS = np.repeat(np.arange(10, dtype=np.int32), 4)
+_BUDGET = np.array([0, 1, 2, 5, *range(8, 40, 2)])  # Unequal: no draw gives it.
+
+
+def make_dataset() -> Dataset:
+    images = np.zeros((40, 8, 8, 1), np.uint8)
+    return Dataset(
+        name="tiny",
+        class_names=tuple("abcdefghij"),
+        train_images=images,
+        train_labels=_LABELS,
+        test_images=images[:2],
+        test_labels=_LABELS[:2],
+        image_shape=(8, 8, 1),
+        mean=(0.5,),
+        std=(0.2,),
+        fingerprint="0" * 32,
+        skipped_files=(("a.png", "empty"),),
+    )
+
+
+def start_run(workdir, config, dataset):
+    """What training does before its first step; returns the labeled images."""
+    check_run_folder(workdir, config)
+    labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed)
+    with lock_run_folder(workdir):
+        check_run_folder(workdir, config)
+        create_run_folder(workdir, config, labeled, dataset)
+    return labeled
+
+
+class Killed(BaseException):
+    """The end of the process: nothing in it may tidy up."""
+
+
+class Interrupter:
+    """Interrupts a program before one of its changes to a folder."""
+
+    def __init__(self):
+        self.folder = None
+        sys.addaudithook(self._listen)  # For the rest of the process.
+
+    def run(self, folder, function, allowed, error):
+        """Allows so many changes, then raises the error; returns whether it came to that."""
+        self.folder, self.left, self.error, self.was_raised = str(folder), allowed, error, False
+        try:
+            function()
+        finally:
+            self.folder = None
+        return self.was_raised
+
+    def _listen(self, event, arguments):
+        if self.folder is None or not self._is_change(event, arguments):
+            return
+        self.left -= 1
+        if self.left < 0:
+            self.was_raised = True
+            raise self.error
+
+    def _is_change(self, event, arguments):
+        if event == "open":
+            is_writing = arguments[2] & (os.O_WRONLY | os.O_RDWR)
+            return is_writing and str(arguments[0]).startswith(self.folder)
+        return event in ("os.mkdir", "os.rename") and str(arguments[0]).startswith(self.folder)
+
+
+@pytest.fixture(scope="module")
+def interrupter():
+    return Interrupter()
+
+
+@pytest.mark.parametrize("error", [Killed(), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize("is_budget_given", [False, True])
+def test_the_same_command_goes_on_after_a_stop_at_any_file_operation(
+    tmp_path, interrupter, error, is_budget_given
+):
+    config, dataset = create_tiny_config(), make_dataset()
+
+    def prepare(workdir):
+        if is_budget_given:
+            write_labeled_indices(workdir, _BUDGET, dataset)
+        return workdir
+
+    undisturbed = prepare(tmp_path / "undisturbed")
+    expected = start_run(undisturbed, config, dataset)
+    assert np.array_equal(np.sort(expected), _BUDGET) == is_budget_given
+    for allowed in range(100):
+        workdir = prepare(tmp_path / str(allowed))
+        try:
+            if not interrupter.run(
+                workdir, lambda: start_run(workdir, config, dataset), allowed, error
+            ):
+                break
+        except (Killed, UserError):
+            pass
+        np.testing.assert_array_equal(start_run(workdir, config, dataset), expected)
+        for file in undisturbed.iterdir():
+            if file.name != LOCK:
+                assert (workdir / file.name).read_bytes() == file.read_bytes()
+    # The folder, its lock, and two operations for each of four files.
+    assert allowed == (9 if is_budget_given else 10)
+
+
+def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, interrupter):
+    """Labels drawn by one seed must not look like a budget that the user supplied."""
+    dataset, config, other = make_dataset(), create_tiny_config(), create_tiny_config(seed=1)
+    expected = start_run(tmp_path / "other", other, dataset)
+    for allowed in range(1, 10):
+        workdir = tmp_path / str(allowed)
+        with pytest.raises(Killed):
+            interrupter.run(
+                workdir, lambda: start_run(workdir, config, dataset), allowed, Killed()  # noqa: B023
+            )
+        try:
+            labeled = start_run(workdir, other, dataset)
+        except UserError as refused:
+            assert "another configuration (seed" in str(refused)  # noqa: PT017
+        else:
+            np.testing.assert_array_equal(labeled, expected)
+
+
+def test_a_budget_that_was_interrupted_while_it_was_written_can_be_written_again(
+    tmp_path, interrupter
+):
+    dataset = make_dataset()
+    with pytest.raises(Killed):
+        interrupter.run(
+            tmp_path, lambda: write_labeled_indices(tmp_path, _BUDGET, dataset), 1, Killed()
+        )
+    assert [path.name for path in tmp_path.iterdir()] == [f"{LABELED_INDICES}.partial"]
+    check_run_folder(tmp_path, create_tiny_config())
+
+
+def test_a_foreign_file_is_respected(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match="not empty and not the folder of a run"):
+        check_run_folder(tmp_path, create_tiny_config())
+
+
+def test_a_folder_becomes_that_of_a_run_by_its_configuration(tmp_path, interrupter):
+    config = create_tiny_config()
+    with pytest.raises(Killed):
+        # The lock, then config.json under its temporary and under its own name.
+        interrupter.run(
+            tmp_path, lambda: start_run(tmp_path, config, make_dataset()), 3, Killed()
+        )
+    assert {path.name for path in tmp_path.iterdir()} >= {CONFIG, LOCK}
+    assert json.loads((tmp_path / CONFIG).read_text())["seed"] == config.seed
