@@ -1,9 +1,10 @@
-"""Reads files that somebody else may have made, and says what is in them without being fooled.
+"""Reads files that anybody may have made, and writes files and messages that quote them.
 
-Whatever a folder holds is data: it is never executed, and neither its size, its depth nor its kind
+The content of a folder is data: it is never executed, and neither its size, its depth nor its kind
 may keep the program busy for long or fill its memory.
 """
 
+import contextlib
 import csv
 import errno
 import json
@@ -19,20 +20,17 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, TextIO
 
-# What a damaged file leads those who parse it to: this project, the standard library and NumPy,
-# whose headers are Python literals.
+# Everything that a damaged file raises in this project's parsers, the standard library's, and
+# NumPy's, whose headers are Python literals.
+# fmt: off
 PARSE_ERRORS = (
-    OSError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
+    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
+    MemoryError, RuntimeError, SyntaxError, tokenize.TokenError, struct.error,
+    lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error,
 )
-PARSE_ERRORS += (MemoryError, RuntimeError, SyntaxError, tokenize.TokenError, struct.error)
-PARSE_ERRORS += (lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
-# Enough for the labelled indices of three million images.
+# fmt: on
+PARTIAL = ".partial"  # Ends the name of a file that is being written.
+# Enough for the labeled indices of three million images.
 MAX_JSON_BYTES = 32 * 2**20
 _LONGEST_REASON = 200
 _DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -42,7 +40,7 @@ def open_regular(path: str | os.PathLike) -> BinaryIO:
     """Opens a file for reading bytes; a pipe or a device, which might never end, is refused.
 
     Raises:
-        OSError: if the system refuses or it is no regular file.
+        OSError: if the system refuses or it is not a regular file.
     """
     file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
     if not os.path.isfile(file.fileno()):
@@ -52,14 +50,14 @@ def open_regular(path: str | os.PathLike) -> BinaryIO:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # Else a pipe waits for somebody to write.
+    return os.open(path, flags | os.O_NONBLOCK)  # Otherwise opening a pipe waits for a writer.
 
 
 def read_bytes(path: str | os.PathLike, max_bytes: int) -> bytes:
     """Reads a whole file.
 
     Raises:
-        OSError: if the system refuses or it is no regular file.
+        OSError: if the system refuses or it is not a regular file.
         ValueError: if it is larger than `max_bytes`.
     """
     with open_regular(path) as file:
@@ -73,8 +71,8 @@ def read_json(path: str | os.PathLike) -> Any:
     """Reads a JSON file.
 
     Raises:
-        OSError: as of `read_bytes`.
-        ValueError: if it is no JSON, too large or nested too deeply.
+        OSError: as `read_bytes`.
+        ValueError: if it is not JSON, too large or nested too deeply.
     """
     return parse_json(read_bytes(path, MAX_JSON_BYTES).decode("utf-8"))
 
@@ -83,7 +81,7 @@ def parse_json(text: str) -> Any:
     """Parses JSON.
 
     Raises:
-        ValueError: if it is none or nested too deeply.
+        ValueError: if it is not JSON or nested too deeply.
     """
     try:
         return json.loads(text)
@@ -92,22 +90,22 @@ def parse_json(text: str) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value from JSON is a number that can be calculated with, as a float."""
+    """Whether a value from JSON is a finite number that fits a float."""
     is_plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_plain and abs(value) < 1e300  # Neither infinite nor NaN, nor an endless integer.
+    return is_plain and abs(value) < 1e300  # Not infinite, not NaN, not an integer of 400 digits.
 
 
 def describe_error(error: Exception) -> str:
-    """The reason that an error gives, as one short line."""
+    """An error's message as one short line that a terminal only shows."""
     text = make_printable(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " …"
 
 
 def make_printable(text: str) -> str:
-    """A text in one line that a terminal only shows.
+    """Escapes every character that would do more than be shown in one line of a terminal.
 
-    Names of files and classes may hold what moves the cursor, changes colours, breaks lines, turns
-    the direction of writing or is no Unicode; each such character becomes its escape sequence.
+    Names of files and classes may contain characters that move the cursor, change colors, break
+    lines, reverse the direction of writing or are not Unicode.
     """
     return text if text.isascii() and text.isprintable() else "".join(map(_escape, text))
 
@@ -119,10 +117,14 @@ def _escape(character: str) -> str:
 
 
 def write_rows(file: TextIO, rows: Iterable[Sequence[Any]]) -> None:
-    """Appends rows; those that need it are quoted.
+    """Appends rows, quoting those that need it; every cell reads back as it was.
 
-    Python's writer quotes what holds a line feed, but before 3.13 not always a carriage return,
-    which its reader then takes for the end of the row.
+    A cell that starts with =, +, - or @ is written as it is, although a spreadsheet may take it for
+    a formula: names of files and classes have to come back unchanged for the programs that read
+    them. Import the file as text where the names are not your own.
+
+    Python's writer quotes cells with a line feed, but before 3.13 not always those with a carriage
+    return, which its reader then takes for the end of the row.
     """
     plain = csv.writer(file, lineterminator="\n")
     quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
@@ -132,11 +134,20 @@ def write_rows(file: TextIO, rows: Iterable[Sequence[Any]]) -> None:
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
-    """Writes a file that is either wholly there or not at all, whenever the process dies."""
-    partial = path.with_name(path.name + ".partial")
-    # Names of files need not be Unicode.
-    with partial.open("w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    """Writes a file that is there either complete or not at all, whenever the process dies.
+
+    Raises:
+        OSError: if the system refuses; what was there before remains.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        # Names of files need not be Unicode.
+        with partial.open("w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()  # A full disk needs the room.
+        raise

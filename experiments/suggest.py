@@ -82,7 +82,7 @@ def train(cell: grid.Cell, labeled: np.ndarray, dataset: Dataset) -> float:
 
 def count_missing_classes(cell: grid.Cell, dataset: Dataset) -> int:
     """Number of classes without a label."""
-    labeled = load_labeled_indices(cell.workdir, cell.config, dataset)
+    labeled = load_labeled_indices(cell.workdir, dataset, cell.config.num_labels, cell.config.seed)
     return dataset.num_classes - len(np.unique(dataset.train_labels[labeled]))
 
 

@@ -22,6 +22,7 @@ from cls_jax.data.label_split import (
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.io import (
+    PARTIAL,
     describe_error,
     is_number,
     make_printable,
@@ -37,22 +38,25 @@ DATASET = "dataset.json"
 LABELED_INDICES = "labeled_indices.json"
 RESULT = "result.json"
 SKIPPED_FILES = "skipped_files.csv"
+# What a folder may hold before it is that of a run: a label budget, and what a process leaves that
+# died before it could write config.json, which comes first.
+_BEFORE_A_RUN = {LOCK, LABELED_INDICES, LABELED_INDICES + PARTIAL, CONFIG + PARTIAL}
 
 
 def get_default_workdir(config) -> pathlib.Path:
-    """runs/<dataset>-<labels>-<method>-seed<seed>; a folder of images has its own name."""
+    """runs/<dataset>-<labels>-<method>-seed<seed>; a folder of images counts by its own name."""
     dataset = config.data.name
     if dataset == "folder":
         dataset = pathlib.Path(config.data.data_dir).expanduser().resolve().name or dataset
     num_labels = config.num_labels or "all"
-    dataset = make_printable(dataset)  # The folder's name is printed again and again.
+    dataset = make_printable(dataset)  # Messages quote the folder's name.
     return pathlib.Path("runs") / f"{dataset}-{num_labels}-{config.method.name}-seed{config.seed}"
 
 
 def check_run_folder(workdir: pathlib.Path, config) -> None:
-    """Makes sure that the folder is new, empty, or that of the same run begun before.
+    """Makes sure that the folder is new, empty, or that of the same run.
 
-    A list of labelled images may lie there already: it is the budget to train with.
+    A list of labeled images may be there already: it is the label budget to train with.
 
     Raises:
         UserError: if it holds a run of another configuration or something else.
@@ -63,11 +67,10 @@ def check_run_folder(workdir: pathlib.Path, config) -> None:
         if differences:
             raise UserError(
                 f"{workdir} holds a run of another configuration ({'; '.join(differences)}): "
-                "give --workdir a new folder, or this run's own configuration to go on with it."
+                "give --workdir a new folder, or use this run's own configuration to resume it."
             )
     elif workdir.exists() and (
-        not workdir.is_dir()
-        or any(file.name not in (LABELED_INDICES, LOCK) for file in workdir.iterdir())
+        not workdir.is_dir() or any(file.name not in _BEFORE_A_RUN for file in workdir.iterdir())
     ):
         raise UserError(
             f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."
@@ -75,12 +78,14 @@ def check_run_folder(workdir: pathlib.Path, config) -> None:
 
 
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
-    """Chooses the label budget of a run that is yet to begin: any images, also of unequal classes.
+    """Writes the label budget of a run: any images, also of unequal classes.
+
+    A run that starts in this folder trains with these labels.
 
     Args:
         workdir: the run's folder; created if it does not exist.
         indices: int [num_labels], into the training images.
-        dataset: whose labels these images have.
+        dataset: gives these images' labels, by which the file lists them.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     text = labeled_indices_to_json(np.asarray(indices), dataset.train_labels, dataset.class_names)
@@ -90,25 +95,30 @@ def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: D
 def create_run_folder(
     workdir: pathlib.Path, config, labeled_indices: np.ndarray, dataset: Dataset
 ) -> None:
-    """Stores what defines the run, once everything about it has been found to fit.
+    """Stores what defines the run, once everything about it is known to fit.
+
+    The configuration comes first, since it makes the folder that of a run: whenever the process
+    dies, the same command finds either nothing of its own yet or its own run. The other way round
+    a labels file drawn from the seed would look like one that the user supplied.
 
     Raises:
         UserError: if the folder cannot be written.
     """
     try:
+        write_atomically(workdir / CONFIG, to_json(config))
         write_labeled_indices(workdir, labeled_indices, dataset)
         write_atomically(workdir / DATASET, json.dumps(describe_dataset(dataset), indent=1) + "\n")
         if dataset.skipped_files:
             write_atomically(workdir / SKIPPED_FILES, _to_csv(dataset.skipped_files))
-        write_atomically(workdir / CONFIG, to_json(config))
     except OSError as error:
         raise UserError(
-            f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
+            f"{workdir} cannot be written ({error.strerror}): free disk space and rerun the "
+            "command, or give --workdir another folder."
         ) from error
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """What prediction needs to know of a dataset, so that it needs no dataset."""
+    """Everything that prediction needs to know about a dataset, so that it can do without it."""
     return {
         "class_names": list(dataset.class_names),
         **dataset.shape._asdict(),
@@ -119,10 +129,10 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
 
 def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
-    """Makes sure that a run goes on with the training images it began with.
+    """Makes sure that a run resumes with the training images that it started with.
 
     Raises:
-        UserError: if a folder of images has changed, so that indices mean others.
+        UserError: if a folder of images has changed, so that indices mean other images.
     """
     path = workdir / DATASET
     if not dataset.fingerprint or not path.exists():
@@ -132,12 +142,12 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
     if not is_same:
         raise UserError(
             f"The training images of {dataset.name} are not those with which the run in {workdir} "
-            "began: give --workdir a new folder, or bring the images back as they were."
+            "started: give --workdir a new folder, or restore the images as they were."
         )
 
 
 def use_mean_and_std(config, mean: Sequence[float], std: Sequence[float]):
-    """A copy of the configuration in which mean and deviation are numbers."""
+    """A copy of the configuration with these means and standard deviations, one per channel."""
     config = config.copy_and_resolve_references()
     config.data.mean, config.data.std = tuple(mean), tuple(std)
     return config
@@ -153,13 +163,13 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
     """The class names of a run's dataset and its sizes.
 
     Raises:
-        UserError: if the folder does not say.
+        UserError: if dataset.json is missing or damaged.
     """
     with _open_description(workdir) as stored:
         names = stored["class_names"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError("class_names is no list of names")
-        # Networks and arrays of these sizes are made before anything else is looked at.
+            raise ValueError("class_names is not a list of names")
+        # Bounded: networks and arrays of these sizes are created before anything else is checked.
         height, width, channels = (_to_size(side, 1024) for side in stored["image_shape"])
         shape = (height, width, channels)
         num_classes, num_images = _to_size(len(names), 10**6), _to_size(stored["num_images"], 2**31)
@@ -167,10 +177,10 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
 
 
 def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of a run's training images.
+    """Mean and standard deviation of a run's training images, per channel.
 
     Raises:
-        UserError: if the folder does not say.
+        UserError: if dataset.json is missing or damaged.
     """
     with _open_description(workdir) as stored:
         mean, std = tuple(stored["mean"]), tuple(stored["std"])
@@ -185,7 +195,7 @@ def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
     try:
         stored = read_json(path)
         if not isinstance(stored, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         yield stored
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
@@ -196,15 +206,15 @@ def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 def _to_size(value: Any, largest: int) -> int:
     if type(value) is not int or not 1 <= value <= largest:
-        raise ValueError("a size is no whole number, or out of range")
+        raise ValueError("a size is not an integer, or out of range")
     return value
 
 
 def wait_for_folder(workdir: pathlib.Path) -> None:
-    """Returns when the first process has made the folder and this one sees it.
+    """Returns once process 0 has created the folder and this process sees it.
 
     Raises:
-        UserError: if this process looks at another disk.
+        UserError: if this process has another disk at that path.
     """
     barrier("folder")
     if not (workdir / CONFIG).exists():
@@ -214,8 +224,19 @@ def wait_for_folder(workdir: pathlib.Path) -> None:
         )
 
 
-def load_labeled_indices(workdir: pathlib.Path, config, dataset: Dataset) -> np.ndarray:
-    """The run's labelled images: as stored in its folder, else all given or drawn with the seed.
+def load_labeled_indices(
+    workdir: pathlib.Path, dataset: Dataset, num_labels: int, seed: int
+) -> np.ndarray:
+    """The run's labeled images: as stored in its folder, else all given or drawn with the seed.
+
+    Args:
+        workdir: the run's folder, which need not exist yet.
+        dataset: to draw from.
+        num_labels: how many to draw; 0 takes all that have a label.
+        seed: of the draw.
+
+    Returns:
+        int [num_labels], into the training images.
 
     Raises:
         UserError: if what is stored does not fit the dataset or the configuration, or the budget
@@ -224,13 +245,11 @@ def load_labeled_indices(workdir: pathlib.Path, config, dataset: Dataset) -> np.
     path = workdir / LABELED_INDICES
     if path.exists():
         labeled = read_labeled_indices(path, dataset.class_names)
-        check_labeled_indices(path, labeled, config.num_labels, len(dataset.train_images))
+        check_labeled_indices(path, labeled, num_labels, len(dataset.train_images))
         return labeled
-    if config.num_labels == 0:
+    if num_labels == 0:
         return all_labeled_indices(dataset.train_labels)
-    return choose_labeled_indices(
-        dataset.train_labels, config.num_labels, dataset.num_classes, config.seed
-    )
+    return choose_labeled_indices(dataset.train_labels, num_labels, dataset.num_classes, seed)
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
@@ -248,13 +267,13 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is not the result of a run ({describe_error(error)}): delete it, and the "
-            "command that trained the run writes it anew."
+            "command that trained the run writes it again."
         ) from error
     return result
 
 
 def _check_result(result: Any) -> None:
-    """Raises a ValueError unless all that is read of a result again is of its type."""
+    """Raises a ValueError unless everything that is read from a result has its type."""
     if not isinstance(result, dict) or type(result.get("step")) is not int:
         raise ValueError("it has no step")
     if "test_accuracy" not in result:
@@ -263,10 +282,10 @@ def _check_result(result: Any) -> None:
     numbers.pop("test_accuracy_best_note", None)
     monitors = result.get("monitors", {})
     if not isinstance(monitors, dict):
-        raise ValueError("monitors is no JSON object")
+        raise ValueError("monitors is not a JSON object")
     known = {name: value for name, value in numbers.items() if value is not None}
     if not all(map(is_number, [*known.values(), *monitors.values()])):
-        raise ValueError("an accuracy or a monitor is no number")
+        raise ValueError("an accuracy or a monitor is not a number")
 
 
 def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:

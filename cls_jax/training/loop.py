@@ -81,7 +81,7 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
         return result
     dataset = load_dataset(config)
     check_dataset(workdir, dataset)
-    labeled = load_labeled_indices(workdir, config, dataset)
+    labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed)
     unlabeled = choose_unlabeled_indices(len(dataset.train_images), labeled, config.data.unlabeled)
     program = create_program(use_mean_and_std(config, dataset.mean, dataset.std), dataset.shape)
     with contextlib.ExitStack() as stack:

@@ -117,7 +117,7 @@ def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     with pytest.raises(UserError, match=r"lists 17 labelled images and not 20"):
         train(create_tiny_config("20", num_steps=2), tmp_path / "run")
     assert train(config, tmp_path / "run")["num_labels"] == 17
-    stored = load_labeled_indices(tmp_path / "run", config, dataset)
+    stored = load_labeled_indices(tmp_path / "run", dataset, config.num_labels, config.seed)
     assert set(stored.tolist()) == set(labeled.tolist())
 
 

@@ -156,7 +156,7 @@ def test_evaluation_on_other_classes_is_refused(finished, images):
 def test_budget_takes_equally_many_of_each_class(images):
     config = create_config(images, num_labels=6)
     dataset = load_dataset(config)
-    indices = load_labeled_indices(pathlib.Path("none"), config, dataset)
+    indices = load_labeled_indices(pathlib.Path("none"), dataset, config.num_labels, config.seed)
     assert dataset.train_labels[indices].tolist() == [0, 0, 1, 1, 2, 2]
 
 
