@@ -170,7 +170,10 @@ def describe_provenance() -> str:
 
 def _read_commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # Git is not installed.
+        return "unknown"
     return outcome.stdout.strip() or "unknown"
 
 

@@ -1,10 +1,9 @@
-"""Files that somebody else may have made: bounded, checked, and only shown."""
+"""Files that anybody may have made: bounded, checked, and only shown."""
 
 import csv
 import io
 import json
 import os
-import time
 
 import pytest
 
@@ -23,13 +22,11 @@ DATASET = {"class_names": ["a", "b"], "image_shape": [8, 8, 3], "num_images": 4}
 DATASET |= {"mean": [0.5] * 3, "std": [0.2] * 3, "fingerprint": ""}
 
 
-def test_pipes_and_folders_are_refused_at_once(tmp_path):
+def test_pipes_and_folders_are_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    started = time.perf_counter()
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
         with pytest.raises(OSError, match=r"regular file|directory"):
             open_regular(path)
-    assert time.perf_counter() - started < 5
 
 
 def test_size_and_depth_are_bounded(tmp_path):
@@ -78,7 +75,7 @@ def test_description_of_impossible_sizes_is_refused(tmp_path, change):
 @pytest.mark.parametrize(
     "change", [{"std": [0.2] * 2}, {"std": [0.0] * 3}, {"mean": ["x"] * 3}, {"mean": [1e400] * 3}]
 )
-def test_mean_and_deviation_are_numbers(tmp_path, change):
+def test_mean_and_standard_deviation_are_numbers(tmp_path, change):
     (tmp_path / "dataset.json").write_text(json.dumps(DATASET | change))
     with pytest.raises(UserError, match="does not describe the run's dataset"):
         read_mean_and_std(tmp_path)
@@ -89,7 +86,7 @@ def test_mean_and_deviation_are_numbers(tmp_path, change):
 )
 def test_damaged_budget_is_refused(tmp_path, text):
     (tmp_path / "l.json").write_text(text)
-    with pytest.raises(UserError, match="does not list labelled images"):
+    with pytest.raises(UserError, match="does not list label"):
         read_labeled_indices(tmp_path / "l.json", ("a", "b"))
 
 
@@ -111,10 +108,11 @@ def test_damaged_result_names_the_remedy(tmp_path, text):
 
 
 @pytest.mark.parametrize("line", [DEEP, "[]", '{"a": 1}', '{"step": 2, "train/loss": "x"}', "é"])
-def test_metrics_end_where_they_are_damaged(tmp_path, line):
-    good = '{"step": 1, "train/loss": 0.5, "test/accuracy": null}'
-    (tmp_path / "metrics.jsonl").write_bytes(f"{good}\n{line}\n{good}\n".encode("latin-1"))
-    assert read_metrics(tmp_path) == [json.loads(good)]
+def test_damaged_metrics_are_left_out(tmp_path, line):
+    rows = [{"step": step, "train/loss": 0.5, "test/accuracy": None} for step in (1, 3)]
+    text = f"{json.dumps(rows[0])}\n{line}\n{json.dumps(rows[1])}\n"
+    (tmp_path / "metrics.jsonl").write_bytes(text.encode("latin-1"))
+    assert read_metrics(tmp_path) == rows
 
 
 def test_damaged_sessions_are_left_out(tmp_path):
@@ -146,7 +144,7 @@ def test_config_is_data(tmp_path):
         ("randaugment_pool", ("identity",) * 1000),
     ],
 )
-def test_value_that_only_seems_to_fit_is_refused(key, value):
+def test_value_of_the_right_type_but_impossible_is_refused(key, value):
     config = create_config("40")
     config.data[key] = value
     with pytest.raises(UserError, match=r"data\."):
@@ -162,7 +160,7 @@ def test_section_that_was_replaced_is_refused(key):
         validate_config(config)
 
 
-def test_accuracy_that_was_not_finite_is_left_out_of_the_result(tmp_path):
+def test_an_accuracy_that_is_not_finite_is_left_out_of_the_result(tmp_path):
     rows = '{"step": 1, "test/accuracy": 50.0}\n{"step": 2, "test/accuracy": null}\n'
     (tmp_path / "metrics.jsonl").write_text(rows)
     result = create_result(create_config("40"), tmp_path, 40, 1.0)

@@ -1,7 +1,7 @@
-"""Several processes that train one run together: JAX's distributed runtime.
+"""Several processes that train one run together, by JAX's distributed runtime.
 
-Every process runs the same program on its own devices; `jax.devices()` are those of all. The first
-one writes the run's files, so all must see the same folder.
+Every process runs the same program; `jax.devices()` are the devices of all. Process 0 writes the
+run's files, so all must see the same folder.
 """
 
 import faulthandler
@@ -19,9 +19,9 @@ from jax.experimental import multihost_utils
 
 from cls_jax.errors import UserError
 
-# Until all processes have met. Schedulers start them minutes apart.
-MEETING_SECONDS = 300
-# Without a sign of life, until a process counts as lost and the runtime ends the others.
+# Schedulers may start the processes minutes apart.
+CONNECT_SECONDS = 300
+# After so long without a heartbeat a process counts as lost, and the runtime ends the others.
 _HEARTBEAT_SECONDS = 60
 
 
@@ -29,21 +29,21 @@ def initialize_distributed(
     coordinator_address: str | None,
     num_processes: int | None,
     process_id: int | None,
-    timeout: float = MEETING_SECONDS,
+    timeout: float = CONNECT_SECONDS,
 ) -> None:
-    """Meets the other processes of the run, if there are any.
+    """Connects this process with the others of the run, if there are any.
 
-    They are found without any argument where SLURM, Open MPI or an indexed Kubernetes job started
-    more than one. To be called before JAX is used.
+    Needs no arguments where SLURM, Open MPI or an indexed Kubernetes job started several processes.
+    Call it before JAX is used.
 
     Args:
-        coordinator_address: host:port where the first process listens.
-        num_processes: how many there are.
-        process_id: which of them this is, from 0.
-        timeout: in seconds; afterwards the process ends with one sentence and code 2.
+        coordinator_address: host:port where process 0 listens.
+        num_processes: the number of processes.
+        process_id: the index of this process, from 0.
+        timeout: in seconds; after it the process exits with one sentence and code 2.
 
     Raises:
-        UserError: if only some of the three values are given or they make no sense.
+        UserError: if only some of the three values are given, or they are invalid.
     """
     values = (coordinator_address, num_processes, process_id)
     if all(value is None for value in values):
@@ -52,19 +52,19 @@ def initialize_distributed(
     elif any(value is None for value in values):
         raise UserError(
             "Several processes need --coordinator_address, --num_processes and --process_id "
-            "together: give all three, or none where a scheduler starts the processes."
+            "together: give all three, or none if a scheduler starts the processes."
         )
     else:
         check_values(coordinator_address, num_processes, process_id)
     where = f"the coordinator {coordinator_address}" if coordinator_address else "the others"
     sentence = (
-        f"This process did not meet {where} and all other processes within {timeout:g} s: see that "
-        "each of them was started and can reach that address."
+        f"This process could not connect to {where} and all other processes within {timeout:g} s: "
+        "check that each of them was started and can reach that address."
     )
-    # Where a process is lost later, the runtime aborts the others and says so; the stacks of all
-    # threads, which absl asks for, would bury that.
+    # When a process is lost later, the runtime aborts the others with a message, which the stacks
+    # of all threads, as absl has them printed, would bury.
     faulthandler.disable()
-    # Here it would abort too, without naming the address.
+    # After its own timeout the runtime would abort too, without naming the address.
     timer = threading.Timer(timeout, _give_up, [sentence])
     timer.daemon = True
     timer.start()
@@ -77,7 +77,8 @@ def initialize_distributed(
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"The processes could not meet ({reason}): give the three flags."
+            f"The processes could not connect ({reason}): pass --coordinator_address, "
+            "--num_processes and --process_id."
         ) from error
     finally:
         timer.cancel()
@@ -89,7 +90,12 @@ def _give_up(sentence: str) -> None:
 
 
 def has_scheduler() -> bool:
-    """Whether a scheduler that JAX knows started several processes, this one among them."""
+    """Whether a scheduler that JAX detects started several processes, including this one.
+
+    JAX's own detection follows in `jax.distributed.initialize`, but cannot decide this: a single
+    SLURM task with four GPUs would get one of them, since JAX assumes one task per device; a
+    notebook's pod in Kubernetes would be taken for a job.
+    """
     environ = os.environ
     in_slurm_step = {"SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"} <= set(environ)
     return (
@@ -100,22 +106,22 @@ def has_scheduler() -> bool:
 
 
 def check_values(coordinator_address: str, num_processes: int, process_id: int) -> None:
-    """Raises a UserError if the three values make no sense."""
+    """Raises a UserError if the address is not host:port or the index is out of range."""
     host, _, port = coordinator_address.rpartition(":")
     if not host or not port.isdecimal():
         raise UserError(
-            f"Cannot read --coordinator_address={coordinator_address}: write host:port, as in "
-            "10.0.0.1:1234."
+            f"--coordinator_address={coordinator_address} is not an address: write host:port, as "
+            "in 10.0.0.1:1234."
         )
     if not 0 <= process_id < num_processes:
         raise UserError(
-            f"--process_id={process_id} is none of --num_processes={num_processes}: number the "
+            f"--process_id={process_id} is not one of --num_processes={num_processes}: number the "
             f"processes from 0 to {num_processes - 1}."
         )
 
 
 def is_main_process() -> bool:
-    """Whether this process writes the run's files and speaks to the user."""
+    """Whether this process writes the run's files and prints messages."""
     return jax.process_index() == 0
 
 
@@ -150,14 +156,10 @@ def all_processes(value: bool) -> bool:
 
 
 def check_same(text: str, workdir: pathlib.Path) -> None:
-    """Makes sure that all processes were started alike.
-
-    Args:
-        text: what has to be the same, the configuration.
-        workdir: the run's folder, which has to be the same too.
+    """Makes sure that all processes have the same configuration, as text, and run folder.
 
     Raises:
-        UserError: in every process, if it differs between any two.
+        UserError: in every process, if any differs from process 0.
     """
     if jax.process_count() == 1:
         return
@@ -166,6 +168,6 @@ def check_same(text: str, workdir: pathlib.Path) -> None:
     different = [i for i, other in enumerate(digests) if (other != digests[0]).any()]
     if different:
         raise UserError(
-            f"Processes {different} have another configuration or --workdir than process 0: start "
-            "all with the same command but --process_id."
+            f"Processes {different} differ from process 0 in config or --workdir: start all with "
+            "the same command except for --process_id."
         )

@@ -1,4 +1,4 @@
-"""The devices of a run, arranged as ("network", "data"), and how arrays come to lie on them."""
+"""The devices of a run, arranged as ("network", "data"), and arrays spread over them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from cls_jax.errors import UserError
 NETWORK_AXIS = "network"
 DATA_AXIS = "data"
 
-# How a batch is spread over the mesh: every network sees all of it.
+# A batch is split over the data axis and the same for every network.
 BATCH_SPECS = RawBatch(
     x=P(DATA_AXIS), y=P(DATA_AXIS), u=P(None, DATA_AXIS), u_index=P(DATA_AXIS), u_truth=P(DATA_AXIS)
 )
@@ -33,14 +33,15 @@ def create_mesh(
 
     Args:
         num_networks: N; the axis "network" must divide it.
-        batch_sizes: of labelled and unlabelled images; the axis "data" must divide each.
-        network: devices over which networks are spread; 0 chooses: as many as there are networks
-            where the devices allow it, since networks exchange only labels.
+        batch_sizes: of labeled and unlabeled images; the axis "data" must divide each.
+        network: devices over which the networks are spread; 0 chooses as many as there are networks
+            if the devices allow it, since networks exchange nothing but labels.
         data: devices over which a batch is spread; 0 chooses as many as are left and divide it.
         devices: to arrange; all of the default backend's by default.
 
     Raises:
-        UserError: if the axes do not divide what they spread or exceed the devices.
+        UserError: if the axes do not divide what they spread, exceed the devices, or leave a
+            process without any; in every process.
     """
     devices = devices or jax.devices()
     num_devices = len(devices)
@@ -65,12 +66,33 @@ def create_mesh(
             f"A mesh of {network} x {data} needs {network * data} devices but there are "
             f"{num_devices}: set mesh.network and mesh.data to 0 to choose them automatically."
         )
+    used = devices[: network * data]
+    _check_processes(devices, used, (network, data))
     return jax.make_mesh(
         (network, data),
         (NETWORK_AXIS, DATA_AXIS),
+        # Not `Explicit`, the default: code outside of `shard_map`, such as the initialization and
+        # the copies of a state, relies on the compiler to propagate shardings.
         axis_types=(AxisType.Auto, AxisType.Auto),
-        devices=devices[: network * data],
+        devices=used,
     )
+
+
+def _check_processes(
+    devices: Sequence[jax.Device], used: Sequence[jax.Device], shape: tuple[int, int]
+) -> None:
+    """Makes sure that every process takes part; one that does not could not even follow the run.
+
+    Raises:
+        UserError: if a process has no device among the used ones.
+    """
+    busy = {device.process_index for device in used}
+    if idle := sorted({device.process_index for device in devices} - busy):
+        raise UserError(
+            f"Processes {idle} have no device in the mesh of {shape[0]} x {shape[1]} (mesh.network "
+            f"x mesh.data): start {len(busy)} process(es) only, or choose mesh.network, mesh.data "
+            f"and batch sizes that use all {len(devices)} devices."
+        )
 
 
 def to_shardings(mesh: Mesh, specs: PyTree) -> PyTree:
@@ -83,7 +105,7 @@ def to_shardings(mesh: Mesh, specs: PyTree) -> PyTree:
 
 
 class BatchShard(NamedTuple):
-    """Which part of every batch a process makes: shards `first` to `last` - 1 of `count`."""
+    """The part of every batch that a process makes: shards `first` to `last` - 1 of `count`."""
 
     first: int
     last: int
@@ -102,8 +124,13 @@ FULL_BATCH = BatchShard(0, 1, 1)
 
 
 def get_process_shard(mesh: Mesh) -> BatchShard:
-    """The part of a batch that the devices of this process work on."""
+    """The part of a batch that the devices of this process work on.
+
+    Every process needs its rows once, whichever networks its devices train: on a mesh of (2, 1)
+    with two processes each makes the whole batch.
+    """
     is_local = np.vectorize(lambda device: device.process_index == jax.process_index())
+    # Contiguous, since `create_mesh` takes the devices in their order, process by process.
     shards = np.flatnonzero(is_local(mesh.devices).any(axis=0))
     return BatchShard(int(shards[0]), int(shards[-1]) + 1, mesh.shape[DATA_AXIS])
 
@@ -112,14 +139,14 @@ def to_global_arrays(tree: PyTree, mesh: Mesh, specs: PyTree, shapes: PyTree = N
     """Puts NumPy arrays of this process on its devices of the mesh.
 
     Args:
-        tree: of arrays, whole or, where `shapes` says that they are parts, this process's rows.
+        tree: of whole arrays, or of this process's rows if `shapes` is given.
         mesh: from `create_mesh`.
         specs: partition specs, one for each array.
-        shapes: of the whole arrays, one for each; by default the arrays are whole.
+        shapes: of the whole arrays, one for each.
     """
     shardings = to_shardings(mesh, specs)
     if jax.process_count() == 1:
         return jax.device_put(tree, shardings)  # All arrays at once.
     shapes = jax.tree.map(np.shape, tree) if shapes is None else shapes
-    with jax.transfer_guard("allow"):  # This function does not count as asking for a transfer.
+    with jax.transfer_guard("allow"):  # The call below counts as an implicit transfer.
         return jax.tree.map(jax.make_array_from_process_local_data, shardings, tree, shapes)

@@ -1,4 +1,4 @@
-"""A request to stop: SIGTERM, as schedulers send it, or SIGINT, as Ctrl-C does."""
+"""Requests to stop: SIGTERM, as schedulers send it, and SIGINT, as Ctrl-C sends it."""
 
 import os
 import signal
@@ -11,49 +11,49 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class PreemptionHandler:
-    """Notes the first signal, so that a loop can end in good order; the second ends at once.
+    """Records the first signal, so that a loop can stop cleanly; the second ends the process.
 
-    To be used in a `with` statement, in the main thread; in any other it notes nothing.
+    Use it in a `with` statement in the main thread; in any other thread it records nothing, since
+    Python delivers signals to the main thread alone.
     """
 
     def __init__(self):
-        """Begins without a request."""
         self._received: int | None = None
         self._previous = {}
 
     def __enter__(self) -> "PreemptionHandler":
-        """Takes over the signals."""
+        """Takes over both signals."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                # Between processes JAX's own service watches for SIGTERM and tells the others.
+                # With several processes JAX's own service handles SIGTERM and tells the others.
                 if number == signal.SIGINT or jax.process_count() == 1:
-                    self._previous[number] = signal.signal(number, self._note)
+                    self._previous[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, *_) -> None:
-        """Gives the signals back."""
+        """Restores the handlers of before."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, _) -> None:
+    def _record(self, number: int, _) -> None:
         self._received = number
         for other in self._previous:
             signal.signal(other, signal.SIG_DFL)
-        os.write(2, b"\nStopping as soon as the run is saved; once more to leave at once.\n")
-        if jax.process_count() > 1:
+        os.write(2, b"\nSaving, then stopping; press Ctrl-C again to quit now.\n")
+        if jax.process_count() > 1:  # So that JAX's service tells the others.
             os.kill(os.getpid(), signal.SIGTERM)
 
     @property
     def signal(self) -> int:
-        """The number of the signal; where another process got it, SIGTERM."""
+        """The number of the signal; SIGTERM if another process received it."""
         return self._received or signal.SIGTERM
 
     def interrupts_eval(self) -> bool:
-        """Whether to cut short what can be done again later; always False with other processes."""
+        """Whether to break off an evaluation; never with several processes, which must agree."""
         return self._received is not None and jax.process_count() == 1
 
     def should_stop(self, step: int) -> bool:
-        """Whether to save and end at this step: of several processes, the same for all."""
+        """Whether to save and stop before this step; the same in every process."""
         if jax.process_count() == 1:
             return self._received is not None
         return multihost_utils.reached_preemption_sync_point(step)

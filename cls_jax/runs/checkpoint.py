@@ -30,7 +30,7 @@ DAMAGED = "damaged_checkpoints"
 
 
 class Restored(NamedTuple):
-    """The content of a checkpoint: `metadata` is what was given to `Checkpointer.save`, and more."""
+    """The content of a checkpoint; `metadata` includes what `Checkpointer.save` was given."""
 
     step: int
     state: PyTree

@@ -1,4 +1,4 @@
-"""Checksums of a checkpoint's arrays, which are independent of the devices they were spread over."""
+"""Checksums of a checkpoint's arrays, whatever devices they were spread over."""
 
 import hashlib
 from typing import Any

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from cls_jax.errors import UserError
 
 LOCK = ".lock"
-# Some network file systems have no locks: there the user has to take care.
+# Some network file systems have no locks: there the user must take care.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
 def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
-    """Holds a run's folder, which is created if there is none, against other sessions.
+    """Keeps other sessions out of a run's folder, which is created if it does not exist.
 
-    The operating system gives the lock back when the process ends, however it ends.
+    The operating system releases the lock when the process ends, however it ends.
 
     Raises:
         UserError: if another process trains there, or the folder cannot be written.
@@ -45,7 +45,7 @@ def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-        with contextlib.suppress(OSError):  # A full disk is no reason not to go on.
+        with contextlib.suppress(OSError):  # A full disk need not stop us here.
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}")
             file.flush()

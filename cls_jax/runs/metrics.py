@@ -1,4 +1,4 @@
-"""Writes what a run measures: `metrics.jsonl` always, TensorBoard where clu is installed.
+"""Writes the metrics of a run: `metrics.jsonl` always, TensorBoard files if clu is installed.
 
 The only file that imports clu, and with it TensorFlow.
 """
@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from cls_jax.io import is_number, open_regular, parse_json
+from cls_jax.io import is_number, open_regular, parse_json, write_atomically
 
 METRICS = "metrics.jsonl"
 _LONGEST_LINE = 2**20
+_MAX_DAMAGED_LINES = 100
 Scalars = Mapping[str, float]
 
 
 class MetricsWriter:
-    """Writes scalars and images of a run, going on after `first_step` of an earlier session.
+    """Writes scalars and images of a run.
 
-    What the disk does not take is kept and tried again with the next write.
+    Rows that a full disk does not take are kept and tried again with the next write.
     """
 
     def __init__(
@@ -33,18 +34,16 @@ class MetricsWriter:
         first_step: int = 0,
         warn: Callable[[str], None] = logging.warning,
     ):
-        """Drops what an interrupted session wrote for `first_step` and later: it comes again.
+        """Drops rows of `first_step` and later, which this session writes again.
 
         Args:
             workdir: the run's folder.
-            first_step: with which this session begins.
+            first_step: of this session.
             warn: shows a sentence to the user.
         """
         self._path = workdir / METRICS
         kept = [row for row in read_metrics(workdir) if row["step"] < first_step]
-        partial = self._path.with_suffix(".partial")
-        partial.write_text("".join(map(_to_line, kept)))
-        partial.replace(self._path)
+        write_atomically(self._path, "".join(map(_to_line, kept)))
         self._file = self._path.open("ab", buffering=0)
         self._unwritten = b""
         self._warn, self._has_warned = warn, False
@@ -63,7 +62,7 @@ class MetricsWriter:
         self._try_tensorboard(lambda writer: writer.write_images(step, images))
 
     def flush(self) -> bool:
-        """Hands everything to the operating system; whether `metrics.jsonl` holds it all."""
+        """Hands everything to the operating system; False if rows are still waiting for room."""
         self._write_out()
         self._try_tensorboard(lambda writer: writer.flush())
         return not self._unwritten
@@ -83,12 +82,12 @@ class MetricsWriter:
             if written < len(self._unwritten):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            self._file.truncate(size)  # Half a line would hide those that follow.
+            self._file.truncate(size)  # The row is written again as a whole.
             if not self._has_warned:
                 self._has_warned = True
                 self._warn(
-                    f"Warning: {self._path} cannot be written ({error.strerror}): training goes "
-                    "on, and its rows are kept in memory until it can."
+                    f"Warning: {self._path} cannot be written ({error.strerror}): training "
+                    "continues, and its rows are kept in memory until it can."
                 )
         else:
             self._unwritten, self._has_warned = b"", False
@@ -98,7 +97,7 @@ class MetricsWriter:
             return
         try:
             write(self._tensorboard)
-        except Exception as error:  # TensorFlow has its own for everything.
+        except Exception as error:  # TensorFlow has exceptions of its own.
             self._tensorboard = None
             self._warn(
                 f"Warning: TensorBoard's files cannot be written ({type(error).__name__}): the "
@@ -107,42 +106,45 @@ class MetricsWriter:
 
 
 class SilentWriter:
-    """Takes what `MetricsWriter` takes and drops it: only one process writes."""
+    """Stands in for `MetricsWriter` in all processes but the one that writes."""
 
     def write(self, step: int, scalars: Scalars) -> None:
-        """Nothing."""
+        """Accepts a row."""
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        """Nothing."""
+        """Accepts images."""
 
     def flush(self) -> bool:
-        """Nothing; another process writes."""
+        """True: no row is waiting here."""
         return True
 
     def close(self) -> None:
-        """Nothing."""
+        """Has nothing to close."""
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """The rows of a run's `metrics.jsonl`: a step, and numbers or None by name.
 
-    A last line cut short by a crash is left out, and so is whatever comes after a line that is not
-    one of ours.
+    Damaged lines are skipped, such as a last one cut short by a crash. Of rows with the same step
+    and the same names the last one counts: a later session writes a step again only if it computed
+    it again. (Losses and accuracies of one step have different names, so both are kept.)
     """
     path = workdir / METRICS
     if not path.exists():
         return []
-    rows = []
+    rows: dict[tuple[int, frozenset[str]], dict[str, Any]] = {}
+    num_damaged = 0
     with open_regular(path) as file:
-        while line := file.readline(_LONGEST_LINE):
+        while num_damaged < _MAX_DAMAGED_LINES and (line := file.readline(_LONGEST_LINE)):
             try:
                 row = parse_json(line.decode("utf-8"))
             except ValueError:
-                break
-            if not _is_row(row):
-                break
-            rows.append(row)
-    return rows
+                row = None
+            if _is_row(row):
+                rows[row["step"], frozenset(row)] = row
+            else:
+                num_damaged += 1  # Of many the file is something else, perhaps without an end.
+    return list(rows.values())
 
 
 def _is_row(row: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A finished run in a few numbers: `result.json`."""
+"""The outcome of a finished run: `result.json`, and the same numbers as text."""
 
 import pathlib
 import statistics
@@ -6,25 +6,25 @@ from typing import Any
 
 from cls_jax.runs.metrics import read_metrics
 
-# Over as many written rows the monitors are averaged: one row is one batch.
+# A row of monitors describes a single batch, so the result averages several.
 _NUM_ROWS = 20
 
 
 def create_result(
     config, workdir: pathlib.Path, num_labels: int, train_seconds: float
 ) -> dict[str, Any]:
-    """Collects the result from the run's metrics; no accuracies where there was no test set.
+    """Collects the result from the run's metrics; accuracies are None if there was no test set.
 
-    `test_accuracy` is the averaged network 1 at the last step, as the CLS authors evaluate;
-    `test_accuracy_median_last_20` the median over the last 20 evaluations, as Google's FixMatch
-    reports; `test_accuracy_best` is selected on the test set and no estimate of anything.
-    All in percent. `monitors` are means over the last 20 rows written.
+    `test_accuracy` is that of network 1's EMA weights at the last step, as the CLS authors
+    evaluate; `test_accuracy_median_last_20` is the median over the last 20 evaluations, as Google's
+    FixMatch reports; `test_accuracy_best` is selected on the test set, so it must not be reported.
+    All are in percent. `monitors` are means over the last 20 rows that have any.
 
     Args:
         config: the run's configuration.
         workdir: the run's folder.
-        num_labels: how many images were labelled.
-        train_seconds: how long the steps took.
+        num_labels: the number of labeled images.
+        train_seconds: the duration of all steps.
     """
     rows = read_metrics(workdir)
     evaluations = [row for row in rows if row.get("test/accuracy") is not None]
@@ -51,7 +51,7 @@ def create_result(
 
 
 def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Means by name, without "monitors/", over the last rows that have one."""
+    """Means over the last rows that have monitors, by name without "monitors/"."""
     prefix = "monitors/"
     last = [row for row in rows if any(name.startswith(prefix) for name in row)][-_NUM_ROWS:]
     values: dict[str, list[float]] = {}
@@ -65,11 +65,11 @@ def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
 def describe_accuracies(accuracies: dict[str, float]) -> str:
     """Accuracies, keyed as in `result.json` or as evaluation returns them, as aligned lines."""
     names = {
-        "test_accuracy": "network 1, averaged (the figure to report)",
-        "test_accuracy_network_2": "network 2, averaged",
-        "test_accuracy_ensemble": "both, averaged, together",
-        "test_accuracy_live_network_1": "network 1, not averaged",
-        "test_accuracy_live_network_2": "network 2, not averaged",
+        "test_accuracy": "network 1 (EMA weights), the figure to report",
+        "test_accuracy_network_2": "network 2 (EMA weights)",
+        "test_accuracy_ensemble": "ensemble (EMA weights)",
+        "test_accuracy_live_network_1": "network 1 (raw weights)",
+        "test_accuracy_live_network_2": "network 2 (raw weights)",
     }
     by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
     return "\n".join(
@@ -80,12 +80,12 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
 
 
 def describe_monitors(monitors: dict[str, float]) -> str:
-    """What can be known of a run without a test set, as aligned lines."""
+    """The indications of quality that a run without a test set has, as aligned lines."""
     shares = {
-        "pseudo_label_overlap": "of images: both networks say the same",
-        "exchange_ratio": "of labels: sure enough to teach the other network",
-        "mask_ratio": "of images: sure enough to teach",
-        "confidence_weight": "mean weight of a label",
+        "pseudo_label_overlap": "of images: both networks predict the same class",
+        "exchange_ratio": "of pseudo labels: confident enough to train the other network",
+        "mask_ratio": "of images: pseudo label confident enough to train on",
+        "confidence_weight": "mean weight of a pseudo label",
     }
     return "\n".join(
         f"  {100 * monitors[name]:6.2f} %  {meaning}"

@@ -1,4 +1,4 @@
-"""Which commands made a run, when, with what software and on what: `sessions.jsonl`."""
+"""The sessions of a run, with command, time, versions and hardware: `sessions.jsonl`."""
 
 import datetime
 import importlib.metadata
@@ -19,19 +19,14 @@ _PACKAGES = ("cls-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "n
 
 
 def record_session(workdir: pathlib.Path, first_step: int) -> None:
-    """Adds this process' session to those of the run.
-
-    Args:
-        workdir: the run's folder, which exists.
-        first_step: with which step the session begins.
-    """
+    """Appends this process's session, which starts with `first_step`, to those of the run."""
     sessions = [*read_sessions(workdir), describe_session(first_step)]
     lines = (json.dumps(session) + "\n" for session in sessions)
     write_atomically(workdir / SESSIONS, "".join(lines))
 
 
 def read_sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """The sessions of a run, oldest first; lines that are not one of ours are left out."""
+    """The sessions of a run, oldest first; damaged lines are left out."""
     try:
         lines = read_bytes(workdir / SESSIONS, MAX_JSON_BYTES).decode("utf-8").splitlines()
     except (OSError, ValueError):
@@ -48,7 +43,7 @@ def read_sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def describe_session(first_step: int) -> dict[str, Any]:
-    """Command, start, versions and hardware of this process."""
+    """Command, start time, versions and hardware of this process, as JSON."""
     return {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "first_step": first_step,
@@ -60,7 +55,7 @@ def describe_session(first_step: int) -> dict[str, Any]:
 
 
 def describe_hardware() -> str:
-    """The devices in words; of a CPU its cores, since its devices are virtual."""
+    """The devices in words; for a CPU its cores, since its devices are virtual."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return f"{os.cpu_count()} cores of {_read_processor()}"

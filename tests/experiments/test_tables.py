@@ -68,3 +68,8 @@ def test_a_grid_whose_folder_holds_another_configuration_trains_nothing(tmp_path
         grid.run_grid(cells)
     assert not cells[0].workdir.exists()
     assert [path.name for path in foreign.iterdir()] == ["notes.txt"]
+
+
+def test_provenance_does_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert "commit unknown" in grid.describe_provenance()

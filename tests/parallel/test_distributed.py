@@ -48,20 +48,18 @@ def start(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
     )
 
 
-def start_two(workdirs: list[pathlib.Path], *options: str) -> list[subprocess.Popen]:
-    """Starts two processes of one run."""
+def find_address() -> str:
+    """A free address for the coordinator."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+        return f"localhost:{free.getsockname()[1]}"
+
+
+def start_all(workdirs: list[pathlib.Path], *options: str) -> list[subprocess.Popen]:
+    """Starts the processes of one run, each with its --workdir."""
+    where = [f"--coordinator_address={find_address()}", f"--num_processes={len(workdirs)}"]
     return [
-        start(
-            workdir,
-            f"--coordinator_address={address}",
-            "--num_processes=2",
-            f"--process_id={i}",
-            *options,
-        )
-        for i, workdir in enumerate(workdirs)
+        start(workdir, *where, f"--process_id={i}", *options) for i, workdir in enumerate(workdirs)
     ]
 
 
@@ -72,7 +70,7 @@ def finish(process: subprocess.Popen) -> tuple[int, str]:
 
 
 def test_two_processes_compute_what_one_does(tmp_path):
-    processes = start_two([tmp_path / "two"] * 2, "--config.num_steps=4")
+    processes = start_all([tmp_path / "two"] * 2, "--config.num_steps=4")
     (code, output), (other_code, other_output) = map(finish, processes)
     assert (code, other_code) == (0, 0), output + other_output
     assert "Test accuracy" in output
@@ -92,9 +90,9 @@ def test_two_processes_compute_what_one_does(tmp_path):
     assert accuracies["test/accuracy"] == ours[-1]["test/accuracy"]
 
 
-def test_the_loss_of_a_process_ends_the_other_and_the_run_goes_on_alone(tmp_path, capsys):
+def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(tmp_path, capsys):
     options = ["--config.num_steps=2000", "--config.checkpoint_every=10", _ON_DEVICE]
-    first, second = start_two([tmp_path] * 2, *options)
+    first, second = start_all([tmp_path] * 2, *options)
     deadline = time.monotonic() + _PATIENCE_S
     while not (tmp_path / "checkpoints" / "10").exists():
         assert time.monotonic() < deadline
@@ -104,7 +102,7 @@ def test_the_loss_of_a_process_ends_the_other_and_the_run_goes_on_alone(tmp_path
     code, output = finish(first)
     second.communicate()
     assert code != 0
-    # The runtime may be faster than we.
+    # The runtime may notice before this project's code does.
     assert "process of this run was lost" in output or "another task died" in output
 
     train_interrupted(read_config(tmp_path / CONFIG), tmp_path, num_batches=2)
@@ -113,10 +111,10 @@ def test_the_loss_of_a_process_ends_the_other_and_the_run_goes_on_alone(tmp_path
     assert start_step % 10 == 0
 
 
-def test_a_process_asked_to_stop_takes_the_other_along_and_both_save_one_step(tmp_path):
+def test_a_process_asked_to_stop_stops_the_other_and_both_save_one_step(tmp_path):
     options = ["--config.num_steps=2000", "--config.checkpoint_every=1000", _ON_DEVICE]
     options += ["--config.mesh.network=2", "--config.mesh.data=1"]
-    first, second = start_two([tmp_path] * 2, *options)
+    first, second = start_all([tmp_path] * 2, *options)
     deadline = time.monotonic() + _PATIENCE_S
     while not read_metrics(tmp_path):
         assert time.monotonic() < deadline
@@ -130,12 +128,96 @@ def test_a_process_asked_to_stop_takes_the_other_along_and_both_save_one_step(tm
 
 
 def test_processes_of_different_runs_are_refused(tmp_path):
-    processes = start_two([tmp_path / "a", tmp_path / "b"])
+    processes = start_all([tmp_path / "a", tmp_path / "b"])
     for process in processes:
         code, output = finish(process)
         assert code == 2
-        assert "another configuration or --workdir than process 0" in output
+        assert "differ from process 0 in config or --workdir" in output
     assert not list(tmp_path.iterdir())
+
+
+def test_a_process_without_a_device_in_the_mesh_ends_all_with_the_remedy(tmp_path):
+    codes, outputs = zip(*map(finish, start_all([tmp_path / "run"] * 3, _ON_DEVICE)), strict=True)
+    assert all(codes), outputs
+    # Whichever ends last may be told first that the others have left.
+    assert any(
+        "Processes [2] have no device in the mesh of 1 x 2" in output
+        and "start 2 process(es) only" in output
+        for output in outputs
+    ), outputs
+    assert not any("IndexError" in output for output in outputs)
+    assert not list(tmp_path.iterdir())
+
+
+CHECKPOINTS = """
+import pathlib, sys
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+from cls_jax.parallel.distributed import all_processes, from_main_process, initialize_distributed
+
+address, rank, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
+initialize_distributed(address, 2, rank)
+from cls_jax.runs.checkpoint import Checkpointer
+
+mesh = jax.make_mesh((2,), ("network",))
+shardings = {"split": NamedSharding(mesh, P("network")), "whole": NamedSharding(mesh, P())}
+
+def make(step):
+    values = step + np.arange(6, dtype=np.float32).reshape(2, 3)
+    return {
+        name: jax.make_array_from_callback((2, 3), sharding, lambda index: values[index])
+        for name, sharding in shardings.items()
+    }
+
+def check(restored, step):
+    assert restored.step == step, restored.step
+    for ours, theirs in zip(jax.tree.leaves(restored.state), jax.tree.leaves(make(step))):
+        assert ours.sharding == theirs.sharding
+        np.testing.assert_array_equal(ours.addressable_data(0), theirs.addressable_data(0))
+
+like = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), make(0)
+)
+checkpointer = Checkpointer(folder, keep=3)
+states = {step: make(step) for step in (1, 2)}
+with jax.transfer_guard("disallow"):
+    assert from_main_process({"rank": [rank]}) == {"rank": [0]}
+    assert all_processes(True) and not all_processes(rank == 0)
+    for step, state in states.items():
+        checkpointer.save(step, state, {})
+    checkpointer.finish()
+    assert checkpointer.latest_step() == 2
+if rank == 1:  # A network file system may show it an older state of the folder.
+    list_folder = pathlib.Path.iterdir
+    pathlib.Path.iterdir = lambda path: [] if path == checkpointer.folder else list_folder(path)
+check(checkpointer.restore_newest(like), 2)
+if rank == 0:
+    for path in (checkpointer.folder / "2" / "state").rglob("d/*"):
+        path.write_bytes(b"")
+check(checkpointer.restore_newest(like), 1)
+assert checkpointer.latest_step() == 1
+print("done")
+"""
+
+
+def test_processes_agree_on_checkpoints_and_verify_arrays_that_none_of_them_holds(tmp_path):
+    address = find_address()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHECKPOINTS, address, str(rank), tmp_path],
+            cwd=ROOT,
+            env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        code, output = finish(process)
+        assert code == 0, output
+        assert "done" in output
+    assert (tmp_path / "damaged_checkpoints" / "2").exists()
 
 
 def test_a_coordinator_out_of_reach_is_named(tmp_path):
@@ -148,7 +230,9 @@ def test_a_coordinator_out_of_reach_is_named(tmp_path):
     )
     _, error = process.communicate(timeout=_PATIENCE_S)
     assert process.returncode == 2
-    assert error.splitlines()[-1].startswith("Error: This process did not meet the coordinator ")
+    assert error.splitlines()[-1].startswith(
+        "Error: This process could not connect to the coordinator "
+    )
     assert "localhost:1" in error
 
 
@@ -160,7 +244,7 @@ def test_a_coordinator_out_of_reach_is_named(tmp_path):
         (("localhost:1", 2, 2), "from 0 to 1"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(values, message):
+def test_invalid_values_are_refused(values, message):
     with pytest.raises(UserError, match=message):
         initialize_distributed(*values)
 
@@ -185,7 +269,7 @@ def test_values_that_make_no_sense_are_refused(values, message):
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),
     ],
 )
-def test_a_scheduler_is_recognised(monkeypatch, variables, expected):
+def test_a_scheduler_is_recognized(monkeypatch, variables, expected):
     for name in list(os.environ):
         if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_", "JOB_COMPLETION")):
             monkeypatch.delenv(name)

@@ -1,4 +1,6 @@
-"""The arrangement of devices, and how arrays come to lie on them."""
+"""The arrangement of devices, and arrays spread over them."""
+
+import types
 
 import jax
 import numpy as np
@@ -40,7 +42,24 @@ def test_mesh_that_does_not_fit_is_refused(arguments, message):
         create_mesh(**({"num_networks": 2, "batch_sizes": [8, 16]} | arguments))
 
 
-def test_parts_of_a_batch_are_disjoint_and_make_up_the_whole():
+@pytest.mark.parametrize(
+    ("devices_per_process", "network", "data", "idle"),
+    [((1, 1, 1), 2, 1, [2]), ((1, 1, 1, 1), 1, 2, [2, 3]), ((2, 2), 2, 1, [1])],
+)
+def test_processes_outside_the_mesh_are_named(devices_per_process, network, data, idle):
+    devices = [
+        types.SimpleNamespace(process_index=i)
+        for i, count in enumerate(devices_per_process)
+        for _ in range(count)
+    ]
+    num_busy = len(devices_per_process) - len(idle)
+    with pytest.raises(UserError) as error:
+        create_mesh(2, [8], network, data, devices)
+    assert f"Processes {idle} have no device" in str(error.value)
+    assert f"start {num_busy} process(es) only" in str(error.value)
+
+
+def test_shards_of_a_batch_are_disjoint_and_make_up_the_whole():
     rows = np.arange(24)
     parts = [BatchShard(0, 1, 4), BatchShard(1, 3, 4), BatchShard(3, 4, 4)]
     np.testing.assert_array_equal(np.concatenate([rows[part.take(24)] for part in parts]), rows)

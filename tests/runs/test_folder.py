@@ -63,11 +63,14 @@ class Interrupter:
         self.folder = None
         sys.addaudithook(self._listen)  # For the rest of the process.
 
-    def run(self, folder, function, allowed, error):
-        """Allows so many changes, then raises the error; returns whether it came to that."""
+    def run(self, allowed, error, function, folder, *arguments):
+        """Calls a function of a folder: allows so many changes there, then raises the error.
+
+        Returns whether it came to that.
+        """
         self.folder, self.left, self.error, self.was_raised = str(folder), allowed, error, False
         try:
-            function()
+            function(folder, *arguments)
         finally:
             self.folder = None
         return self.was_raised
@@ -110,9 +113,7 @@ def test_the_same_command_resumes_after_a_stop_at_any_file_operation(
     for allowed in range(100):
         workdir = prepare(tmp_path / str(allowed))
         try:
-            if not interrupter.run(
-                workdir, lambda: start_run(workdir, config, dataset), allowed, error
-            ):
+            if not interrupter.run(allowed, error, start_run, workdir, config, dataset):
                 break
         except (Killed, UserError):
             pass
@@ -130,12 +131,7 @@ def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, 
     for allowed in range(1, 10):
         workdir = tmp_path / str(allowed)
         with pytest.raises(Killed):
-            interrupter.run(
-                workdir,
-                lambda: start_run(workdir, config, dataset),
-                allowed,
-                Killed(),  # noqa: B023
-            )
+            interrupter.run(allowed, Killed(), start_run, workdir, config, dataset)
         try:
             labeled = start_run(workdir, other, dataset)
         except UserError as refused:
@@ -149,9 +145,7 @@ def test_a_budget_that_was_interrupted_while_it_was_written_can_be_written_again
 ):
     dataset = make_dataset()
     with pytest.raises(Killed):
-        interrupter.run(
-            tmp_path, lambda: write_labeled_indices(tmp_path, _BUDGET, dataset), 2, Killed()
-        )
+        interrupter.run(2, Killed(), write_labeled_indices, tmp_path, _BUDGET, dataset)
     assert [path.name for path in tmp_path.iterdir()] == [f"{LABELED_INDICES}.partial"]
     check_run_folder(tmp_path, create_tiny_config())
 
@@ -166,6 +160,6 @@ def test_a_folder_becomes_that_of_a_run_by_its_configuration(tmp_path, interrupt
     config = create_tiny_config()
     with pytest.raises(Killed):
         # The folder, the lock, and config.json under its temporary and under its own name.
-        interrupter.run(tmp_path, lambda: start_run(tmp_path, config, make_dataset()), 4, Killed())
+        interrupter.run(4, Killed(), start_run, tmp_path, config, make_dataset())
     assert {path.name for path in tmp_path.iterdir()} >= {CONFIG, LOCK}
     assert json.loads((tmp_path / CONFIG).read_text())["seed"] == config.seed

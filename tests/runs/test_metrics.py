@@ -22,7 +22,34 @@ def test_line_cut_short_by_a_crash_is_left_out(tmp_path):
     assert read_metrics(tmp_path) == [{"step": 0, "a": 1.0}]
 
 
-def test_resumed_run_drops_what_it_is_about_to_write_again(tmp_path):
+def test_rows_after_a_damaged_line_are_kept_also_by_a_resumed_run(tmp_path):
+    good = [{"step": step, "a": 1.0} for step in range(4)]
+    lines = [json.dumps(row) for row in good]
+    lines[2:2] = ['{"step": 1, "a', "\x00" * 100, '{"a": 2}']
+    (tmp_path / METRICS).write_text("\n".join(lines))
+    assert read_metrics(tmp_path) == good
+    MetricsWriter(tmp_path, first_step=3).close()
+    assert read_metrics(tmp_path) == good[:3]
+    assert len((tmp_path / METRICS).read_text().splitlines()) == 3
+
+
+def test_of_rows_written_twice_the_last_one_counts(tmp_path):
+    rows = [
+        {"step": 1, "train/loss": 2.0},
+        {"step": 2, "train/loss": 1.0},
+        {"step": 2, "test/accuracy": 50.0},
+        {"step": 2, "train/loss": 0.5},
+    ]
+    (tmp_path / METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_metrics(tmp_path) == [rows[0], rows[3], rows[2]]
+
+
+def test_a_file_that_is_something_else_is_not_read_to_its_end(tmp_path):
+    (tmp_path / METRICS).write_text("x\n" * 200 + '{"step": 1}\n')
+    assert read_metrics(tmp_path) == []
+
+
+def test_resumed_run_drops_rows_that_it_writes_again(tmp_path):
     writer = MetricsWriter(tmp_path)
     for step in range(5):
         writer.write(step, {"a": step})
@@ -63,7 +90,7 @@ class FullDisk:
         return getattr(self.file, name)
 
 
-def test_rows_that_the_disk_does_not_take_come_later_and_whole(tmp_path):
+def test_rows_that_a_full_disk_refuses_are_written_later(tmp_path):
     said = []
     writer = MetricsWriter(tmp_path, warn=said.append)
     writer.write(0, {"a": 1.0})

@@ -124,7 +124,7 @@ def test_closing_lines_without_a_test_set(finished, images, capsys):
     commands.train_run(create_config(images), str(workdir))
     output = capsys.readouterr().out
     assert "No test set. Averages over the last logged batches (step 6):" in output
-    assert "both networks say the same" in output
+    assert "both networks predict the same class" in output
     assert "--mode eval" not in output
 
 
