@@ -1,198 +1,156 @@
-"""Damaged and hostile inputs for `experiments.fuzz`: each a function of (kind, seed, number)."""
+"""Damaged and hostile inputs for `experiments.fuzz`, as strategies of hypothesis."""
 
 import copy
 import csv
 import functools
 import io
 import json
-import random
 import tarfile
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from hypothesis import strategies as st
 from PIL import Image
 
 LONG = 100_000
+# fmt: off
 VALUES = (
-    *(-1, 0, 1, 7, 2**31, 2**63, 2**64, 10**400, 1e308, 5e-324, 0.5, True, None, "", [], {}),
-    *(
-        float("nan"),
-        float("inf"),
-        -float("inf"),
-        "0",
-        "nan",
-        "x" * LONG,
-        [0] * 1000,
-        [[]],
-        {"a": 1},
-    ),
-    *("</script><script>alert(1)</script>", "\u2028\u2029", "\x00\x1b[2J\r\n", "\ud800", "\u202ex"),
-    *("../../../etc/passwd", "__import__('os').system('true')", "=1+1", '"', "'", "a,b;c", "猫"),
+    -1, 0, 1, 7, 2**31, 2**63, 2**64, 10**400, 1e308, 5e-324, 0.5, True, None, "", [], {},
+    float("nan"), float("inf"), -float("inf"), "0", "nan", "x" * LONG, [0] * 1000, [[]], {"a": 1},
+    "</script><script>alert(1)</script>", "\u2028\u2029", "\x00\x1b[2J\r\n", "\ud800", "\u202ex",
+    "../../../etc/passwd", "__import__('os').system('true')", "=1+1", '"', "'", "a,b;c", "猫",
 )
 _SIZES = (0, 1, 255, 256, 9999, 16383, 32767, 65535, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
+_NAMES = (
+    "cat", "dog", "test", "labeled", "unlabeled", "train", "labels.csv", "\n", "\r", "\x1b[31m",
+    "\udcff", "\u202e", '"', "a,b", "'", "猫", "</td>", " ", "-rf", "$(x)", "%s", "..",
+)
+_GOOD_NAMES = (
+    "cat/0.png", "dog/0.png", "labels.csv", "train/cat/1.png", "train/dog/1.png", "test/cat/2.png",
+    "labeled/cat/3.png", "labeled/dog/3.png", "unlabeled/4.png",
+)
+# fmt: on
 _JPEG_SCAN = b"\xff\xda"
-
-
-def create_input(kind: str, seed: int, number: int) -> bytes:
-    """The content of one input."""
-    rng = random.Random(f"{seed}/{kind}/{number}")
-    if kind == "bomb":
-        return BOMBS[number]()
-    seeds = create_seeds(kind)
-    if kind == "override":
-        return create_override(rng)
-    if kind == "names":
-        return create_names(rng)
-    is_text = kind.endswith((".json", ".jsonl"))
-    if is_text and rng.random() < 0.6:
-        return change_json(rng.choice(seeds), kind.endswith("l"), rng)
-    if kind == "labels.csv" and rng.random() < 0.6:
-        return create_csv(rng)
-    return mutate(rng.choice(seeds), seeds, rng)
-
-
-def mutate(content: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
-    """Damages a file once to four times."""
-    changed = bytearray(content)
-    for _ in range(rng.randint(1, 4)):
-        changed = rng.choice(_CHANGES)(changed, others, rng)
-    return bytes(changed)
-
-
-def _truncate(content: bytearray, _, rng: random.Random) -> bytearray:
-    return content[: rng.randrange(len(content) + 1)]
-
-
-def _flip(content: bytearray, _, rng: random.Random) -> bytearray:
-    for _ in range(rng.choice((1, 1, 4, 32)) if content else 0):
-        content[_choose_place(content, rng)] ^= 1 << rng.randrange(8)
-    return content
-
-
-def _set_size(content: bytearray, _, rng: random.Random) -> bytearray:
-    """Writes a number where there may be a width, a length or an offset."""
-    width, order = rng.choice((1, 2, 4)), rng.choice(("big", "little"))
-    size = rng.choice(_SIZES) % 256**width
-    place = _choose_place(content, rng)
-    content[place : place + width] = size.to_bytes(width, order)
-    return content
-
-
-def _splice(content: bytearray, others: Sequence[bytes], rng: random.Random) -> bytearray:
-    other = rng.choice(others)
-    start, stop = rng.randrange(len(content) + 1), rng.randrange(len(other) + 1)
-    return content[:start] + other[stop:]
-
-
-def _change_header(content: bytearray, others: Sequence[bytes], rng: random.Random) -> bytearray:
-    length = rng.choice((2, 4, 8, 16, 32))
-    return bytearray(rng.choice(others)[:length]) + content[length:]
-
-
-def _repeat(content: bytearray, _, rng: random.Random) -> bytearray:
-    start = rng.randrange(len(content) + 1)
-    part = content[start : start + rng.randrange(1, 300)]
-    return content[:start] + part * rng.choice((2, 3, 100)) + content[start:]
-
-
-def _remove(content: bytearray, _, rng: random.Random) -> bytearray:
-    start = rng.randrange(len(content) + 1)
-    return content[:start] + content[start + rng.randrange(1, 100) :]
-
-
-def _insert(content: bytearray, _, rng: random.Random) -> bytearray:
-    start = rng.randrange(len(content) + 1)
-    return content[:start] + rng.randbytes(rng.randrange(1, 40)) + content[start:]
-
-
-def _choose_place(content: bytearray, rng: random.Random) -> int:
-    """A place, half of the time in the header."""
-    limit = min(len(content), 64) if rng.random() < 0.5 else len(content)
-    return rng.randrange(max(limit, 1))
-
-
-_CHANGES: tuple[Callable, ...] = (
-    *(_truncate, _flip, _flip, _set_size, _set_size, _splice, _change_header, _repeat),
-    *(_remove, _insert),
+_TREES = st.recursive(
+    st.sampled_from(VALUES) | st.integers() | st.floats() | st.text(max_size=20),
+    lambda nodes: st.lists(nodes, max_size=4) | st.dictionaries(st.text(max_size=5), nodes),
+    max_leaves=5,
 )
 
 
-def change_json(content: bytes, has_lines: bool, rng: random.Random) -> bytes:
-    """Replaces, adds or removes values anywhere in a JSON document, or in the lines of several."""
-    documents = [json.loads(line) for line in content.splitlines()] if has_lines else None
-    root = [documents if has_lines else json.loads(content)]
-    for _ in range(rng.randint(1, 3)):
-        node, key = _choose_node(root, rng)
-        action = rng.random()
-        if action < 0.7:
-            node[key] = copy.deepcopy(rng.choice(VALUES))
-        elif action < 0.8 and isinstance(node, dict):
-            node[str(rng.choice(VALUES))] = copy.deepcopy(rng.choice(VALUES))
-        elif action < 0.9 and node is not root:
+def create_inputs(kind: str) -> st.SearchStrategy[bytes]:
+    """The strategy for the content of the files of a kind."""
+    if kind == "bomb":
+        return st.sampled_from(BOMBS).map(lambda create: create())
+    if kind == "override":
+        return create_overrides()
+    if kind == "names":
+        return create_names()
+    seeds = create_seeds(kind)
+    if kind == "labels.csv":
+        return damage(seeds) | create_tables()
+    if kind.endswith((".json", ".jsonl")):
+        return damage(seeds) | change_json(seeds, kind.endswith("l"))
+    return damage(seeds)
+
+
+@st.composite
+def damage(draw: st.DrawFn, seeds: Sequence[bytes]) -> bytes:
+    """A file in which one to four slices are removed or replaced."""
+    content = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.integers(1, 4))):
+        # Half of the time in the header.
+        start = draw(st.integers(0, min(64, len(content))) | st.integers(0, len(content)))
+        removed, new = draw(_replacements(content[start : start + 300], seeds))
+        content = content[:start] + new + content[start + removed :]
+    return content
+
+
+def _replacements(part: bytes, seeds: Sequence[bytes]) -> st.SearchStrategy[tuple[int, bytes]]:
+    """How many bytes go, and which take their place."""
+    sizes = st.tuples(
+        st.sampled_from(_SIZES), st.sampled_from((1, 2, 4)), st.sampled_from(("big", "little"))
+    ).map(lambda size: (size[0] % 256 ** size[1]).to_bytes(size[1], size[2]))
+    tails = st.sampled_from(seeds).flatmap(
+        lambda seed: st.integers(0, len(seed)).map(lambda start: seed[start:])
+    )
+    # Signatures and headers of other formats.
+    heads = st.tuples(st.sampled_from(seeds), st.sampled_from((2, 4, 8, 16, 32)))
+    return st.one_of(
+        st.tuples(st.just(LONG), st.just(b"")),  # Cut short.
+        st.tuples(st.integers(1, 100), st.just(b"")),
+        (sizes | st.binary(min_size=1, max_size=4)).map(lambda new: (len(new), new)),
+        st.tuples(st.just(0), st.binary(min_size=1, max_size=40)),
+        st.tuples(st.just(0), st.sampled_from((1, 2, 100)).map(lambda times: times * part)),
+        st.tuples(st.just(LONG), tails),
+        heads.map(lambda head: (head[1], head[0][: head[1]])),
+    )
+
+
+@st.composite
+def change_json(draw: st.DrawFn, seeds: Sequence[bytes], has_lines: bool) -> bytes:
+    """A JSON document, or lines of several, with values replaced, added or removed anywhere."""
+    content = draw(st.sampled_from(seeds))
+    if draw(st.integers(0, 19)) == 0:
+        return b"[" * draw(st.sampled_from((10, 2000, LONG))) + content
+    lines = [json.loads(line) for line in content.splitlines()] if has_lines else None
+    root = [lines if has_lines else json.loads(content)]
+    for _ in range(draw(st.integers(1, 3))):
+        node, key = root, 0
+        while isinstance(node[key], list | dict) and node[key] and draw(st.integers(0, 4)):
+            node = node[key]
+            keys = sorted(node) if isinstance(node, dict) else range(len(node))
+            key = draw(st.sampled_from(keys))
+        action = draw(st.sampled_from(("replace", "replace", "replace", "add", "remove")))
+        if action == "remove" and node is not root:
             del node[key]
+        elif action == "add" and isinstance(node, dict):
+            node[draw(st.text(max_size=5))] = draw(_TREES)
         else:
-            return b"[" * rng.choice((10, 2000, LONG)) + content
+            node[key] = copy.deepcopy(draw(_TREES))
     if has_lines and isinstance(root[0], list):
         return "\n".join(map(json.dumps, root[0])).encode()
-    return json.dumps(root[0], ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
+    return json.dumps(root[0], ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
 
 
-def _choose_node(root: list, rng: random.Random) -> tuple[list | dict, int | str]:
-    """A container and a key of it, at any depth."""
-    node, key = root, 0
-    while isinstance(node[key], list | dict) and node[key] and rng.random() < 0.8:
-        node = node[key]
-        key = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
-    return node, key
-
-
-def create_csv(rng: random.Random) -> bytes:
+@st.composite
+def create_tables(draw: st.DrawFn) -> bytes:
     """Rows of strange cells."""
     text = io.StringIO()
-    rows = csv.writer(
-        text, delimiter=rng.choice(",;\t"), lineterminator=rng.choice(("\n", "\r\n", "\r"))
-    )
-    good = ("file", "label")
-    rows.writerow(rng.choice((good, good, good, ("label", "file", "file"), ("file",), ("a", "b"))))
-    if rng.random() < 0.7:
+    delimiter, end = draw(st.sampled_from(",;\t")), draw(st.sampled_from(("\n", "\r\n", "\r")))
+    rows = csv.writer(text, delimiter=delimiter, lineterminator=end)
+    good, others = ("file", "label"), (("label", "file", "file"), ("file",), ("a", "b"))
+    rows.writerow(draw(st.just(good) | st.sampled_from((good, *others))))
+    if draw(st.booleans()):
         rows.writerows((("a.png", "cat"), ("b.png", "dog")))
-    cells = (*VALUES, "a.png", "b.png", "sub/c.png", "cat", "dog", "./a.png", "/a.png")
-    for _ in range(rng.randrange(12)):
-        rows.writerow([rng.choice(cells) for _ in range(rng.choice((1, 2, 2, 2, 3)))])
+    names = ("a.png", "b.png", "sub/c.png", "cat", "dog", "./a.png", "/a.png")
+    cells = st.sampled_from(names) | st.sampled_from(VALUES)
+    rows.writerows(draw(st.lists(st.lists(cells, min_size=1, max_size=3), max_size=12)))
     return text.getvalue().encode("utf-8", "surrogatepass")
 
 
-def create_override(rng: random.Random) -> bytes:
+@st.composite
+def create_overrides(draw: st.DrawFn) -> bytes:
     """`--config.KEY=VALUE`."""
-    keys = (*_load_flat_config(), "method.nothing", "data", "model", "", "__class__", "seed.seed")
-    value = rng.choice((*map(str, VALUES), "(1,2)", "('a',)", "(" * 500, "1_0", "1e3", "[1]"))
-    if rng.random() < 0.3:
-        value = mutate(value.encode("utf-8", "replace"), [b"(0.5,)", b"cls"], rng).decode("latin-1")
-    text = f"--config.{rng.choice(keys)}={value}".replace("\0", "\1")  # No argument holds a zero.
+    from cls_jax.config import flatten
+
+    keys = (*flatten(json.loads(create_seeds("config.json")[0])), "method.nothing")
+    key = draw(st.sampled_from((*keys, "data", "model", "", "__class__", "seed.seed")))
+    known = (*map(str, VALUES), "(1,2)", "('a',)", "(" * 500, "1_0", "1e3", "[1]", "(0.5,)", "cls")
+    value = draw(st.sampled_from(known) | st.text(max_size=20))
+    text = f"--config.{key}={value}".replace("\0", "\1")  # An argument cannot contain a zero.
     return text.encode("utf-8", "surrogatepass")
 
 
-def create_names(rng: random.Random) -> bytes:
-    """Names of a folder's files, each followed by a zero; one that begins with @ is a link."""
-    parts = (
-        "cat",
-        "dog",
-        "test",
-        "labeled",
-        "unlabeled",
-        "train",
-        "labels.csv",
-        "\n",
-        "\r",
-        "\x1b[31m",
-    )
-    parts += ("\udcff", "\u202e", '"', "a,b", "'", "猫", "</td>", " ", "-rf", "$(x)", "%s", "..")
-    endings = (".png", ".PNG", ".jpg", "", ".csv", ".png\n")
-    names = ["cat/0.png", "dog/0.png"] if rng.random() < 0.7 else []
-    for _ in range(rng.randrange(1, 9)):
-        folders = [rng.choice(parts) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
-        name = "/".join([*folders, rng.choice(parts) + rng.choice(endings)])
-        names.append(rng.choice(("", "", "", "@")) + name)
+@st.composite
+def create_names(draw: st.DrawFn) -> bytes:
+    """Names of a folder's files, each followed by a zero; one that starts with @ is a link."""
+    names = draw(st.lists(st.sampled_from(_GOOD_NAMES), max_size=5, unique=True))
+    parts = st.sampled_from(_NAMES)
+    for folders in draw(st.lists(st.lists(parts, max_size=3), min_size=1, max_size=8)):
+        ending = draw(st.sampled_from((".png", ".PNG", ".jpg", "", ".csv", ".png\n")))
+        link = draw(st.sampled_from(("", "", "", "@")))
+        names.append(link + "/".join([*folders, draw(parts) + ending]))
     return b"".join(name.encode("utf-8", "surrogateescape") + b"\0" for name in names)
 
 
@@ -212,8 +170,6 @@ def create_seeds(kind: str) -> tuple[bytes, ...]:
         )
     if kind.startswith("cache/"):
         return (_create_cache()[kind.removeprefix("cache/")],)
-    if kind in ("override", "names"):
-        return ()
     return tuple(_encode_json(kind, value) for value in _create_documents(kind))
 
 
@@ -312,12 +268,6 @@ def _create_cache() -> dict[str, bytes]:
         np.save(file, np.zeros(shape, np.uint8))
         files[f"{name}.npy"] = file.getvalue()
     return files
-
-
-def _load_flat_config() -> dict:
-    from cls_jax.config import flatten
-
-    return flatten(json.loads(create_seeds("config.json")[0]))
 
 
 def _create_documents(kind: str) -> list:
