@@ -27,7 +27,7 @@ _NAMES = (
 )
 _GOOD_NAMES = (
     "cat/0.png", "dog/0.png", "labels.csv", "train/cat/1.png", "train/dog/1.png", "test/cat/2.png",
-    "labeled/cat/3.png", "labeled/dog/3.png", "unlabeled/4.png",
+    "test/bird/2.png", "labeled/cat/3.png", "labeled/dog/3.png", "unlabeled/4.png",
 )
 # fmt: on
 _JPEG_SCAN = b"\xff\xda"
