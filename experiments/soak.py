@@ -1,4 +1,4 @@
-"""Stops training runs at random moments and compares their ends with that of an undisturbed one.
+"""Stops training runs at random moments and compares their results with an uninterrupted run.
 
 python -m experiments.soak --stops 50 --signal KILL --config configs/digits.py:20 [--config.KEY=…]
 
@@ -36,7 +36,7 @@ _MARK_OF_A_SAVE = "*orbax-checkpoint-tmp*"
 
 @dataclasses.dataclass
 class Outcome:
-    """What happened so far."""
+    """Counts so far."""
 
     stops: int = 0
     inside_saves: int = 0
@@ -47,7 +47,7 @@ class Outcome:
 
 
 def start(options: list[str], workdir: pathlib.Path) -> subprocess.Popen:
-    """Starts or goes on with a run."""
+    """Starts or resumes a run."""
     with workdir.with_suffix(".log").open("a") as log:
         command = [sys.executable, "main.py", *options, f"--workdir={workdir}"]
         return subprocess.Popen(command, stdout=log, stderr=log)
@@ -102,7 +102,7 @@ def _is_new_save(workdir: pathlib.Path, since: float) -> bool:
 
 
 def read_end(workdir: pathlib.Path) -> dict[str, Any]:
-    """All that a run ends with but its timings."""
+    """The outcome of a run, without its timings."""
     result = read_result(workdir)
     if result is None:
         raise UserError(f"{workdir} did not end: see {workdir.with_suffix('.log')}.")
@@ -119,7 +119,7 @@ def read_end(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def describe_difference(end: dict[str, Any], expected: dict[str, Any]) -> str | None:
-    """What differs between two ends, or None."""
+    """The first difference between two outcomes, or None."""
     for key in ("result", "metrics"):
         if json.dumps(end[key]) != json.dumps(expected[key]):
             return key
@@ -132,7 +132,7 @@ def describe_difference(end: dict[str, Any], expected: dict[str, Any]) -> str | 
 def soak(
     options: list[str], folder: pathlib.Path, num_stops: int, number: signal.Signals
 ) -> Outcome:
-    """Stops runs so many times, lets each come to its end and compares it.
+    """Stops runs `num_stops` times in all, lets each finish and compares it.
 
     Raises:
         UserError: if a run does not end.
@@ -172,9 +172,9 @@ def describe_outcome(outcome: Outcome, number: signal.Signals) -> str:
     times = outcome.seconds_to_leave
     lines = [
         f"- {outcome.stops} times {number.name}, {outcome.inside_saves} of them inside a save.",
-        f"- {outcome.runs} runs came to their end, {outcome.runs - len(outcome.different)} with "
+        f"- {outcome.runs} runs finished, {outcome.runs - len(outcome.different)} with "
         "every row of metrics.jsonl but its timings, result.json but its seconds and every bit of "
-        "the state as in the undisturbed run.",
+        "the state as in the uninterrupted run.",
         f"- Exit codes as Python counts them: {codes}.",
         f"- From the signal to the end: median {statistics.median(times):.2f} s, longest "
         f"{max(times):.2f} s.",
@@ -184,11 +184,11 @@ def describe_outcome(outcome: Outcome, number: signal.Signals) -> str:
 
 
 def main() -> None:
-    """Soaks and prints what came of it."""
+    """Stops and compares runs, and writes the outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stops", type=int, default=50)
     parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], default="KILL")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the random stop times")
     parser.add_argument("--runs", default="runs/soak", help="a new folder for the runs")
     parser.add_argument("--output", default="runs/soak.md")
     arguments, options = parser.parse_known_args()

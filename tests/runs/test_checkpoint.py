@@ -73,12 +73,11 @@ def to_abstract(state):
 def test_shapes_and_shardings_suffice_and_a_restored_state_runs_the_same_program(tmp_path, mesh):
     """The first step after a resume may reuse the state's memory and is not compiled again."""
     config = create_tiny_config(mesh__network=mesh[0], mesh__data=mesh[1])
-    _, state = create_program(config, DATASET_SPEC)
+    state = create_program(config, DATASET_SPEC).init_state()
     save(tmp_path, [5], state)
     step = jax.jit(lambda s: jax.tree.map(lambda leaf: leaf + 1, s), donate_argnums=0)
     like, expected = to_abstract(state), jax.tree.map(np.array, jax.device_get(state))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
-    del state
     restored = Checkpointer(tmp_path).restore_newest(like).state
     assert_equal(restored.replace(step=expected.step), expected)
     assert jax.tree.map(lambda leaf: leaf.sharding, restored) == shardings
