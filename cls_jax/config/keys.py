@@ -166,6 +166,12 @@ KEYS: dict[str, Key] = {
         "Unlabeled images: all training images, or those that are not labeled.",
         "authors",
     ),
+    "data.imbalance": Key(
+        1.0,
+        between(1.0, 1e6),
+        "Images of the largest class over those of the smallest, labeled and unlabeled: a long "
+        "tail; 1 leaves the classes as they are.",
+    ),
     "data.mean": Key(
         (0.5, 0.5, 0.5),
         NUMBERS,
@@ -175,6 +181,12 @@ KEYS: dict[str, Key] = {
     "data.std": Key((0.5, 0.5, 0.5), POSITIVE_NUMBERS, "Standard deviation per channel, likewise."),
     "data.flip": Key(True, YES_OR_NO, "Flip half of the images horizontally.", "authors"),
     "data.shift": Key(4, between(0), "Pixels of reflected border to crop from.", "authors: 32 / 8"),
+    "data.randaugment": Key(
+        "authors",
+        one_of("authors", "torchssl"),
+        "How strong views are made. TorchSSL fixes operations, levels and the square's side; of the "
+        "four keys below it heeds the pool, and whether `data.cutout` is 0.",
+    ),
     "data.randaugment_ops": Key(
         2, between(0, 14), "RandAugment operations per strong view.", "authors: `n=2`"
     ),

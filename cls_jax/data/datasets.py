@@ -1,4 +1,4 @@
-"""The datasets by name."""
+"""The registry of datasets."""
 
 import dataclasses
 
@@ -10,7 +10,15 @@ from cls_jax.data.sources.folder import load_folder
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
 
-# Of the training images, for their mean and deviation.
+# Name → loader of `config.data` into a Dataset.
+LOADERS = {
+    "cifar10": load_cifar,
+    "cifar100": load_cifar,
+    "digits": load_digits,
+    "folder": load_folder,
+}
+
+# Training images whose mean and standard deviation are computed.
 _NUM_SAMPLED = 5000
 
 
@@ -18,7 +26,7 @@ def load_dataset(config) -> Dataset:
     """Loads the dataset that `config.data` names.
 
     Raises:
-        UserError: if there is none of that name, or it is neither prepared nor can be downloaded.
+        UserError: if it is unknown, or cannot be loaded.
     """
     name = config.data.name
     if name not in LOADERS:
@@ -31,27 +39,22 @@ def load_dataset(config) -> Dataset:
 
 
 def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of every channel on the scale from 0 to 1.
+    """Computes the mean and standard deviation of every channel on the scale from 0 to 1.
 
     Of at most 5,000 images, evenly spaced: exact where there are no more, and always the same.
+
+    Returns:
+        C means and C standard deviations.
     """
     num_sampled = min(len(images), _NUM_SAMPLED)
     rows = np.linspace(0, len(images) - 1, num_sampled).round().astype(np.int64)
-    counts = np.zeros(1)
+    counts = np.zeros(1)  # Of each byte value; sums of them are exact, whatever the number.
     for part in np.array_split(rows, -(-num_sampled // 100)):
         channels = np.moveaxis(images[part], -1, 0).reshape(images[part[:1]].shape[-1], -1)
         counts = counts + np.stack([np.bincount(channel, minlength=256) for channel in channels])
     shares, levels = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
     mean = shares @ levels
     variance = shares @ levels**2 - mean**2
-    # Images of one colour: as if they differed by a level.
+    # Where all images have one color, as if they differed by a level: it is divided by.
     std = np.sqrt(np.maximum(variance, levels[1] ** 2))
     return tuple(map(float, mean)), tuple(map(float, std))
-
-
-LOADERS = {
-    "cifar10": load_cifar,
-    "cifar100": load_cifar,
-    "digits": load_digits,
-    "folder": load_folder,
-}

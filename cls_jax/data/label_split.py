@@ -1,4 +1,8 @@
-"""Which training images we pretend to know the label of."""
+"""Which training images there are, which of them we pretend to know the label of, and the rest.
+
+All of it is a pure function of the labels, a few settings and the seed; only the labeled images are
+stored, for people to read and to choose them by hand.
+"""
 
 import json
 import pathlib
@@ -12,68 +16,131 @@ from cls_jax.io import describe_error, read_json
 
 
 def choose_labeled_indices(
-    labels: np.ndarray, num_labels: int, num_classes: int, seed: int
+    labels: np.ndarray, num_labels: int, num_classes: int, seed: int, imbalance: float = 1.0
 ) -> np.ndarray:
-    """Draws a balanced label budget: num_labels / K images of each class.
+    """Draws the label budget: as many images of each class, or a long tail.
 
     Args:
         labels: int [n], true classes of all training images, -1 where unknown.
-        num_labels: the budget.
+        num_labels: the budget; 0 for all labels there are.
         num_classes: K.
         seed: the same seed draws the same images.
+        imbalance: labels of class 0 over those of class K - 1, see `choose_long_tail`; whatever the
+            budget, each class keeps at least one.
 
     Returns:
         int32 [num_labels], indices into the training images, class by class, sorted within each.
 
     Raises:
-        UserError: if the budget is not a multiple of K or more than a class has.
+        UserError: if the budget cannot be split over the classes or is more than a class has.
     """
+    pool = choose_long_tail(labels, num_classes, imbalance, seed)
+    pool = pool[np.argsort(labels[pool], kind="stable")]
+    pool = pool[labels[pool] >= 0]
+    if num_labels == 0:
+        return pool
+    counts = _split_budget(num_labels, np.bincount(labels[pool], minlength=num_classes), imbalance)
+    rng = np.random.default_rng(seed)
+    chosen = [
+        np.sort(rng.choice(pool[labels[pool] == k], counts[k], replace=False))
+        for k in range(num_classes)
+    ]
+    return np.concatenate(chosen)
+
+
+def choose_long_tail(
+    labels: np.ndarray, num_classes: int, imbalance: float, seed: int
+) -> np.ndarray:
+    """Makes classes unequal: the training images, labeled or not, that a run may use.
+
+    Class k keeps a share of imbalance^(-k / (K - 1)) of what class 0 keeps, the exponential profile
+    of long-tailed recognition (Cui et al., CVPR 2019, section 5), and class 0 as many as possible.
+
+    Args:
+        labels: int [n], true classes of all training images, -1 where unknown.
+        num_classes: K.
+        imbalance: images of class 0 over those of class K - 1; 1 keeps all images as they are.
+        seed: the same seed draws the same images.
+
+    Returns:
+        int32, indices of the images that are kept, sorted.
+
+    Raises:
+        UserError: if classes are to be made unequal and the class of an image is unknown.
+    """
+    if imbalance == 1:
+        return np.arange(len(labels), dtype=np.int32)
+    if (labels < 0).any():
+        raise UserError(
+            f"data.imbalance={imbalance:g} needs to know the class of every training image, and "
+            f"{(labels < 0).sum():,} have none: set --config.data.imbalance=1."
+        )
+    profile = _create_profile(num_classes, imbalance)
+    largest = (np.bincount(labels, minlength=num_classes) / profile).min()
+    # Rounded down, but for what floating point takes off a whole number.
+    counts = np.maximum(np.floor(profile * largest + 1e-6), 1).astype(int)
+    rng = np.random.default_rng([seed, 1])  # Not the stream that draws the labels.
+    kept = [
+        rng.choice(np.flatnonzero(labels == k), counts[k], replace=False)
+        for k in range(num_classes)
+    ]
+    return np.sort(np.concatenate(kept)).astype(np.int32)
+
+
+def _create_profile(num_classes: int, imbalance: float) -> np.ndarray:
+    return imbalance ** -np.linspace(0, 1, num_classes)
+
+
+def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> np.ndarray:
+    """Labels of each class, int [K], at least one; `available`, int [K], are its images.
+
+    Raises:
+        UserError: if equal classes do not get whole numbers of them, or there are too few images.
+    """
+    num_classes = len(available)
     per_class, remainder = divmod(num_labels, num_classes)
-    if remainder or per_class == 0:
+    if per_class == 0 or (imbalance == 1 and remainder):
         raise UserError(
             f"{num_labels} labels cannot be split evenly over {num_classes} classes: "
             f"choose a multiple of {num_classes}."
         )
-    smallest = int(np.bincount(labels[labels >= 0], minlength=num_classes).min())
-    if per_class > smallest:
+    if imbalance == 1:
+        if per_class > (smallest := available.min()):
+            raise UserError(
+                f"{num_labels} labels are {per_class} per class, but the smallest class has "
+                f"{smallest} images: choose at most {smallest * num_classes}."
+            )
+        return np.full(num_classes, per_class)
+    if num_labels > (num_images := available.sum()):
         raise UserError(
-            f"{num_labels} labels are {per_class} a class, but the smallest class has {smallest} "
-            f"images: choose at most {smallest * num_classes}."
+            f"{num_labels} labels are more than the {num_images} images that "
+            f"data.imbalance={imbalance:g} leaves: choose at most {num_images}."
         )
-    rng = np.random.default_rng(seed)
-    chosen = [
-        np.sort(rng.choice(np.flatnonzero(labels == k), per_class, replace=False))
-        for k in range(num_classes)
-    ]
-    return np.concatenate(chosen).astype(np.int32)
+    profile = _create_profile(num_classes, imbalance)
+    shares = num_labels * profile / profile.sum()
+    counts = np.ones(num_classes, int)
+    for _ in range(num_labels - num_classes):  # Each to the class that misses most.
+        counts[np.argmax(np.where(counts < available, shares - counts, -np.inf))] += 1
+    return counts
 
 
-def all_labeled_indices(labels: np.ndarray) -> np.ndarray:
-    """All labels there are, however many each class has.
+def choose_unlabeled_indices(candidates: np.ndarray, labeled: np.ndarray, which: str) -> np.ndarray:
+    """Indices of the unlabeled set: "all" images (authors' code) or the "rest" (paper).
 
     Args:
-        labels: int [n], classes of all training images, -1 where unknown.
-
-    Returns:
-        int32 [m], indices into the training images, class by class, sorted within each.
-    """
-    by_class = np.argsort(labels, kind="stable").astype(np.int32)
-    return by_class[labels[by_class] >= 0]
-
-
-def choose_unlabeled_indices(num_images: int, labeled: np.ndarray, which: str) -> np.ndarray:
-    """Indices of the unlabelled set: "all" images (authors' code) or the "rest" (paper).
+        candidates: int32, the training images to choose from, see `choose_long_tail`.
+        labeled: int32, those that count as labeled.
+        which: "all" or "rest".
 
     Raises:
         UserError: if there is no rest.
     """
-    everything = np.arange(num_images, dtype=np.int32)
     if which == "all":
-        return everything
-    rest = np.setdiff1d(everything, labeled)
+        return candidates
+    rest = np.setdiff1d(candidates, labeled)
     if not len(rest):
         raise UserError(
-            "Every training image is labelled, so none is left for data.unlabeled=rest: choose "
+            "Every training image is labeled, so none is left for data.unlabeled=rest: choose "
             "--config.data.unlabeled=all, or a smaller --config.num_labels."
         )
     return rest
@@ -82,47 +149,53 @@ def choose_unlabeled_indices(num_images: int, labeled: np.ndarray, which: str) -
 def labeled_indices_to_json(
     indices: np.ndarray, labels: np.ndarray, class_names: Sequence[str]
 ) -> str:
-    """The budget as JSON: class name → indices."""
+    """The label budget as JSON: class name → indices."""
     by_class = {name: indices[labels[indices] == k].tolist() for k, name in enumerate(class_names)}
     return json.dumps(by_class, indent=1) + "\n"
 
 
 def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
-    """Reads what `labeled_indices_to_json` made.
+    """Reads what `labeled_indices_to_json` wrote.
 
     Raises:
-        UserError: if the file is damaged or of other classes.
+        UserError: if the file is damaged or lists other classes.
     """
     try:
         by_class = read_json(path)
         indices = np.concatenate([_to_indices(by_class[name]) for name in class_names])
         if not len(indices):
-            raise ValueError("there is none")
+            raise ValueError("it lists none")
         return indices
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise UserError(
-            f"{path} does not list labelled images of this dataset's classes "
+            f"{path} does not list labeled images of this dataset's classes "
             f"({describe_error(error)}): give --workdir another folder."
         ) from error
 
 
 def _to_indices(values: Any) -> np.ndarray:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise ValueError("a class is no list of whole numbers")
+        raise ValueError("a class is not a list of whole numbers")
     return np.asarray(values, np.int32)
 
 
 def check_labeled_indices(
     path: pathlib.Path, indices: np.ndarray, num_labels: int, num_images: int
 ) -> None:
-    """Makes sure that a stored budget is one of these images and of the size configured, if any.
+    """Checks a stored label budget against the dataset and the configuration.
+
+    Args:
+        path: of the file, for the message.
+        indices: int32, what it lists.
+        num_labels: as configured; 0 takes any number.
+        num_images: training images of the dataset.
 
     Raises:
-        UserError: if it is not.
+        UserError: if it has another size, a repeated index or one that is out of range.
     """
     if num_labels and len(indices) != num_labels:
         raise UserError(
-            f"{path} lists {len(indices)} labelled images and not {num_labels}: set "
+            f"{path} lists {len(indices)} labeled images and not {num_labels}: set "
             f"--config.num_labels={len(indices)}."
         )
     is_known = (indices >= 0) & (indices < num_images)

@@ -1,4 +1,4 @@
-"""What every dataset is to the rest of the program."""
+"""A dataset as the rest of the program sees it."""
 
 import dataclasses
 from typing import Any, Protocol
@@ -19,21 +19,22 @@ class ImageSource(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Images and labels to train on and to be tested on.
+    """Images and labels for training and testing.
 
     Attributes:
-        name: as in the configuration.
-        class_names: of the K classes, in the order of their labels.
-        train_images: all training images, labelled or not.
-        train_labels: int32 [n], their classes, -1 where unknown; what the label budget leaves out
-            is only looked at by monitors.
+        name: the dataset's name in the configuration, or that of the folder of images.
+        class_names: K names, in the order of their labels.
+        train_images: all training images, labeled or not.
+        train_labels: int32 [n], their classes, -1 where unknown; only monitors look at those
+            outside the label budget.
         test_images: images that training never sees; there may be none.
         test_labels: int32 [m].
         image_shape: (H, W, C).
-        mean: of every channel on the scale from 0 to 1, as configured or computed.
-        std: likewise.
-        fingerprint: a hash that other training images do not have, or "" where there is none.
-        warnings: a sentence for everything a user should know of the data.
+        mean: C means on the scale from 0 to 1, as configured or computed.
+        std: C standard deviations, likewise.
+        fingerprint: hash of the names, sizes and labels (not the pixels) of the training images'
+            files, or "" where there are none.
+        warnings: one sentence for each thing that users should know about the data.
         skipped_files: name and reason of every file that could not be used.
     """
 
@@ -52,7 +53,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """K."""
+        """The number of classes, K."""
         return len(self.class_names)
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from cls_jax.data.augment import jax_augment
-from cls_jax.data.augment.randaugment import WEAK_UNIFORMS, count_strong_uniforms, create_table
+from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.methods import get_method
 from cls_jax.report.data import RunData
 
@@ -51,28 +51,23 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
     images, data = run.dataset.train_images[chosen], run.config.data
     columns = [("original", images)]
     repeated = np.concatenate([images] * _NUM_DRAWS)
-    for name, augment in (("weak", augment_weakly), ("strong", augment_strongly)):
-        columns += [(name, draw) for draw in np.split(augment(repeated, data), _NUM_DRAWS)]
+    for seed, view in enumerate(("weak", "strong")):
+        draws = augment_images(repeated, view, data, seed)
+        columns += [(view, draw) for draw in np.split(draws, _NUM_DRAWS)]
     method = get_method(run.config.method.name)
     return {"indices": chosen, "columns": columns, "method": method}
 
 
-def augment_weakly(images: np.ndarray, data_config) -> np.ndarray:
-    """One draw of the weak view: uint8 [n, H, W, C] to the same; `data_config` is `config.data`."""
-    uniforms = np.random.default_rng(0).random((len(images), WEAK_UNIFORMS), np.float32)
-    augment = jax.jit(jax_augment.flip_and_shift, static_argnums=(2, 3))
-    return np.asarray(augment(images, uniforms, data_config.flip, data_config.shift))
+def augment_images(images: np.ndarray, view: str, data_config, seed: int) -> np.ndarray:
+    """One draw of a view, "weak" or "strong": uint8 [n, H, W, C] to the same.
 
-
-def augment_strongly(images: np.ndarray, data_config) -> np.ndarray:
-    """One draw of the strong view; arguments and result as for `augment_weakly`."""
-    size, levels = images.shape[1:3], data_config.randaugment_levels
-    table = create_table(data_config.randaugment_pool, *size, levels)
-    count = count_strong_uniforms(data_config.randaugment_ops)
-    uniforms = np.random.default_rng(1).random((len(images), count), np.float32)
-    options = {"flip": data_config.flip, "shift": data_config.shift, "cut": data_config.cutout}
-    augment = jax.jit(lambda *arrays: jax_augment.strong_augment(*arrays, table, **options))
-    return np.asarray(augment(images, uniforms))
+    `data_config` is `config.data`.
+    """
+    augmentation = create_augmentation(data_config, images.shape[1:])
+    shape = (len(images), augmentation.count_uniforms(view))
+    uniforms = np.random.default_rng(seed).random(shape, np.float32)
+    make_view = jax.jit(lambda *arrays: augment(*arrays, view, augmentation, jax_augment))
+    return np.asarray(make_view(images, uniforms))
 
 
 def view_labeled(run: RunData) -> dict[str, Any] | None:

@@ -13,7 +13,6 @@ import numpy as np
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json
 from cls_jax.data.label_split import (
-    all_labeled_indices,
     check_labeled_indices,
     choose_labeled_indices,
     labeled_indices_to_json,
@@ -225,7 +224,7 @@ def wait_for_folder(workdir: pathlib.Path) -> None:
 
 
 def load_labeled_indices(
-    workdir: pathlib.Path, dataset: Dataset, num_labels: int, seed: int
+    workdir: pathlib.Path, dataset: Dataset, num_labels: int, seed: int, imbalance: float = 1.0
 ) -> np.ndarray:
     """The run's labeled images: as stored in its folder, else all given or drawn with the seed.
 
@@ -234,6 +233,8 @@ def load_labeled_indices(
         dataset: to draw from.
         num_labels: how many to draw; 0 takes all that have a label.
         seed: of the draw.
+        imbalance: labels of the largest class over those of the smallest, as in
+            `choose_labeled_indices`.
 
     Returns:
         int [num_labels], into the training images.
@@ -247,9 +248,9 @@ def load_labeled_indices(
         labeled = read_labeled_indices(path, dataset.class_names)
         check_labeled_indices(path, labeled, num_labels, len(dataset.train_images))
         return labeled
-    if num_labels == 0:
-        return all_labeled_indices(dataset.train_labels)
-    return choose_labeled_indices(dataset.train_labels, num_labels, dataset.num_classes, seed)
+    return choose_labeled_indices(
+        dataset.train_labels, num_labels, dataset.num_classes, seed, imbalance
+    )
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 import datetime
 import importlib.metadata
 import json
-import os
 import pathlib
 import platform
 import shlex
@@ -13,6 +12,7 @@ from typing import Any
 import jax
 
 from cls_jax.io import MAX_JSON_BYTES, parse_json, read_bytes, write_atomically
+from cls_jax.parallel.cpus import available_cpus
 
 SESSIONS = "sessions.jsonl"
 _PACKAGES = ("cls-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -58,7 +58,7 @@ def describe_hardware() -> str:
     """The devices in words; for a CPU its cores, since its devices are virtual."""
     device = jax.devices()[0]
     if device.platform == "cpu":
-        return f"{os.cpu_count()} cores of {_read_processor()}"
+        return f"{available_cpus()} cores of {_read_processor()}"
     return f"{jax.device_count()} x {device.device_kind}"
 
 

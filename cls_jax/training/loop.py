@@ -23,7 +23,7 @@ import numpy as np
 from cls_jax.batch import RawBatch
 from cls_jax.config import to_json
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.label_split import choose_unlabeled_indices
+from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sampling import StreamSpec, create_stream_spec
 from cls_jax.data.types import Dataset
@@ -81,8 +81,12 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
         return result
     dataset = load_dataset(config)
     check_dataset(workdir, dataset)
-    labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed)
-    unlabeled = choose_unlabeled_indices(len(dataset.train_images), labeled, config.data.unlabeled)
+    imbalance = config.data.imbalance
+    labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)
+    candidates = choose_long_tail(
+        dataset.train_labels, dataset.num_classes, imbalance, config.seed
+    )
+    unlabeled = choose_unlabeled_indices(candidates, labeled, config.data.unlabeled)
     program = create_program(use_mean_and_std(config, dataset.mean, dataset.std), dataset.shape)
     with contextlib.ExitStack() as stack:
         if is_main_process():

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-import requests
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from tests.conftest import create_tiny_config, load_config
-
-tfds = pytest.importorskip("tensorflow_datasets")
 
 
 def test_digits_have_a_fixed_stratified_test_set():
@@ -20,7 +17,7 @@ def test_digits_have_a_fixed_stratified_test_set():
     assert np.abs(shares).max() < 0.002
 
 
-def test_digits_keep_all_grey_levels_at_their_native_size():
+def test_digits_keep_all_gray_levels_at_their_native_size():
     dataset = load_dataset(create_tiny_config())
     levels = np.unique(np.concatenate([dataset.train_images, dataset.test_images]))
     assert len(levels) == 17
@@ -37,6 +34,7 @@ def test_mean_and_deviation_of_the_configuration_are_those_of_the_digits():
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """A folder in which TFDS finds `cifar10`: 30 training and 10 test images."""
+    tfds = pytest.importorskip("tensorflow_datasets")
     folder = tmp_path_factory.mktemp("tfds")
     rng = np.random.default_rng(0)
     rows = {
@@ -84,6 +82,9 @@ def test_order_of_images_is_the_same_every_time(prepared):
 
 
 def test_dataset_neither_prepared_nor_downloadable_names_the_remedy(tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow_datasets")
+    requests = pytest.importorskip("requests")
+
     def refuse(*args, **kwargs):
         raise OSError("no network")
 

@@ -114,7 +114,7 @@ def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     labeled = np.flatnonzero(dataset.train_labels < 3)[:17]
     config = create_tiny_config("17", num_steps=2)
     write_labeled_indices(tmp_path / "run", labeled, dataset)
-    with pytest.raises(UserError, match=r"lists 17 labelled images and not 20"):
+    with pytest.raises(UserError, match=r"lists 17 labeled images and not 20"):
         train(create_tiny_config("20", num_steps=2), tmp_path / "run")
     assert train(config, tmp_path / "run")["num_labels"] == 17
     stored = load_labeled_indices(tmp_path / "run", dataset, config.num_labels, config.seed)

@@ -45,7 +45,9 @@ def test_a_step_that_is_not_finite_can_be_made_again_from_what_is_left(tmp_path,
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(restored.state.params))
     dataset = load_dataset(config)
     labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed)
-    unlabeled = choose_unlabeled_indices(len(dataset.train_images), labeled, config.data.unlabeled)
+    unlabeled = choose_unlabeled_indices(
+        np.arange(len(dataset.train_images), dtype=np.int32), labeled, config.data.unlabeled
+    )
     spec = create_stream_spec(
         config, program.method.labeled_view, program.method.unlabeled_views, labeled, unlabeled
     )

@@ -1,42 +1,16 @@
-"""The weak and strong views of a batch of images, in JAX on the accelerator.
+"""The parts of a view in JAX, for the accelerator; see `views`.
 
-The same functions of the same uniforms as in `tf_augment`, image by image. Shapes are static here,
-so images cannot be sorted by kind as there; instead one round is one table lookup, one blend and
-one gather for all images, each of which leaves alone the images that did not draw it.
+The same functions of the same random numbers as in `tf_augment`, image by image. Shapes are static
+here, so images cannot be sorted by kind as there; instead one round is one table lookup, one blend
+and one gather for all images, each of which leaves alone the images that did not draw it.
 """
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
-from cls_jax.data.augment.randaugment import (
-    CUTOUT_UNIFORMS,
-    CUTOUT_VALUE,
-    UNIFORMS_PER_OP,
-    WEAK_UNIFORMS,
-    OpKind,
-    OpTable,
-    count_strong_uniforms,
-    sample_ops,
-)
-
-
-def strong_augment(
-    images: jax.Array, uniforms: jax.Array, table: OpTable, *, flip: bool, shift: int, cut: int
-) -> jax.Array:
-    """Returns the strong view: `flip_and_shift`, then `randaugment`, then `cutout`.
-
-    Args:
-        images: uint8 [n, height, width, channels].
-        uniforms: float32 [n, count_strong_uniforms(num_ops)].
-        table: the RandAugment pool, made for this height and width.
-        flip: whether images may be mirrored.
-        shift: the largest shift in pixels.
-        cut: the size of the square cut out; 0 for none.
-    """
-    end_of_ops = WEAK_UNIFORMS + uniforms.shape[1] - count_strong_uniforms(0)
-    images = flip_and_shift(images, uniforms[:, :WEAK_UNIFORMS], flip, shift)
-    images = randaugment(images, uniforms[:, WEAK_UNIFORMS:end_of_ops], table)
-    return cutout(images, uniforms[:, -CUTOUT_UNIFORMS:], cut) if cut else images
+from cls_jax.data.augment.randaugment import OpKind, OpTable
 
 
 def flip_and_shift(images: jax.Array, uniforms: jax.Array, flip: bool, shift: int) -> jax.Array:
@@ -59,20 +33,6 @@ def flip_and_shift(images: jax.Array, uniforms: jax.Array, flip: bool, shift: in
     return _gather_pixels(images, rows[:, :, None], columns[:, None, :])
 
 
-def randaugment(images: jax.Array, uniforms: jax.Array, table: OpTable) -> jax.Array:
-    """Returns images after one random operation per `UNIFORMS_PER_OP` uniforms, in turn.
-
-    Args:
-        images: uint8 [n, height, width, channels].
-        uniforms: float32 [n, UNIFORMS_PER_OP * num_ops], as `sample_ops` takes them in each round.
-        table: the pool, made for this height and width.
-    """
-    for start in range(0, uniforms.shape[1], UNIFORMS_PER_OP):
-        draws = sample_ops(uniforms[:, start : start + UNIFORMS_PER_OP], table)
-        images = apply_ops(images, *(draw.astype(jnp.int32) for draw in draws), table)
-    return images
-
-
 def apply_ops(
     images: jax.Array, op: jax.Array, level: jax.Array, sign: jax.Array, table: OpTable
 ) -> jax.Array:
@@ -80,11 +40,12 @@ def apply_ops(
 
     Args:
         images: uint8 [n, height, width, channels].
-        op: int32 [n], rows of the table.
-        level: int32 [n].
-        sign: int32 [n], 0 or 1.
+        op: [n], whole numbers: rows of the table.
+        level: [n], likewise.
+        sign: [n], 0 or 1.
         table: the pool, made for this height and width.
     """
+    op, level, sign = (jnp.asarray(draw).astype(jnp.int32) for draw in (op, level, sign))
     kinds = jnp.asarray(table.kinds)[op, level]
     present = {OpKind(kind) for kind in table.kinds.ravel()}
     if present & {OpKind.LOOKUP, OpKind.AUTOCONTRAST, OpKind.EQUALIZE}:
@@ -97,25 +58,26 @@ def apply_ops(
     return images
 
 
-def cutout(images: jax.Array, uniforms: jax.Array, size: int) -> jax.Array:
-    """Returns images with a grey square around a random centre. See `tf_augment.cutout`.
+def cutout(
+    images: jax.Array, uniforms: jax.Array, side: float | jax.Array, color: Sequence[int]
+) -> jax.Array:
+    """Returns images with a square of one color around a random center. See `tf_augment.cutout`.
 
     Args:
         images: uint8 [n, height, width, channels].
-        uniforms: float32 [n, CUTOUT_UNIFORMS]: the centre's row and column.
-        size: the nominal size in pixels.
+        uniforms: float32 [n, 2]: the center's row and column.
+        side: nominal, in pixels; a number, or float32 [n, 1].
+        color: C values.
     """
     height, width = images.shape[1:3]
-    centres = uniforms * jnp.array([height, width], jnp.float32)
-    first = jnp.maximum(centres - size / 2, 0).astype(jnp.int32)
-    rows = _covered(jnp.arange(height), first[:, :1], size)
-    columns = _covered(jnp.arange(width), first[:, 1:], size)
+    centers = uniforms * jnp.array([height, width], jnp.float32)
+    first = jnp.maximum(centers - side / 2, 0).astype(jnp.int32)
+    last = (first + side).astype(jnp.int32)
+    y, x = jnp.arange(height), jnp.arange(width)
+    rows = (first[:, :1] <= y) & (y <= last[:, :1])
+    columns = (first[:, 1:] <= x) & (x <= last[:, 1:])
     square = rows[:, :, None, None] & columns[:, None, :, None]
-    return jnp.where(square, jnp.uint8(CUTOUT_VALUE), images)
-
-
-def _covered(positions: jax.Array, first: jax.Array, size: int) -> jax.Array:
-    return (first <= positions) & (positions <= first + size)
+    return jnp.where(square, jnp.array(color, jnp.uint8), images)
 
 
 def _reflect(positions: jax.Array, size: int) -> jax.Array:
@@ -146,7 +108,11 @@ def _look_up(images: jax.Array, kinds: jax.Array, lookups: jax.Array, present: s
 
 
 def _create_autocontrast_tables(planes: jax.Array) -> jax.Array:
-    """PIL.ImageOps.autocontrast; in single precision, so a value may differ by one."""
+    """PIL.ImageOps.autocontrast, in whole numbers.
+
+    PIL truncates a product in double precision, which may come out just below the whole number
+    that it should be: a value may differ by one.
+    """
     low = planes.min(axis=2, keepdims=True).astype(jnp.int32)
     high = planes.max(axis=2, keepdims=True).astype(jnp.int32)
     values = jnp.arange(256)
@@ -170,18 +136,18 @@ def _create_equalize_tables(planes: jax.Array) -> jax.Array:
 def _blend(images: jax.Array, kinds: jax.Array, factors: jax.Array) -> jax.Array:
     """Returns base + factor * (images - base), truncated; the base follows from the kind."""
     kinds, factors = kinds[:, None, None, None], factors[:, None, None, None]
-    grey = _grey(images)
+    gray = _gray(images)
     num_pixels = images.shape[1] * images.shape[2]
-    mean = (2 * grey.sum((1, 2), keepdims=True) + num_pixels) // (2 * num_pixels)
-    base = jnp.where(kinds == OpKind.CONTRAST, mean, grey)
+    mean = (2 * gray.sum((1, 2), keepdims=True) + num_pixels) // (2 * num_pixels)
+    base = jnp.where(kinds == OpKind.CONTRAST, mean, gray)
     base = jnp.where(kinds == OpKind.SHARPNESS, _smooth(images), base).astype(jnp.float32)
     blended = base + factors * (images.astype(jnp.float32) - base)
     is_drawn = (kinds == OpKind.CONTRAST) | (kinds == OpKind.COLOR) | (kinds == OpKind.SHARPNESS)
     return jnp.where(is_drawn, blended.astype(jnp.uint8), images)
 
 
-def _grey(images: jax.Array) -> jax.Array:
-    """Returns PIL's grey image, int32 [n, height, width, 1]."""
+def _gray(images: jax.Array) -> jax.Array:
+    """Returns PIL's gray image, int32 [n, height, width, 1]."""
     values = images.astype(jnp.int32)
     if images.shape[3] == 1:
         return values

@@ -1,43 +1,13 @@
-"""The weak and strong views of a batch of images, in TensorFlow operations on the whole batch.
+"""The parts of a view in TensorFlow operations on a whole batch; see `views`.
 
-Every function is pure: its randomness comes in as uniforms in [0, 1), and each row of the result
-depends on the same row of the arguments only. Images are uint8 [n, height, width, channels] with
-1 or 3 channels. The weak view is flip-and-shift; the strong view adds RandAugment and cutout, as
-in FixMatch (Sohn et al., 2020) and CLS, and equals what their PIL code computes.
+They equal what PIL computes, to the bit. Images are uint8 [n, height, width, channels] with 1 or 3
+channels.
 """
 
-import tensorflow as tf
+from collections.abc import Sequence
 
-from cls_jax.data.augment.randaugment import (
-    CUTOUT_UNIFORMS,
-    CUTOUT_VALUE,
-    UNIFORMS_PER_OP,
-    WEAK_UNIFORMS,
-    OpKind,
-    OpTable,
-    count_strong_uniforms,
-    sample_ops,
-)
-
-
-def strong_augment(
-    images: tf.Tensor, uniforms: tf.Tensor, table: OpTable, *, flip: bool, shift: int, cut: int
-) -> tf.Tensor:
-    """Returns the strong view: `flip_and_shift`, then `randaugment`, then `cutout`.
-
-    Args:
-        images: uint8 [n, height, width, channels].
-        uniforms: float32 [n, count_strong_uniforms(num_ops)], whose width says how many operations.
-        table: the RandAugment pool, made for this height and width.
-        flip: whether images may be mirrored.
-        shift: the largest shift in pixels.
-        cut: the size of the square cut out; 0 for none.
-    """
-    sizes = [WEAK_UNIFORMS, uniforms.shape[1] - count_strong_uniforms(0), CUTOUT_UNIFORMS]
-    weak, ops, square = tf.split(uniforms, sizes, axis=1)
-    images = flip_and_shift(images, weak, flip, shift)
-    images = randaugment(images, ops, table)
-    return cutout(images, square, cut) if cut else images
+from cls_jax.data.augment.randaugment import OpKind, OpTable
+from cls_jax.data.host_tensorflow import tf
 
 
 def flip_and_shift(images: tf.Tensor, uniforms: tf.Tensor, flip: bool, shift: int) -> tf.Tensor:
@@ -51,13 +21,8 @@ def flip_and_shift(images: tf.Tensor, uniforms: tf.Tensor, flip: bool, shift: in
         uniforms: float32 [n, WEAK_UNIFORMS]: flip, vertical shift, horizontal shift.
         flip: whether images may be mirrored.
         shift: the largest shift in pixels.
-
-    Raises:
-        ValueError: the images are too small to be reflected `shift` pixels far.
     """
     height, width = images.shape[1:3]
-    if shift >= min(height, width):
-        raise ValueError(f"A shift of {shift} needs images larger than that, not {height}x{width}.")
     offsets = tf.cast(tf.floor(uniforms[:, 1:] * (2 * shift + 1)), tf.int32) - shift
     rows = _reflect(tf.range(height) + offsets[:, :1], height)
     columns = _reflect(tf.range(width) + offsets[:, 1:], width)
@@ -66,25 +31,21 @@ def flip_and_shift(images: tf.Tensor, uniforms: tf.Tensor, flip: bool, shift: in
     return _gather_pixels(images, rows[:, :, None], columns[:, None, :])
 
 
-def randaugment(images: tf.Tensor, uniforms: tf.Tensor, table: OpTable) -> tf.Tensor:
-    """Returns images after one random operation per `UNIFORMS_PER_OP` uniforms, in turn.
+def apply_ops(
+    images: tf.Tensor, op: tf.Tensor, level: tf.Tensor, sign: tf.Tensor, table: OpTable
+) -> tf.Tensor:
+    """Returns images after one operation each.
+
+    Images are sorted by kind first, so that each pays for its own kind only.
 
     Args:
         images: uint8 [n, height, width, channels].
-        uniforms: float32 [n, UNIFORMS_PER_OP * num_ops], as `sample_ops` takes them in each round.
+        op: [n], whole numbers: rows of the table.
+        level: [n], likewise.
+        sign: [n], 0 or 1.
         table: the pool, made for this height and width.
     """
-    for start in range(0, uniforms.shape[1], UNIFORMS_PER_OP):
-        draws = sample_ops(uniforms[:, start : start + UNIFORMS_PER_OP], table)
-        images = apply_ops(images, tf.cast(tf.stack(draws, axis=1), tf.int32), table)
-    return images
-
-
-def apply_ops(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor:
-    """Returns images after one operation each, given as int32 [n, 3]: operation, level, sign.
-
-    Images are sorted by kind first, so that each pays for its own kind only.
-    """
+    draws = tf.cast(tf.stack([op, level, sign], axis=1), tf.int32)
     kinds = tf.gather_nd(table.kinds, draws[:, :2])
     members = tf.dynamic_partition(tf.range(tf.shape(images)[0]), kinds, len(OpKind))
     parts = [
@@ -94,30 +55,32 @@ def apply_ops(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor:
     return tf.ensure_shape(tf.dynamic_stitch(members, parts), images.shape)
 
 
-def cutout(images: tf.Tensor, uniforms: tf.Tensor, size: int) -> tf.Tensor:
-    """Returns images with a grey square around a random centre, clipped at the image's edge.
+def cutout(
+    images: tf.Tensor, uniforms: tf.Tensor, side: float | tf.Tensor, color: Sequence[int]
+) -> tf.Tensor:
+    """Returns images with a square of one color around a random center, clipped at the edges.
 
     The corners are those of the authors' code, whose rectangle includes both: the square covers
-    `size` + 1 pixels a side where it fits.
+    `side` + 1 pixels each way where it fits.
 
     Args:
         images: uint8 [n, height, width, channels].
-        uniforms: float32 [n, CUTOUT_UNIFORMS]: the centre's row and column.
-        size: the nominal size in pixels.
+        uniforms: float32 [n, 2]: the center's row and column.
+        side: nominal, in pixels; a number, or float32 [n, 1].
+        color: C values.
     """
     height, width, channels = images.shape[1:]
-    centres = uniforms * tf.constant([height, width], tf.float32)
-    first = tf.cast(tf.maximum(centres - size / 2, 0), tf.int32)
-    rows = _covered(tf.range(height), first[:, :1], size)
-    columns = _covered(tf.repeat(tf.range(width), channels), first[:, 1:], size)
+    centers = uniforms * tf.constant([height, width], tf.float32)
+    first = tf.cast(tf.maximum(centers - side / 2, 0), tf.int32)
+    last = tf.cast(tf.cast(first, tf.float32) + side, tf.int32)
+    y, x = tf.range(height), tf.repeat(tf.range(width), channels)
+    rows = (first[:, :1] <= y) & (y <= last[:, :1])
+    columns = (first[:, 1:] <= x) & (x <= last[:, 1:])
     # Rows of width * channels values: selecting in runs of `channels` takes twice as long.
     flat = tf.reshape(images, [-1, height, width * channels])
     square = rows[:, :, None] & columns[:, None, :]
-    return tf.reshape(tf.where(square, tf.constant(CUTOUT_VALUE, tf.uint8), flat), tf.shape(images))
-
-
-def _covered(positions: tf.Tensor, first: tf.Tensor, size: int) -> tf.Tensor:
-    return (first <= positions) & (positions <= first + size)
+    fill = tf.constant([*color] * width, tf.uint8)
+    return tf.reshape(tf.where(square, fill, flat), tf.shape(images))
 
 
 def _reflect(positions: tf.Tensor, size: int) -> tf.Tensor:
@@ -171,12 +134,12 @@ def _equalize(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor:
 
 def _contrast(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor:
     pixels = images.shape[1] * images.shape[2]
-    total = tf.reduce_sum(_grey(images), [1, 2], keepdims=True)
+    total = tf.reduce_sum(_gray(images), [1, 2], keepdims=True)
     return _blend((2 * total + pixels) // (2 * pixels), images, draws, table)
 
 
 def _color(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor:
-    return _blend(_grey(images), images, draws, table)
+    return _blend(_gray(images), images, draws, table)
 
 
 def _sharpness(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor:
@@ -214,8 +177,8 @@ _TRANSFORMS = {
 }
 
 
-def _grey(images: tf.Tensor) -> tf.Tensor:
-    """Returns PIL's grey image, int32 [n, height, width, 1]."""
+def _gray(images: tf.Tensor) -> tf.Tensor:
+    """Returns PIL's gray image, int32 [n, height, width, 1]."""
     values = tf.cast(images, tf.int32)
     if images.shape[3] == 1:
         return values

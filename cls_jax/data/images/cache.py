@@ -1,8 +1,8 @@
 """Image files decoded once: uint8 of one size in one file, read by index from disk.
 
-A cache lies in $XDG_CACHE_HOME/cls_jax/images (~/.cache by default) and may be deleted at any
-time. Its name is a hash of the files' names, sizes and times and of the image size, so any change
-makes a new one.
+Caches are in $XDG_CACHE_HOME/cls_jax/images (~/.cache by default) and may be deleted at any time.
+The name of each is a hash of the files' names, sizes and times and of the image size, so any
+change makes a new one.
 """
 
 import concurrent.futures
@@ -25,20 +25,21 @@ from cls_jax.data.images.decode import ImageError, decode_image, open_file
 from cls_jax.data.images.index import ImageFile, hash_rows
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, read_json
+from cls_jax.parallel.cpus import available_cpus
 
-# To be raised when images are decoded otherwise.
-_VERSION = 1
+# Increase when the pixels of any file come out differently.
+_VERSION = 2
 _IMAGES, _DIGESTS, _FAILURES = "images.npy", "digests.npy", "failures.json"
 _DIGEST_BYTES = 16
-# Files that a thread decodes at a time.
+# Files per task of a thread.
 _CHUNK = 32
 
 
 class DecodedImages:
     """Images in a `.npy` file, read from disk by index; an `ImageSource`.
 
-    Not a memory map: pages of a map count as this program's memory once they were touched, and a
-    set larger than memory would seem to fill it.
+    Not a memory map: pages of a map count as this program's memory once they have been touched, and
+    a set larger than memory would seem to fill it.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -50,11 +51,11 @@ class DecodedImages:
         weakref.finalize(self, os.close, self._file)
 
     def select(self, rows: np.ndarray) -> "DecodedImages":
-        """Some of these images, int [m], in the order asked for."""
+        """Those at the rows int [m], in this order."""
         chosen = object.__new__(DecodedImages)
         chosen.__dict__.update(self.__dict__)
         chosen._rows = self._rows[rows]
-        chosen._whole = self  # Which keeps the file open.
+        chosen._whole = self  # Keeps the file open.
         return chosen
 
     def __len__(self) -> int:
@@ -64,7 +65,7 @@ class DecodedImages:
         """Returns uint8 [n, H, W, C] for int indices [n] or a slice."""
         rows = self._rows[indices]
         images = np.empty((len(rows), *self._shape), np.uint8)
-        # Neighbours are read together.
+        # Neighbors are read together.
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
         for start, stop in itertools.pairwise([*starts, len(rows)]):
             self._read_into(images[start:stop], int(rows[start]))
@@ -81,12 +82,12 @@ class DecodedImages:
 
 
 class DecodedSet(NamedTuple):
-    """All of some files, decoded.
+    """A decoded set of n image files.
 
     Attributes:
-        images: [n]; what could not be decoded is black.
+        images: uint8 [n, H, W, C]; files that could not be decoded are black.
         digests: uint8 [n, 16], hashes of the files' bytes.
-        failures: index → why it could not be decoded.
+        failures: index of a file → why it could not be decoded.
     """
 
     images: DecodedImages
@@ -95,7 +96,7 @@ class DecodedSet(NamedTuple):
 
 
 def get_cache_folder() -> pathlib.Path:
-    """Where decoded images are kept."""
+    """The folder that holds all caches."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     return cache / "cls_jax" / "images"
 
@@ -103,13 +104,13 @@ def get_cache_folder() -> pathlib.Path:
 def load_decoded(
     root: pathlib.Path, files: Sequence[ImageFile], image_size: int, is_silent: bool = False
 ) -> DecodedSet:
-    """Decodes files on all cores, or takes them from the cache.
+    """Decodes files on all cores, or reads them from the cache.
 
     Args:
         root: the folder of the files.
         files: what to decode, at least one.
-        image_size: wanted height and width.
-        is_silent: shows no progress.
+        image_size: height and width to decode to.
+        is_silent: whether to show no progress bar.
 
     Raises:
         UserError: if the cache cannot be written.
@@ -126,13 +127,13 @@ def load_decoded(
         raise UserError(
             f"The images cannot be decoded to {folder} ({error.strerror}; "
             f"{np.prod(shape) / 2**30:.1f} GiB): set the environment variable XDG_CACHE_HOME to a "
-            "folder with room."
+            "folder with enough space."
         ) from error
     return decoded
 
 
 def _open(folder: pathlib.Path, shape: tuple[int, ...]) -> DecodedSet | None:
-    """The cache in a folder, or None if there is none or it is damaged."""
+    """Opens the cache in a folder; None if it is missing or damaged."""
     try:
         # Maps first: whatever size a damaged file claims, nothing is allocated for it.
         images = np.lib.format.open_memmap(folder / _IMAGES, mode="r")
@@ -146,7 +147,7 @@ def _open(folder: pathlib.Path, shape: tuple[int, ...]) -> DecodedSet | None:
         return DecodedSet(DecodedImages(folder / _IMAGES), np.array(digests), failures)
     except FileNotFoundError:
         return None
-    except OSError:  # Such as a disk that fails, which decoding again would not mend.
+    except OSError:  # Such as a failing disk, which decoding again would not repair.
         raise
     except PARSE_ERRORS:
         return None
@@ -159,7 +160,7 @@ def _decode_to(
     shape: tuple[int, ...],
     is_silent: bool,
 ) -> None:
-    """Decodes files to a folder that is there wholly or not at all."""
+    """Decodes files to a folder that appears when it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(folder.parent).free < np.prod(shape):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -168,7 +169,7 @@ def _decode_to(
         digests, failures = _decode(partial / _IMAGES, root, files, shape, is_silent)
         np.save(partial / _DIGESTS, digests)
         (partial / _FAILURES).write_text(json.dumps(failures))
-        if _open(folder, shape) is None:  # Else another process was faster.
+        if _open(folder, shape) is None:  # Unless another process was faster.
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
     finally:
@@ -188,7 +189,7 @@ def _decode(
     output = os.open(path, os.O_WRONLY)
 
     def decode_chunk(start: int) -> int:
-        """Decodes a few files, writes them where they belong and returns how many."""
+        """Decodes the files from `start`, writes them to their place and returns how many."""
         chunk = files[start : start + _CHUNK]
         images = np.zeros((len(chunk), *shape[1:]), np.uint8)
         for i, file in enumerate(chunk):
@@ -205,7 +206,7 @@ def _decode(
     bar = tqdm(
         total=len(files), unit="image", desc="Decoding", dynamic_ncols=True, disable=is_silent
     )
-    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    pool = concurrent.futures.ThreadPoolExecutor(available_cpus())
     try:
         with bar:
             for num_decoded in pool.map(decode_chunk, range(0, len(files), _CHUNK)):

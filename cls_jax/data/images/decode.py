@@ -12,22 +12,29 @@ from PIL import Image, UnidentifiedImageError
 
 from cls_jax.io import describe_error, open_regular
 
-SUFFIXES = (
-    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp"),
-    *(".bmp", ".dib", ".gif", ".tif", ".tiff"),
-)
+# Pillow's names of the formats that are read, and how their files' names end. Others that Pillow
+# knows are left out: vector graphics, or decoders that are rarely fed with hostile files.
+_FORMATS = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "WEBP": (".webp",),
+    "BMP": (".bmp",),
+    "DIB": (".dib",),
+    "GIF": (".gif",),
+    "TIFF": (".tif", ".tiff"),
+}
+SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
 _MODES = {1: "L", 3: "RGB"}
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF")
 
 # By the header alone, before anything is decoded: a few bytes can ask for gigabytes.
 MAX_PIXELS = 100_000_000
 _MAX_FILE_BYTES = 2**29  # Some decoders read the whole file first.
-# Pillow's reader of WebP holds four copies of the pixels, 17 bytes each.
+# Pillow's reader of WebP holds four copies of the pixels, 17 bytes per pixel in all.
 _MAX_WEBP_PIXELS = 50_000_000
-# A progressive JPEG may go over its pixels any number of times, for 140 bytes a time.
+# A progressive JPEG may go over its pixels any number of times, for 140 bytes each.
 _MAX_SCANNED_PIXELS = 32 * MAX_PIXELS
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # Pillow's own limit.
-# Notes on odd metadata would break the progress bar; what cannot be decoded, Pillow raises.
+# Warnings about odd metadata would break the progress bar; real faults raise.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 # One image above this at a time, so that threads together stay within bounded memory.
@@ -35,10 +42,12 @@ _LARGE_PIXELS = 16e6
 _LARGE_IMAGES = threading.Lock()
 _STRIP_PIXELS = 2**20
 
-# Images are first reduced, cheaply, to no less than this many times the wanted size. With 3, says
-# Pillow, the result is all but that of fair resampling.
+# Images are first reduced, cheaply, to no less than this many times the wanted size. Pillow's
+# documentation of `resize`: with 3, the result is all but that of fair resampling.
 _REDUCING_GAP = 3.0
 _EXIF_ORIENTATION = 0x0112
+# ImageOps.exif_transpose would do, but it also rewrites the metadata, which fails where they are
+# damaged, and it takes the whole image where turning the small square is enough.
 _TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -51,21 +60,21 @@ _TRANSPOSITIONS = {
 
 
 class ImageError(ValueError):
-    """An image that cannot be had; the message is the reason, without the file's name."""
+    """An image that cannot be read; the message is the reason, without the file's name."""
 
 
 def read_image(path: str | os.PathLike, image_shape: tuple[int, int, int]) -> np.ndarray:
     """Reads an image file.
 
     Args:
-        path: a JPEG, PNG, WebP, BMP, GIF (its first frame) or TIFF of any size and colour.
-        image_shape: (H, W, C) wanted; C is 1 (grey) or 3 (RGB).
+        path: a JPEG, PNG, WebP, BMP, GIF (its first frame) or TIFF of any size and color.
+        image_shape: (H, W, C) wanted; C is 1 (gray) or 3 (RGB).
 
     Returns:
         uint8 [H, W, C], see `decode_image`.
 
     Raises:
-        ImageError: if it cannot be read or is no image.
+        ImageError: if it cannot be read or is not an image.
     """
     with open_file(path) as file:
         return decode_image(file, image_shape)
@@ -89,17 +98,17 @@ def open_file(path: str | os.PathLike):
 
 
 def decode_image(file: BinaryIO, image_shape: tuple[int, int, int]) -> np.ndarray:
-    """Decodes an image, turned upright, on white, its centre scaled to one size.
+    """Decodes an image: turned upright, put on white, scaled and center-cropped to one size.
 
     Args:
         file: an open image file.
-        image_shape: (H, W, C) wanted, with H = W; C is 1 (grey) or 3 (RGB).
+        image_shape: (H, W, C) wanted, with H = W; C is 1 (gray) or 3 (RGB).
 
     Returns:
         uint8 [H, W, C].
 
     Raises:
-        ImageError: if it is no image, damaged, or so large that it would fill memory.
+        ImageError: if it is not an image, damaged, or so large that it would fill memory.
     """
     size, _, channels = image_shape
     with _decoding(file) as image, _LARGE_IMAGES if _is_large(image) else contextlib.nullcontext():
@@ -121,9 +130,9 @@ def decode_pixels(file: BinaryIO, max_side: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
-    """Opens an image that may be decoded; whatever it leads to is an ImageError."""
+    """Opens an image within the limits; whatever goes wrong until the end is an ImageError."""
     try:
-        with Image.open(file, formats=_FORMATS) as image:
+        with Image.open(file, formats=tuple(_FORMATS)) as image:
             _check_size(image, file)
             yield image
     except ImageError:
@@ -164,7 +173,8 @@ def _is_large(image: Image.Image) -> bool:
 
 
 def _to_square(image: Image.Image, size: int) -> Image.Image:
-    orientation = _read_orientation(image)
+    """The center square, upright, in L or RGB."""
+    file = image
     shrink = _REDUCING_GAP * size / min(image.size)
     if image.format in ("JPEG", "MPO") and shrink < 1:  # Decodes 1/2, 1/4 or 1/8 of the pixels.
         image.draft(None, tuple(int(side * shrink) for side in image.size))
@@ -177,6 +187,8 @@ def _to_square(image: Image.Image, size: int) -> Image.Image:
         box=(left, top, left + short, top + short),
         reducing_gap=_REDUCING_GAP,
     )
+    # Only now that it is loaded: Pillow turns TIFF upright while loading, and then says so.
+    orientation = _read_orientation(file)
     if orientation in _TRANSPOSITIONS:
         square = square.transpose(_TRANSPOSITIONS[orientation])
     if square.mode == "RGBA":
@@ -186,7 +198,10 @@ def _to_square(image: Image.Image, size: int) -> Image.Image:
 
 
 def _reduce_large(image: Image.Image, size: int) -> Image.Image:
-    """The centre square, converted and reduced strip by strip: never converted as a whole."""
+    """The center square, converted and reduced strip by strip.
+
+    A conversion of the whole would need several times the memory that the image itself takes.
+    """
     short = min(image.size)
     left, top = ((side - short) // 2 for side in image.size)
     factor = max(int(short / size / _REDUCING_GAP), 1)
@@ -214,8 +229,8 @@ def _to_plain_mode(image: Image.Image) -> Image.Image:
 
 
 def _read_orientation(image: Image.Image) -> int:
-    """How the camera was held, by EXIF; 1 is upright."""
+    """How the camera was held, as EXIF numbers it; 1 is upright."""
     try:
         return image.getexif().get(_EXIF_ORIENTATION, 1)
-    except Exception:  # Damaged metadata does not make a damaged image.
+    except Exception:  # Damaged metadata do not make a damaged image.
         return 1

@@ -1,33 +1,27 @@
-"""Finds image files and decodes them in threads, ahead of who uses them."""
+"""Finds image files and decodes them in threads, ahead of their use."""
 
 import collections
 import concurrent.futures
 import functools
 import glob
 import os
-import pathlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.data.images.decode import ImageError, read_image
+from cls_jax.data.images.decode import SUFFIXES, ImageError, read_image
 from cls_jax.errors import UserError
-
-# Of the formats that Pillow reads, those that hold pictures. Lower case.
-SUFFIXES = (
-    *(".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg"),
-    *(".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
-)
+from cls_jax.parallel.cpus import available_cpus
 
 
 class ImageBatch(NamedTuple):
-    """Some files, decoded.
+    """A decoded batch of files.
 
     Attributes:
-        files: as they were given.
-        errors: for each file None or why it could not be read.
-        images: uint8 [n, H, W, C], those that could, in order.
+        files: their names, as given.
+        errors: for each file None, or why it could not be read.
+        images: uint8 [n, H, W, C], the images that could be read, in order.
     """
 
     files: list[str]
@@ -36,14 +30,14 @@ class ImageBatch(NamedTuple):
 
 
 def find_images(pattern: str) -> list[str]:
-    """The image files that a folder, a glob or a file's name stands for, in order of their names.
+    """Lists the image files that a folder, a glob or a file's name stands for, sorted by name.
 
-    In a folder and all folders in it these are the files with an image's ending; a folder that may
-    not be looked into stands in the list itself, so that it is not lost in silence. A glob or a
-    name takes files with any ending; `**` in a glob goes into folders.
+    Of a folder and all folders in it these are the files whose names end as an image's; a folder
+    that cannot be read is listed itself, so that it is not skipped in silence. A glob or a name
+    takes files with any ending; `**` in a glob goes into folders.
 
     Raises:
-        UserError: if there is no such file or the folder holds no image.
+        UserError: if there is no such file or the folder has no image.
     """
     expanded = os.path.expanduser(pattern)
     if os.path.isdir(expanded):
@@ -73,12 +67,12 @@ def _walk(folder: str) -> list[str]:
         os.path.join(parent, name)
         for parent, _, names in walk
         for name in names
-        if pathlib.PurePath(name).suffix.lower() in SUFFIXES
+        if name.lower().endswith(SUFFIXES)
     ]
 
 
 def _expand(pattern: str) -> list[str]:
-    """The files that match a pattern, each folder looked at under its shortest name only."""
+    """The files that match a pattern, in each folder under its shortest name only."""
     files = [file for file in glob.glob(pattern, recursive=True) if os.path.isfile(file)]
     # `**` follows links to folders, some of which lead back: the same files again and again.
     names = {}
@@ -91,26 +85,24 @@ def _expand(pattern: str) -> list[str]:
 def read_ahead(
     files: Sequence[str], image_shape: tuple[int, int, int], batch_size: int
 ) -> Generator[ImageBatch, None, None]:
-    """Decodes files batch by batch, one batch ahead, in as many threads as there are cores.
+    """Decodes files batch by batch, one batch ahead, on all cores.
 
     Args:
         files: to decode.
         image_shape: (H, W, C).
-        batch_size: files a batch; the last has what is left.
+        batch_size: files per batch; the last may be smaller.
     """
-    parts = collections.deque(
-        list(files[start : start + batch_size]) for start in range(0, len(files), batch_size)
-    )
     read = functools.partial(_try_to_read, image_shape=image_shape)
-    executor = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
     pending = collections.deque()
     try:
-        while parts or pending:
-            while parts and len(pending) < 2:
-                part = parts.popleft()
-                pending.append((part, executor.map(read, part)))
-            part, results = pending.popleft()
-            yield _collect(part, list(results), image_shape)
+        for start in range(0, len(files), batch_size):
+            part = list(files[start : start + batch_size])
+            pending.append((part, executor.map(read, part)))  # Starts at once.
+            if len(pending) == 2:
+                yield _collect(*pending.popleft(), image_shape)
+        while pending:
+            yield _collect(*pending.popleft(), image_shape)
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -123,8 +115,11 @@ def _try_to_read(file: str, image_shape: tuple[int, int, int]) -> np.ndarray | I
 
 
 def _collect(
-    files: list[str], results: list[np.ndarray | ImageError], image_shape: tuple[int, int, int]
+    files: list[str],
+    results: Iterable[np.ndarray | ImageError],
+    image_shape: tuple[int, int, int],
 ) -> ImageBatch:
+    results = list(results)
     images = [result for result in results if isinstance(result, np.ndarray)]
     errors = [str(result) if isinstance(result, ImageError) else None for result in results]
     return ImageBatch(

@@ -1,4 +1,4 @@
-"""Which image files a folder holds."""
+"""Lists the image files of a folder."""
 
 import hashlib
 import os
@@ -18,8 +18,8 @@ class ImageFile(NamedTuple):
     Attributes:
         name: relative to the folder, with "/".
         size: in bytes.
-        mtime_ns: when it was last changed.
-        mode: its permissions.
+        mtime_ns: time of the last change.
+        mode: type and permissions.
     """
 
     name: str
@@ -29,11 +29,11 @@ class ImageFile(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What a folder holds, each sorted.
+    """The contents of a folder and of all folders in it, each list sorted.
 
     Attributes:
-        files: that look like images by their names.
-        folders: names of all folders in it, relative to it.
+        files: those with the name of an image.
+        folders: names, relative to the folder.
         skipped: name and reason of everything else.
     """
 
@@ -90,7 +90,7 @@ def _find_reason_to_skip(entry: os.DirEntry, real_root: str) -> str | None:
     if not entry.is_file():
         return "not a file"
     if not entry.name.lower().endswith(SUFFIXES):
-        return f"no image by its name: none of {' '.join(SUFFIXES)}"
+        return f"not an image extension; expected one of {' '.join(SUFFIXES)}"
     return None
 
 
@@ -98,7 +98,7 @@ def hash_rows(rows: Iterable[tuple]) -> str:
     """A short hash of rows of strings and numbers, 32 hexadecimal digits."""
     digest = hashlib.sha256()
     for row in rows:
-        # Names may hold any character but a zero byte, also what is no Unicode.
+        # Names may hold any byte but zero, also what is not Unicode.
         text = "\0".join(map(str, row)) + "\0\n"
         digest.update(text.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]

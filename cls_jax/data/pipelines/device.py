@@ -1,7 +1,7 @@
 """The input stream made on the accelerator, inside the compiled step.
 
-The whole dataset lies there as bytes; the step samples and augments its batch from (seed, step).
-The samples are those of the tf.data pipeline, the augmentations have the same distribution.
+The whole dataset is there as bytes; the step samples and augments its batch from (seed, step). The
+samples are those of the tf.data pipeline, the augmentations have the same distribution.
 """
 
 from collections.abc import Generator
@@ -15,12 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import RawBatch
 from cls_jax.data.augment import jax_augment
-from cls_jax.data.augment.randaugment import (
-    WEAK_UNIFORMS,
-    OpTable,
-    count_strong_uniforms,
-    create_table,
-)
+from cls_jax.data.augment.views import Augmentation, augment, create_augmentation
 from cls_jax.data.sampling import (
     JAX,
     LABELED_STREAM,
@@ -71,12 +66,11 @@ def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipe
     )
     specs = DeviceData(*(P() for _ in data))
     on_devices = to_global_arrays(data, mesh, specs)
-    height, width, _ = dataset.image_shape
-    table = create_table(spec.data.randaugment_pool, height, width, spec.data.randaugment_levels)
+    augmentation = create_augmentation(spec.data, dataset.image_shape)
     num_shards = mesh.shape[DATA_AXIS]
 
     def create_batch(state, data: DeviceData) -> RawBatch:
-        return _create_batch(spec, table, num_shards, state.step, data)
+        return _create_batch(spec, augmentation, num_shards, state.step, data)
 
     return InputPipeline(_repeat(on_devices), specs, create_batch)
 
@@ -87,64 +81,46 @@ def _repeat(data: DeviceData) -> Generator[DeviceData, None, None]:
 
 
 def _create_batch(
-    spec: StreamSpec, table: OpTable, num_shards: int, step: jax.Array, data: DeviceData
+    spec: StreamSpec,
+    augmentation: Augmentation,
+    num_shards: int,
+    step: jax.Array,
+    data: DeviceData,
 ) -> RawBatch:
-    """This device's part of the batch of a step."""
+    """This device's shard of the batch of a step.
+
+    Every device draws the samples and the random numbers of the *whole* batch and takes its slice
+    of them. Its index in the mesh is in no key, so the batch is the same over any number of
+    devices, and yet no two images of it share a draw.
+    """
 
     def sample(indices, batch_size, tag):
-        return _take_part(
-            sample_indices(indices, step, batch_size, data.seed, tag, JAX), num_shards
-        )
+        whole = sample_indices(indices, step, batch_size, data.seed, tag, JAX)
+        return _take_shard(whole, num_shards)
 
-    def augment(images, view, index):
+    def make_view(images, view, index):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(data.seed), step), index)
-        return augment_view(images, view, key, table, spec.data, num_shards)
+        shape = (len(images) * num_shards, augmentation.count_uniforms(view))
+        uniforms = _take_shard(jax.random.uniform(key, shape), num_shards)
+        return augment(images, uniforms, view, augmentation, jax_augment)
 
     labeled = sample(data.labeled_indices, spec.batch_size, LABELED_STREAM)
-    x = augment(data.images[labeled], spec.labeled_view, 0)
+    x = make_view(data.images[labeled], spec.labeled_view, 0)
     y = data.labels[labeled]
     if not spec.unlabeled_views:
         nothing = y[:0]
         return RawBatch(x, y, x[None, :0][:0], nothing, nothing)
     unlabeled = sample(data.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
     images = data.images[unlabeled]
-    views = [augment(images, view, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
+    views = [make_view(images, view, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
     return RawBatch(x, y, jnp.stack(views), unlabeled, data.labels[unlabeled])
 
 
-def augment_view(
-    images: jax.Array, view: str, key: jax.Array, table: OpTable, data_config, num_shards: int = 1
-) -> jax.Array:
-    """Draws what the view needs and augments a batch.
-
-    Args:
-        images: uint8 [n, H, W, C], this device's part.
-        view: "weak" or "strong".
-        key: random key of the whole batch.
-        table: the RandAugment pool for these images.
-        data_config: `config.data`.
-        num_shards: over how many devices the batch is spread.
-
-    Returns:
-        uint8 [n, H, W, C].
-    """
-    flip, shift = data_config.flip, data_config.shift
-    strong = view == "strong"
-    count = count_strong_uniforms(data_config.randaugment_ops) if strong else WEAK_UNIFORMS
-    # Drawn for the whole batch on every device: the batch does not depend on their number.
-    uniforms = _take_part(jax.random.uniform(key, (len(images) * num_shards, count)), num_shards)
-    if not strong:
-        return jax_augment.flip_and_shift(images, uniforms, flip, shift)
-    return jax_augment.strong_augment(
-        images, uniforms, table, flip=flip, shift=shift, cut=data_config.cutout
-    )
-
-
-def _take_part(values: jax.Array, num_shards: int) -> jax.Array:
+def _take_shard(whole: jax.Array, num_shards: int) -> jax.Array:
     """The slice of a whole batch that this device works on."""
-    size = len(values) // num_shards
+    size = len(whole) // num_shards
     start = jax.lax.axis_index(DATA_AXIS) * size
-    return jax.lax.dynamic_slice_in_dim(values, start, size)
+    return jax.lax.dynamic_slice_in_dim(whole, start, size)
 
 
 def _check_memory(dataset: Dataset, device: jax.Device) -> None:

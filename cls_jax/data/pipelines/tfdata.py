@@ -2,16 +2,16 @@
 
 import contextlib
 import functools
-import os
+import math
 from collections.abc import Generator
 
 import numpy as np
-import tensorflow as tf
 from jax.sharding import Mesh
 
 from cls_jax.batch import RawBatch
 from cls_jax.data.augment import tf_augment
-from cls_jax.data.augment.randaugment import WEAK_UNIFORMS, count_strong_uniforms, create_table
+from cls_jax.data.augment.views import augment, create_augmentation
+from cls_jax.data.host_tensorflow import tf
 from cls_jax.data.sampling import (
     LABELED_STREAM,
     UNLABELED_STREAM,
@@ -21,6 +21,7 @@ from cls_jax.data.sampling import (
     sample_indices,
 )
 from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.parallel.cpus import available_cpus
 from cls_jax.parallel.mesh import (
     BATCH_SPECS,
     FULL_BATCH,
@@ -29,8 +30,10 @@ from cls_jax.parallel.mesh import (
     to_global_arrays,
 )
 
-# Batches made ahead. Two hide the stream behind the step; more only hold memory.
+# Finished batches that wait. Two hide the stream behind the step; more only hold memory.
 _PREFETCH = 2
+# Of all batches made or waiting: on many cores, one of large images on each would fill the memory.
+_MAX_BYTES_IN_FLIGHT = 2**30
 # Steps whose samples are drawn together.
 _CHUNK = 64
 
@@ -63,16 +66,16 @@ def create_stream(
 ) -> Generator[RawBatch, None, None]:
     """Generates a part of the batches of steps first_step, …, num_steps - 1 as NumPy arrays.
 
-    To be closed when no more are wanted: TensorFlow's threads call back into Python, and a program
-    that ends while they still do so waits for them for ever.
+    Close it when no more are wanted: TensorFlow's threads call back into Python, and a program that
+    ends while they still do so waits for them forever.
     """
-    # TensorFlow would take the accelerator's memory from JAX.
-    tf.config.set_visible_devices([], "GPU")
     steps = tf.data.Dataset.range(first_step, num_steps)
     # One core is left to the step where it runs on the same cores.
-    num_threads = max(1, (os.cpu_count() or 2) - 1)
+    num_threads = max(1, available_cpus() - 1)
     batches = steps.map(
-        create_batch_fn(spec, dataset, part), num_parallel_calls=num_threads, deterministic=True
+        create_batch_fn(spec, dataset, part),
+        num_parallel_calls=_count_parallel_batches(num_threads, spec, dataset, part),
+        deterministic=True,
     )
     batches = batches.prefetch(_PREFETCH).with_options(_create_options(num_threads))
     iterator = batches.as_numpy_iterator()
@@ -82,11 +85,21 @@ def create_stream(
         del iterator  # Ends the threads.
 
 
+def _count_parallel_batches(
+    num_threads: int, spec: StreamSpec, dataset: Dataset, part: BatchShard
+) -> int:
+    """How many batches to work on at a time: one per thread, while their bytes are bounded."""
+    shapes = get_batch_shapes(spec, dataset.image_shape)
+    num_bytes = math.prod(shapes.x) + math.prod(shapes.u)
+    num_bytes = num_bytes * (part.last - part.first) // part.count
+    return min(num_threads, max(1, _MAX_BYTES_IN_FLIGHT // num_bytes - _PREFETCH))
+
+
 def _create_options(num_threads: int) -> tf.data.Options:
     options = tf.data.Options()
     options.threading.private_threadpool_size = num_threads
     options.threading.max_intra_op_parallelism = 1
-    # Its thread sleeps ever longer, and an iterator is not gone before it wakes.
+    # Autotune's thread sleeps ever longer, and an iterator cannot be freed before it wakes.
     options.autotune.enabled = False
     return options
 
@@ -96,78 +109,44 @@ def create_batch_fn(spec: StreamSpec, dataset: Dataset, part: BatchShard = FULL_
 
     Only a part of it, where several processes share a batch.
     """
-    height, width, _ = dataset.image_shape
-    table = create_table(spec.data.randaugment_pool, height, width, spec.data.randaugment_levels)
+    augmentation = create_augmentation(spec.data, dataset.image_shape)
 
-    def augment(images: tf.Tensor, view: str, seed: tf.Tensor) -> tf.Tensor:
-        return augment_view(images, view, seed, table, spec.data, part)
+    def make_view(images: tf.Tensor, view: str, step: tf.Tensor, index: int) -> tf.Tensor:
+        # Drawn for the whole batch: it does not depend on which process makes which shard.
+        batch_size = part.count_whole(len(images))
+        shape = [batch_size, augmentation.count_uniforms(view)]
+        uniforms = tf.random.stateless_uniform(shape, _derive_seed(spec.seed, step, index))
+        return augment(images, uniforms[part.take(batch_size)], view, augmentation, tf_augment)
+
+    def create_reader(indices: np.ndarray, batch_size: int, tag: int):
+        return _create_reader(dataset, indices, batch_size, spec.seed, tag, part)
+
+    read_labeled = create_reader(spec.labeled_indices, spec.batch_size, LABELED_STREAM)
+    read_unlabeled = create_reader(
+        spec.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM
+    )
 
     def make_batch(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Reads and augments the samples of one step."""
-        x, y, _ = _read(
-            dataset, spec.labeled_indices, spec.batch_size, step, spec.seed, LABELED_STREAM, part
-        )
-        x = augment(x, spec.labeled_view, _derive_seed(spec.seed, step, 0))
+        x, y, _ = read_labeled(step)
+        x = make_view(x, spec.labeled_view, step, 0)
         if not spec.unlabeled_views:
             nothing = tf.zeros([0], tf.int32)
             return x, y, tf.zeros([0, 0, *dataset.image_shape], tf.uint8), nothing, nothing
-        u, u_truth, u_index = _read(
-            dataset,
-            spec.unlabeled_indices,
-            spec.unlabeled_batch_size,
-            step,
-            spec.seed,
-            UNLABELED_STREAM,
-            part,
-        )
-        views = [
-            augment(u, view, _derive_seed(spec.seed, step, 1 + i))
-            for i, view in enumerate(spec.unlabeled_views)
-        ]
+        u, u_truth, u_index = read_unlabeled(step)
+        views = [make_view(u, view, step, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
         return x, y, tf.stack(views), u_index, u_truth
 
     return make_batch
 
 
-def augment_view(
-    images: tf.Tensor, view: str, seed: tf.Tensor, table, data_config, part: BatchShard = FULL_BATCH
-) -> tf.Tensor:
-    """Draws what the view needs from a stateless seed and augments a batch.
-
-    Args:
-        images: uint8 [n, H, W, C], a part of a batch.
-        view: "weak" or "strong".
-        seed: int64 [2].
-        table: the RandAugment pool for these images.
-        data_config: `config.data`.
-        part: which part.
-
-    Returns:
-        uint8 [n, H, W, C].
-    """
-    flip, shift = data_config.flip, data_config.shift
-    strong = view == "strong"
-    count = count_strong_uniforms(data_config.randaugment_ops) if strong else WEAK_UNIFORMS
-    # Drawn for the whole batch: it does not depend on who makes which part.
-    batch_size = part.count_whole(len(images))
-    uniforms = tf.random.stateless_uniform([batch_size, count], seed)[part.take(batch_size)]
-    if not strong:
-        return tf_augment.flip_and_shift(images, uniforms, flip, shift)
-    return tf_augment.strong_augment(
-        images, uniforms, table, flip=flip, shift=shift, cut=data_config.cutout
-    )
-
-
-def _read(
-    dataset: Dataset,
-    indices: np.ndarray,
-    batch_size: int,
-    step,
-    seed: int,
-    tag: int,
-    part: BatchShard,
+def _create_reader(
+    dataset: Dataset, indices: np.ndarray, batch_size: int, seed: int, tag: int, part: BatchShard
 ):
-    """Reads a part of one step's sample: uint8 [n, H, W, C], labels and indices int32 [n]."""
+    """Returns a function from a step to its part of the samples, not augmented.
+
+    These are uint8 [n, H, W, C], labels int32 [n] and indices int32 [n].
+    """
     images: ImageSource = dataset.train_images
     rows = part.take(batch_size)
     num_rows = rows.stop - rows.start
@@ -178,17 +157,19 @@ def _read(
         steps = np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK)
         return sample_indices(indices, steps, batch_size, seed, tag)
 
-    def read(step):
+    def read(step: np.ndarray) -> tuple[np.ndarray, ...]:
         chunk, place = divmod(int(step), _CHUNK)
         chosen = sample_chunk(chunk)[place, rows]
         return images[chosen], dataset.train_labels[chosen], chosen
 
-    x, y, chosen = tf.numpy_function(read, [step], (tf.uint8, tf.int32, tf.int32), stateful=False)
-    return (
-        tf.ensure_shape(x, (num_rows, *dataset.image_shape)),
-        tf.ensure_shape(y, (num_rows,)),
-        tf.ensure_shape(chosen, (num_rows,)),
-    )
+    def read_in_graph(step: tf.Tensor) -> list[tf.Tensor]:
+        types = (tf.uint8, tf.int32, tf.int32)
+        fields = tf.numpy_function(read, [step], types, stateful=False)
+        # TensorFlow cannot know the shapes of what a Python function returns.
+        shapes = (num_rows, *dataset.image_shape), (num_rows,), (num_rows,)
+        return [tf.ensure_shape(*pair) for pair in zip(fields, shapes, strict=True)]
+
+    return read_in_graph
 
 
 def _derive_seed(seed: int, step: tf.Tensor, view: int) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """Datasets from one file: NumPy's `.npz`, or an archive of images. Neither needs TensorFlow.
 
 Files are read as data only: arrays without pickle, archives member by member into memory. Both can
-claim or unpack to any size, so everything is compared with what it may be before it is read.
+claim or unpack to any size, so sizes are checked before anything is read.
 """
 
 import gzip
@@ -25,8 +25,7 @@ _SPLITS = ("train", "test")
 _MAX_CLASSES = 1_000_000
 _MAX_MEMBER_BYTES = 2**25
 _MAX_SIDE = 1024  # The largest data.image_size.
-# An archive of images, which are compressed already, hardly shrinks; one of nothing but zeros does
-# by a factor of 7,000.
+# Images are compressed already: an archive of them hardly shrinks, one of zeros does 7,000 times.
 _MAX_EXPANSION = 100
 _FREE_EXPANSION = 2**28
 
@@ -63,7 +62,7 @@ def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
 
 
 def _get_max_bytes() -> int:
-    """How much the images of a dataset may take: half of the machine's memory."""
+    """The most that the images of a dataset may take: half of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
@@ -75,7 +74,10 @@ def _read_npz(file: BinaryIO) -> tuple[dict[str, Split], tuple[str, ...]]:
         num_bytes = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
         if num_bytes > _get_max_bytes():
             raise ValueError(f"it holds {num_bytes / 2**30:.1f} GiB, too much for this machine")
-        arrays = {name: _read_array(archive, name) for name in names}
+    # A header that claims more than the file holds costs address space, but no memory.
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in names}
     splits = {}
     for split in _SPLITS:
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
@@ -92,26 +94,6 @@ def _read_npz(file: BinaryIO) -> tuple[dict[str, Split], tuple[str, ...]]:
     return splits, class_names
 
 
-def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """An array whose header says no more than there is."""
-    info = archive.getinfo(f"{name}.npy")
-    with archive.open(info) as member:
-        version = np.lib.format.read_magic(member)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-        elif version == (2, 0):
-            shape, _, dtype = np.lib.format.read_array_header_2_0(member)
-        else:
-            raise ValueError(f"{name} is an array of an unknown version")
-        num_bytes = dtype.itemsize
-        for side in shape:
-            num_bytes *= side
-        if dtype.hasobject or num_bytes != info.file_size - member.tell():
-            raise ValueError(f"{name} holds objects, or not as much as it says")
-    with archive.open(info) as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
-
-
 def _to_classes(labels: np.ndarray, split: str) -> np.ndarray:
     is_whole = labels.dtype.kind in "iu"
     if not is_whole or labels.min(initial=0) < 0 or labels.max(initial=0) >= _MAX_CLASSES:
@@ -120,7 +102,7 @@ def _to_classes(labels: np.ndarray, split: str) -> np.ndarray:
 
 
 class _Limited(io.RawIOBase):
-    """A file that may be read up to a limit, so that nobody waits for a bomb to unpack."""
+    """A file that can be read up to a limit, so that nobody waits for a bomb to unpack."""
 
     def __init__(self, file: BinaryIO, limit: int):
         self._file, self._limit = file, limit
@@ -161,7 +143,7 @@ def _open_unpacked(file: BinaryIO, name: str) -> BinaryIO:
 
 def _read_archive(file: BinaryIO, name: str) -> tuple[dict[str, Split], tuple[str, ...]]:
     found: dict[str, list[tuple[str, str, np.ndarray]]] = {split: [] for split in _SPLITS}
-    shape, num_bytes, max_bytes = None, 0, _get_max_bytes() // 2  # They are copied once.
+    shape, num_bytes, max_bytes = None, 0, _get_max_bytes() // 2  # np.stack copies them.
     with tarfile.open(fileobj=_open_unpacked(file, name), mode="r:") as archive:
         for member in archive:
             parts = pathlib.PurePosixPath(member.name).parts

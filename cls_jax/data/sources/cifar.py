@@ -9,10 +9,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 
 _DECODING_BATCH = 1000
-_DOWNLOAD_PAGES = {
-    "cifar10": "https://www.cs.toronto.edu/~kriz/cifar.html",
-    "cifar100": "https://www.cs.toronto.edu/~kriz/cifar.html",
-}
+_DOWNLOAD_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
 def load_cifar(data_config) -> Dataset:
@@ -54,6 +51,10 @@ def read_tfds(data_config) -> tuple[dict[str, Split], tuple[str, ...]]:
     Raises:
         UserError: if it is neither prepared nor can be downloaded.
     """
+    # Imported here: a single file needs neither.
+    from cls_jax.data.host_tensorflow import hide_accelerators
+
+    hide_accelerators()
     import tensorflow_datasets as tfds
 
     name = data_config.name
@@ -61,7 +62,7 @@ def read_tfds(data_config) -> tuple[dict[str, Split], tuple[str, ...]]:
     builder = tfds.builder(name, data_dir=data_dir)
     try:
         if not builder.is_prepared():
-            _check_reachable(_DOWNLOAD_PAGES[name])
+            _check_reachable()
         builder.download_and_prepare()
     except Exception as error:  # TFDS raises whatever its downloader and file system do.
         raise UserError(
@@ -73,15 +74,15 @@ def read_tfds(data_config) -> tuple[dict[str, Split], tuple[str, ...]]:
     return splits, tuple(builder.info.features["label"].names)
 
 
-def _check_reachable(url: str) -> None:
-    """Asks once. TFDS itself retries for minutes where there is no network.
+def _check_reachable() -> None:
+    """Asks the server once. TFDS itself retries for minutes where there is no network.
 
     Raises:
         requests.RequestException: if no server answers.
     """
     import requests
 
-    requests.head(url, timeout=20, allow_redirects=True)
+    requests.head(_DOWNLOAD_PAGE, timeout=20, allow_redirects=True)
 
 
 def _read_split(builder, split: str) -> Split:

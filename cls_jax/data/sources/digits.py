@@ -1,4 +1,4 @@
-"""scikit-learn's digits, which need no download."""
+"""scikit-learn's digits, a dataset without a download."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ NUM_TEST_DIGITS = 450
 
 
 def load_digits(data_config) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, scaled up; 450 of them, stratified, for the test.
+    """scikit-learn's 1,797 handwritten digits, scaled up; 450 of them, stratified, are for testing.
 
-    The scans are 8 x 8 with 17 grey levels. The test set is the same whatever the seed.
+    The scans are 8 x 8 with 17 gray levels. The test set is the same whatever the seed.
     """
     from PIL import Image
     from sklearn.datasets import load_digits as load_sklearn_digits

@@ -1,6 +1,8 @@
-"""Which files of a folder are for training, with which class, and which are for the test.
+"""Sorts the files of a folder into training images, with or without a class, and test images.
 
-Decided by names alone; no image is opened here.
+There are three layouts: `labels.csv`, else `labeled/<class>/…`, else class folders, directly or in
+`train/`. Each may have `unlabeled/…` and `test/<class>/…` beside it. Names alone decide; no image
+is opened here.
 """
 
 import csv
@@ -16,9 +18,9 @@ from cls_jax.errors import UserError
 from cls_jax.io import describe_error, read_bytes
 
 LABELS_CSV = "labels.csv"
-_LONGEST_CLASS = 255  # As of a folder.
+_LONGEST_CLASS = 255  # As the name of a folder.
 _MAX_CSV_BYTES = 2**28  # Some five million rows.
-NO_CLASS_NAME = ""  # In place of a class.
+NO_CLASS_NAME = ""  # Of unlabeled images.
 _UNLABELED_FOLDER, _TEST_FOLDER = "unlabeled", "test"
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
@@ -28,14 +30,14 @@ Row = tuple[ImageFile, str]
 
 
 class Layout(NamedTuple):
-    """What the files of a folder are.
+    """The parts of a folder.
 
     Attributes:
         class_names: sorted.
-        train: files and their classes, labelled before unlabelled, sorted by name in each.
-        test: likewise, all with a class.
-        skipped: files that are neither, and why.
-        warnings: a sentence each.
+        train: files and their classes, labeled before unlabeled, sorted by name within each.
+        test: files and their classes; none is unlabeled.
+        skipped: all other files, and why.
+        warnings: one sentence each.
     """
 
     class_names: tuple[str, ...]
@@ -46,15 +48,17 @@ class Layout(NamedTuple):
 
 
 def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
-    """Finds out which layout a folder has and what its files are.
+    """Finds out which layout a folder has, and sorts its files.
 
     Raises:
-        UserError: if it has none, fewer than two classes, or a class without an image.
+        UserError: if it has no layout, fewer than two classes, or a class without an image.
     """
     layout = Layout((), [], [], list(listing.skipped), [])
     has_csv = (root / LABELS_CSV).is_file()
     if has_csv and not _is_within(root / LABELS_CSV, root):
-        raise UserError(f"{root / LABELS_CSV} leads out of the folder: put the file itself there.")
+        raise UserError(
+            f"{root / LABELS_CSV} leads out of the folder: replace the link by the file."
+        )
     if has_csv:
         layout.skipped[:] = [row for row in layout.skipped if row[0] != LABELS_CSV]
     others = _take_common_folders(listing.files, layout)
@@ -68,12 +72,12 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
         empty = _find_class_folders(base, listing.folders) - names
         if empty and names:
             raise UserError(
-                f"The class {min(empty)!r} has no image in {root / base / min(empty)}: put at "
-                "least one there, or remove the folder."
+                f"The class {min(empty)!r} has no image in {root / base / min(empty)}: add at "
+                "least one, or remove the folder."
             )
     if len(names) < 2:
-        found = f"only the class {min(names)!r}" if names else "no labelled image"
-        raise UserError(f"{root} has {found}, and two classes are the least: {_REMEDY}.")
+        found = f"only the class {min(names)!r}" if names else "no labeled image"
+        raise UserError(f"{root} has {found}, but at least two classes are needed: {_REMEDY}.")
     _drop_foreign_tests(names, layout)
     layout.train.sort(key=lambda row: (row[1] == NO_CLASS_NAME, row[0].name))
     layout.test.sort()
@@ -81,7 +85,7 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
 
 
 def _take_common_folders(files: Iterable[ImageFile], layout: Layout) -> list[ImageFile]:
-    """Sorts in what every layout may have; returns the other files."""
+    """Sorts `unlabeled/` and `test/`, which every layout may have; returns the other files."""
     others = []
     for file in files:
         top, *rest = file.name.split("/")
@@ -90,14 +94,14 @@ def _take_common_folders(files: Iterable[ImageFile], layout: Layout) -> list[Ima
         elif top == _TEST_FOLDER and len(rest) >= 2:
             layout.test.append((file, rest[0]))
         elif top == _TEST_FOLDER and rest:
-            layout.skipped.append((file.name, "a test image that is in no class folder"))
+            layout.skipped.append((file.name, "a test image outside of a class folder"))
         else:
             others.append(file)
     return others
 
 
 def _take_class_folders(base: str, files: Iterable[ImageFile], layout: Layout) -> set[str]:
-    """Sorts in `<base>/<class>/…`; returns the classes."""
+    """Sorts `<base>/<class>/…`; returns the classes."""
     depth = 1 if base else 0
     names = set()
     for file in files:
@@ -105,7 +109,7 @@ def _take_class_folders(base: str, files: Iterable[ImageFile], layout: Layout) -
         if base and parts[0] != base:
             layout.skipped.append((file.name, f"not in {base}, {_UNLABELED_FOLDER} or test"))
         elif len(parts) < depth + 2:
-            layout.skipped.append((file.name, "in no class folder"))
+            layout.skipped.append((file.name, "outside of a class folder"))
         else:
             layout.train.append((file, parts[depth]))
             names.add(parts[depth])
@@ -113,7 +117,7 @@ def _take_class_folders(base: str, files: Iterable[ImageFile], layout: Layout) -
 
 
 def _find_base(folders: Iterable[str]) -> str:
-    """The folder of class folders. One named "train" that holds images is a class."""
+    """The folder of class folders. If "train" itself holds images, it is a class."""
     tops = {name.split("/")[0] for name in folders if "/" in name}
     return next((name for name in ("labeled", "train") if name in tops), "")
 
@@ -129,27 +133,27 @@ def _drop_foreign_tests(names: set[str], layout: Layout) -> None:
     foreign = sorted({name for _, name in layout.test} - names)
     if foreign:
         layout.skipped.extend(
-            (file.name, "a test image of a class without labelled images")
+            (file.name, "a test image of a class without labeled images")
             for file, name in layout.test
             if name in foreign
         )
         layout.test[:] = [row for row in layout.test if row[1] in names]
         layout.warnings.append(
-            f"{_TEST_FOLDER}/ has {len(foreign)} class(es) that no labelled image has, such as "
-            f"{foreign[0]!r}: their images are not tested."
+            f"{_TEST_FOLDER}/ has {len(foreign)} class(es) that no labeled image has, such as "
+            f"{foreign[0]!r}: their images are left out."
         )
 
 
 def _read_csv(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) -> dict[str, str]:
-    """Reads file names and classes; a row of an unknown file is a skipped one.
+    """Reads file names and classes; rows that name no file are skipped, with a warning.
 
-    Names are relative to the folder of the file, or to the one folder of images beside it.
+    Names are relative to the table's folder, or to the one folder of images beside it.
 
     Returns:
         File name → class.
 
     Raises:
-        UserError: if it cannot be read or has not the two columns.
+        UserError: if it cannot be read or lacks one of the two columns.
     """
     known = {_normalize(file.name): file.name for file in files}
     tops = {file.name.split("/")[0] for file in files if "/" in file.name}
@@ -175,12 +179,12 @@ def _read_csv(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) ->
         )
     if num_repeated:
         layout.warnings.append(
-            f"{num_repeated:,} image(s) stand in {LABELS_CSV} several times, with the same label."
+            f"{LABELS_CSV} lists {num_repeated:,} image(s) more than once, with the same label."
         )
     if conflicting:
         layout.warnings.append(
             f"{len(conflicting):,} image(s), such as {min(conflicting)!r}, have different labels "
-            f"in {LABELS_CSV} and count as unlabelled."
+            f"in {LABELS_CSV} and count as unlabeled."
         )
     return {name: min(given) for name, given in labels.items() if len(given) == 1}
 
@@ -208,5 +212,5 @@ def _read_rows(path: pathlib.Path) -> list[tuple[str, str]]:
 
 
 def _normalize(name: str) -> str:
-    """The same for letters with accents however a system composes them."""
+    """The same name for letters with accents, however a system composes them."""
     return unicodedata.normalize("NFC", name)

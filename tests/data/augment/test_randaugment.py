@@ -1,39 +1,55 @@
-"""The augmentations against the Python Imaging Library (PIL), whose results they reproduce.
+"""Both interpreters of the augmentations against Pillow, whose results they reproduce.
 
-Every comparison is exact. Blends and autocontrast are floating-point arithmetic that PIL truncates;
-they agree to the bit where PIL was compiled without fused multiply-add, as on x86-64.
+TensorFlow agrees to the bit where Pillow was compiled without fused multiply-add, as on x86-64.
+JAX computes blends and autocontrast in another precision, hence within one gray level.
 """
 
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-import tensorflow as tf
-from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
-from cls_jax.data.augment import tf_augment
+from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.randaugment import (
     OPS,
     UNIFORMS_PER_OP,
     OpKind,
-    count_strong_uniforms,
     create_table,
     sample_ops,
 )
+from cls_jax.data.augment.views import augment, create_augmentation
+from tests.conftest import create_tiny_config
+from tests.data.augment import pil_views
+from tests.data.augment.pil_views import POOL, to_array, to_pil
 
-POOL = tuple(OPS)
-DIGIT_POOL = (
-    "identity",
-    "brightness",
-    "contrast",
-    "rotate",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
+# Without those of floating-point arithmetic, whose rounding could grow in a later operation.
+EXACT_POOL = tuple(
+    name
+    for name, op in OPS.items()
+    if op.kind in (OpKind.KEEP, OpKind.LOOKUP, OpKind.EQUALIZE, OpKind.AFFINE)
 )
 SHAPES = [(32, 32, 3), (16, 16, 1), (20, 28, 3)]
-SIGNS = (-1, 1)
+PRESETS = {
+    "authors": (pil_views.apply_authors_op, range(1, 10), pil_views.make_authors_view),
+    "torchssl": (
+        pil_views.apply_torchssl_op,
+        (1, 2, 3, 64, 101, 128, 200, 255, 256),
+        pil_views.make_torchssl_view,
+    ),
+}
+
+
+@pytest.fixture(params=["jax", "tf"])
+def backend(request):
+    """(module, from NumPy, whether it is exact)."""
+    if request.param == "jax":
+        return jax_augment, jnp.asarray, False
+    tf = pytest.importorskip("tensorflow")
+    from cls_jax.data.augment import tf_augment
+
+    return tf_augment, tf.constant, True
 
 
 def create_images(shape: tuple[int, int, int]) -> np.ndarray:
@@ -55,91 +71,50 @@ def create_images(shape: tuple[int, int, int]) -> np.ndarray:
     return np.stack(images).clip(0, 255).astype(np.uint8)
 
 
-def to_pil(image: np.ndarray) -> Image.Image:
-    return Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
-
-
-def to_array(image: Image.Image) -> np.ndarray:
-    return np.asarray(image).reshape(image.height, image.width, -1)
-
-
-def apply_pil_op(name: str, image: Image.Image, level: int, sign: int) -> Image.Image:
-    """Returns what the authors' code computes for one operation."""
-    width, height = image.size
-    strength = level * 0.3 / 10
-    factor = level * 0.9 / 10 + 0.05
-    matrices = {
-        "shear_x": (1, sign * strength, 0, 0, 1, 0),
-        "shear_y": (1, 0, 0, sign * strength, 1, 0),
-        "translate_x": (1, 0, sign * int(strength * width), 0, 1, 0),
-        "translate_y": (1, 0, 0, 0, 1, sign * int(strength * height)),
-    }
-    if name in matrices:
-        return image.transform(image.size, Image.Transform.AFFINE, matrices[name])
-    others = {
-        "autocontrast": lambda: ImageOps.autocontrast(image),
-        "brightness": lambda: ImageEnhance.Brightness(image).enhance(factor),
-        "color": lambda: ImageEnhance.Color(image).enhance(factor),
-        "contrast": lambda: ImageEnhance.Contrast(image).enhance(factor),
-        "equalize": lambda: ImageOps.equalize(image),
-        "identity": lambda: image,
-        "posterize": lambda: ImageOps.posterize(image, 4 + int(level * 4 / 10)),
-        "rotate": lambda: image.rotate(sign * int(level * 30 / 10)),
-        "sharpness": lambda: ImageEnhance.Sharpness(image).enhance(factor),
-        "solarize": lambda: ImageOps.solarize(image, 256 - int(level * 256 / 10)),
-    }
-    return others[name]()
-
-
-def flip_and_shift_numpy(
-    image: np.ndarray, uniforms: np.ndarray, flip: bool, shift: int
-) -> np.ndarray:
-    """Returns the weak view of one image by padding and cropping."""
-    height, width = image.shape[:2]
-    if flip and uniforms[0] < 0.5:
-        image = image[:, ::-1]
-    top, left = (int(u * (2 * shift + 1)) for u in uniforms[1:])
-    padded = np.pad(image, [(shift, shift), (shift, shift), (0, 0)], mode="reflect")
-    return padded[top : top + height, left : left + width]
-
-
-def cutout_pil(image: Image.Image, uniforms: np.ndarray, size: int) -> Image.Image:
-    """Returns a copy of `image` with the authors' rectangle drawn on it."""
-    width, height = image.size
-    y0, x0 = (
-        int(max(0, float(u) * n - size / 2)) for u, n in zip(uniforms, (height, width), strict=True)
-    )
-    image = image.copy()
-    corners = (x0, y0, min(width, x0 + size), min(height, y0 + size))
-    ImageDraw.Draw(image).rectangle(corners, 127 if image.mode == "L" else (127, 127, 127))
-    return image
-
-
-def strong_augment_pil(image: np.ndarray, uniforms: np.ndarray, shift: int, cut: int) -> np.ndarray:
-    """Returns the strong view of one image, decoding `uniforms` as documented."""
-    image = to_pil(flip_and_shift_numpy(image, uniforms[:3], True, shift))
-    for op, level, application, sign in uniforms[3:-2].reshape(-1, UNIFORMS_PER_OP):
-        if application < 0.5:
-            name, sign = POOL[int(op * len(POOL))], -1 if sign < 0.5 else 1
-            image = apply_pil_op(name, image, 1 + int(level * 9), sign)
-    return to_array(cutout_pil(image, uniforms[-2:], cut))
-
-
 def random_uniforms(*shape: int) -> np.ndarray:
     return np.random.default_rng(1).random(shape, np.float32)
 
 
+def make_augmentation(shape, preset="authors", **changes):
+    config = create_tiny_config(data__randaugment=preset)
+    data = {"flip": True, "shift": 4, "randaugment_pool": POOL, "cutout": 16} | changes
+    config.data.update(data)
+    return create_augmentation(config.data, shape)
+
+
+def make_view(backend, images, uniforms, view, augmentation):
+    module, from_numpy, _ = backend
+
+    def run(images, uniforms):
+        return augment(images, uniforms, view, augmentation, module)
+
+    run = jax.jit(run) if module is jax_augment else run
+    return np.asarray(run(from_numpy(images), from_numpy(uniforms)))
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", POOL)
-def test_every_operation_level_and_sign_equals_pil(name, shape):
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_operation_level_and_sign_equals_pil(backend, preset, shape):
+    module, from_numpy, is_exact = backend
+    apply_pil_op, levels, _ = PRESETS[preset]
+    table = make_augmentation(shape, preset).table
+    draws = [(op, level, sign) for op in range(14) for level in levels for sign in (0, 1)]
     images = create_images(shape)
-    table = create_table([name], *shape[:2])
-    for level in range(1, 10):
-        for index, sign in enumerate(SIGNS):
-            draws = tf.tile([[0, level, index]], [len(images), 1])
-            expected = [to_array(apply_pil_op(name, to_pil(i), level, sign)) for i in images]
-            result = tf_augment.apply_ops(tf.constant(images), draws, table)
-            np.testing.assert_array_equal(result, expected, f"level {level}, sign {sign}")
+    expected = [
+        [to_array(apply_pil_op(POOL[op], to_pil(image), level, 2 * sign - 1)) for image in images]
+        for op, level, sign in draws
+    ]
+    columns = [from_numpy(column) for column in np.repeat(draws, len(images), axis=0).T]
+
+    def apply_ops(images, *draws):
+        return module.apply_ops(images, *draws, table)
+
+    apply_ops = jax.jit(apply_ops) if module is jax_augment else apply_ops
+    result = apply_ops(from_numpy(np.tile(images, (len(draws), 1, 1, 1))), *columns)
+    result = np.asarray(result, int).reshape(np.shape(expected))
+    for draw, ours, theirs in zip(draws, result, np.array(expected, int), strict=True):
+        is_close = is_exact or POOL[draw[0]] in EXACT_POOL
+        assert np.abs(ours - theirs).max() <= (0 if is_close else 1), (POOL[draw[0]], *draw[1:])
 
 
 def test_level_zero_leaves_images_alone():
@@ -150,38 +125,27 @@ def test_level_zero_leaves_images_alone():
     assert (table.affines[:, 0] == [65536, 0, 32768, 0, 65536, 32768]).all()
 
 
-@pytest.mark.parametrize("pool", [POOL, DIGIT_POOL, ("equalize",)], ids=len)
+@pytest.mark.parametrize("pool", [POOL, EXACT_POOL, ("equalize",)], ids=len)
 def test_table_has_a_row_for_each_operation_and_level(pool):
-    table = create_table(pool, 20, 28, levels=7)
+    table = create_table(pool, 20, 28, levels=range(1, 7))
     n = len(pool)
-    assert table.pool == pool
     assert (table.kinds.shape, table.kinds.dtype) == ((n, 7), np.int32)
     assert (table.factors.shape, table.factors.dtype) == ((7,), np.float32)
     assert (table.lookups.shape, table.lookups.dtype) == ((n, 7, 256), np.uint8)
     assert (table.affines.shape, table.affines.dtype) == ((n, 7, 2, 6), np.int32)
 
 
-def test_bad_pools_and_levels_say_what_to_do():
-    known = ", ".join(POOL)
-    with pytest.raises(ValueError, match=f"operation 'invert'; choose from: {known}"):
-        create_table(["rotate", "invert"], 32, 32)
-    with pytest.raises(ValueError, match=f"pool is empty; name at least one of: {known}"):
-        create_table([], 32, 32)
-    with pytest.raises(ValueError, match="levels is 11; choose from 2 to 10"):
-        create_table(POOL, 32, 32, levels=11)
-
-
-def test_shift_beyond_the_image_is_refused():
-    with pytest.raises(ValueError, match="A shift of 4 needs images larger than that, not 4x8"):
-        tf_augment.flip_and_shift(tf.zeros([1, 4, 8, 1], tf.uint8), tf.zeros([1, 3]), True, 4)
-
-
-def test_decoded_draws_are_uniform_and_applied_half_of_the_time():
+@pytest.mark.parametrize(
+    ("preset", "num_levels", "share"), [("authors", 9, 0.5), ("torchssl", 256, 1)]
+)
+def test_draws_are_uniform_and_applied_as_often_as_the_preset_says(preset, num_levels, share):
     n = 50_000
-    op, level, sign = sample_ops(random_uniforms(n, UNIFORMS_PER_OP), create_table(POOL, 32, 32))
+    table = make_augmentation((32, 32, 3), preset).table
+    op, level, sign = sample_ops(random_uniforms(n, UNIFORMS_PER_OP), table)
     applied = level > 0
-    assert abs(applied.mean() - 0.5) < 4 * math.sqrt(0.25 / n)
-    for values, choices in [(op, range(14)), (level[applied], range(1, 10)), (sign, range(2))]:
+    assert abs(applied.mean() - share) <= 4 * math.sqrt(share * (1 - share) / n)
+    levels = range(1, num_levels + 1)
+    for values, choices in [(op, range(14)), (level[applied], levels), (sign, range(2))]:
         counts = np.array([(values == choice).sum() for choice in choices])
         expected = len(values) / len(choices)
         assert counts.sum() == len(values)
@@ -191,65 +155,96 @@ def test_decoded_draws_are_uniform_and_applied_half_of_the_time():
         assert chi_square < freedom + 4 * math.sqrt(2 * freedom)
 
 
-def test_decoding_is_the_same_in_numpy_and_tensorflow_up_to_the_last_uniform():
+@pytest.mark.parametrize(("preset", "last"), [("authors", 0), ("torchssl", 256)])
+def test_draws_are_the_same_in_every_library_up_to_the_last_uniform(backend, preset, last):
+    _, from_numpy, _ = backend
     uniforms = random_uniforms(1000, UNIFORMS_PER_OP)
     uniforms[0], uniforms[1] = 0, np.nextafter(np.float32(1), np.float32(0))
-    table = create_table(POOL, 32, 32)
+    table = make_augmentation((32, 32, 3), preset).table
     draws = sample_ops(uniforms, table)
-    np.testing.assert_array_equal(draws, sample_ops(tf.constant(uniforms), table))
+    for ours, theirs in zip(draws, sample_ops(from_numpy(uniforms), table), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     assert [d[0] for d in draws] == [0, 1, 0]
-    assert [d[1] for d in draws] == [13, 0, 1]
+    assert [d[1] for d in draws] == [13, last, 1]
 
 
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_flip_and_shift_equals_padding_and_cropping(shape, flip):
+def test_weak_view_equals_padding_and_cropping(backend, shape, flip):
     shift = 4
     steps = (np.arange(2 * shift + 1) + 0.5) / (2 * shift + 1)
     uniforms = np.stack(np.meshgrid([0.2, 0.7], steps, steps), axis=-1).reshape(-1, 3)
     uniforms = uniforms.astype(np.float32)
     images = np.resize(create_images(shape), (len(uniforms), *shape))
     expected = [
-        flip_and_shift_numpy(i, u, flip, shift) for i, u in zip(images, uniforms, strict=True)
+        pil_views.flip_and_shift(i, u, flip, shift) for i, u in zip(images, uniforms, strict=True)
     ]
-    result = tf_augment.flip_and_shift(tf.constant(images), uniforms, flip, shift)
+    augmentation = make_augmentation(shape, flip=flip, shift=shift)
+    result = make_view(backend, images, uniforms, "weak", augmentation)
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("size", [0, 7, 16])
+@pytest.mark.parametrize("side", [7, 16, 3.7])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_cutout_equals_pil_rectangle(shape, size):
+def test_cutout_equals_pil_rectangle(backend, shape, side):
+    module, from_numpy, _ = backend
     uniforms = random_uniforms(200, 2)
     images = np.resize(create_images(shape), (len(uniforms), *shape))
     expected = [
-        to_array(cutout_pil(to_pil(i), u, size)) for i, u in zip(images, uniforms, strict=True)
+        to_array(pil_views.cut_out(to_pil(i), u, side, (90, 90, 90)))
+        for i, u in zip(images, uniforms, strict=True)
     ]
-    result = tf_augment.cutout(tf.constant(images), uniforms, size)
+    color = (90,) * shape[2]
+    result = module.cutout(from_numpy(images), from_numpy(uniforms), side, color)
     np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_strong_view_equals_pil_end_to_end(shape):
-    uniforms = random_uniforms(500, count_strong_uniforms(2))
+@pytest.mark.parametrize("preset", PRESETS)
+def test_strong_view_equals_pil_end_to_end(backend, preset, shape):
+    pool = POOL if backend[2] else EXACT_POOL
+    augmentation = make_augmentation(shape, preset, randaugment_pool=pool)
+    uniforms = random_uniforms(500, augmentation.count_uniforms("strong"))
     images = np.resize(create_images(shape), (len(uniforms), *shape))
-    expected = [strong_augment_pil(i, u, 4, 16) for i, u in zip(images, uniforms, strict=True)]
-    table = create_table(POOL, *shape[:2])
-    result = tf_augment.strong_augment(
-        tf.constant(images), uniforms, table, flip=True, shift=4, cut=16
-    )
+    make_expected = PRESETS[preset][2]
+    expected = [make_expected(i, u, 4, 16, pool) for i, u in zip(images, uniforms, strict=True)]
+    result = make_view(backend, images, uniforms, "strong", augmentation)
     np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_cutout_of_zero_cuts_nothing(backend, preset):
+    augmentation = make_augmentation(
+        (32, 32, 3), preset, cutout=0, randaugment_pool=("identity",), flip=False, shift=0
+    )
+    uniforms = random_uniforms(7, augmentation.count_uniforms("strong"))
+    images = create_images((32, 32, 3))
+    result = make_view(backend, images, uniforms, "strong", augmentation)
+    np.testing.assert_array_equal(result, images)
+
+
+def test_torchssl_heeds_neither_number_of_operations_nor_levels_nor_side():
+    one = make_augmentation((32, 32, 3), "torchssl")
+    settings = {"randaugment_ops": 1, "randaugment_levels": 3, "cutout": 5}
+    other = make_augmentation((32, 32, 3), "torchssl", **settings)
+    assert (one.num_ops, one.cutout) == (other.num_ops, other.cutout) == (3, 16)
+    np.testing.assert_array_equal(one.table.factors, other.table.factors)
+
+
 def test_strong_view_in_a_dataset_depends_on_an_image_and_its_uniforms_only():
-    uniforms = random_uniforms(30, count_strong_uniforms(2))
+    tf = pytest.importorskip("tensorflow")
+    from cls_jax.data.augment import tf_augment
+
+    augmentation = make_augmentation((32, 32, 3))
+    uniforms = random_uniforms(30, augmentation.count_uniforms("strong"))
     images = np.resize(create_images((32, 32, 3)), (30, 32, 32, 3))
-    table = create_table(POOL, 32, 32)
 
-    def augment(images, uniforms):
-        return tf_augment.strong_augment(images, uniforms, table, flip=True, shift=4, cut=16)
+    def make_strong(images, uniforms):
+        return augment(images, uniforms, "strong", augmentation, tf_augment)
 
-    whole = augment(tf.constant(images), uniforms).numpy()
-    dataset = tf.data.Dataset.from_tensor_slices((images, uniforms)).batch(7).map(augment)
+    whole = make_strong(tf.constant(images), uniforms).numpy()
+    dataset = tf.data.Dataset.from_tensor_slices((images, uniforms)).batch(7).map(make_strong)
     assert dataset.element_spec == tf.TensorSpec([None, 32, 32, 3], tf.uint8)
     np.testing.assert_array_equal(np.concatenate(list(dataset.as_numpy_iterator())), whole)
-    np.testing.assert_array_equal(augment(tf.constant(images[::-3]), uniforms[::-3]), whole[::-3])
+    strided = make_strong(tf.constant(images[::-3]), uniforms[::-3])
+    np.testing.assert_array_equal(strided, whole[::-3])

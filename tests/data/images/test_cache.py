@@ -73,7 +73,7 @@ def test_cache_is_used_again(root, decoded_files):
 
 
 @pytest.mark.parametrize("change", ["content", "time", "name", "permission", "size", "more"])
-def test_any_change_decodes_anew(root, decoded_files, change):
+def test_any_change_decodes_again(root, decoded_files, change):
     load(root)
     decoded_files.clear()
     path, size = root / "1.png", SIZE
@@ -97,7 +97,7 @@ def test_any_change_decodes_anew(root, decoded_files, change):
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "missing"])
-def test_damaged_cache_is_made_anew(root, damage):
+def test_damaged_cache_is_made_again(root, damage):
     _, first = load(root)
     (folder,) = get_cache_folder().iterdir()
     path = folder / ("digests.npy" if damage == "missing" else "images.npy")
@@ -122,7 +122,9 @@ def test_interrupted_decoding_leaves_nothing_behind(root, monkeypatch):
 def test_full_or_read_only_disk_names_the_remedy(root, tmp_path, monkeypatch):
     usage = types.SimpleNamespace(free=100)
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(UserError, match=r"No space left .* XDG_CACHE_HOME to a folder with room"):
+    with pytest.raises(
+        UserError, match=r"No space left .* XDG_CACHE_HOME to a folder with enough space"
+    ):
         load(root)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -166,7 +168,7 @@ def test_reads_by_index_like_an_array(tmp_path):
         ("images.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': '''   "),
     ],
 )
-def test_cache_that_is_not_ours_is_made_anew(root, decoded_files, name, array):
+def test_cache_that_is_not_ours_is_made_again(root, decoded_files, name, array):
     load(root)
     (folder,) = get_cache_folder().iterdir()
     if isinstance(array, bytes):

@@ -99,7 +99,7 @@ def test_what_is_transparent_is_white(format):
     assert (decoded[:, 0] == 255).all()
 
 
-def test_transparent_colour_of_a_palette_is_white():
+def test_transparent_color_of_a_palette_is_white():
     levels = np.zeros((SIZE, SIZE), np.uint8)
     levels[:, SIZE // 2 :] = 1
     image = Image.fromarray(levels, "L").convert("P")
@@ -113,8 +113,8 @@ def test_transparent_colour_of_a_palette_is_white():
 def test_16_bits_keep_their_brightness(format):
     levels = (create_photo()[..., 0].astype(np.uint16)) * 257
     decoded = decode_image(encode(Image.fromarray(levels), format), SHAPE)
-    grey = Image.fromarray(create_photo()[..., 0]).convert("RGB")
-    np.testing.assert_allclose(decoded, expect(grey), atol=2)
+    gray = Image.fromarray(create_photo()[..., 0]).convert("RGB")
+    np.testing.assert_allclose(decoded, expect(gray), atol=2)
 
 
 def test_16_bits_in_three_channels_keep_their_brightness():
@@ -133,12 +133,16 @@ def test_16_bits_in_three_channels_keep_their_brightness():
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
-def test_photos_are_turned_upright(format, orientation):
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_photos_are_turned_upright(monkeypatch, format, orientation, is_large):
     exif = Image.Exif()
     exif[0x0112] = orientation
     photo = Image.fromarray(create_photo(200, 120))
     file = encode(photo, format, exif=exif)
+    if is_large:
+        monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
+        monkeypatch.setattr(decode, "_STRIP_PIXELS", 10_000)
     upright = ImageOps.exif_transpose(Image.open(file)).convert("RGB")
     assert (upright.size == photo.size) == (orientation < 5)
     file.seek(0)
@@ -156,7 +160,7 @@ def test_damaged_metadata_do_no_harm():
 
 @pytest.mark.parametrize("format", ["GIF", "WEBP"])
 def test_first_frame_of_an_animation(format):
-    frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "lime", "blue")]
+    frames = [Image.new("RGB", (20, 20), color) for color in ("red", "lime", "blue")]
     file = encode(frames[0], format, save_all=True, append_images=frames[1:])
     np.testing.assert_allclose(
         decode_image(file, SHAPE), np.full((SIZE, SIZE, 3), (255, 0, 0)), atol=3
@@ -199,10 +203,10 @@ def test_missing_file_is_named(tmp_path):
         read_image(tmp_path / "none.jpg", SHAPE)
 
 
-def test_grey_runs_get_one_channel():
+def test_gray_runs_get_one_channel():
     photo = Image.fromarray(create_photo(SIZE, SIZE))
-    grey = decode_image(encode(photo, "PNG"), (SIZE, SIZE, 1))
-    np.testing.assert_array_equal(grey[..., 0], np.asarray(photo.convert("L")))
+    gray = decode_image(encode(photo, "PNG"), (SIZE, SIZE, 1))
+    np.testing.assert_array_equal(gray[..., 0], np.asarray(photo.convert("L")))
 
 
 def test_floating_point_is_refused():

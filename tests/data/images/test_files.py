@@ -5,6 +5,7 @@ import os
 import pytest
 from PIL import Image
 
+from cls_jax.data.images.decode import ImageError, read_image
 from cls_jax.data.images.files import find_images, read_ahead
 from cls_jax.errors import UserError
 
@@ -34,6 +35,22 @@ def folder(tmp_path):
 def test_folder_means_all_images_in_it_once(folder):
     names = [os.path.relpath(file, folder) for file in find_images(str(folder))]
     assert names == ["a.JPG", "b.png", "sub/deep/c.webp"]
+
+
+def test_every_file_that_is_listed_can_be_decoded(tmp_path):
+    readable = ["bmp", "dib", "gif", "jfif", "jpe", "jpeg", "jpg", "png", "tif", "tiff", "webp"]
+    others = ["avif", "jp2", "pbm", "pgm", "ppm", "tga"]  # Pillow reads them, we do not.
+    for name in readable + others:
+        try:
+            save(create_picture(), tmp_path / f"image.{name}")
+        except (OSError, KeyError, ValueError):  # A Pillow without this format.
+            (tmp_path / f"image.{name}").write_text("a format that cannot be read")
+    assert find_images(str(tmp_path)) == [f"{tmp_path}/image.{name}" for name in readable]
+    for name in readable:
+        assert read_image(tmp_path / f"image.{name}", SHAPE).shape == SHAPE
+    for name in others:
+        with pytest.raises(ImageError, match="not an image of a known format"):
+            read_image(tmp_path / f"image.{name}", SHAPE)
 
 
 def test_glob_and_single_file(folder):

@@ -1,0 +1,126 @@
+"""The weak and the strong view of a batch of images, whoever computes them.
+
+The weak view is flip-and-shift. The strong view adds RandAugment and cutout, as in FixMatch (Sohn
+et al., 2020); how much of them, and in which order, is one of two presets (`data.randaugment`):
+
+"authors" is the released code of CLS: flip and shift, then two operations at whole levels, each
+applied every second time, then a gray square of fixed size.
+
+"torchssl" is TorchSSL, the code that FlexMatch, FreeMatch and SoftMatch report with: three
+operations, always applied, at continuous levels, and a square of random size, all of it *before*
+flip and shift. (Its successor USB draws the same, but flips and shifts first.)
+
+A view is a pure function of its images and of uniform random numbers in [0, 1), computed image by
+image, so a batch can be cut anywhere. `tf_augment` and `jax_augment` hold the three parts of it,
+`flip_and_shift`, `apply_ops` and `cutout`, in TensorFlow for the host and in JAX for the
+accelerator.
+"""
+
+import dataclasses
+from typing import Any
+
+from cls_jax.data.augment.randaugment import (
+    PARAMETER_MAX,
+    UNIFORMS_PER_OP,
+    OpTable,
+    create_table,
+    sample_ops,
+)
+
+# Random numbers that every view takes for each image: flip, vertical shift, horizontal shift.
+WEAK_UNIFORMS = 3
+
+# TorchSSL draws levels from an interval. 256 steps of it, and of its mirror image, are as good:
+# solarize and posterize have no more results, brightness changes by less than a gray level from
+# step to step, and an image of 32 pixels moves by 1/27 of a pixel.
+_NUM_STEPS = 256
+_CONTINUOUS = tuple((k + 0.5) * PARAMETER_MAX / _NUM_STEPS for k in range(_NUM_STEPS))
+_TORCHSSL_OPS = 3
+_TORCHSSL_MAX_CUTOUT = 0.5  # Of the image's width.
+_TORCHSSL_COLOR = (125, 123, 114)  # CIFAR-10's mean.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Augmentation:
+    """Everything about the views of a dataset but the images and the random numbers.
+
+    Attributes:
+        flip: whether images may be mirrored.
+        shift: the largest shift in pixels.
+        table: the RandAugment pool.
+        num_ops: operations per image.
+        cutout: side of the square cut out in pixels, its largest if `is_torchssl`; 0 for none.
+        color: of the square, C values.
+        is_torchssl: whether the square's side is random, and flip and shift come last.
+    """
+
+    flip: bool
+    shift: int
+    table: OpTable
+    num_ops: int
+    cutout: float
+    color: tuple[int, ...]
+    is_torchssl: bool = False
+
+    def count_uniforms(self, view: str) -> int:
+        """How many random numbers a view, "weak" or "strong", takes for each image."""
+        if view == "weak":
+            return WEAK_UNIFORMS
+        # The square's row and column, and its side where that is random.
+        return WEAK_UNIFORMS + UNIFORMS_PER_OP * self.num_ops + (3 if self.is_torchssl else 2)
+
+
+def create_augmentation(data_config, image_shape: tuple[int, int, int]) -> Augmentation:
+    """Builds the preset `data_config.randaugment` for images of one shape, (H, W, C).
+
+    Of the single settings, "torchssl" heeds `randaugment_pool` and whether `cutout` is 0 (none);
+    `randaugment_ops`, `randaugment_levels` and any other `cutout` only concern "authors".
+    """
+    height, width, channels = image_shape
+    flip, shift, pool = data_config.flip, data_config.shift, data_config.randaugment_pool
+    if data_config.randaugment == "torchssl":
+        table = create_table(
+            pool, height, width, _CONTINUOUS, is_whole=False, is_always_applied=True
+        )
+        cutout = _TORCHSSL_MAX_CUTOUT * width if data_config.cutout else 0
+        color = _TORCHSSL_COLOR if channels == 3 else (123,)  # The same color in gray.
+        return Augmentation(flip, shift, table, _TORCHSSL_OPS, cutout, color, is_torchssl=True)
+    # The authors' m = 10 is an exclusive bound: levels 1 to 9.
+    table = create_table(pool, height, width, range(1, data_config.randaugment_levels))
+    color = (127,) * channels
+    return Augmentation(flip, shift, table, data_config.randaugment_ops, data_config.cutout, color)
+
+
+def augment(images, uniforms, view: str, augmentation: Augmentation, backend: Any):
+    """Computes a view.
+
+    Args:
+        images: uint8 [n, H, W, C].
+        uniforms: float32 [n, augmentation.count_uniforms(view)] in [0, 1).
+        view: "weak" or "strong".
+        augmentation: made for these H, W and C.
+        backend: the module `tf_augment` or `jax_augment`, whose arrays the others are.
+
+    Returns:
+        uint8 [n, H, W, C].
+    """
+
+    def flip_and_shift(images):
+        weak = uniforms[:, :WEAK_UNIFORMS]
+        return backend.flip_and_shift(images, weak, augmentation.flip, augmentation.shift)
+
+    if view == "weak":
+        return flip_and_shift(images)
+    if not augmentation.is_torchssl:
+        images = flip_and_shift(images)
+    end = WEAK_UNIFORMS
+    for _ in range(augmentation.num_ops):
+        start, end = end, end + UNIFORMS_PER_OP
+        draws = sample_ops(uniforms[:, start:end], augmentation.table)
+        images = backend.apply_ops(images, *draws, augmentation.table)
+    if augmentation.cutout:
+        center, side = uniforms[:, end : end + 2], augmentation.cutout
+        if augmentation.is_torchssl:
+            side = uniforms[:, end + 2 :] * side
+        images = backend.cutout(images, center, side, augmentation.color)
+    return flip_and_shift(images) if augmentation.is_torchssl else images

@@ -1,0 +1,75 @@
+"""TensorFlow never sees an accelerator, whichever way it comes in."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+# Gives TensorFlow a GPU, and notes what it sees when it first starts up its devices.
+FAKE_GPU = """
+import sys
+import tensorflow as tf
+from tensorflow.python.eager import context
+devices = context.context()
+devices._initialize_physical_devices()
+gpu = context.PhysicalDevice(name="/physical_device:GPU:0", device_type="GPU")
+devices._physical_devices.append(gpu)
+devices._visible_device_list.append(gpu)
+assert tf.config.get_visible_devices("GPU") == [gpu]
+start = context.Context.ensure_initialized
+def check_and_start(self):
+    seen = [device.device_type for device in self._visible_device_list]
+    assert seen == ["CPU"], f"TensorFlow starts with {seen}"
+    start(self)
+context.Context.ensure_initialized = check_and_start
+"""
+WAYS = {
+    "augmentation": """
+from cls_jax.data.augment import tf_augment
+tf_augment.tf.zeros([2]) + 1
+""",
+    "tfds": """
+import pathlib, tempfile
+from cls_jax.data.sources import cifar
+from configs.cifar10 import get_config
+class Builder:
+    data_dir = ""
+    def is_prepared(self):
+        tf.zeros([2]) + 1  # An operation.
+        print("asked")
+        sys.exit()
+import tensorflow_datasets as tfds
+tfds.builder = lambda *args, **kwargs: Builder()
+cifar.read_tfds(get_config("40").data)
+""",
+    "another room": """
+from cls_jax.data.host_tensorflow import hide_accelerators
+hide_accelerators()
+tf.zeros([2]) + 1
+hide_accelerators()  # Does no harm later.
+""",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_accelerators_are_hidden_before_the_first_operation(way):
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("tensorflow_datasets")
+    command = [sys.executable, "-c", FAKE_GPU + WAYS[way]]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout == ("asked\n" if way == "tfds" else "")
+
+
+def test_one_module_imports_tensorflow():
+    importers = set()
+    for path in (ROOT / "cls_jax").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == "tensorflow" for name in names):
+                importers.add(path.relative_to(ROOT).as_posix())
+    assert importers == {"cls_jax/data/host_tensorflow.py"}
