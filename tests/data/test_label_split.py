@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import (
     check_labeled_indices,
     choose_labeled_indices,
@@ -12,6 +13,9 @@ from cls_jax.data.label_split import (
     read_labeled_indices,
 )
 from cls_jax.errors import UserError
+from cls_jax.runs.folder import load_labeled_indices, write_labeled_indices
+from cls_jax.training import loop
+from tests.conftest import create_tiny_config
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5), [30, 40, 50, 60, 70]))
 NAMES = tuple("abcde")
@@ -127,3 +131,36 @@ def test_budget_that_does_not_fit_the_run_is_refused(tmp_path):
     for wrong in ([0, 10], [-1, 0], [3, 3]):
         with pytest.raises(UserError, match="lists an image twice or one that is not among"):
             check_labeled_indices(path, np.asarray(wrong), num_labels=2, num_images=10)
+
+
+def test_long_tail_of_a_run_is_stored_and_comes_back_on_resume(tmp_path):
+    config = create_tiny_config("40", data__imbalance=10.0)
+    dataset = load_dataset(config)
+    labeled = load_labeled_indices(tmp_path, config, dataset)
+    counts = np.bincount(dataset.train_labels[labeled])
+    assert counts.sum() == 40
+    assert counts[0] > 5 * counts[9] > 0
+    write_labeled_indices(tmp_path, labeled, dataset)
+    again = load_labeled_indices(tmp_path, config, dataset)
+    np.testing.assert_array_equal(again, labeled)
+    arguments = (dataset.train_labels, 10, config.data.imbalance, config.seed)
+    assert set(again) <= set(choose_long_tail(*arguments))
+
+
+def test_training_sees_the_long_tail_only(tmp_path):
+    config = create_tiny_config("20", data__imbalance=10.0, data__pipeline="device", num_steps=1)
+    dataset = load_dataset(config)
+    specs = []
+
+    def note(spec, *args):
+        specs.append(spec)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "create_pipeline", note)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(config, tmp_path / "run")
+    (spec,) = specs
+    counts = np.bincount(dataset.train_labels[spec.unlabeled_indices])
+    assert counts[0] == pytest.approx(10 * counts[9], abs=10)
+    assert set(spec.labeled_indices) <= set(spec.unlabeled_indices)
