@@ -1,4 +1,4 @@
-"""Chooses the pipeline, and imports what it needs only then."""
+"""Chooses the input pipeline; only the chosen one is imported, so only tf.data needs TensorFlow."""
 
 from jax.sharding import Mesh
 

@@ -28,19 +28,20 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 
-# Of a device's memory that the dataset may take; the rest is for training.
+# The share of a device's memory that the dataset may take; the rest is for training.
 _MAX_SHARE = 0.5
 
 
 class DeviceData(NamedTuple):
-    """The dataset on every device.
+    """The dataset, replicated on every device of the mesh.
 
     Attributes:
-        seed: uint32 scalar; here and not a constant, so that seeds share a program.
+        seed: uint32 scalar; an argument of the step, not a constant in it, so that runs with
+            different seeds share one compiled program.
         images: uint8 [n, H, W, C], all training images.
         labels: int32 [n].
-        labeled_indices: int32.
-        unlabeled_indices: int32.
+        labeled_indices: int32, as in `StreamSpec`.
+        unlabeled_indices: int32, likewise.
     """
 
     seed: Any
@@ -109,7 +110,7 @@ def _create_batch(
     y = data.labels[labeled]
     if not spec.unlabeled_views:
         nothing = y[:0]
-        return RawBatch(x, y, x[None, :0][:0], nothing, nothing)
+        return RawBatch(x, y, x[None][:0, :0], nothing, nothing)
     unlabeled = sample(data.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
     images = data.images[unlabeled]
     views = [make_view(images, view, 1 + i) for i, view in enumerate(spec.unlabeled_views)]

@@ -105,17 +105,15 @@ def _create_options(num_threads: int) -> tf.data.Options:
 
 
 def create_batch_fn(spec: StreamSpec, dataset: Dataset, part: BatchShard = FULL_BATCH):
-    """Returns a function from a step (int64 scalar tensor) to the fields of its `RawBatch`.
-
-    Only a part of it, where several processes share a batch.
-    """
+    """Returns a function from a step (int64 scalar tensor) to this process's part of its batch."""
     augmentation = create_augmentation(spec.data, dataset.image_shape)
 
     def make_view(images: tf.Tensor, view: str, step: tf.Tensor, index: int) -> tf.Tensor:
         # Drawn for the whole batch: it does not depend on which process makes which shard.
         batch_size = part.count_whole(len(images))
         shape = [batch_size, augmentation.count_uniforms(view)]
-        uniforms = tf.random.stateless_uniform(shape, _derive_seed(spec.seed, step, index))
+        seed = [tf.constant(spec.seed * 16 + index, tf.int64), step]  # At most 16 views.
+        uniforms = tf.random.stateless_uniform(shape, tf.stack(seed))
         return augment(images, uniforms[part.take(batch_size)], view, augmentation, tf_augment)
 
     def create_reader(indices: np.ndarray, batch_size: int, tag: int):
@@ -170,8 +168,3 @@ def _create_reader(
         return [tf.ensure_shape(*pair) for pair in zip(fields, shapes, strict=True)]
 
     return read_in_graph
-
-
-def _derive_seed(seed: int, step: tf.Tensor, view: int) -> tf.Tensor:
-    """A seed for each (seed, step, view): the view is in the low bits of the first word."""
-    return tf.stack([tf.constant(seed * 16 + view, tf.int64), step])

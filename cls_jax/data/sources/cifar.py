@@ -8,7 +8,6 @@ from cls_jax.data.sources.archive import Split, is_single_file, read_single_file
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 
-_DECODING_BATCH = 1000
 _DOWNLOAD_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
@@ -55,6 +54,7 @@ def read_tfds(data_config) -> tuple[dict[str, Split], tuple[str, ...]]:
     from cls_jax.data.host_tensorflow import hide_accelerators
 
     hide_accelerators()
+    import requests
     import tensorflow_datasets as tfds
 
     name = data_config.name
@@ -62,7 +62,8 @@ def read_tfds(data_config) -> tuple[dict[str, Split], tuple[str, ...]]:
     builder = tfds.builder(name, data_dir=data_dir)
     try:
         if not builder.is_prepared():
-            _check_reachable()
+            # Asked once; TFDS itself retries for minutes where there is no network.
+            requests.head(_DOWNLOAD_PAGE, timeout=20, allow_redirects=True)
         builder.download_and_prepare()
     except Exception as error:  # TFDS raises whatever its downloader and file system do.
         raise UserError(
@@ -70,34 +71,13 @@ def read_tfds(data_config) -> tuple[dict[str, Split], tuple[str, ...]]:
             f"({type(error).__name__}): connect to the internet once, or set "
             "--config.data.data_dir to a TFDS folder that holds it."
         ) from error
-    splits = {split: _read_split(builder, split) for split in ("train", "test")}
-    return splits, tuple(builder.info.features["label"].names)
-
-
-def _check_reachable() -> None:
-    """Asks the server once. TFDS itself retries for minutes where there is no network.
-
-    Raises:
-        requests.RequestException: if no server answers.
-    """
-    import requests
-
-    requests.head(_DOWNLOAD_PAGE, timeout=20, allow_redirects=True)
-
-
-def _read_split(builder, split: str) -> Split:
-    """Decodes a whole split into memory: uint8 [n, H, W, C] and int32 [n]."""
-    import tensorflow_datasets as tfds
-
     # Files in order and one at a time: an image's index is the same on every machine.
     read_config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-    split_data = builder.as_dataset(split=split, shuffle_files=False, read_config=read_config)
-    num_examples = builder.info.splits[split].num_examples
-    images = np.empty((num_examples, *builder.info.features["image"].shape), np.uint8)
-    labels = np.empty(num_examples, np.int32)
-    filled = 0
-    for batch in tfds.as_numpy(split_data.batch(_DECODING_BATCH)):
-        part = slice(filled, filled + len(batch["label"]))
-        images[part], labels[part] = batch["image"], batch["label"]
-        filled = part.stop
-    return images, labels
+    splits = {}
+    for split in ("train", "test"):
+        rows = builder.as_dataset(
+            split=split, batch_size=-1, shuffle_files=False, read_config=read_config
+        )
+        rows = tfds.as_numpy(rows)
+        splits[split] = rows["image"], rows["label"].astype(np.int32)
+    return splits, tuple(builder.info.features["label"].names)
