@@ -184,8 +184,8 @@ KEYS: dict[str, Key] = {
     "data.randaugment": Key(
         "authors",
         one_of("authors", "torchssl"),
-        "How strong views are made. TorchSSL fixes operations, levels and the square's side; of the "
-        "four keys below it heeds the pool, and whether `data.cutout` is 0.",
+        "How strong views are made. TorchSSL fixes operations, levels and the square's side: of "
+        "the four keys below it heeds the pool, and whether `data.cutout` is 0.",
     ),
     "data.randaugment_ops": Key(
         2, between(0, 14), "RandAugment operations per strong view.", "authors: `n=2`"
