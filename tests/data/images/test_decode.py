@@ -53,7 +53,7 @@ def test_formats(format):
 
 
 @pytest.mark.parametrize("size", [(48, 32), (32, 48), (16, 16), (400, 300), (7, 5), (900, 1)])
-def test_any_size_is_scaled_with_its_aspect_and_cut_to_its_centre(size):
+def test_any_size_is_scaled_with_its_aspect_and_cropped_to_its_center(size):
     photo = Image.fromarray(create_photo(*size))
     np.testing.assert_allclose(decode_image(encode(photo, "PNG"), SHAPE), expect(photo), atol=5)
     if min(size) > 5:

@@ -294,7 +294,7 @@ def test_mean_and_deviation_are_computed_unless_given(root):
     assert load(root, mean=(0.5,), std=(0.25,)).mean == (0.5,)
 
 
-def test_mean_and_deviation_of_one_colour_can_be_divided_by():
+def test_mean_and_deviation_of_one_color_can_be_divided_by():
     mean, std = compute_mean_and_std(np.full((3, 4, 4, 1), 255, np.uint8))
     assert mean == (1.0,)
     assert std == pytest.approx((1 / 255,))
