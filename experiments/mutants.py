@@ -53,6 +53,7 @@ TARGETS = {
     "data/sampling.py": "tests/data/test_sampling.py",
     "data/label_split.py": "tests/data/test_label_split.py tests/runs",
     "data/augment/randaugment.py": "tests/data/augment",
+    "data/augment/views.py": "tests/data/augment tests/data/pipelines",
     "data/augment/jax_augment.py": "tests/data/augment tests/data/pipelines",
     "data/pipelines/device.py": "tests/data/pipelines tests/data/test_sampling.py",
     "runs/folder.py": "tests/runs tests/training/test_loop.py",
