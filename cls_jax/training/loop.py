@@ -83,9 +83,7 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     check_dataset(workdir, dataset)
     imbalance = config.data.imbalance
     labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)
-    candidates = choose_long_tail(
-        dataset.train_labels, dataset.num_classes, imbalance, config.seed
-    )
+    candidates = choose_long_tail(dataset.train_labels, dataset.num_classes, imbalance, config.seed)
     unlabeled = choose_unlabeled_indices(candidates, labeled, config.data.unlabeled)
     program = create_program(use_mean_and_std(config, dataset.mean, dataset.std), dataset.shape)
     with contextlib.ExitStack() as stack:

@@ -136,12 +136,13 @@ def test_budget_that_does_not_fit_the_run_is_refused(tmp_path):
 def test_long_tail_of_a_run_is_stored_and_comes_back_on_resume(tmp_path):
     config = create_tiny_config("40", data__imbalance=10.0)
     dataset = load_dataset(config)
-    labeled = load_labeled_indices(tmp_path, config, dataset)
+    draw = (config.num_labels, config.seed, config.data.imbalance)
+    labeled = load_labeled_indices(tmp_path, dataset, *draw)
     counts = np.bincount(dataset.train_labels[labeled])
     assert counts.sum() == 40
     assert counts[0] > 5 * counts[9] > 0
     write_labeled_indices(tmp_path, labeled, dataset)
-    again = load_labeled_indices(tmp_path, config, dataset)
+    again = load_labeled_indices(tmp_path, dataset, *draw)
     np.testing.assert_array_equal(again, labeled)
     arguments = (dataset.train_labels, 10, config.data.imbalance, config.seed)
     assert set(again) <= set(choose_long_tail(*arguments))
