@@ -165,6 +165,9 @@ def _to_line(row: Mapping[str, Any]) -> str:
 
 def _create_tensorboard_writer(workdir: pathlib.Path):
     try:
+        from cls_jax.data.host_tensorflow import hide_accelerators
+
+        hide_accelerators()  # Before clu, which imports TensorFlow.
         from clu import metric_writers
     except ImportError as error:
         logging.info("No TensorBoard files: %s. All scalars are in %s.", error, METRICS)
