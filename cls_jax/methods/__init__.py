@@ -1,4 +1,4 @@
-"""The methods by name. An eleventh is one file with a `METHODS` entry and one line here."""
+"""The methods by name. To add one: a file with a `METHODS` entry, imported and listed here."""
 
 from cls_jax.errors import UserError
 from cls_jax.methods import (
@@ -29,7 +29,7 @@ def get_method(name: str) -> Method:
     """Returns the method of that name.
 
     Raises:
-        UserError: if there is none.
+        UserError: if there is no such method.
     """
     if name not in METHODS:
         raise UserError(f"Unknown method {name!r:.100}: choose one of {', '.join(METHODS)}.")

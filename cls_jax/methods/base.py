@@ -20,11 +20,11 @@ class Hyperparameter:
     """A value that a user may set as `--config.method.NAME=VALUE`.
 
     Attributes:
-        default: its value if the user sets none; its type is the type that is accepted.
-        low: of the closed interval of numbers that make sense.
-        high: likewise.
+        default: its value unless the user sets another, which must be of the same type.
+        low: the smallest number accepted.
+        high: the largest number accepted.
         source: where the default comes from.
-        choices: of a word, the words that are known.
+        choices: the words accepted, if it is a word.
     """
 
     default: float | int | str
@@ -35,14 +35,15 @@ class Hyperparameter:
 
 
 class Context(NamedTuple):
-    """What a loss may need beside parameters and batch.
+    """What a loss may need in addition to parameters and batch.
 
     Attributes:
         ensemble: forward passes and label exchange.
-        hparams: the method's hyper-parameters by name.
-        ema_params: averaged parameters of all networks.
+        hparams: the method's hyperparameters by name.
+        ema_params: EMA parameters of all networks, stacked.
         method_state: what the method carries from step to step, stacked by network.
-        key: random key of this step.
+        key: random key of this step, the same on all devices: each draws the same masks,
+            permutations and so on for its own part of the batch.
         progress: float32 in [0, 1), step / num_steps.
     """
 
@@ -55,13 +56,15 @@ class Context(NamedTuple):
 
 
 class LossOutput(NamedTuple):
-    """What a loss gives back. N networks (those on this device).
+    """What a loss returns. N networks (those on this device).
 
     Attributes:
-        losses: float32 [N], each the mean over this device's images.
+        losses: float32 [N], whose means over the devices that share the batch are the losses of the
+            whole batch. A mean over this device's images is one; a mean over those images that pass
+            a mask is not, as devices differ in how many pass (see `uda.tsa_loss`).
         batch_stats: BatchNorm statistics after the step.
         monitors: name → float32 scalar or [N], written as a mean over networks and devices.
-        pseudo_labels: int32 [N, U] what the networks took the unlabelled images for, or None.
+        pseudo_labels: int32 [N, U], the networks' classes for the unlabeled images, or None.
         method_state: what the method carries to the next step.
     """
 
@@ -73,7 +76,7 @@ class LossOutput(NamedTuple):
 
 
 def no_state(num_networks: int, num_classes: int, num_images: int) -> tuple[()]:
-    """The `init_state` of a method that carries nothing."""
+    """The `init_state` of a method that carries nothing from step to step."""
     return ()
 
 
@@ -85,15 +88,15 @@ class Method:
         compute_loss: (params, batch_stats, batch, context) → LossOutput; pure.
         hyperparameters: by name; they become `config.method.*`.
         num_networks: how many networks train side by side.
-        mu: unlabelled images for each labelled one.
+        mu: unlabeled images per labeled one.
         labeled_view: "weak" or "strong".
-        unlabeled_views: each "weak" or "strong"; empty if the method ignores unlabelled images.
+        unlabeled_views: each "weak" or "strong"; empty if the method ignores unlabeled images.
         init_state: (number of networks, of classes, of training images) → initial
             `method_state`, each leaf with a leading axis of networks.
-        extra_heads: name and size of outputs beside the classes.
-        select_labels: for a method of several rounds (`config.method.rounds`): what to carry into
-            a round, from what the networks predicted at the end of the one before. See
-            `cls_jax.training.rounds`.
+        extra_heads: name and size of outputs in addition to the classes.
+        select_labels: for a method of several rounds (`config.method.rounds`), whose state has a
+            row per training image: (logits [passes, images, K], hyperparameters, round) → these
+            images' rows for the next round. See `cls_jax.training.rounds`.
     """
 
     compute_loss: Callable[[Any, Any, Batch, Context], LossOutput]

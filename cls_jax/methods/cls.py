@@ -1,12 +1,12 @@
 """CLS, FixMatch and the rows between them: one loss with flags (the paper's Table 2).
 
-Each network b labels the weak views; its labels teach strong views, its own (self-labelling) and,
-with two networks, the other network's (co-labelling):
+Each network b labels the weak views. Its labels are targets for its own predictions of the strong
+views (self-labeling) and, with two networks, for the other network's (co-labeling):
 
     L^b = L_sup + λ_self · mean(w_self · (L_P + [L_N])) + λ_co · mean(w_co · (L_P' + [L_N']))
 
 with L_P, L_N the cross-entropies to b's own pseudo and complementary labels (Eq. 7, 8), and L_P',
-L_N' those to the other's. Means run over all unlabelled images, masked ones too (Eq. 13-15).
+L_N' those to the other's. Means run over all unlabeled images, masked ones too (Eq. 13-15).
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ from cls_jax.methods.pseudo_labels import PseudoLabels, make_pseudo_labels
 
 @dataclasses.dataclass(frozen=True)
 class AblationFlags:
-    """In what a row of Table 2 differs from its neighbours.
+    """How a row of Table 2 differs from its neighbors.
 
     Attributes:
         exchange: train two networks that also learn from each other's labels.
-        negative: learn from complementary labels as well ("NL").
-        reweight: weigh labels with w ("RW"), else with masks: 1[max p ≥ threshold] for own
-            labels, 1[w ≥ τ] for sent ones. The paper does not define its rows without RW.
+        negative: learn from complementary labels too ("NL").
+        reweight: weight labels by w ("RW"), otherwise by masks: 1[max p ≥ threshold] for own
+            labels, 1[w ≥ τ] for exchanged ones. The paper does not define its rows without RW.
     """
 
     exchange: bool
@@ -39,7 +39,7 @@ class AblationFlags:
 def compute_loss(flags: AblationFlags, params, batch_stats, batch, context):
     """The loss above. Signature after the flags: see `Method.compute_loss`."""
     ensemble, hparams = context.ensemble, context.hparams
-    # One joint forward: BatchNorm statistics are those of labelled, weak and strong together.
+    # One concatenated forward: the BatchNorm statistics are those of all three groups together.
     (logits_x, logits_weak, logits_strong), batch_stats = ensemble.forward_concatenated(
         params, batch_stats, (batch.x, *batch.u)
     )
@@ -90,7 +90,7 @@ def compute_labeling_loss(
 
 
 def create_method(exchange: bool, negative: bool, reweight: bool) -> Method:
-    """Builds a row of Table 2 with only the hyper-parameters that it uses."""
+    """Builds a row of Table 2 with only the hyperparameters that it uses."""
     if exchange:
         hyperparameters = {
             "lambda_self": Hyperparameter(2.0, 0.0, 1e3, "paper, λ1; authors' --lambda-u1"),

@@ -1,7 +1,7 @@
-"""Π-Model and Mean Teacher: two weak views of an image shall give the same probabilities.
+"""Π-Model and Mean Teacher: two weak views of an image should get the same probabilities.
 
-They differ in who looks at the second view: the network itself (Laine & Aila, 2017) or its moving
-average (Tarvainen & Valpola, 2017).
+They differ in what predicts the second view, the target: the network itself (Laine & Aila, 2017)
+or its exponential moving average (Tarvainen & Valpola, 2017).
 """
 
 import functools
@@ -17,13 +17,15 @@ from cls_jax.methods.schedules import ramp_up
 def compute_loss(teacher: str, params, batch_stats, batch, context):
     """L = L_sup + λ · ramp · mean over images and classes of (softmax student - softmax teacher)².
 
-    No gradient flows into the teacher. Running BatchNorm statistics come from the labelled pass
-    (TorchSSL). Signature after `teacher`, "self" or "average": see `Method.compute_loss`.
+    No gradient flows into the teacher. Signature after `teacher`, "self" or "ema": see
+    `Method.compute_loss`.
     """
     ensemble, hparams = context.ensemble, context.hparams
+    # Three passes, each normalized by its own batch. Only the labeled one updates the running
+    # statistics (TorchSSL); the others may be given any, for training passes do not read them.
     logits_x, batch_stats = ensemble.forward(params, batch_stats, batch.x, train=True)
     student, _ = ensemble.forward(params, batch_stats, batch.u[0], train=True)
-    teacher_params = context.ema_params if teacher == "average" else params
+    teacher_params = context.ema_params if teacher == "ema" else params
     target, _ = ensemble.forward(teacher_params, batch_stats, batch.u[1], train=True)
     target = jax.lax.stop_gradient(target)
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
@@ -39,7 +41,7 @@ def compute_loss(teacher: str, params, batch_stats, batch, context):
 
 
 def create_method(teacher: str, lambda_u: float) -> Method:
-    """Builds one of the two."""
+    """Π-Model (teacher "self") or Mean Teacher ("ema") with λ's default."""
     return Method(
         functools.partial(compute_loss, teacher),
         hyperparameters={
@@ -53,5 +55,5 @@ def create_method(teacher: str, lambda_u: float) -> Method:
 
 METHODS = {
     "pi_model": create_method(teacher="self", lambda_u=10.0),
-    "mean_teacher": create_method(teacher="average", lambda_u=50.0),
+    "mean_teacher": create_method(teacher="ema", lambda_u=50.0),
 }

@@ -1,6 +1,6 @@
 """Cross-entropies in which a label says "this class" (positive) or "not this class" (negative).
 
-All work on logits, stay finite for saturated predictions and return one value an image.
+All work on logits, stay finite for saturated predictions and return one value per image.
 Shape suffixes: B images, K classes; leading axes are free.
 """
 
@@ -38,13 +38,13 @@ def negative_cross_entropy(logits_BK: jax.Array, labels_B: jax.Array) -> jax.Arr
 def log_one_minus_softmax(logits_BK: jax.Array) -> jax.Array:
     """The logarithm of max(1 - softmax(logits), MIN_PROBABILITY), with gradients finite everywhere.
 
-    For p < ½ it is log1p(-p). For p ≥ ½, 1 - p has lost digits, so it is the sum of the other
-    classes' exponentials over that of all, as a difference of logarithms.
+    For p < ½ it is log1p(-p). For p ≥ ½, 1 - p has lost digits, so it is the logarithm of the sum
+    of the other classes' probabilities.
     """
     log_p_BK = jax.nn.log_softmax(logits_BK)
     p_BK = jnp.exp(log_p_BK)
     is_small_BK = p_BK < 0.5
-    # Both sides of a `where` get gradients: keep the side not taken away from its singularity.
+    # Both branches of a `where` get gradients, so the one not taken must stay off its singularity.
     small_side_BK = jnp.log1p(-jnp.where(is_small_BK, p_BK, 0.0))
     # At most one class has p >= 1/2 and it is the most probable one, so the rest is all the others.
     top_BK = jax.nn.one_hot(jnp.argmax(logits_BK, axis=-1), logits_BK.shape[-1], dtype=bool)

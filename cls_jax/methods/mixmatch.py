@@ -1,20 +1,20 @@
-"""MixMatch (Berthelot et al., 2019): guess labels, then mix labelled and guessed images."""
+"""MixMatch (Berthelot et al., 2019): guess labels, then mix labeled and guessed images."""
 
 import jax
 import jax.numpy as jnp
 
 from cls_jax.methods.base import Hyperparameter, LossOutput, Method
 from cls_jax.methods.losses import soft_cross_entropy
-from cls_jax.methods.mixup import mixup, sharpen
+from cls_jax.methods.mixup import forward_interleaved, mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
 
 
 def compute_loss(params, batch_stats, batch, context):
-    """L = CE(mixed labelled) + λ_u · ramp · mean over images and classes of (p - target)².
+    """L = CE(mixed labeled) + λ_u · ramp · mean over images and classes of (p - target)².
 
-    The guess is the sharpened mean of two weak views' probabilities. Every mixed group passes by
-    itself; BatchNorm's running statistics come from the labelled one only (Google's code).
-    Signature: see `Method.compute_loss`.
+    The guess is the sharpened mean of two weak views' probabilities, each view its own pass.
+    BatchNorm's running statistics come from the first interleaved chunk of the mixed groups
+    (Google's code). Signature: see `Method.compute_loss`.
     """
     ensemble, hparams = context.ensemble, context.hparams
     views = [ensemble.forward(params, batch_stats, view, train=True)[0] for view in batch.u]
@@ -23,15 +23,14 @@ def compute_loss(params, batch_stats, batch, context):
     truth = jax.nn.one_hot(batch.y, guess.shape[-1])
     truth = jnp.broadcast_to(truth, (len(guess), *truth.shape))
     groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
-    (x, target_x), *mixed = mixup(context.key, groups, hparams["alpha"])
+    images, (target_x, *targets_u) = zip(*mixup(context.key, groups, hparams["alpha"]), strict=True)
 
-    logits_x, batch_stats = ensemble.forward(params, batch_stats, x, train=True)
+    (logits_x, *logits_u), batch_stats = forward_interleaved(
+        ensemble, params, batch_stats, images, stats_from=0
+    )
     loss_supervised = jnp.mean(soft_cross_entropy(logits_x, target_x), axis=-1)
-    loss_unlabeled = 0.0
-    for u, target_u in mixed:
-        logits_u, _ = ensemble.forward(params, batch_stats, u, train=True)
-        error = jnp.square(jax.nn.softmax(logits_u) - target_u)
-        loss_unlabeled += jnp.mean(error, axis=(-2, -1)) / len(mixed)
+    errors = jax.nn.softmax(jnp.stack(logits_u)) - jnp.stack(targets_u)
+    loss_unlabeled = jnp.mean(jnp.square(errors), axis=(0, 2, 3))
     weight = hparams["lambda_u"] * ramp_up(context.progress, hparams["ramp"])
     monitors = {
         "train/loss_supervised": loss_supervised,

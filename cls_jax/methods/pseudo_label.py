@@ -1,4 +1,4 @@
-"""Pseudo-Label (Lee, 2013): train on what the network itself believes, where it believes it."""
+"""Pseudo-Label (Lee, 2013): train on the network's own predictions where they are confident."""
 
 import jax.numpy as jnp
 
@@ -11,7 +11,7 @@ from cls_jax.methods.schedules import ramp_up
 def compute_loss(params, batch_stats, batch, context):
     """L = L_sup + λ · ramp · mean(1[max p ≥ threshold] · CE(p, argmax p)).
 
-    One weak view both gives the label and learns it. Its pass leaves BatchNorm's running
+    The same weak view yields the label and is trained on it. Its pass leaves BatchNorm's running
     statistics alone (TorchSSL). Signature: see `Method.compute_loss`.
     """
     ensemble, hparams = context.ensemble, context.hparams

@@ -1,4 +1,4 @@
-"""What a network says of unlabelled images: pseudo labels, complementary labels, weights.
+"""Pseudo labels, complementary labels and weights from a network's predictions.
 
 Equations are those of "CLS: Cross Labeling Supervision for Semi-Supervised Learning".
 Shape suffixes: N networks, B images, K classes.

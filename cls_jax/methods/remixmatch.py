@@ -2,52 +2,55 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from cls_jax.methods.base import Hyperparameter, LossOutput, Method
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
-from cls_jax.methods.mixup import mixup, sharpen
+from cls_jax.methods.mixup import forward_interleaved, mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
 
 
 def compute_loss(params, batch_stats, batch, context):
-    """L = CE(mixed labelled) + ramp · (w_m CE(mixed) + w_s CE(strong) + w_r CE(rotated)).
+    """L = CE(mixed labeled) + ramp · (w_m CE(mixed) + w_s CE(strong)) + w_r CE(rotated).
 
-    The guess for the weak view, aligned to the labels' class distribution and sharpened, teaches
-    two strong views, mixed and (the first) not mixed. A second head tells by which multiple of 90
-    degrees the first strong view was turned. BatchNorm's running statistics come from the mixed
-    labelled images only. Signature: see `Method.compute_loss`.
+    The guess for the weak view, aligned to the labels' class distribution and sharpened, is the
+    target of all three views where they are mixed, and of the first strong view unmixed. A second
+    head learns by which multiple of 90 degrees that view was rotated; the ramp leaves it alone.
+    BatchNorm's running statistics come from the last interleaved chunk of the mixed groups
+    (Google's code). Signature: see `Method.compute_loss`.
     """
     ensemble, hparams = context.ensemble, context.hparams
-    key_mix, key_rotate = jax.random.split(context.key)
     weak, strong, _ = batch.u
 
     def forward(images, **kwargs):
-        return ensemble.forward(params, batch_stats, images, train=True, **kwargs)
+        return ensemble.forward(params, batch_stats, images, train=True, **kwargs)[0]
 
-    probabilities = jax.lax.stop_gradient(jax.nn.softmax(forward(weak)[0]))
+    probabilities = jax.lax.stop_gradient(jax.nn.softmax(forward(weak)))
     truth = jax.nn.one_hot(batch.y, probabilities.shape[-1])
     truth = jnp.broadcast_to(truth, (len(probabilities), *truth.shape))
     means = update_class_means(context, probabilities, truth)
     guess = sharpen(align(probabilities, means), hparams["temperature"])
 
     groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
-    (x, target_x), *mixed = mixup(key_mix, groups, hparams["alpha"])
-    logits_x, new_batch_stats = forward(x)
+    images, (target_x, *targets_u) = zip(*mixup(context.key, groups, hparams["alpha"]), strict=True)
+    (logits_x, *logits_u), new_batch_stats = forward_interleaved(
+        ensemble, params, batch_stats, images, stats_from=-1
+    )
     loss_supervised = jnp.mean(soft_cross_entropy(logits_x, target_x), axis=-1)
-    loss_mixed = sum(
-        jnp.mean(soft_cross_entropy(forward(u)[0], target), axis=-1) for u, target in mixed
-    ) / len(mixed)
-    loss_strong = jnp.mean(soft_cross_entropy(forward(strong)[0], guess), axis=-1)
-    rotated, turns = rotate_randomly(key_rotate, strong)
-    logits_turns, _ = forward(rotated, head="rotation")
+    losses_mixed = soft_cross_entropy(jnp.stack(logits_u), jnp.stack(targets_u))
+    loss_mixed = jnp.mean(losses_mixed, axis=(0, 2))
+    loss_strong = jnp.mean(soft_cross_entropy(forward(strong), guess), axis=-1)
+    rotated, turns = rotate_quarters(strong)
+    logits_turns = forward(rotated, head="rotation")
     loss_rotation = jnp.mean(positive_cross_entropy(logits_turns, turns), axis=-1)
 
-    loss_unlabeled = (
-        hparams["weight_mixed"] * loss_mixed
-        + hparams["weight_strong"] * loss_strong
+    ramp = ramp_up(context.progress, hparams["ramp"])
+    losses = (
+        loss_supervised
+        + ramp * hparams["weight_mixed"] * loss_mixed
+        + ramp * hparams["weight_strong"] * loss_strong
         + hparams["weight_rotation"] * loss_rotation
     )
-    losses = loss_supervised + ramp_up(context.progress, hparams["ramp"]) * loss_unlabeled
     monitors = {
         "train/loss_supervised": loss_supervised,
         "train/loss_consistency": loss_mixed,
@@ -74,17 +77,24 @@ def update_class_means(context, probabilities, truth) -> dict[str, jax.Array]:
 
 
 def align(probabilities: jax.Array, means: dict[str, jax.Array]) -> jax.Array:
-    """Distribution alignment: p · labelled mean / predicted mean, summing to one again."""
+    """Distribution alignment: p · labeled mean / predicted mean, summing to one again."""
     ratio = (means["labeled"] + 1e-6) / (means["predicted"] + 1e-6)
     aligned = probabilities * ratio[:, None, :]
     return aligned / jnp.sum(aligned, axis=-1, keepdims=True)
 
 
-def rotate_randomly(key: jax.Array, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Turns square images [B, H, H, C] by 0 to 3 quarters; returns them and the turns int32 [B]."""
-    turns = jax.random.randint(key, (len(images),), 0, 4)
-    every_turn = jnp.stack([jnp.rot90(images, k, axes=(1, 2)) for k in range(4)])
-    return every_turn[turns, jnp.arange(len(images))], turns
+def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rotates a quarter of the square images [B, H, H, C] by each of 0, 90, 180 and 270 degrees.
+
+    Which quarter needs no random key (Google's code): the stream has shuffled the images.
+
+    Returns:
+        The rotated images and their numbers of quarter turns, int32 [B].
+    """
+    parts = jnp.array_split(images, 4)
+    rotated = [jnp.rot90(part, turns, axes=(1, 2)) for turns, part in enumerate(parts)]
+    turns = np.repeat(np.arange(4, dtype=np.int32), [len(part) for part in parts])
+    return jnp.concatenate(rotated), jnp.asarray(turns)
 
 
 METHODS = {

@@ -1,6 +1,6 @@
-"""Supervised baseline: cross-entropy on strongly augmented labelled images only.
+"""Supervised baseline: cross-entropy on strongly augmented labeled images only.
 
-"Supervised w/ RA" in the paper's Table 1: what the labels alone are worth.
+"Supervised w/ RA" in the paper's Table 1: the accuracy that labels alone give.
 """
 
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from cls_jax.methods.losses import positive_cross_entropy
 
 
 def compute_loss(params, batch_stats, batch, context):
-    """L = mean cross-entropy of the labelled images. Signature: see `Method.compute_loss`."""
+    """L = mean cross-entropy of the labeled images. Signature: see `Method.compute_loss`."""
     logits, batch_stats = context.ensemble.forward(params, batch_stats, batch.x, train=True)
     losses = jnp.mean(positive_cross_entropy(logits, batch.y), axis=-1)
     return LossOutput(losses, batch_stats, {"train/loss_supervised": losses})

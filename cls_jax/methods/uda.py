@@ -1,4 +1,4 @@
-"""UDA (Xie et al., 2020): a strong view shall look like the sharpened weak one."""
+"""UDA (Xie et al., 2020): train strong views to match sharpened predictions of weak ones."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ from cls_jax.methods.schedules import tsa_threshold
 def compute_loss(params, batch_stats, batch, context):
     """L = L_sup + λ · mean(1[max p ≥ threshold] · CE(softmax(weak / T), strong)).
 
-    The threshold looks at the probabilities before sharpening. With training-signal annealing,
-    L_sup leaves out labelled images that the network already gets right with a probability above
-    a threshold that rises. Signature: see `Method.compute_loss`.
+    The threshold applies to the probabilities before sharpening. With training-signal annealing,
+    L_sup leaves out labeled images whose true class already has a probability above a rising
+    threshold. Signature: see `Method.compute_loss`.
     """
     ensemble, hparams = context.ensemble, context.hparams
     (logits_x, logits_weak, logits_strong), batch_stats = ensemble.forward_concatenated(
@@ -35,7 +35,7 @@ def compute_loss(params, batch_stats, batch, context):
 
 
 def tsa_loss(loss_x: jax.Array, annealing: str, num_classes: int, context) -> jax.Array:
-    """Mean over the labelled images whose probability exp(-loss) is not yet above the threshold.
+    """Mean over the labeled images whose probability exp(-loss) is not yet above the threshold.
 
     Args:
         loss_x: float32 [N, B], cross-entropies.
@@ -46,9 +46,11 @@ def tsa_loss(loss_x: jax.Array, annealing: str, num_classes: int, context) -> ja
     if annealing == "off":
         return jnp.mean(loss_x, axis=-1)
     threshold = tsa_threshold(annealing, context.progress, num_classes)
+    # The sum over this device's images is divided by the mean count over devices, so that the mean
+    # of the devices' losses, which the step takes, is the mean over all images that are kept.
     is_kept = jax.lax.stop_gradient(jnp.exp(-loss_x)) <= threshold
-    share = context.ensemble.average_over_data(jnp.mean(is_kept, axis=-1))
-    return jnp.mean(is_kept * loss_x, axis=-1) / jnp.maximum(share, 1e-6)
+    num_kept = context.ensemble.average_over_data(jnp.sum(is_kept, axis=-1))
+    return jnp.sum(is_kept * loss_x, axis=-1) / jnp.maximum(num_kept, 1e-6)
 
 
 METHODS = {

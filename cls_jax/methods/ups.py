@@ -1,9 +1,9 @@
-"""UPS (Rizve et al., 2021): rounds of training, each on labels that the last one was sure of.
+"""UPS (Rizve et al., 2021): rounds of training, each on labels that the last was confident of.
 
-After a round, several passes with dropout over all images say how sure the network is of each
-class. Sure positives and sure negatives become the next round's labels and the network begins
-anew. The authors use 20 rounds of 1,024 epochs; here the run's steps are split evenly over
-`rounds`, a deviation that keeps the methods' costs alike.
+After a round, several passes with dropout over the unlabeled images estimate each class's
+probability and its uncertainty. Confident positive and negative labels train the next round, which
+starts from a new network. The authors use 20 rounds of 1,024 epochs; here the run's steps are split
+evenly over `rounds`, a deviation that keeps the methods' costs alike.
 """
 
 import jax
@@ -15,7 +15,7 @@ from cls_jax.methods.ups_selection import NO_LABEL, select_labels
 
 
 def compute_loss(params, batch_stats, batch, context):
-    """L = mean CE of labelled and selected images + mean negative CE of images with negatives.
+    """L = mean CE of labeled and selected images + mean negative CE of images with negatives.
 
     An image's negative cross-entropy is the mean over its negative classes (authors' code).
     Signature: see `Method.compute_loss`.
@@ -25,6 +25,8 @@ def compute_loss(params, batch_stats, batch, context):
         params, batch_stats, (batch.x, batch.u[0]), dropout_key=context.key
     )
     labels, negatives = table["label"][:, batch.u_index], table["negative"][:, batch.u_index]
+    # Both terms: a sum over this device's images, divided by the mean count over devices. The step
+    # takes the mean over devices, which is then the mean over all images of the batch that count.
     is_selected = labels != NO_LABEL
     loss_x = positive_cross_entropy(logits_x, batch.y)
     loss_u = positive_cross_entropy(logits_u, jnp.maximum(labels, 0))
@@ -35,8 +37,8 @@ def compute_loss(params, batch_stats, batch, context):
     num_negatives = jnp.sum(negatives, axis=-1)
     loss_u = -jnp.sum(negatives * log_one_minus_softmax(logits_u), axis=-1)
     loss_u = loss_u / jnp.maximum(num_negatives, 1)
-    share = ensemble.average_over_data(jnp.mean(num_negatives > 0, axis=-1))
-    loss_negative = jnp.mean(loss_u, axis=-1) / jnp.maximum(share, 1e-6)
+    num_images = ensemble.average_over_data(jnp.sum(num_negatives > 0, axis=-1))
+    loss_negative = jnp.sum(loss_u, axis=-1) / jnp.maximum(num_images, 1e-6)
     monitors = {
         "train/loss_supervised": jnp.mean(loss_x, axis=-1),
         "train/loss_positive": loss_positive,
@@ -49,7 +51,7 @@ def compute_loss(params, batch_stats, batch, context):
 
 
 def init_state(num_networks: int, num_classes: int, num_images: int) -> dict[str, jax.Array]:
-    """The table of labels of all training images: none before the first selection.
+    """The table of labels of all training images, empty before the first selection.
 
     "label" is int32 [N, images], "negative" bool [N, images, K].
     """

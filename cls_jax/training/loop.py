@@ -179,7 +179,7 @@ def _train_to_end(
                 break
             if is_round_start(config, step):
                 with timer.paused():
-                    state = start_round(program, state, dataset, step)
+                    state = start_round(program, state, dataset, spec, step)
             step_input = next(inputs)
             if step == first_step and not config.debug_nans:
                 train_step = _compile_step(train_step, state, step_input, bar.say)

@@ -1,6 +1,6 @@
 """The transition between rounds of a method that has several, such as UPS.
 
-The networks predict all training images several times with dropout, the method selects pseudo
+The networks predict the unlabeled images several times with dropout, the method selects pseudo
 labels from the predictions, and training restarts from new networks with these labels. A pure
 function of the state and the step: a run resumed at the boundary repeats it exactly.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.methods.schedules import get_round_length
 from cls_jax.parallel.mesh import to_global_arrays
@@ -26,28 +27,51 @@ def is_round_start(config, step: int) -> bool:
     return step > 0 and step % get_round_length(config) == 0
 
 
-def start_round(program: Program, state: TrainState, dataset: Dataset, step: int) -> TrainState:
-    """Returns the state in which a round starts: new networks, selected labels, the same step."""
+def start_round(
+    program: Program, state: TrainState, dataset: Dataset, spec: StreamSpec, step: int
+) -> TrainState:
+    """Returns the state in which a round starts: new networks, selected labels, the same step.
+
+    Labels are selected for images of the unlabeled set alone, and not for those of them that are
+    labeled anyway (`data.unlabeled=all`).
+    """
     config = program.config
     round_index = step // get_round_length(config)
     with jax.transfer_guard("allow"):  # Nothing is in flight between rounds.
-        return _start_round(program, state, dataset, step, round_index)
+        return _start_round(program, state, dataset, spec, step, round_index)
 
 
-def _start_round(program, state, dataset, step, round_index):
+def _start_round(program, state, dataset, spec, step, round_index):
     config = program.config
-    logits = mc_dropout_logits(program, state, dataset.train_images, round_index)
+    candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
+    logits = mc_dropout_logits(program, state, dataset.train_images, candidates, round_index)
     rows = [program.method.select_labels(network, config.method, round_index) for network in logits]
     fresh, specs = program.init_state(round_index), program.state_specs
-    method_state = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    no_labels = program.method.init_state(
+        len(rows), program.dataset_spec.num_classes, len(dataset.train_images)
+    )
+    method_state = jax.tree.map(
+        lambda table, *chosen: _replace_images(table, candidates, chosen), no_labels, *rows
+    )
     return fresh.replace(
         step=to_global_arrays(np.int32(step), program.mesh, specs.step),
         method_state=to_global_arrays(method_state, program.mesh, specs.method_state),
     )
 
 
+def _replace_images(table: jax.Array, indices: np.ndarray, rows) -> np.ndarray:
+    """A copy of the table [N, images, ...] with other rows [N][len(indices), ...] there."""
+    table = np.array(table)
+    table[:, indices] = np.stack(rows)
+    return table
+
+
 def mc_dropout_logits(
-    program: Program, state: TrainState, images: ImageSource, round_index: int
+    program: Program,
+    state: TrainState,
+    images: ImageSource,
+    indices: np.ndarray,
+    round_index: int,
 ) -> np.ndarray:
     """Logits of several passes of the EMA networks with dropout (MC dropout, UPS section 3).
 
@@ -56,7 +80,7 @@ def mc_dropout_logits(
     key of a pass.
 
     Returns:
-        float32 [N, passes, images, K].
+        float32 [N, passes, len(indices), K].
     """
     config, ensemble = program.config, program.ensemble
     passes, batch_size = config.method.passes, config.eval_batch_size
@@ -75,11 +99,12 @@ def mc_dropout_logits(
 
         return jnp.stack([predict_once(k) for k in jax.random.split(key, passes)], axis=1)
 
-    logits = []
-    for i, start in enumerate(range(0, len(images), batch_size)):
-        part = images[start : start + batch_size]
+    num_networks, num_classes = program.method.num_networks, program.dataset_spec.num_classes
+    logits = np.empty((num_networks, passes, len(indices), num_classes), np.float32)
+    for i, start in enumerate(range(0, len(indices), batch_size)):
+        part = images[indices[start : start + batch_size]]
         padded = np.pad(part, [(0, batch_size - len(part)), (0, 0), (0, 0), (0, 0)])
         step_input = to_global_arrays((padded, np.int32(i)), program.mesh, (P(), P()))
         output: Any = jax.device_get(predict(state, *step_input))
-        logits.append(output[:, :, : len(part)])
-    return np.concatenate(logits, axis=2)
+        logits[:, :, start : start + len(part)] = output[:, :, : len(part)]
+    return logits

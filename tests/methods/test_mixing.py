@@ -1,25 +1,16 @@
-"""MixMatch and ReMixMatch: mixing, sharpening, alignment, rotations."""
+"""What MixMatch and ReMixMatch are made of: draws, interleaving, rotations.
+
+Their losses, with given draws, are compared in `test_oracles.py`.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.methods import mixmatch, remixmatch
-from cls_jax.methods.mixup import mixup, sample_lambda, sharpen
-from tests.methods.stubs import (
-    SIZE,
-    K,
-    U,
-    compute_output,
-    create_batch,
-    create_context,
-    create_params,
-    cross_entropy,
-    predict,
-)
-
-PARAMS = create_params()
+from cls_jax.methods.mixup import deinterleave, interleave, mixup, sample_lambda, sharpen
+from cls_jax.methods.remixmatch import rotate_quarters
+from tests.methods.oracles import interleave_rows
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.75, 5.0])
@@ -27,7 +18,8 @@ def test_every_image_keeps_at_least_half_of_itself(alpha):
     share = sample_lambda(jax.random.key(0), 2000, alpha)
     assert share.min() >= 0.5
     assert share.max() <= 1.0
-    assert share.std() > 0.05
+    # λ ~ Beta(α, α) has the variance 1 / (4 (2α + 1)), as has λ' around ½.
+    np.testing.assert_allclose(jnp.mean((share - 0.5) ** 2), 1 / (8 * alpha + 4), rtol=0.1)
 
 
 def test_images_and_targets_are_mixed_alike_across_groups():
@@ -43,7 +35,13 @@ def test_images_and_targets_are_mixed_alike_across_groups():
         own = target[0][np.arange(len(image)), start + np.arange(len(image))]
         assert own.min() >= 0.5
     crossing = np.asarray(mixed[0][1][0][:, 4:]).sum()
-    assert crossing > 0  # Labelled images meet unlabelled ones.
+    assert crossing > 0  # Labeled images meet unlabeled ones.
+
+
+def test_draws_depend_on_the_key():
+    images, targets = jnp.arange(8.0).reshape(8, 1, 1, 1), jnp.ones((1, 8, 3))
+    first, second = (mixup(jax.random.key(i), [(images, targets)], 0.75)[0][0] for i in range(2))
+    assert np.any(np.asarray(first) != np.asarray(second))
 
 
 def test_sharpening_is_the_power_and_survives_zero():
@@ -52,99 +50,36 @@ def test_sharpening_is_the_power_and_survives_zero():
     np.testing.assert_allclose(sharpen(jnp.asarray(p), 0.5), expected, atol=1e-6)
 
 
-def test_mixmatch_loss_equals_numpy_on_the_mixed_images():
-    batch, context = create_batch(2), create_context("mixmatch")
-    p = (predict(PARAMS, batch.u[0]) + predict(PARAMS, batch.u[1])) / 2
-    guess = p**2 / (p**2).sum(-1, keepdims=True)
-    truth = np.eye(K)[np.asarray(batch.y)]
-    groups = [(batch.x, jnp.asarray(truth)[None])]
-    groups += [(view, jnp.asarray(guess, jnp.float32)[None]) for view in batch.u]
-    (x, target_x), *mixed = mixup(context.key, groups, 0.75)
-    expected = np.mean(-np.sum(np.asarray(target_x[0]) * np.log(predict(PARAMS, x)), axis=-1))
-    for u, target in mixed:
-        expected += 75 * np.mean((predict(PARAMS, u) - np.asarray(target[0])) ** 2) / 2
-    output = compute_output("mixmatch", PARAMS, batch, context)
-    np.testing.assert_allclose(output.losses, [expected], rtol=1e-3)
-    assert mixmatch.METHODS["mixmatch"].unlabeled_views == ("weak", "weak")
+SIZES = [(6, 6, 6), (64, 64, 64, 64), (7, 7, 7), (8, 8, 8), (5, 5, 5, 5), (4, 9, 9), (32, 128, 128)]
 
 
-def test_no_gradient_flows_through_mixmatchs_guess():
-    """The gradient is that of a loss whose mixed targets are constants."""
-    batch, context = create_batch(2), create_context("mixmatch")
-    views = [predict(PARAMS, view) for view in batch.u]
-    guess = sharpen(jnp.asarray(sum(views) / 2, jnp.float32), 0.5)[None]
-    truth = jax.nn.one_hot(batch.y, K)[None]
-    groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
-    (x, target_x), *mixed = mixup(context.key, groups, 0.75)
-
-    def loss_of_constants(params):
-        def log_p(images):
-            return jax.nn.log_softmax(context.ensemble.forward(params, 0, images, train=True)[0])
-
-        loss = -jnp.mean(jnp.sum(target_x * log_p(x), axis=-1))
-        errors = [jnp.mean(jnp.square(jnp.exp(log_p(u)) - target)) for u, target in mixed]
-        return loss + 75 * sum(errors) / 2
-
-    expected = jax.grad(loss_of_constants)(PARAMS)
-    ours = jax.grad(lambda p: compute_output("mixmatch", p, batch, context).losses.sum())(PARAMS)
-    np.testing.assert_allclose(ours["head"], expected["head"], rtol=1e-3, atol=1e-4)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_interleaving_equals_googles_and_can_be_undone(sizes):
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    chunks = interleave([jnp.asarray(group)[:, None] for group in rows])
+    for chunk, expected in zip(chunks, interleave_rows(sizes), strict=True):
+        np.testing.assert_array_equal(chunk[:, 0], expected)
+    logits = [jnp.stack([chunk, -chunk]) for chunk in chunks]  # [N, rows, K].
+    for group, expected in zip(deinterleave(logits, sizes, axis=1), rows, strict=True):
+        np.testing.assert_array_equal(group[0, :, 0], expected)
+        np.testing.assert_array_equal(group[1, :, 0], -expected)
 
 
-def test_aligned_guess_sums_to_one_and_favours_neglected_classes():
-    p = jnp.asarray(predict(PARAMS, create_batch(1).u[0]), jnp.float32)[None]
-    predicted = jnp.array([[0.6, 0.1, 0.1, 0.1, 0.1]])
-    labeled = jnp.full((1, K), 1 / K)
-    aligned = remixmatch.align(p, {"predicted": predicted, "labeled": labeled})
-    np.testing.assert_allclose(aligned.sum(-1), 1, atol=1e-6)
-    assert np.all(aligned[..., 0] <= p[..., 0])
-    ratio = (1 / K) / np.asarray(predicted)
-    expected = np.asarray(p) * ratio / (np.asarray(p) * ratio).sum(-1, keepdims=True)
-    np.testing.assert_allclose(aligned, expected, rtol=1e-3)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_first_chunk_holds_its_share_of_every_group_and_the_others_some_labeled(sizes):
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    first, *others = interleave([jnp.asarray(group) for group in rows])
+    for group in rows:
+        assert abs(np.isin(first, group).sum() - len(group) / len(sizes)) < 1
+    for chunk in others:
+        assert abs(np.isin(chunk, rows[0]).sum() - sizes[0] / len(sizes)) < 1
 
 
-def test_class_means_move_with_their_decay():
-    batch, context = create_batch(3), create_context("remixmatch", class_mean_decay=0.9)
-    state = compute_output("remixmatch", PARAMS, batch, context).method_state
-    weak = predict(PARAMS, batch.u[0]).mean(0)
-    np.testing.assert_allclose(state["predicted"][0], 0.9 / K + 0.1 * weak, rtol=1e-4)
-    labels = np.bincount(np.asarray(batch.y), minlength=K) / len(batch.y)
-    np.testing.assert_allclose(state["labeled"][0], 0.9 / K + 0.1 * labels, rtol=1e-4)
-
-
-def test_rotations_are_quarter_turns_that_match_their_labels():
-    images = jnp.arange(U * SIZE * SIZE, dtype=jnp.float32).reshape(U, SIZE, SIZE, 1)
-    rotated, turns = remixmatch.rotate_randomly(jax.random.key(0), images)
-    assert set(np.asarray(turns)) == {0, 1, 2, 3}
+@pytest.mark.parametrize("num_images", [1, 6, 8, 13])
+def test_quarters_of_the_batch_are_rotated_by_what_their_labels_say(num_images):
+    images = np.random.default_rng(0).normal(size=(num_images, 3, 3, 2))
+    rotated, turns = rotate_quarters(jnp.asarray(images, jnp.float32))
     for image, original, k in zip(rotated, images, turns, strict=True):
-        np.testing.assert_array_equal(image, np.rot90(original, int(k)))
-
-
-def test_rotation_head_learns():
-    batch, context = create_batch(3), create_context("remixmatch")
-    params = PARAMS
-
-    def loss(rotation):
-        output = compute_output("remixmatch", {**params, "rotation": rotation}, batch, context)
-        return output.monitors["train/loss_rotation"].sum()
-
-    rotation, first = params["rotation"], loss(params["rotation"])
-    for _ in range(60):
-        rotation = rotation - 0.5 * jax.grad(loss)(rotation)
-    assert loss(rotation) < 0.3 * first
-
-
-def test_remixmatch_adds_its_four_terms_with_their_weights():
-    batch = create_batch(3)
-    context = create_context("remixmatch")
-    monitors = compute_output("remixmatch", PARAMS, batch, context).monitors
-    total = (
-        monitors["train/loss_supervised"]
-        + 1.5 * monitors["train/loss_consistency"]
-        + 0.5 * monitors["train/loss_strong"]
-        + 0.5 * monitors["train/loss_rotation"]
-    )
-    output = compute_output("remixmatch", PARAMS, batch, context)
-    np.testing.assert_allclose(output.losses, total, rtol=1e-5)
-    rotated, turns = remixmatch.rotate_randomly(jax.random.split(context.key)[1], batch.u[1])
-    expected = cross_entropy(predict(PARAMS, rotated, "rotation"), np.asarray(turns)).mean()
-    np.testing.assert_allclose(monitors["train/loss_rotation"], [expected], rtol=1e-4)
+        np.testing.assert_allclose(image, np.rot90(original, int(k)), rtol=1e-6)
+    counts = np.bincount(turns, minlength=4)
+    assert counts.max() - counts.min() <= 1

@@ -1,78 +1,98 @@
-"""UPS: what it selects, what it learns from, and its rounds."""
+"""UPS: what it selects, and its rounds. Its loss is in `test_oracles.py`."""
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
 
+from cls_jax.data.label_split import choose_unlabeled_indices
+from cls_jax.data.sampling import create_stream_spec
 from cls_jax.methods import METHODS
 from cls_jax.methods.ups_selection import NO_LABEL, balance, select_labels
 from cls_jax.runs.checkpoint import Checkpointer
+from cls_jax.training import rounds
 from cls_jax.training.loop import train
 from cls_jax.training.program import create_program
-from cls_jax.training.rounds import is_round_start, start_round
+from cls_jax.training.rounds import is_round_start, mc_dropout_logits, start_round
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
-from tests.methods.stubs import (
-    B,
-    K,
-    U,
-    compute_output,
-    create_batch,
-    create_context,
-    create_params,
-    cross_entropy,
-    predict,
-)
+from tests.methods.oracles import softmax
 
+K = 5
 HPARAMS = ml_collections.ConfigDict(
     {name: hp.default for name, hp in METHODS["ups"].hyperparameters.items()}
 )
-UNBALANCED_ROUND = HPARAMS.rounds
 
 
 @pytest.fixture(scope="module")
 def logits():
     """Passes that agree on some images and not on others, [10, 400, 5]."""
     rng = np.random.default_rng(0)
-    centre = rng.normal(0, 4, (400, K))
+    center = rng.normal(0, 4, (400, K))
     noise = rng.uniform(0, 1.0, (400, 1))
-    return (centre + noise * rng.normal(size=(10, 400, K))).astype(np.float32)
+    return (center + noise * rng.normal(size=(10, 400, K))).astype(np.float32)
 
 
-def softmax(z):
-    e = np.exp(z - z.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+def select_by_loops(logits, round_index):
+    """What the method's description says, image by image: (labels, sets of negative classes)."""
+    logits = logits.astype(np.float64)
+    candidates, negatives = {}, []
+    for a in range(logits.shape[1]):
+        passes = [softmax(z) for z in logits[:, a]]
+        soft = [softmax(z / 2) for z in logits[:, a]]
+        top = int(np.mean(passes, axis=0).argmax())
+        spread = np.std([p[top] for p in passes], ddof=1)
+        if np.mean([p[top] for p in passes]) >= 0.7 and spread < 0.05:
+            candidates[a] = (top, spread)
+        negatives.append(
+            {
+                k
+                for k in range(logits.shape[-1])
+                if k != top
+                and np.mean([p[k] for p in soft]) < 0.05
+                and np.std([p[k] for p in soft], ddof=1) < 0.005
+            }
+        )
+    by_class = [
+        sorted((spread, a) for a, (top, spread) in candidates.items() if top == k)
+        for k in range(logits.shape[-1])
+    ]
+    limit = max(25, min(map(len, by_class))) if round_index <= 3 else None  # 7 of 20 rounds.
+    labels = {a: k for k, ranked in enumerate(by_class) for _, a in ranked[:limit]}
+    return labels, [set() if a in labels else n for a, n in enumerate(negatives)]
 
 
-def test_positive_labels_obey_both_thresholds(logits):
-    label = select_labels(logits, HPARAMS, UNBALANCED_ROUND)["label"]
-    p = softmax(logits.astype(np.float64))
-    mean, std = p.mean(0), p.std(0, ddof=1)
-    top = np.arange(400), mean.argmax(-1)
-    expected = (mean[top] >= 0.7) & (std[top] < 0.05)
-    np.testing.assert_array_equal(label != NO_LABEL, expected)
-    np.testing.assert_array_equal(label[expected], mean.argmax(-1)[expected])
-    assert 0 < expected.sum() < 400
+@pytest.mark.parametrize("round_index", [1, 3, 4, 9])
+def test_selection_equals_its_description(logits, round_index):
+    row = select_labels(logits, HPARAMS, round_index)
+    labels, negatives = select_by_loops(logits, round_index)
+    assert {a: k for a, k in enumerate(row["label"]) if k != NO_LABEL} == labels
+    assert [set(np.flatnonzero(classes)) for classes in row["negative"]] == negatives
+    assert 0 < len(labels) < len(negatives)
+    assert any(negatives)
 
 
-def test_negative_labels_obey_both_thresholds_and_never_name_the_chosen_class(logits):
-    row = select_labels(logits, HPARAMS, UNBALANCED_ROUND)
-    p = softmax(logits.astype(np.float64) / 2)
-    expected = (p.mean(0) < 0.05) & (p.std(0, ddof=1) < 0.005)
-    top = softmax(logits.astype(np.float64)).mean(0).argmax(-1)
-    expected[np.arange(400), top] = False
-    expected[row["label"] != NO_LABEL] = False  # Positive beats negative.
-    np.testing.assert_array_equal(row["negative"], expected)
-    assert expected.any()
-    assert not row["negative"][np.arange(400), top].any()
+def test_thresholds_count_as_the_authors_compare_them():
+    """Mean ≥ threshold, deviation < threshold: of equal passes the deviation is exactly 0."""
+    logits = np.zeros((10, 1, 2), np.float32)
+    reached = {**HPARAMS, "threshold_positive": 0.5, "std_positive": 0.1}
+    assert select_labels(logits, reached, 9)["label"][0] == 0
+    assert select_labels(logits, {**reached, "std_positive": 0.0}, 9)["label"][0] == NO_LABEL
+    unlikely = {**HPARAMS, "threshold_negative": 0.5}  # Mean < threshold.
+    assert not select_labels(logits, unlikely, 9)["negative"].any()
+    assert select_labels(logits, {**unlikely, "threshold_negative": 0.6}, 9)["negative"][0, 1]
 
 
-def test_first_rounds_are_balanced_and_take_the_surest():
+def test_nothing_is_selected_where_nothing_is_unlabeled(logits):
+    row = select_labels(logits[:, :0], HPARAMS, 1)
+    assert row["label"].shape == (0,)
+    assert row["negative"].shape == (0, K)
+
+
+def test_first_rounds_are_balanced_and_take_the_most_certain():
     rng = np.random.default_rng(0)
     label = np.repeat([0, 1, 2], [200, 60, 30])
-    std, is_sure = rng.uniform(size=290), np.ones(290, bool)
-    kept = balance(is_sure, label, std, 3)
+    std, is_candidate = rng.uniform(size=290), np.ones(290, bool)
+    kept = balance(is_candidate, label, std, 3)
     assert np.bincount(label[kept]).tolist() == [30, 30, 30]
     for k in range(3):
         assert std[kept & (label == k)].max() <= np.sort(std[label == k])[29]
@@ -80,37 +100,17 @@ def test_first_rounds_are_balanced_and_take_the_surest():
     assert np.bincount(label[few], minlength=3).tolist() == [25, 25, 0]
 
 
-def test_balance_ends_after_its_share_of_the_rounds(logits):
-    counts = [np.sum(select_labels(logits, HPARAMS, i)["label"] != NO_LABEL) for i in range(1, 10)]
-    assert counts[0] == counts[2] < counts[3] == counts[-1]
-
-
-def test_loss_equals_numpy():
-    params, batch = create_params(), create_batch(1)
-    rng = np.random.default_rng(0)
-    label = np.where(rng.uniform(size=U) < 0.4, rng.integers(0, K, U), NO_LABEL)
-    negative = (rng.uniform(size=(U, K)) < 0.3) & (label == NO_LABEL)[:, None]
-    table = {"label": jnp.asarray(label)[None], "negative": jnp.asarray(negative)[None]}
-    context = create_context("ups")._replace(method_state=table)
-    output = compute_output("ups", params, batch, context)
-
-    index = np.asarray(batch.u_index)
-    p_x, p_u = predict(params, batch.x), predict(params, batch.u[0])
-    selected = label[index] != NO_LABEL
-    positive = cross_entropy(p_x, np.asarray(batch.y)).sum()
-    positive += cross_entropy(p_u, np.maximum(label[index], 0))[selected].sum()
-    positive /= B + selected.sum()
-    has = negative[index].any(-1)
-    terms = -(np.log(1 - p_u) * negative[index]).sum(-1)[has] / negative[index].sum(-1)[has]
-    np.testing.assert_allclose(output.losses, [positive + terms.mean()], rtol=1e-4)
-
-
 def create_ups_config(**changes):
     return create_tiny_config("20,ups", method__rounds=2, method__passes=2, **changes)
 
 
-def test_round_begins_with_other_networks_and_chosen_labels():
-    config = create_ups_config(method__threshold_positive=0.0, method__std_positive=1.0)
+@pytest.fixture(scope="module")
+def first_round():
+    """(program, state, dataset) before the second round starts."""
+    # Any prediction is confident enough.
+    config = create_ups_config(
+        method__threshold_positive=0.0, method__std_positive=1.0, method__balanced_share=1.0
+    )
     program = create_program(config, DATASET_SPEC)
     state = program.init_state()
     rng = np.random.default_rng(0)
@@ -118,14 +118,69 @@ def test_round_begins_with_other_networks_and_chosen_labels():
     class Images:
         train_images = rng.integers(0, 256, (DATASET_SPEC.num_images, 8, 8, 1), dtype=np.uint8)
 
-    assert [step for step in range(6) if is_round_start(config, step)] == [3]
-    after = start_round(program, state, Images, 3)
-    again = start_round(program, state, Images, 3)
+    return program, state, Images
+
+
+def start_second_round(first_round, labeled, which="all"):
+    program, state, dataset = first_round
+    unlabeled = choose_unlabeled_indices(DATASET_SPEC.num_images, labeled, which)
+    spec = create_stream_spec(program.config, "strong", ("strong",), labeled, unlabeled)
+    return start_round(program, state, dataset, spec, 3)
+
+
+def test_round_starts_with_other_networks_and_chosen_labels(first_round):
+    program, state, _ = first_round
+    assert [step for step in range(6) if is_round_start(program.config, step)] == [3]
+    labeled = np.arange(20)
+    after = start_second_round(first_round, labeled)
+    again = start_second_round(first_round, labeled)
     jax.tree.map(np.testing.assert_array_equal, after, again)
     assert int(after.step) == 3
     kernel, fresh = state.params["stem"]["kernel"], after.params["stem"]["kernel"]
     assert np.all(np.asarray(kernel) != np.asarray(fresh))
     assert np.any(np.asarray(after.method_state["label"]) != NO_LABEL)
+
+
+@pytest.mark.parametrize("which", ["all", "rest"])
+def test_labels_are_chosen_among_unlabeled_images_alone(first_round, which):
+    labeled = np.arange(0, DATASET_SPEC.num_images, 3)
+    table = start_second_round(first_round, labeled, which).method_state
+    label, negative = np.asarray(table["label"][0]), np.asarray(table["negative"][0])
+    assert np.all(label[labeled] == NO_LABEL)
+    assert not negative[labeled].any()
+    others = np.setdiff1d(np.arange(len(label)), labeled)
+    assert np.any(label[others] != NO_LABEL)
+
+
+def test_labeled_images_do_not_crowd_out_others_in_the_balancing(monkeypatch, first_round):
+    """The network is more certain of them, and a class keeps only its most certain images."""
+    num_images = DATASET_SPEC.num_images
+    labeled = np.arange(500)  # 50 of each class.
+
+    def predict(program, state, images, indices, round_index):
+        logits = 4.0 * np.eye(10)[indices % 10]
+        noise = np.where(indices < 500, 0.001, 0.01)[:, None]
+        rng = np.random.default_rng(0)
+        return (logits + noise * rng.normal(size=(1, 2, len(indices), 10))).astype(np.float32)
+
+    monkeypatch.setattr(rounds, "mc_dropout_logits", predict)
+    for which in ("all", "rest"):
+        label = np.asarray(start_second_round(first_round, labeled, which).method_state["label"][0])
+        counts = np.bincount(label[label != NO_LABEL], minlength=10)
+        # As many as the smallest class has among the unlabeled images.
+        assert set(counts) == {(num_images - 500) // 10}
+
+
+def test_dropout_predictions_are_those_of_the_images_asked_for(first_round):
+    """Predictions of a few images, batch by batch, whatever else there is."""
+    program, state, dataset = first_round
+    indices = np.arange(5, DATASET_SPEC.num_images, 2)
+    logits = mc_dropout_logits(program, state, dataset.train_images, indices, 1)
+    assert logits.shape == (1, 2, len(indices), 10)
+    reordered = np.asarray(dataset.train_images)[indices]
+    again = mc_dropout_logits(program, state, reordered, np.arange(len(indices)), 1)
+    np.testing.assert_array_equal(logits, again)
+    assert np.any(logits[:, 0] != logits[:, 1])  # Passes differ in what they drop.
 
 
 @pytest.mark.parametrize("num_batches", [3, 5])
