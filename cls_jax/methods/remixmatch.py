@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.methods.base import Hyperparameter, InitContext, LossOutput, Method
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.methods.mixup import mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
@@ -57,9 +57,9 @@ def compute_loss(params, batch_stats, batch, context):
     return LossOutput(losses, new_batch_stats, monitors, jnp.argmax(guess, axis=-1), means)
 
 
-def init_state(num_networks: int, num_classes: int, num_images: int) -> dict[str, jax.Array]:
+def init_state(init: InitContext) -> dict[str, jax.Array]:
     """Running class means of predictions and labels, float32 [N, K]: uniform at first."""
-    uniform = jnp.full((num_networks, num_classes), 1 / num_classes)
+    uniform = jnp.full((init.num_networks, init.num_classes), 1 / init.num_classes)
     return {"predicted": uniform, "labeled": uniform}
 
 
