@@ -6,7 +6,7 @@ import ml_collections
 import numpy as np
 
 from cls_jax.batch import Batch
-from cls_jax.methods import Context, get_method
+from cls_jax.methods import Context, InitContext, get_method
 from cls_jax.models.ensemble import Ensemble
 
 K, B, U, SIZE = 5, 6, 12, 4
@@ -45,11 +45,14 @@ def create_batch(num_views, seed=0):
 def create_context(name, progress=1.0, ema_params=None, **hparams):
     method = get_method(name)
     defaults = {key: hp.default for key, hp in method.hyperparameters.items()}
+    hparams = ml_collections.ConfigDict({"name": name, **defaults, **hparams})
     return Context(
         ensemble=LinearEnsemble(model=None),
-        hparams=ml_collections.ConfigDict({"name": name, **defaults, **hparams}),
+        hparams=hparams,
         ema_params=ema_params,
-        method_state=method.init_state(method.num_networks, K, U),
+        method_state=method.init_state(
+            InitContext(hparams, method.num_networks, K, U, U, [1 / K] * K)
+        ),
         key=jax.random.key(0),
         progress=jnp.float32(progress),
     )
