@@ -50,6 +50,8 @@ def exchange_labels(
             labels.complementary == peer_labels.complementary, axis=-1
         ),
     }
+    if hparams["adaptive_tau"] == "on":
+        monitors["monitors/threshold"] = jnp.minimum(state["confidence"], MAX_TAU)
     if hparams["exchange_rule"] != "all":
         peer_weight *= choose_received(hparams["exchange_rule"], labels, peer_labels)
         monitors["monitors/received_ratio"] = jnp.mean(peer_weight > 0, axis=-1)

@@ -54,9 +54,11 @@ def mix_views(context: Context, hparams: Mapping[str, Any], batch: Batch) -> lis
 def init_state(init: InitContext) -> Any:
     """Running class means [N, K] and mean weight [N], which starts at τ; () with neither switch."""
     hparams, state = read_hyperparameters(init.hparams), {}
-    if hparams["align"] != "off" or hparams["adaptive_tau"] == "on":
-        state = init_class_means(init, "labels")
+    means = init_class_means(init, "labels")
+    if hparams["align"] != "off":
+        state = means
     if hparams["adaptive_tau"] == "on":
+        state["predicted"] = means["predicted"]
         # From 0, untrained networks would exchange everything.
         state["confidence"] = jnp.full(init.num_networks, float(hparams["tau"]))
     return state or ()

@@ -162,6 +162,7 @@ def test_only_switches_that_need_a_state_carry_one():
     assert init_state("cls", exchange_rule="agree", lambda_cutmix=1.0, ramp=0.5) == ()
     assert set(init_state("cls", align="own")) == {"predicted", "target"}
     state = init_state("cls", adaptive_tau="on", tau=0.7)
+    assert set(state) == {"predicted", "confidence"}
     np.testing.assert_allclose(state["confidence"], 0.7, rtol=1e-6)
 
 
