@@ -90,18 +90,6 @@ def test_no_gradient_flows_through_mixmatchs_guess():
     np.testing.assert_allclose(ours["head"], expected["head"], rtol=1e-3, atol=1e-4)
 
 
-def test_aligned_guess_sums_to_one_and_favours_neglected_classes():
-    p = jnp.asarray(predict(PARAMS, create_batch(1).u[0]), jnp.float32)[None]
-    predicted = jnp.array([[0.6, 0.1, 0.1, 0.1, 0.1]])
-    labeled = jnp.full((1, K), 1 / K)
-    aligned = remixmatch.align(p, {"predicted": predicted, "labeled": labeled})
-    np.testing.assert_allclose(aligned.sum(-1), 1, atol=1e-6)
-    assert np.all(aligned[..., 0] <= p[..., 0])
-    ratio = (1 / K) / np.asarray(predicted)
-    expected = np.asarray(p) * ratio / (np.asarray(p) * ratio).sum(-1, keepdims=True)
-    np.testing.assert_allclose(aligned, expected, rtol=1e-3)
-
-
 def test_class_means_move_with_their_decay():
     batch, context = create_batch(3), create_context("remixmatch", class_mean_decay=0.9)
     state = compute_output("remixmatch", PARAMS, batch, context).method_state
