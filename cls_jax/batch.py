@@ -26,7 +26,7 @@ class DatasetSpec(NamedTuple):
 
 
 class TrainingSplit(NamedTuple):
-    """What a method may know of the split into labeled and unlabeled images.
+    """Statistics of the labeled and unlabeled sets, for a method's initial state.
 
     Attributes:
         class_frequencies: of the labeled images, K numbers that sum to 1.

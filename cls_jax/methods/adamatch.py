@@ -28,7 +28,7 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
 def choose(context, batch, logits_x, logits_weak) -> Teaching:
     """Teaches argmax p̂ where max p̂ ≥ c · (mean confidence of the labeled batch).
 
-    p̂ is aligned. With `warmup`, the weight rises along a cosine over that share of the run. A rule
+    p̂ is aligned. With `ramp`, the weight rises along a cosine over that share of the run. A rule
     as in `trunk.Rule`.
     """
     hparams = context.hparams
@@ -42,10 +42,8 @@ def choose(context, batch, logits_x, logits_weak) -> Teaching:
     labeled_confidence = jnp.mean(jnp.max(jax.nn.softmax(logits_x), axis=-1), axis=-1)
     threshold = hparams["confidence"] * context.ensemble.average_over_data(labeled_confidence)
     weights = (jnp.max(p, axis=-1) >= threshold[:, None]).astype(p.dtype)
-    if hparams["warmup"] > 0:
-        weights *= 0.5 - 0.5 * jnp.cos(
-            jnp.pi * jnp.minimum(context.progress / hparams["warmup"], 1)
-        )
+    if hparams["ramp"] > 0:
+        weights *= 0.5 - 0.5 * jnp.cos(jnp.pi * jnp.minimum(context.progress / hparams["ramp"], 1))
     monitors = {
         "monitors/threshold": threshold,
         "monitors/class_balance": compute_class_balance(means["predicted"]),
@@ -59,7 +57,7 @@ METHODS = {
         init_state,
         {
             "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: .9"),
-            "warmup": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: half of the run"),
+            "ramp": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: .5, share of the run"),
             "statistics_decay": STATISTICS_DECAY,
             "align_to": Hyperparameter("predicted", source="paper, both codes", choices=TARGETS),
         },

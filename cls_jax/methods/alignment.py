@@ -12,14 +12,16 @@ import jax.numpy as jnp
 
 from cls_jax.methods.base import Context, Hyperparameter, InitContext
 
-# In both means of the ratio (ReMixMatch, AdaMatch, USB): no class can reach a weight of infinity.
+# In both means of the ratio (ReMixMatch, AdaMatch, USB): no ratio can be infinite.
 EPSILON = 1e-6
 
 # "labels": class frequencies of the labeled set. "uniform": 1 / K. "predicted": the running mean
 # of the network's own predictions for labeled images (AdaMatch).
 TARGETS = ("labels", "uniform", "predicted")
 
-STATISTICS_DECAY = Hyperparameter(0.999, 0.0, 0.99999, "TorchSSL and USB, ema_p: of 2^20 steps")
+STATISTICS_DECAY = Hyperparameter(
+    0.999, 0.0, 0.99999, "TorchSSL and USB, ema_p (runs of 2^20 steps)"
+)
 
 
 def init_uniform(init: InitContext) -> jax.Array:

@@ -87,7 +87,7 @@ class LossOutput(NamedTuple):
 
 
 class InitContext(NamedTuple):
-    """What the initial `method_state` may depend on.
+    """Inputs of `Method.init_state`.
 
     Attributes:
         hparams: the method's hyper-parameters by name.

@@ -1,4 +1,4 @@
-"""What the two networks of CLS hand to each other: labels, and which of them to learn."""
+"""The exchange of labels between the two networks of CLS."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from cls_jax.methods.alignment import scale_by_class
 from cls_jax.methods.base import Context, Hyperparameter
 from cls_jax.methods.pseudo_labels import PseudoLabels
 
-MAX_TAU = 0.95  # Of an adaptive τ: networks that are nearly always certain would send nothing else.
+MAX_TAU = 0.95  # Caps an adaptive τ: networks that are almost always certain would send too little.
 
 
 # Of the methods in which two networks exchange labels.

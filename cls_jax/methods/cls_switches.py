@@ -3,7 +3,7 @@
 They balance classes (`align`, `adaptive_tau`), let networks that disagree exchange less
 (`exchange_rule`), make them believe their labels later or less (`ramp`, `weight_power`) and teach
 mixed images as well (`lambda_cutmix`). All are static: what is off is not compiled, and the state
-holds only what a switch needs.
+holds only what a switch needs. A preset is one more entry of `cls.METHODS` with other defaults.
 """
 
 from collections.abc import Mapping

@@ -21,7 +21,7 @@ LAMBDA_U = Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u; TorchSSL, USB")
 
 
 class Teaching(NamedTuple):
-    """What a rule makes of the weak views. N networks, U unlabeled images.
+    """Labels for the strong views, chosen by a rule. N networks, U unlabeled images.
 
     Attributes:
         labels: int32 [N, U].

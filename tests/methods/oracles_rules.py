@@ -107,8 +107,8 @@ def adamatch(case, state, hparams, progress):
     p_hat = aligned(p, predicted, target)
     labels = p_hat.argmax(-1)
     weights = (p_hat.max(-1) >= hparams["confidence"] * p_x.max(-1).mean()).astype(float)
-    if hparams["warmup"]:
-        weights *= 0.5 - 0.5 * np.cos(min(np.pi, np.pi * progress / hparams["warmup"]))
+    if hparams["ramp"]:
+        weights *= 0.5 - 0.5 * np.cos(min(np.pi, np.pi * progress / hparams["ramp"]))
     loss = supervised(case) + hparams["lambda_u"] * taught(case.strong[0], labels, weights)
     return loss, labels, {"predicted": predicted, "target": target}
 

@@ -56,7 +56,7 @@ def create_logits(kind, network=0, num_images=B + 4 * U):
         return np.tile(60.0 * (np.arange(K) == 2), (num_images, 1))
     if kind == "all_confident":
         return 60.0 * np.eye(K)[rng.integers(0, K, num_images)]
-    logits = rng.normal(0, 0.05, (num_images, K))  # Nobody is confident but where labels are.
+    logits = rng.normal(0, 0.05, (num_images, K))  # Confident only about labeled images.
     logits[:B] += 20 * np.eye(K)[rng.integers(0, K, B)]
     return logits
 

@@ -24,11 +24,11 @@ from tests.methods.rule_cases import (
     to_case,
 )
 
-# What each method may be besides its default.
+# Every value of every switch occurs.
 VARIANTS = [
     *((name, {}) for name in RULES),
     ("softmatch", {"statistics": "aligned", "align_to": "predicted"}),
-    ("adamatch", {"warmup": 0.5, "align_to": "labels", "confidence": 0.9}),
+    ("adamatch", {"ramp": 0.5, "align_to": "labels", "confidence": 0.9}),
     ("flexmatch", {"warmup": "off"}),
 ]
 
@@ -221,7 +221,7 @@ def test_flexmatch_counts_an_image_once_that_a_batch_holds_twice():
 
 
 def test_flexmatchs_bar_is_full_for_the_largest_class_once_all_images_have_a_label():
-    """Images that the stream never shows have none for ever and do not keep the bar low."""
+    """Images that the stream never shows never have one and do not keep the bar low."""
     state = create_state("flexmatch", "random")
     state["label"] = np.full((1, NUM_IMAGES), 2, np.int32)
     state["label"][0, :3] = -1

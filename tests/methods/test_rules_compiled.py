@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from cls_jax.data.datasets import load_dataset
 from cls_jax.runs.checkpoint import Checkpointer
+from cls_jax.runs.folder import write_labeled_indices
 from cls_jax.training.loop import train
 from cls_jax.training.program import create_program
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
@@ -89,3 +91,18 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
         states.append(Checkpointer(tmp_path / folder).restore_newest(state).state)
     assert jax.tree.leaves(states[0].method_state)
     jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+def test_run_aligns_to_the_frequencies_of_its_labeled_images(tmp_path):
+    config = create_method_config("softmatch", data__pipeline="device", num_steps=1)
+    dataset = load_dataset(config)
+    is_chosen = dataset.train_labels < 3
+    is_chosen[np.flatnonzero(dataset.train_labels == 0)[5:]] = False
+    config.num_labels = int(is_chosen.sum())
+    write_labeled_indices(tmp_path, np.flatnonzero(is_chosen), dataset)
+    train(config, tmp_path)
+    state = create_program(config, DATASET_SPEC).init_state()
+    target = Checkpointer(tmp_path).restore_newest(state).state.method_state["target"]
+    counts = np.bincount(dataset.train_labels[is_chosen], minlength=10)
+    assert counts[0] == 5
+    np.testing.assert_allclose(target, [counts / counts.sum()], rtol=1e-6)
