@@ -59,6 +59,7 @@ VARIANTS = [
     {"ramp": 0.6, "tau": 0.3},
     {"weight_power": 2.0, "tau": 0.3},
     ALL_ON,
+    {**ALL_ON, "statistics_decay": 0.2},
 ]
 
 

@@ -27,8 +27,11 @@ from tests.methods.rule_cases import (
 # Every value of every switch occurs.
 VARIANTS = [
     *((name, {}) for name in RULES),
-    ("softmatch", {"statistics": "aligned", "align_to": "predicted"}),
-    ("adamatch", {"ramp": 0.5, "align_to": "labels", "confidence": 0.9}),
+    # Statistics that move far in a step: whether they move before they are used shows.
+    ("freematch", {"statistics_decay": 0.2}),
+    ("infomatch", {"statistics_decay": 0.2}),
+    ("softmatch", {"statistics": "aligned", "align_to": "predicted", "statistics_decay": 0.2}),
+    ("adamatch", {"ramp": 0.5, "align_to": "labels", "confidence": 0.9, "statistics_decay": 0.2}),
     ("flexmatch", {"warmup": "off"}),
 ]
 
