@@ -20,7 +20,7 @@ EPSILON = 1e-6
 TARGETS = ("labels", "uniform", "predicted")
 
 STATISTICS_DECAY = Hyperparameter(
-    0.999, 0.0, 0.99999, "TorchSSL and USB, ema_p (runs of 2^20 steps)"
+    0.999, 0.0, 0.99999, "TorchSSL and USB (runs of 2^20 steps)"
 )
 
 

@@ -71,7 +71,7 @@ METHODS = {
             "statistics": Hyperparameter(
                 "raw", source="paper, TorchSSL; USB: aligned", choices=("raw", "aligned")
             ),
-            "sharpness": Hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n_sigma"),
+            "sharpness": Hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n"),
         },
     )
 }
