@@ -19,9 +19,7 @@ EPSILON = 1e-6
 # of the network's own predictions for labeled images (AdaMatch).
 TARGETS = ("labels", "uniform", "predicted")
 
-STATISTICS_DECAY = Hyperparameter(
-    0.999, 0.0, 0.99999, "TorchSSL and USB (runs of 2^20 steps)"
-)
+STATISTICS_DECAY = Hyperparameter(0.999, 0.0, 0.99999, "TorchSSL and USB (runs of 2^20 steps)")
 
 
 def init_uniform(init: InitContext) -> jax.Array:
