@@ -25,6 +25,29 @@ class DatasetSpec(NamedTuple):
     num_images: int
 
 
+class TrainingSplit(NamedTuple):
+    """Statistics of the labeled and unlabeled sets, for a method's initial state.
+
+    Attributes:
+        class_frequencies: of the labeled images, K numbers that sum to 1.
+        num_unlabeled: how many images the unlabeled stream shows.
+    """
+
+    class_frequencies: tuple[float, ...]
+    num_unlabeled: int
+
+
+def create_split(labels: np.ndarray, num_classes: int, num_unlabeled: int) -> TrainingSplit:
+    """The split of a run, from the labels int [m] of its labeled images."""
+    counts = np.bincount(labels, minlength=num_classes)
+    return TrainingSplit(tuple((counts / counts.sum()).tolist()), num_unlabeled)
+
+
+def create_even_split(spec: DatasetSpec) -> TrainingSplit:
+    """The split in which classes are equally frequent and every image is in the stream."""
+    return create_split(np.arange(spec.num_classes), spec.num_classes, spec.num_images)
+
+
 class RawBatch(NamedTuple):
     """The batch of one step as it travels to the device.
 

@@ -2,16 +2,21 @@
 
 from cls_jax.errors import UserError
 from cls_jax.methods import (
+    adamatch,
     cls,
     consistency,
+    flexmatch,
+    freematch,
+    infomatch,
     mixmatch,
     pseudo_label,
     remixmatch,
+    softmatch,
     supervised,
     uda,
     ups,
 )
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
 
 METHODS: dict[str, Method] = {
     **supervised.METHODS,
@@ -21,6 +26,11 @@ METHODS: dict[str, Method] = {
     **uda.METHODS,
     **mixmatch.METHODS,
     **remixmatch.METHODS,
+    **flexmatch.METHODS,
+    **adamatch.METHODS,
+    **freematch.METHODS,
+    **softmatch.METHODS,
+    **infomatch.METHODS,
     **cls.METHODS,
 }
 
@@ -40,6 +50,7 @@ __all__ = [
     "METHODS",
     "Context",
     "Hyperparameter",
+    "InitContext",
     "LossOutput",
     "Method",
     "get_method",

@@ -6,7 +6,7 @@ type and none of its instances.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +32,20 @@ class Hyperparameter:
     high: float = math.inf
     source: str = ""
     choices: tuple[str, ...] = ()
+
+
+def with_defaults(
+    hyperparameters: Mapping[str, Hyperparameter], preset: Mapping[str, float | int | str]
+) -> dict[str, Hyperparameter]:
+    """The same hyperparameters, some with other defaults.
+
+    Raises:
+        KeyError: if the preset has one that is not among them.
+    """
+    return dict(hyperparameters) | {
+        name: dataclasses.replace(hyperparameters[name], default=value)
+        for name, value in preset.items()
+    }
 
 
 class Context(NamedTuple):
@@ -75,7 +89,27 @@ class LossOutput(NamedTuple):
     method_state: Any = ()
 
 
-def no_state(num_networks: int, num_classes: int, num_images: int) -> tuple[()]:
+class InitContext(NamedTuple):
+    """Inputs of `Method.init_state`.
+
+    Attributes:
+        hparams: the method's hyperparameters by name.
+        num_networks: N.
+        num_classes: K.
+        num_images: training images, which `Batch.u_index` counts.
+        num_unlabeled: how many of them the unlabeled stream shows.
+        class_frequencies: of the labeled set, K numbers that sum to 1.
+    """
+
+    hparams: Mapping[str, Any]
+    num_networks: int
+    num_classes: int
+    num_images: int
+    num_unlabeled: int
+    class_frequencies: Sequence[float]
+
+
+def no_state(init: InitContext) -> tuple[()]:
     """The `init_state` of a method that carries nothing from step to step."""
     return ()
 
@@ -91,8 +125,8 @@ class Method:
         mu: unlabeled images per labeled one.
         labeled_view: "weak" or "strong".
         unlabeled_views: each "weak" or "strong"; empty if the method ignores unlabeled images.
-        init_state: (number of networks, of classes, of training images) → initial
-            `method_state`, each leaf with a leading axis of networks.
+        init_state: `InitContext` → initial `method_state`, each leaf with a leading axis of
+            networks.
         extra_heads: name and size of outputs in addition to the classes.
         select_labels: for a method of several rounds (`config.method.rounds`), whose state has a
             row per training image: (logits [passes, images, K], hyperparameters, round) → these
@@ -105,6 +139,6 @@ class Method:
     mu: int = 7
     labeled_view: str = "weak"
     unlabeled_views: tuple[str, ...] = ("weak", "strong")
-    init_state: Callable[[int, int, int], Any] = no_state
+    init_state: Callable[[InitContext], Any] = no_state
     extra_heads: tuple[tuple[str, int], ...] = ()
     select_labels: Callable[..., Any] | None = None

@@ -15,9 +15,12 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.methods import cls_switches as switches
+from cls_jax.methods.base import Hyperparameter, LossOutput, Method, no_state, with_defaults
+from cls_jax.methods.cls_exchange import EXCHANGE_HYPERPARAMETERS, exchange_labels
+from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import negative_cross_entropy, positive_cross_entropy
-from cls_jax.methods.pseudo_labels import PseudoLabels, make_pseudo_labels
+from cls_jax.methods.pseudo_labels import PseudoLabels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,47 +41,45 @@ class AblationFlags:
 
 def compute_loss(flags: AblationFlags, params, batch_stats, batch, context):
     """The loss above. Signature after the flags: see `Method.compute_loss`."""
-    ensemble, hparams = context.ensemble, context.hparams
-    # One concatenated forward: the BatchNorm statistics are those of all three groups together.
-    (logits_x, logits_weak, logits_strong), batch_stats = ensemble.forward_concatenated(
-        params, batch_stats, (batch.x, *batch.u)
-    )
-    labels = make_pseudo_labels(logits_weak)
+    hparams = switches.read_hyperparameters(context.hparams)
+    mixes = switches.mix_views(context, hparams, batch)
+    # One joint forward: BatchNorm statistics are those of labeled, weak and strong together.
+    groups = (batch.x, *batch.u, *(mix.images for mix in mixes))
+    logits, batch_stats = context.ensemble.forward_concatenated(params, batch_stats, groups)
+    logits_x, logits_weak, logits_strong, *logits_mix = logits
+    labels, state, state_monitors = switches.make_labels(context, hparams, logits_weak)
+    weight = switches.scale_weight(hparams, labels.weight)
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
-    if flags.reweight:
-        self_weight = labels.weight
-    else:
+    self_weight = weight
+    if not flags.reweight:
         self_weight = (labels.confidence >= hparams["threshold"]).astype(jnp.float32)
     loss_self = compute_labeling_loss(flags, logits_strong, labels, self_weight)
-    losses = loss_supervised + hparams["lambda_self"] * loss_self
+    ramp = switches.ramp_unlabeled(hparams, context.progress)
+    losses = loss_supervised + hparams["lambda_self"] * ramp * loss_self
     monitors = {
         "train/loss_supervised": loss_supervised,
         "train/loss_self": loss_self,
         "monitors/confidence_weight": jnp.mean(labels.weight, axis=-1),
+        **state_monitors,
     }
     if not flags.exchange:
         monitors["monitors/mask_ratio"] = jnp.mean(self_weight > 0, axis=-1)
         return LossOutput(losses, batch_stats, monitors, labels.pseudo)
-    # The paper writes w > τ, the authors' code w ≥ τ.
-    is_sent = labels.weight >= hparams["tau"]
-    co_weight = is_sent * (labels.weight if flags.reweight else 1.0)
-    peer_labels, peer_weight = ensemble.exchange((labels, co_weight))
+    peer_labels, peer_weight, exchange_monitors = exchange_labels(
+        context, hparams, labels, weight if flags.reweight else 1.0, state
+    )
     loss_co = compute_labeling_loss(flags, logits_strong, peer_labels, peer_weight)
-    monitors |= {
-        "train/loss_co": loss_co,
-        "monitors/exchange_ratio": jnp.mean(is_sent, axis=-1),
-        "monitors/pseudo_label_overlap": jnp.mean(labels.pseudo == peer_labels.pseudo, axis=-1),
-        "monitors/complementary_label_overlap": jnp.mean(
-            labels.complementary == peer_labels.complementary, axis=-1
-        ),
-    }
-    losses += hparams["lambda_co"] * loss_co
-    return LossOutput(losses, batch_stats, monitors, labels.pseudo)
+    losses += hparams["lambda_co"] * ramp * loss_co
+    monitors |= {"train/loss_co": loss_co, **exchange_monitors}
+    for mix, logits in zip(mixes, logits_mix, strict=True):
+        loss_cutmix = cutmix_loss(mix, logits, labels.pseudo, self_weight)
+        loss_cutmix += cutmix_loss(mix, logits, peer_labels.pseudo, peer_weight)
+        losses += hparams["lambda_cutmix"] * ramp * loss_cutmix
+        monitors["train/loss_cutmix"] = loss_cutmix
+    return LossOutput(losses, batch_stats, monitors, labels.pseudo, state)
 
 
-def compute_labeling_loss(
-    flags: AblationFlags, logits: jax.Array, labels: PseudoLabels, weight: jax.Array
-) -> jax.Array:
+def compute_labeling_loss(flags, logits, labels: PseudoLabels, weight) -> jax.Array:
     """The mean over images of weight · (L_P + L_N), float32 [N] (Eq. 7-9).
 
     Logits are float32 [N, U, K], weights [N, U]; the labels may be another network's.
@@ -89,23 +90,20 @@ def compute_labeling_loss(
     return jnp.mean(weight * loss, axis=-1)
 
 
-def create_method(exchange: bool, negative: bool, reweight: bool) -> Method:
-    """Builds a row of Table 2 with only the hyperparameters that it uses."""
+def create_method(exchange: bool, negative: bool, reweight: bool, **preset: float | str) -> Method:
+    """Builds a row of Table 2 with the hyperparameters that it uses, some with other defaults."""
+    hyperparameters = {"lambda_self": Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u")}
     if exchange:
-        hyperparameters = {
-            "lambda_self": Hyperparameter(2.0, 0.0, 1e3, "paper, λ1; authors' --lambda-u1"),
-            "lambda_co": Hyperparameter(1.0, 0.0, 1e3, "paper, λ2; authors' --lambda-u2"),
-            "tau": Hyperparameter(0.85, 0.0, 1.0, "paper, τ; authors' --threshold"),
-        }
-    else:
-        hyperparameters = {"lambda_self": Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u")}
+        hyperparameters = EXCHANGE_HYPERPARAMETERS | switches.SWITCHES
     if not reweight:
+        hyperparameters.pop("weight_power", None)
         hyperparameters["threshold"] = Hyperparameter(0.95, 0.0, 1.0, "FixMatch, τ")
     return Method(
         functools.partial(compute_loss, AblationFlags(exchange, negative, reweight)),
-        hyperparameters=hyperparameters,
+        hyperparameters=with_defaults(hyperparameters, preset),
         num_networks=2 if exchange else 1,
         mu=8 if exchange else 7,  # Paper's and authors' μ for CLS; FixMatch's own.
+        init_state=switches.init_state if exchange else no_state,
     )
 
 

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.methods.alignment import align, init_uniform, update_mean
+from cls_jax.methods.base import Hyperparameter, InitContext, LossOutput, Method
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.methods.mixup import forward_interleaved, mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
@@ -25,11 +26,16 @@ def compute_loss(params, batch_stats, batch, context):
     def forward(images, **kwargs):
         return ensemble.forward(params, batch_stats, images, train=True, **kwargs)[0]
 
-    probabilities = jax.lax.stop_gradient(jax.nn.softmax(forward(weak)))
-    truth = jax.nn.one_hot(batch.y, probabilities.shape[-1])
-    truth = jnp.broadcast_to(truth, (len(probabilities), *truth.shape))
-    means = update_class_means(context, probabilities, truth)
-    guess = sharpen(align(probabilities, means), hparams["temperature"])
+    logits_weak = jax.lax.stop_gradient(forward(weak))
+    truth = jax.nn.one_hot(batch.y, logits_weak.shape[-1])
+    truth = jnp.broadcast_to(truth, (len(logits_weak), *truth.shape))
+    per_image = {"predicted": jax.nn.softmax(logits_weak), "labeled": truth}
+    means = {
+        name: update_mean(context, context.method_state[name], values, hparams["class_mean_decay"])
+        for name, values in per_image.items()
+    }
+    aligned = align(logits_weak, means["predicted"], means["labeled"])
+    guess = sharpen(jax.nn.softmax(aligned), hparams["temperature"])
 
     groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
     images, (target_x, *targets_u) = zip(*mixup(context.key, groups, hparams["alpha"]), strict=True)
@@ -60,27 +66,9 @@ def compute_loss(params, batch_stats, batch, context):
     return LossOutput(losses, new_batch_stats, monitors, jnp.argmax(guess, axis=-1), means)
 
 
-def init_state(num_networks: int, num_classes: int, num_images: int) -> dict[str, jax.Array]:
+def init_state(init: InitContext) -> dict[str, jax.Array]:
     """Running class means of predictions and labels, float32 [N, K]: uniform at first."""
-    uniform = jnp.full((num_networks, num_classes), 1 / num_classes)
-    return {"predicted": uniform, "labeled": uniform}
-
-
-def update_class_means(context, probabilities, truth) -> dict[str, jax.Array]:
-    """Moves the running class means towards those of this batch."""
-    decay = context.hparams["class_mean_decay"]
-    batch_means = {"predicted": probabilities.mean(axis=1), "labeled": truth.mean(axis=1)}
-    batch_means = jax.tree.map(context.ensemble.average_over_data, batch_means)
-    return jax.tree.map(
-        lambda mean, new: decay * mean + (1 - decay) * new, context.method_state, batch_means
-    )
-
-
-def align(probabilities: jax.Array, means: dict[str, jax.Array]) -> jax.Array:
-    """Distribution alignment: p · labeled mean / predicted mean, summing to one again."""
-    ratio = (means["labeled"] + 1e-6) / (means["predicted"] + 1e-6)
-    aligned = probabilities * ratio[:, None, :]
-    return aligned / jnp.sum(aligned, axis=-1, keepdims=True)
+    return {"predicted": init_uniform(init), "labeled": init_uniform(init)}
 
 
 def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:

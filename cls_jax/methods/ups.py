@@ -9,7 +9,7 @@ evenly over `rounds`, a deviation that keeps the methods' costs alike.
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.methods.base import Hyperparameter, InitContext, LossOutput, Method
 from cls_jax.methods.losses import log_one_minus_softmax, positive_cross_entropy
 from cls_jax.methods.ups_selection import NO_LABEL, select_labels
 
@@ -50,14 +50,14 @@ def compute_loss(params, batch_stats, batch, context):
     return LossOutput(losses, batch_stats, monitors, predicted, table)
 
 
-def init_state(num_networks: int, num_classes: int, num_images: int) -> dict[str, jax.Array]:
+def init_state(init: InitContext) -> dict[str, jax.Array]:
     """The table of labels of all training images, empty before the first selection.
 
     "label" is int32 [N, images], "negative" bool [N, images, K].
     """
     return {
-        "label": jnp.full((num_networks, num_images), NO_LABEL, jnp.int32),
-        "negative": jnp.zeros((num_networks, num_images, num_classes), bool),
+        "label": jnp.full((init.num_networks, init.num_images), NO_LABEL, jnp.int32),
+        "negative": jnp.zeros((init.num_networks, init.num_images, init.num_classes), bool),
     }
 
 

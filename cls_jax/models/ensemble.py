@@ -120,6 +120,21 @@ class Ensemble:
         """The mean of a batch mean over the devices that share the batch."""
         return jax.lax.pmean(value, DATA_AXIS)
 
+    def gather_over_data(self, tree: PyTree) -> PyTree:
+        """The parts of all devices that share the batch, in its order, along each last axis.
+
+        A sum of parts padded with zeros and not an all-gather: the type of a sum says that it is
+        the same on all these devices, as `shard_map` demands of what becomes part of the state.
+        """
+        num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
+
+        def gather(leaf: jax.Array) -> jax.Array:
+            is_own = (jnp.arange(num_parts) == part).astype(leaf.dtype)
+            padded = is_own[:, None] * leaf[..., None, :]
+            return jax.lax.psum(padded.reshape(*leaf.shape[:-1], -1), DATA_AXIS)
+
+        return jax.tree.map(gather, tree)
+
     def exchange(self, tree: PyTree) -> PyTree:
         """Gives each network what the one before it computed; with two, the other's.
 

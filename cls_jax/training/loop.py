@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from cls_jax.batch import RawBatch
+from cls_jax.batch import RawBatch, create_split
 from cls_jax.config import to_json
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
@@ -85,7 +85,11 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
     labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)
     candidates = choose_long_tail(dataset.train_labels, dataset.num_classes, imbalance, config.seed)
     unlabeled = choose_unlabeled_indices(candidates, labeled, config.data.unlabeled)
-    program = create_program(use_mean_and_std(config, dataset.mean, dataset.std), dataset.shape)
+    program = create_program(
+        use_mean_and_std(config, dataset.mean, dataset.std),
+        dataset.shape,
+        split=create_split(dataset.train_labels[labeled], dataset.num_classes, len(unlabeled)),
+    )
     with contextlib.ExitStack() as stack:
         if is_main_process():
             stack.enter_context(lock_run_folder(workdir))

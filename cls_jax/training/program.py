@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from cls_jax.batch import DatasetSpec, normalize
-from cls_jax.methods import Method, get_method
+from cls_jax.batch import DatasetSpec, TrainingSplit, create_even_split, normalize
+from cls_jax.methods import InitContext, Method, get_method
 from cls_jax.models import ResNet18, WideResNet, resolve_stem
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
@@ -34,6 +34,7 @@ class Program:
         optimizer: the update rule.
         mesh: the devices.
         dataset_spec: sizes of the dataset.
+        init_context: what the method's initial state depends on.
         state_shapes: shapes, dtypes and shardings of the train state, as a `TrainState` of
             `jax.ShapeDtypeStruct`. Enough to restore a checkpoint or to compile the step.
         state_specs: how the state is partitioned, as a `TrainState` of partition specs.
@@ -45,6 +46,7 @@ class Program:
     optimizer: optax.GradientTransformation
     mesh: Mesh
     dataset_spec: DatasetSpec
+    init_context: InitContext
     state_shapes: TrainState
     state_specs: TrainState
 
@@ -66,7 +68,7 @@ class Program:
         return start(*inputs)
 
     def _start_state(self, key: jax.Array, params: Any, batch_stats: Any) -> TrainState:
-        return start_state(key, params, batch_stats, self.optimizer, self.method, self.dataset_spec)
+        return start_state(key, params, batch_stats, self.optimizer, self.method, self.init_context)
 
     def normalize(self, images: jax.Array) -> jax.Array:
         """Normalizes uint8 [..., C] with the mean and deviation of the training images."""
@@ -74,7 +76,10 @@ class Program:
 
 
 def create_program(
-    config, dataset_spec: DatasetSpec, devices: Sequence[jax.Device] | None = None
+    config,
+    dataset_spec: DatasetSpec,
+    devices: Sequence[jax.Device] | None = None,
+    split: TrainingSplit | None = None,
 ) -> Program:
     """Builds the program of a configuration; allocates nothing on the devices.
 
@@ -82,6 +87,8 @@ def create_program(
         config: a validated configuration in which mean and deviation are numbers.
         dataset_spec: sizes of the dataset.
         devices: to run on; all of the default backend's by default.
+        split: the labeled and unlabeled set, for the method's initial state; by default classes
+            are equally frequent. It changes no shapes, so only a new run needs it.
 
     Raises:
         UserError: if the devices cannot be arranged as `config.mesh` says.
@@ -102,12 +109,21 @@ def create_program(
         config.model.matmul_precision,
     )
     optimizer = create_optimizer(config)
+    split = split or create_even_split(dataset_spec)
+    init_context = InitContext(
+        hparams=config.method,
+        num_networks=method.num_networks,
+        num_classes=dataset_spec.num_classes,
+        num_images=dataset_spec.num_images,
+        num_unlabeled=split.num_unlabeled,
+        class_frequencies=split.class_frequencies,
+    )
 
     def trace_state() -> TrainState:
         inputs = init_networks_and_key(
             model, config.seed, 0, method.num_networks, dataset_spec.image_shape
         )
-        return start_state(*inputs, optimizer, method, dataset_spec)
+        return start_state(*inputs, optimizer, method, init_context)
 
     abstract = jax.eval_shape(trace_state)
     specs = get_state_specs(abstract)
@@ -116,7 +132,9 @@ def create_program(
         abstract,
         to_shardings(mesh, specs),
     )
-    return Program(config, method, ensemble, optimizer, mesh, dataset_spec, shapes, specs)
+    return Program(
+        config, method, ensemble, optimizer, mesh, dataset_spec, init_context, shapes, specs
+    )
 
 
 # Architecture → the module, and which keys of `config.model` it alone has.

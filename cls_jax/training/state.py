@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.batch import DatasetSpec
-from cls_jax.methods import Method
+from cls_jax.methods import InitContext, Method
 from cls_jax.models.ensemble import init_networks
 from cls_jax.parallel.mesh import NETWORK_AXIS
 
@@ -73,7 +72,7 @@ def start_state(
     batch_stats: PyTree,
     optimizer: optax.GradientTransformation,
     method: Method,
-    dataset_spec: DatasetSpec,
+    init_context: InitContext,
 ) -> TrainState:
     """The state before the first step; pure, to be traced.
 
@@ -82,8 +81,8 @@ def start_state(
         params: stacked, each leaf [N, ...].
         batch_stats: stacked likewise.
         optimizer: from `create_optimizer`.
-        method: names the number of networks and has a state of its own.
-        dataset_spec: sizes of the dataset.
+        method: has a state of its own.
+        init_context: what that state depends on.
     """
     return TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -92,9 +91,7 @@ def start_state(
         batch_stats=batch_stats,
         ema_params=params,
         opt_state=optimizer.init(params),
-        method_state=method.init_state(
-            method.num_networks, dataset_spec.num_classes, dataset_spec.num_images
-        ),
+        method_state=method.init_state(init_context),
     )
 
 

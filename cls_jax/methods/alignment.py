@@ -1,0 +1,104 @@
+"""Class balance: running class means of the predictions, and alignment to a target.
+
+A network that is taught by its own labels drifts toward the classes that it already favors.
+Distribution alignment (Berthelot et al., 2020) divides its predictions by their running mean and
+multiplies by the class frequencies that it should have. Nothing here carries a gradient.
+
+Shape suffixes: N networks, B images, K classes.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from cls_jax.methods.base import Context, Hyperparameter, InitContext
+
+# In both means of the ratio (ReMixMatch, AdaMatch, USB): no ratio can be infinite.
+EPSILON = 1e-6
+
+# "labels": class frequencies of the labeled set. "uniform": 1 / K. "predicted": the running mean
+# of the network's own predictions for labeled images (AdaMatch).
+TARGETS = ("labels", "uniform", "predicted")
+
+STATISTICS_DECAY = Hyperparameter(0.999, 0.0, 0.99999, "TorchSSL and USB (runs of 2^20 steps)")
+
+
+def init_uniform(init: InitContext) -> jax.Array:
+    """Class means 1 / K of every network, float32 [N, K]."""
+    return jnp.full((init.num_networks, init.num_classes), 1 / init.num_classes)
+
+
+def init_class_means(init: InitContext, target: str) -> dict[str, jax.Array]:
+    """The class means to align from ("predicted") and to ("target"), each float32 [N, K].
+
+    They start equal, so that alignment begins as the identity, also where classes are unequal.
+    """
+    means = init_uniform(init)
+    if target == "labels":
+        means = jnp.broadcast_to(jnp.asarray(init.class_frequencies, means.dtype), means.shape)
+    return {"predicted": means, "target": means}
+
+
+def update_mean(context: Context, mean: jax.Array, values: jax.Array, decay: float) -> jax.Array:
+    """A running mean after a step: decay · mean + (1 - decay) · mean of all devices' values.
+
+    Args:
+        context: of the step.
+        mean: float32 [N] or [N, K], running.
+        values: float32 [N, B] or [N, B, K], of this device's images.
+        decay: in [0, 1).
+    """
+    batch_mean = context.ensemble.average_over_data(jnp.mean(values, axis=1))
+    return decay * mean + (1 - decay) * batch_mean
+
+
+def update_class_means(
+    context: Context,
+    means: dict[str, jax.Array],
+    logits_u: jax.Array,
+    logits_x: jax.Array,
+    target: str,
+) -> dict[str, jax.Array]:
+    """Moves "predicted" toward softmax(logits_u) and a "predicted" target toward softmax(logits_x).
+
+    Args:
+        context: of the step; its hyperparameters hold `statistics_decay`.
+        means: from `init_class_means`.
+        logits_u: float32 [N, U, K], of weak views of unlabeled images.
+        logits_x: float32 [N, B, K], of labeled images.
+        target: one of `TARGETS`.
+    """
+    decay = context.hparams["statistics_decay"]
+    means = dict(means)
+    p_u, p_x = jax.nn.softmax(logits_u), jax.nn.softmax(logits_x)
+    means["predicted"] = update_mean(context, means["predicted"], p_u, decay)
+    if target == "predicted":
+        means["target"] = update_mean(context, means["target"], p_x, decay)
+    return means
+
+
+def align(logits_BK: jax.Array, predicted_K: jax.Array, target_K: jax.Array) -> jax.Array:
+    """Logits [N, B, K] whose softmax is Norm(p · target / predicted), for means [N, K].
+
+    As a sum of logarithms: probabilities that underflow keep their order.
+    """
+    log_ratio_K = jnp.log(target_K + EPSILON) - jnp.log(predicted_K + EPSILON)
+    return logits_BK + log_ratio_K[:, None, :]
+
+
+def compute_class_balance(means_K: jax.Array) -> jax.Array:
+    """The rarest predicted class over the most frequent one, [N]: 1 is balance, 0 collapse."""
+    return jnp.min(means_K, axis=-1) / jnp.max(means_K, axis=-1)
+
+
+def scale_by_class(threshold: jax.Array, means_K: jax.Array, labels_B: jax.Array) -> jax.Array:
+    """FreeMatch's threshold for each image, threshold · mean(label) / max mean, [N, B].
+
+    Classes that are predicted rarely get a lower bar.
+
+    Args:
+        threshold: float32 [N], of the most frequent class.
+        means_K: float32 [N, K], running class means.
+        labels_B: int32 [N, B].
+    """
+    relative_K = means_K / jnp.max(means_K, axis=-1, keepdims=True)
+    return threshold[:, None] * jnp.take_along_axis(relative_K, labels_B, axis=-1)

@@ -1,0 +1,100 @@
+"""Switches of CLS that its paper does not have; with all of them off, CLS is as published.
+
+They balance classes (`align`, `adaptive_tau`), let networks that disagree exchange less
+(`exchange_rule`), make them believe their labels later or less (`ramp`, `weight_power`) and teach
+mixed images as well (`lambda_cutmix`). All are static: what is off is not compiled, and the state
+holds only what a switch needs. A preset is one more entry of `cls.METHODS` with other defaults.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from cls_jax.batch import Batch
+from cls_jax.methods.alignment import (
+    STATISTICS_DECAY,
+    align,
+    compute_class_balance,
+    init_class_means,
+    update_mean,
+)
+from cls_jax.methods.base import Context, Hyperparameter, InitContext
+from cls_jax.methods.cutmix import Mix, cutmix
+from cls_jax.methods.pseudo_labels import PseudoLabels, make_pseudo_labels
+from cls_jax.methods.schedules import ramp_up
+
+SWITCHES = {
+    "align": Hyperparameter("off", source="paper: none", choices=("off", "own", "joint")),
+    "adaptive_tau": Hyperparameter("off", source="paper: none", choices=("off", "on")),
+    "exchange_rule": Hyperparameter("all", source="paper", choices=("all", "surer", "agree")),
+    "lambda_cutmix": Hyperparameter(0.0, 0.0, 1e3, "paper: none"),
+    "ramp": Hyperparameter(0.0, 0.0, 1.0, "paper: none; share of the run"),
+    "weight_power": Hyperparameter(1.0, 0.0, 100.0, "paper, Eq. 6"),
+    "statistics_decay": STATISTICS_DECAY,
+}
+
+
+def read_hyperparameters(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """All hyperparameters, switches that a method does not have as if off."""
+    return {name: switch.default for name, switch in SWITCHES.items()} | dict(hparams)
+
+
+def mix_views(context: Context, hparams: Mapping[str, Any], batch: Batch) -> list[Mix]:
+    """CutMix of the weak views, the same for both networks, where `lambda_cutmix` asks for it.
+
+    It is learned with pseudo labels only: two images have no common least probable class.
+    """
+    if hparams["lambda_cutmix"] == 0:
+        return []
+    return [cutmix(context.key, batch.u[0], batch.u_index)]
+
+
+def init_state(init: InitContext) -> Any:
+    """Running class means [N, K] and mean weight [N], which starts at τ; () with neither switch."""
+    hparams, state = read_hyperparameters(init.hparams), {}
+    means = init_class_means(init, "labels")
+    if hparams["align"] != "off":
+        state = means
+    if hparams["adaptive_tau"] == "on":
+        state["predicted"] = means["predicted"]
+        # From 0, untrained networks would exchange everything.
+        state["confidence"] = jnp.full(init.num_networks, float(hparams["tau"]))
+    return state or ()
+
+
+def make_labels(
+    context: Context, hparams: Mapping[str, Any], logits_weak: jax.Array
+) -> tuple[PseudoLabels, Any, dict[str, jax.Array]]:
+    """Labels and weights of aligned predictions, the state after this batch, and monitors.
+
+    `align=own` divides by a network's own running class mean, `joint` by that of both; the target
+    are the labeled frequencies. Pseudo label, complementary label and weight all follow from the
+    aligned prediction.
+    """
+    if not context.method_state:
+        return make_pseudo_labels(logits_weak), context.method_state, {}
+    state, decay = dict(context.method_state), hparams["statistics_decay"]
+    logits_weak = jax.lax.stop_gradient(logits_weak)
+    p = jax.nn.softmax(logits_weak)
+    predicted = state["predicted"] = update_mean(context, state["predicted"], p, decay)
+    monitors = {"monitors/class_balance": compute_class_balance(predicted)}
+    if hparams["align"] == "joint":
+        predicted = (predicted + context.ensemble.exchange(predicted)) / 2
+    if hparams["align"] != "off":
+        logits_weak = align(logits_weak, predicted, state["target"])
+    labels = make_pseudo_labels(logits_weak)
+    if hparams["adaptive_tau"] == "on":
+        state["confidence"] = update_mean(context, state["confidence"], labels.weight, decay)
+    return labels, state, monitors
+
+
+def scale_weight(hparams: Mapping[str, Any], weight: jax.Array) -> jax.Array:
+    """w^γ for losses; thresholds look at w itself."""
+    return weight if hparams["weight_power"] == 1 else weight ** hparams["weight_power"]
+
+
+def ramp_unlabeled(hparams: Mapping[str, Any], progress: jax.Array) -> jax.Array | float:
+    """What all unlabeled losses are multiplied by: from 0 to 1 over the share `ramp` of the run."""
+    return ramp_up(progress, hparams["ramp"]) if hparams["ramp"] > 0 else 1.0

@@ -1,0 +1,79 @@
+"""CutMix (Yun et al., 2019) of unlabeled images: a box of each is pasted over from a partner.
+
+Boxes and partners do not depend on how many devices share the batch, so neither does the loss.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.methods.losses import positive_cross_entropy
+
+
+class Mix(NamedTuple):
+    """Mixed images and what they are made of. B images on this device.
+
+    Attributes:
+        images: float32 [B, H, W, C].
+        share: float32 [B] in [½, 1], what of each is left of the image itself.
+        partner: int [B], which image covers the rest.
+    """
+
+    images: jax.Array
+    share: jax.Array
+    partner: np.ndarray
+
+
+def cutmix(key: jax.Array, images: jax.Array, index: jax.Array) -> Mix:
+    """Pastes into each image [B, H, W, C] a box of its partner.
+
+    Neighbors in the batch are partners. The stream's order is random, so that is a random pairing,
+    and one that needs no image of another device; only where a device has an odd number of images
+    its last one is its own partner.
+
+    Args:
+        key: random key of the step, the same on all devices.
+        images: float32 [B, H, W, C].
+        index: int32 [B], which training images they are: each draws its box from its own key.
+    """
+    partner = np.minimum(np.arange(len(images)) ^ 1, len(images) - 1)
+    is_pasted = sample_boxes(key, index, images.shape[1], images.shape[2])
+    mixed = jnp.where(is_pasted[..., None], images[partner], images)
+    return Mix(mixed, 1 - jnp.mean(is_pasted, axis=(1, 2)), partner)
+
+
+def sample_boxes(key: jax.Array, index: jax.Array, height: int, width: int) -> jax.Array:
+    """Where the partner shows, bool [B, H, W]: a box of 1 - max(β, 1 - β) of the area, β ~ U(0, 1).
+
+    The center is uniform and what reaches over the border is cut off (authors' CutMix code).
+    """
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+    beta, row, column = jax.vmap(lambda key: jax.random.uniform(key, (3,), jnp.float32))(keys).T
+    side = jnp.sqrt(jnp.minimum(beta, 1 - beta))  # Relative to the image's.
+    is_row = _is_inside(row, side, height)
+    is_column = _is_inside(column, side, width)
+    return is_row[:, :, None] & is_column[:, None, :]
+
+
+def _is_inside(center: jax.Array, side: jax.Array, size: int) -> jax.Array:
+    """Which of the pixels 0 to size - 1 lie in an interval of whole pixels, bool [B, size]."""
+    half = jnp.floor(side * size) // 2
+    middle = jnp.floor(center * size)
+    pixels = jnp.arange(size)
+    return (pixels >= (middle - half)[:, None]) & (pixels < (middle + half)[:, None])
+
+
+def cutmix_loss(mix: Mix, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
+    """Mean of λ · weight · CE(label) + (1 - λ) · partner's weight · CE(partner's label), [N].
+
+    Args:
+        mix: from `cutmix`; its share is λ.
+        logits: float32 [N, B, K], of the mixed images.
+        labels: int32 [N, B], of the images that were mixed.
+        weights: float32 [N, B], likewise.
+    """
+    own = mix.share * weights * positive_cross_entropy(logits, labels)
+    partners = weights[:, mix.partner] * positive_cross_entropy(logits, labels[:, mix.partner])
+    return jnp.mean(own + (1 - mix.share) * partners, axis=-1)

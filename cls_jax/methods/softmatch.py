@@ -1,0 +1,77 @@
+"""SoftMatch (Chen et al., 2023): no threshold, a Gaussian weight of the aligned confidence."""
+
+import jax
+import jax.numpy as jnp
+
+from cls_jax.methods.alignment import (
+    STATISTICS_DECAY,
+    TARGETS,
+    align,
+    compute_class_balance,
+    init_class_means,
+    update_class_means,
+)
+from cls_jax.methods.base import Hyperparameter, InitContext
+from cls_jax.methods.trunk import Teaching, create_method
+
+
+def init_state(init: InitContext) -> dict[str, jax.Array]:
+    """Mean 1 / K and variance 1 of the confidence, [N], and the class means, [N, K]."""
+    means = init_class_means(init, init.hparams["align_to"])
+    start = jnp.ones_like(means["predicted"][:, 0])
+    return {"mean": start / init.num_classes, "variance": start, **means}
+
+
+def choose(context, batch, logits_x, logits_weak) -> Teaching:
+    """Teaches argmax p with weight exp(-min(ĉ - μ, 0)² · n² / (2 v)); a rule as in `trunk.Rule`.
+
+    ĉ is the confidence after alignment, μ and v the running mean and variance of the confidence
+    before it (paper, TorchSSL) or after it (USB). Only the weight sees the alignment, not the
+    label. All running means move before they are used.
+    """
+    old, hparams = context.method_state, context.hparams
+    means = {name: old[name] for name in ("predicted", "target")}
+    means = update_class_means(context, means, logits_weak, logits_x, hparams["align_to"])
+    aligned = align(logits_weak, means["predicted"], means["target"])
+    aligned_confidence = jnp.max(jax.nn.softmax(aligned), axis=-1)
+    confidence = jnp.max(jax.nn.softmax(logits_weak), axis=-1)
+    if hparams["statistics"] == "aligned":
+        confidence = aligned_confidence
+    # Of all devices' images: the variance is unbiased, so the mean of theirs would be another.
+    everywhere = context.ensemble.gather_over_data(confidence)
+    batch_mean = jnp.mean(everywhere, axis=-1)
+    squares = jnp.sum((everywhere - batch_mean[:, None]) ** 2, axis=-1)
+    batch_variance = squares / max(everywhere.shape[-1] - 1, 1)
+    decay = hparams["statistics_decay"]
+    mean = decay * old["mean"] + (1 - decay) * batch_mean
+    variance = decay * old["variance"] + (1 - decay) * batch_variance
+    below = jnp.minimum(aligned_confidence - mean[:, None], 0.0)
+    # The smallest variance: images that all have the same confidence for long would make it 0.
+    spread = 2 * jnp.maximum(variance, 1e-12)[:, None] / hparams["sharpness"] ** 2
+    weights = jnp.exp(-(below**2) / spread)
+    monitors = {
+        "monitors/confidence_weight": jnp.mean(weights, axis=-1),
+        "monitors/threshold": mean,
+        "monitors/class_balance": compute_class_balance(means["predicted"]),
+    }
+    state = {"mean": mean, "variance": variance, **means}
+    return Teaching(jnp.argmax(logits_weak, axis=-1), weights, state, monitors)
+
+
+METHODS = {
+    "softmatch": create_method(
+        choose,
+        init_state,
+        {
+            "statistics_decay": STATISTICS_DECAY,
+            # On balanced labels this is the paper's and USB's "uniform" alignment.
+            "align_to": Hyperparameter(
+                "labels", source="paper; released TorchSSL: predicted", choices=TARGETS
+            ),
+            "statistics": Hyperparameter(
+                "raw", source="paper, TorchSSL; USB: aligned", choices=("raw", "aligned")
+            ),
+            "sharpness": Hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n"),
+        },
+    )
+}

@@ -1,0 +1,73 @@
+"""CutMix: boxes, shares and partners."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.methods import cutmix as cutmix_lib
+from cls_jax.methods.cutmix import Mix, cutmix_loss
+from tests.methods.oracles_rules import cross_entropies
+
+KEY = jax.random.key(0)
+sample_boxes = jax.jit(cutmix_lib.sample_boxes, static_argnums=(2, 3))
+cutmix = jax.jit(cutmix_lib.cutmix)
+
+
+def create_images(num_images, size=8):
+    """Every pixel of image i has the value i."""
+    return jnp.broadcast_to(
+        jnp.arange(num_images, dtype=jnp.float32)[:, None, None, None], (num_images, size, size, 1)
+    )
+
+
+def test_mixed_image_is_share_itself_and_the_rest_its_partner():
+    mix = cutmix(KEY, create_images(6), jnp.arange(6))
+    np.testing.assert_array_equal(mix.partner, [1, 0, 3, 2, 5, 4])
+    for i, image in enumerate(np.asarray(mix.images)):
+        assert set(np.unique(image)) <= {i, int(mix.partner[i])}
+        np.testing.assert_allclose(np.mean(image == i), mix.share[i], atol=1e-6)
+    assert np.any(mix.share < 1)
+
+
+def test_last_of_an_odd_number_of_images_stays_itself():
+    mix = cutmix(KEY, create_images(5), jnp.arange(5))
+    np.testing.assert_array_equal(mix.images[4], 4)
+
+
+def test_pasted_pixels_form_one_box():
+    for box in np.asarray(sample_boxes(KEY, jnp.arange(50), 8, 12)):
+        rows, columns = box.any(1), box.any(0)
+        np.testing.assert_array_equal(box, rows[:, None] & columns)
+        for side in (rows, columns):
+            assert np.sum(np.diff(np.concatenate([[0], side, [0]])) == 1) <= 1
+
+
+def test_every_pixel_is_pasted_about_equally_often_and_shares_are_at_least_one_half():
+    boxes = np.asarray(sample_boxes(KEY, jnp.arange(4000), 32, 32))
+    share = 1 - boxes.mean((1, 2))
+    assert share.min() >= 0.5 - 1e-6
+    # Uncut boxes have a quarter of the area on average; what the border cuts off is less than half.
+    assert 0.75 < share.mean() < 0.875
+    np.testing.assert_allclose(boxes.mean(0), boxes.mean(0)[::-1, ::-1], atol=0.04)
+
+
+def test_an_images_box_depends_on_the_image_and_not_on_its_place():
+    """So the loss does not depend on how many devices share the batch."""
+    index = jnp.array([7, 3, 11, 5])
+    boxes = sample_boxes(KEY, index, 16, 16)
+    np.testing.assert_array_equal(boxes[::-1], sample_boxes(KEY, index[::-1], 16, 16))
+    assert np.any(boxes != sample_boxes(KEY, index + 1, 16, 16))
+    assert np.any(boxes != sample_boxes(jax.random.key(1), index, 16, 16))
+
+
+def test_loss_gives_each_label_the_share_and_the_weight_of_its_image():
+    logits = np.random.default_rng(0).normal(size=(1, 2, 3)).astype(np.float32)
+    labels, weights = np.array([[2, 0]]), np.array([[0.5, 0.0]])
+    mix = Mix(images=None, share=jnp.array([0.75, 0.6]), partner=np.array([1, 0]))
+    expected = (
+        0.75 * 0.5 * cross_entropies(logits[0, :1], [2])
+        + 0.4 * 0.5 * cross_entropies(logits[0, 1:], [2])
+    ) / 2
+    np.testing.assert_allclose(
+        cutmix_loss(mix, jnp.asarray(logits), labels, weights), expected, rtol=1e-5
+    )
