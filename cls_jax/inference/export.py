@@ -87,7 +87,7 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     if not (exported <= TOLERANCE and ours <= (TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
         raise UserError(
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
-            "probability: install the versions of requirements-common.txt and export again."
+            "probability: install the versions of requirements.txt and export again."
         )
     _write(output, model, onnx_model, describe(classifier, workdir, has_onnx=reason is None))
     return reason
