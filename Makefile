@@ -2,6 +2,7 @@
 # make test   set up, lint, run the tests, two at a time: most of their time is compilation
 # make lint   set up, style, types, and which room imports which
 # make lock   resolve pyproject.toml's ranges anew into requirements*.txt, with hashes
+# make package  set up, build the wheel and use it
 # make sbom   set up, list what is installed with its licenses
 # Everything lives in .venv; PYTHON names the interpreter it is made from (3.11 or newer).
 
@@ -11,7 +12,7 @@ VENV := .venv
 REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,requirements-cpu.txt)
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint lock sbom clean
+.PHONY: demo test lint package sbom lock clean
 
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
@@ -24,6 +25,20 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/mypy
+
+# The wheel as its users get it: every file that the program opens is in it, and every extra resolves.
+package: $(VENV)/installed-dev
+	rm -rf build/package build/lib
+	.ci/uv build --quiet --wheel --out-dir build/package
+	.ci/uv pip install --quiet --python $(VENV) --no-deps --target build/package/site build/package/*.whl
+	cd build/package && PYTHONPATH=site $(CURDIR)/$(VENV)/bin/python -P -c '$(USE_PACKAGE)'
+	for extra in cpu cuda experiments onnx parquet pretrained tf; do \
+	  echo "cls-jax[$$extra] @ file://$$(ls $(CURDIR)/build/package/*.whl)" | .ci/uv pip compile --quiet \
+	    --python $(VENV) --constraints requirements-dev.txt - >/dev/null || exit 1; \
+	done
+USE_PACKAGE := import cls_jax, pathlib; from cls_jax.report import page; \
+  folder = pathlib.Path(cls_jax.__file__).parent; \
+  assert folder.match("build/package/site/cls_jax") and (folder / "py.typed").exists(), folder
 
 # What is installed, with versions and licenses: build/sbom.json, as CycloneDX.
 sbom: $(VENV)/installed-dev
