@@ -75,7 +75,9 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     # Accelerators round products by default, so models are compared on a CPU.
     with jax.default_device(_find_cpu()):
         expected = np.asarray(jax.jit(function)(images))
-        exported = measure_difference(jax.export.deserialize(model).call, images, expected)
+        exported = measure_difference(
+            jax.export.deserialize(bytearray(model)).call, images, expected
+        )
         try:
             onnx_model, reason = convert_to_onnx(function, images, expected), None
         except OnnxError as error:

@@ -15,7 +15,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.losses import negative_cross_entropy, positive_cross_entropy
 from cls_jax.methods.pseudo_labels import PseudoLabels, make_pseudo_labels
 
@@ -36,7 +37,9 @@ class AblationFlags:
     reweight: bool
 
 
-def compute_loss(flags: AblationFlags, params, batch_stats, batch, context):
+def compute_loss(
+    flags: AblationFlags, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
+) -> LossOutput:
     """The loss above. Signature after the flags: see `Method.compute_loss`."""
     ensemble, hparams = context.ensemble, context.hparams
     # One joint forward: BatchNorm statistics are those of labelled, weak and strong together.

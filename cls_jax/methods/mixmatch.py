@@ -1,15 +1,18 @@
 """MixMatch (Berthelot et al., 2019): guess labels, then mix labelled and guessed images."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.losses import soft_cross_entropy
 from cls_jax.methods.mixup import mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
 
 
-def compute_loss(params, batch_stats, batch, context):
+def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = CE(mixed labelled) + λ_u · ramp · mean over images and classes of (p - target)².
 
     The guess is the sharpened mean of two weak views' probabilities. Every mixed group passes by
@@ -18,7 +21,8 @@ def compute_loss(params, batch_stats, batch, context):
     """
     ensemble, hparams = context.ensemble, context.hparams
     views = [ensemble.forward(params, batch_stats, view, train=True)[0] for view in batch.u]
-    guess = sharpen(sum(map(jax.nn.softmax, views)) / len(views), hparams["temperature"])
+    total: Any = sum(map(jax.nn.softmax, views))
+    guess = sharpen(total / len(views), hparams["temperature"])
     guess = jax.lax.stop_gradient(guess)
     truth = jax.nn.one_hot(batch.y, guess.shape[-1])
     truth = jnp.broadcast_to(truth, (len(guess), *truth.shape))
@@ -27,7 +31,7 @@ def compute_loss(params, batch_stats, batch, context):
 
     logits_x, batch_stats = ensemble.forward(params, batch_stats, x, train=True)
     loss_supervised = jnp.mean(soft_cross_entropy(logits_x, target_x), axis=-1)
-    loss_unlabeled = 0.0
+    loss_unlabeled: Any = 0.0
     for u, target_u in mixed:
         logits_u, _ = ensemble.forward(params, batch_stats, u, train=True)
         error = jnp.square(jax.nn.softmax(logits_u) - target_u)

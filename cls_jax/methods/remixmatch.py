@@ -1,15 +1,18 @@
 """ReMixMatch (Berthelot et al., 2020): MixMatch with aligned guesses, strong views, rotations."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.methods.mixup import mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
 
 
-def compute_loss(params, batch_stats, batch, context):
+def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = CE(mixed labelled) + ramp · (w_m CE(mixed) + w_s CE(strong) + w_r CE(rotated)).
 
     The guess for the weak view, aligned to the labels' class distribution and sharpened, teaches
@@ -21,7 +24,7 @@ def compute_loss(params, batch_stats, batch, context):
     key_mix, key_rotate = jax.random.split(context.key)
     weak, strong, _ = batch.u
 
-    def forward(images, **kwargs):
+    def forward(images: jax.Array, **kwargs: Any) -> tuple[jax.Array, PyTree]:
         return ensemble.forward(params, batch_stats, images, train=True, **kwargs)
 
     probabilities = jax.lax.stop_gradient(jax.nn.softmax(forward(weak)[0]))
@@ -34,7 +37,7 @@ def compute_loss(params, batch_stats, batch, context):
     (x, target_x), *mixed = mixup(key_mix, groups, hparams["alpha"])
     logits_x, new_batch_stats = forward(x)
     loss_supervised = jnp.mean(soft_cross_entropy(logits_x, target_x), axis=-1)
-    loss_mixed = sum(
+    loss_mixed: Any = sum(
         jnp.mean(soft_cross_entropy(forward(u)[0], target), axis=-1) for u, target in mixed
     ) / len(mixed)
     loss_strong = jnp.mean(soft_cross_entropy(forward(strong)[0], guess), axis=-1)
@@ -63,7 +66,9 @@ def init_state(num_networks: int, num_classes: int, num_images: int) -> dict[str
     return {"predicted": uniform, "labeled": uniform}
 
 
-def update_class_means(context, probabilities, truth) -> dict[str, jax.Array]:
+def update_class_means(
+    context: Context, probabilities: jax.Array, truth: jax.Array
+) -> dict[str, jax.Array]:
     """Moves the running class means towards those of this batch."""
     decay = context.hparams["class_mean_decay"]
     batch_means = {"predicted": probabilities.mean(axis=1), "labeled": truth.mean(axis=1)}

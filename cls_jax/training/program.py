@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from cls_jax.batch import DatasetSpec, normalize
 from cls_jax.methods import Method, get_method
@@ -74,7 +75,7 @@ class Program:
 
 
 def create_program(
-    config, dataset_spec: DatasetSpec, devices: Sequence[jax.Device] | None = None
+    config: ConfigDict, dataset_spec: DatasetSpec, devices: Sequence[jax.Device] | None = None
 ) -> Program:
     """Builds the program of a configuration; allocates nothing on the devices.
 
@@ -126,7 +127,7 @@ MODELS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
 }
 
 
-def create_model(config, method: Method, num_classes: int) -> nn.Module:
+def create_model(config: ConfigDict, method: Method, num_classes: int) -> nn.Module:
     """Builds the architecture that `config.model` describes, with the heads the method asks for."""
     model_config = config.model
     module, keys = MODELS[model_config.name]
@@ -143,7 +144,7 @@ def create_model(config, method: Method, num_classes: int) -> nn.Module:
     )
 
 
-def describe_model(config) -> str:
+def describe_model(config: ConfigDict) -> str:
     """The architecture's usual name."""
     model_config = config.model
     if model_config.name == "wide_resnet":

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
 
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.methods.schedules import get_round_length
@@ -21,7 +22,7 @@ from cls_jax.training.program import Program
 from cls_jax.training.state import TrainState
 
 
-def is_round_start(config, step: int) -> bool:
+def is_round_start(config: ConfigDict, step: int) -> bool:
     """Whether a round other than the first starts before this step."""
     return step > 0 and step % get_round_length(config) == 0
 
@@ -34,10 +35,14 @@ def start_round(program: Program, state: TrainState, dataset: Dataset, step: int
         return _start_round(program, state, dataset, step, round_index)
 
 
-def _start_round(program, state, dataset, step, round_index):
+def _start_round(
+    program: Program, state: TrainState, dataset: Dataset, step: int, round_index: int
+) -> TrainState:
     config = program.config
     logits = mc_dropout_logits(program, state, dataset.train_images, round_index)
-    rows = [program.method.select_labels(network, config.method, round_index) for network in logits]
+    select_labels = program.method.select_labels
+    assert select_labels is not None, "a method of one round has no second"
+    rows = [select_labels(network, config.method, round_index) for network in logits]
     fresh, specs = program.init_state(round_index), program.state_specs
     method_state = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
     return fresh.replace(
@@ -67,7 +72,7 @@ def mc_dropout_logits(
         round_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), round_index)
         key = jax.random.fold_in(round_key, batch_index)
 
-        def predict_once(key):
+        def predict_once(key: jax.Array) -> jax.Array:
             logits, _ = ensemble.forward(
                 state.ema_params, state.batch_stats, batch, train=False, dropout_key=key
             )
