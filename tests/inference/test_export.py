@@ -102,7 +102,7 @@ def test_model_that_says_something_else_is_not_written(
         return lambda images: jax.numpy.roll(function(images), 1, axis=-1)
 
     monkeypatch.setattr(export, "create_function", create_wrong)
-    with pytest.raises(UserError, match="The exported networks differ from ours by"):
+    with pytest.raises(UserError, match="The exported model differs from the run by"):
         export_run(trained_run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -151,9 +151,9 @@ def test_onnx_is_kept_where_it_is_right(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("run", "reason"),
     [
-        (lambda images: compute(images) + 2e-4, "differ from ours by 2.0e-04"),
-        (lambda images: compute(images) * np.nan, "differ from ours by nan"),
-        (lambda images: compute(images)[:1], "differ from ours by inf"),
+        (lambda images: compute(images) + 2e-4, "differ by 2.0e-04"),
+        (lambda images: compute(images) * np.nan, "differ by nan"),
+        (lambda images: compute(images)[:1], "differ by inf"),
         (lambda images: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
 )
