@@ -128,6 +128,11 @@ def test_locked_versions_are_within_declared_ranges(python):
             assert requirement.specifier.contains(version, prereleases=True), requirement
 
 
+@pytest.mark.parametrize("python", PYTHONS[:3])
+def test_tensorflow_is_a_candidate_only_where_there_is_no_release(python):
+    assert re.fullmatch(r"[\d.]+", read_pins("requirements-cpu.txt", python)["tensorflow-cpu"])
+
+
 def test_python_311_gets_the_last_jax_it_can_have_and_newer_ones_a_newer():
     assert read_pins("requirements-cpu.txt", "3.11")["jax"].startswith("0.10.")
     assert read_pins("requirements-cpu.txt", "3.12")["jax"].startswith("0.11.")
