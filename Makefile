@@ -1,14 +1,18 @@
-# make demo   set up, train CLS on 40 labelled digits, print the result
+# make demo   set up, train CLS on 40 labeled digits, print the result
 # make test   set up, lint, run the tests, two at a time: most of their time is compilation
-# make sbom   set up, list what is installed with its licences
+# make lint   set up, style, types, and which room imports which
+# make lock   resolve pyproject.toml's ranges anew into requirements*.txt, with hashes
+# make package  set up, build the wheel and use it
+# make sbom   set up, list what is installed with its licenses
 # Everything lives in .venv; PYTHON names the interpreter it is made from (3.11 or newer).
 
 PYTHON ?= python3
 VENV := .venv
 # The CUDA wheels only where there is an NVIDIA driver to use them.
 REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,requirements-cpu.txt)
+PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test sbom lint clean
+.PHONY: demo test lint package sbom lock clean
 
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
@@ -16,23 +20,63 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev lint
 	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
 
-# What is installed, with versions and licences: build/sbom.json, as CycloneDX.
-sbom: $(VENV)/installed
-	$(VENV)/bin/python -m experiments.sbom
-
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/mypy
 
-$(VENV)/installed: $(REQUIREMENTS) requirements-common.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cls_jax needs Python 3.11 or newer: run make PYTHON=python3.12 (or another)")'
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)
+# The wheel as its users get it: every file that the program opens is in it, and every extra resolves.
+package: $(VENV)/installed-dev
+	rm -rf build/package build/lib
+	.ci/uv build --quiet --wheel --out-dir build/package
+	.ci/uv pip install --quiet --python $(VENV) --no-deps --target build/package/site build/package/*.whl
+	cd build/package && PYTHONPATH=site $(CURDIR)/$(VENV)/bin/python -P -c '$(USE_PACKAGE)'
+	for extra in cpu cuda experiments onnx parquet pretrained tf; do \
+	  echo "cls-jax[$$extra] @ file://$$(ls $(CURDIR)/build/package/*.whl)" | .ci/uv pip compile --quiet \
+	    --python $(VENV) --constraints requirements-dev.txt - >/dev/null || exit 1; \
+	done
+USE_PACKAGE := import cls_jax, pathlib; from cls_jax.report import page; \
+  folder = pathlib.Path(cls_jax.__file__).parent; \
+  assert folder.match("build/package/site/cls_jax") and (folder / "py.typed").exists(), folder
+
+# What is installed, with versions and licenses: build/sbom.json, as CycloneDX.
+sbom: $(VENV)/installed-dev
+	mkdir -p build
+	$(VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --output-file build/sbom.json $(VENV)/bin/python
+
+# Ranges of pyproject.toml → every direct and indirect dependency with version and hashes, for all
+# platforms and Pythons in one file. Versions stay while they fit; UPGRADE=--upgrade takes the newest.
+# No index is written down: whoever installs brings their own.
+UPGRADE :=
+COMPILE := .ci/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock'
+RUNTIME := --extra experiments --extra tf
+lock: $(VENV)/bin/uv
+	$(COMPILE) $(UPGRADE) pyproject.toml $(RUNTIME) --extra onnx --extra parquet --extra pretrained \
+	  --group dev --output-file requirements-dev.txt
+	$(COMPILE) pyproject.toml $(RUNTIME) \
+	  --constraints requirements-dev.txt --output-file requirements-cpu.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml $(RUNTIME) --extra cuda \
+	  --constraints requirements-dev.txt --output-file requirements.txt
+	$(COMPILE) $(UPGRADE) --group installer --output-file requirements-uv.txt
+
+# uv installs several times faster than pip; where it cannot run, pip installs the same files.
+INSTALL = .ci/uv pip install --quiet --python $(VENV) --require-hashes --build-constraints $(1) -r $(1) \
+  || $(PIP) install --require-hashes -r $(1)
+$(VENV)/installed: $(VENV)/bin/uv $(REQUIREMENTS)
+	$(call INSTALL,$(REQUIREMENTS))
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(call INSTALL,requirements-dev.txt)
+	touch $@
+
+$(VENV)/bin/uv: requirements-uv.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cls_jax needs Python 3.11 or newer: run make PYTHON=python3.12 (or another)")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements-uv.txt
 	touch $@
 
 clean:

@@ -4,11 +4,14 @@ V views, B labelled and U = μB unlabelled images of H x W pixels and C channels
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+# A NumPy or JAX array, or its stand-in in a tree of the same form: a shape, a partition spec.
+Leaf = Any
 
 
 class DatasetSpec(NamedTuple):
@@ -59,11 +62,11 @@ class RawBatch(NamedTuple):
         u_truth: int32 [U], their true classes, or -1 where unknown; read by monitors only.
     """
 
-    x: np.ndarray | jax.Array
-    y: np.ndarray | jax.Array
-    u: np.ndarray | jax.Array
-    u_index: np.ndarray | jax.Array
-    u_truth: np.ndarray | jax.Array
+    x: Leaf
+    y: Leaf
+    u: Leaf
+    u_index: Leaf
+    u_truth: Leaf
 
 
 class Batch(NamedTuple):
@@ -93,5 +96,5 @@ def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) ->
     Returns:
         float32 [..., C].
     """
-    mean, std = jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32)
-    return (images.astype(jnp.float32) / 255.0 - mean) / std
+    center, scale = jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32)
+    return (images.astype(jnp.float32) / 255.0 - center) / scale

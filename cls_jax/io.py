@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, TextIO
 # Everything that a damaged file raises in this project's parsers, the standard library's, and
 # NumPy's, whose headers are Python literals.
 # fmt: off
-PARSE_ERRORS = (
+PARSE_ERRORS: tuple[type[Exception], ...] = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
     MemoryError, RuntimeError, SyntaxError, tokenize.TokenError, struct.error,
     lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error,

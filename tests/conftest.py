@@ -6,8 +6,7 @@ import pathlib
 # Before JAX is imported anywhere. Tests of one device ask for a mesh of one.
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of the tests' time is compilation, so not for speed.
-os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+os.environ.pop("XLA_FLAGS", None)
 # Tests compile the same few programs again and again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
@@ -17,6 +16,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import importlib.util
 from collections.abc import Callable
 
+import jax
 import numpy as np
 import pytest
 
@@ -25,6 +25,20 @@ from cls_jax.batch import DatasetSpec, RawBatch
 # Of what `create_tiny_config` asks for.
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
+
+# Rooms whose tests are of files, pages and processes. Most of their time is compilation, which is a
+# quarter shorter without optimizing; arithmetic is tested as users run it, optimized.
+QUICKLY_COMPILED = {"cli", "experiments", "inference", "report", "runs"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Sets how the test's programs are compiled, in this process and those it starts."""
+    quickly = item.path.relative_to(ROOT / "tests").parts[0] in QUICKLY_COMPILED
+    if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") != str(int(quickly)):
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quickly))
+        jax.config.update("jax_disable_most_optimizations", quickly)
+        jax.clear_caches()  # What is compiled the other way would be used again.
 
 
 def load_config(name: str, argument: str):

@@ -4,6 +4,7 @@ import pathlib
 import shlex
 
 import jax
+from ml_collections import ConfigDict
 
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
@@ -11,7 +12,7 @@ from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.result import describe_accuracies, describe_monitors
 
 
-def train_run(config, workdir: str | None) -> None:
+def train_run(config: ConfigDict, workdir: str | None) -> None:
     """Starts or resumes training, then prints the accuracy and where to read more.
 
     Args:

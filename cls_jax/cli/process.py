@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import flags, logging
 
@@ -37,7 +37,7 @@ _NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 _LOST_PROCESS_WORDS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
 
 # Raised by values of flags, and by configuration files that cannot be loaded.
-_USAGE_ERRORS = (flags.Error, *PARSE_ERRORS)
+_USAGE_ERRORS: tuple[type[Exception], ...] = (flags.Error, *PARSE_ERRORS)
 
 _DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -92,7 +92,7 @@ def prepare_process() -> None:
     enable_compilation_cache()
 
 
-def _ignore_closed_loops(unraisable) -> None:
+def _ignore_closed_loops(unraisable: Any) -> None:
     """Hides the follow-up errors of Orbax's pending reads and writes after one of them failed."""
     if "Event loop is closed" not in str(unraisable.exc_value):
         sys.__unraisablehook__(unraisable)

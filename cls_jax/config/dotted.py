@@ -6,7 +6,7 @@ from typing import Any
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings → values by dotted key; an empty mapping leaves no trace."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")

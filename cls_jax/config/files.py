@@ -35,7 +35,7 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
             f"{path.parent} is not the folder of a run (it has no {path.name}): give --workdir the "
             "folder that training printed."
         ) from error
-    except (UserError, *PARSE_ERRORS) as error:
+    except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
         raise UserError(
             f"{path} is not the configuration of a run of this version "
             f"({describe_error(error).rstrip('.')}): give --workdir another folder."

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from cls_jax.data.sources.cifar import load_cifar
 from cls_jax.data.sources.digits import load_digits
@@ -22,7 +23,7 @@ LOADERS = {
 _NUM_SAMPLED = 5000
 
 
-def load_dataset(config) -> Dataset:
+def load_dataset(config: ConfigDict) -> Dataset:
     """Loads the dataset that `config.data` names.
 
     Raises:

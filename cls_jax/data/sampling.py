@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 from cls_jax.batch import RawBatch
 
-Array = np.ndarray | jax.Array
+Array = Any  # NumPy's or JAX's.
 
 # Rounds of the swap-or-not shuffle. Three times log2 of 50,000: enough that statistical tests
 # cannot tell its order from a random one. (Cryptography asks for twice as many.)
@@ -35,7 +36,7 @@ class Backend(NamedTuple):
     fori_loop: Callable[..., Any]
 
 
-def _python_loop(start, stop, body, value):
+def _python_loop(start: int, stop: int, body: Callable[[int, Any], Any], value: Any) -> Any:
     with np.errstate(over="ignore"):  # Hashes wrap around.
         for i in range(start, stop):
             value = body(i, value)
@@ -72,7 +73,7 @@ class StreamSpec:
 
 
 def create_stream_spec(
-    config,
+    config: ConfigDict,
     labeled_view: str,
     unlabeled_views: tuple[str, ...],
     labeled_indices: np.ndarray,
@@ -113,7 +114,7 @@ def get_batch_shapes(spec: StreamSpec, image_shape: tuple[int, int, int]) -> Raw
 
 
 def sample_indices(
-    indices: Array, step: int, batch_size: int, seed: int, tag: int, backend: Backend = NUMPY
+    indices: Array, step: Array, batch_size: int, seed: int, tag: int, backend: Backend = NUMPY
 ) -> Array:
     """The samples of one step: a new permutation every epoch, each image once in each.
 
@@ -158,7 +159,7 @@ def shuffle_index(index: Array, n: Array, key: Array, backend: Backend = NUMPY) 
     """
     xp = backend.namespace
 
-    def swap_or_not(i, x):
+    def swap_or_not(i: Any, x: Array) -> Array:
         round_key = _mix(key + xp.asarray(i).astype(xp.uint32) * xp.uint32(0x9E3779B9))
         partner = (round_key % n + n - x) % n
         pair = xp.maximum(x, partner)

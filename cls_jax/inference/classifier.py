@@ -3,6 +3,7 @@
 import os
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import jax
 import numpy as np
@@ -63,7 +64,7 @@ class Classifier:
         if isinstance(images, list | tuple):
             probabilities = self._predict_files([os.fspath(path) for path in images])
         else:
-            probabilities = self.predict_probabilities(images)
+            probabilities = self.predict_probabilities(cast(ImageSource, images))
         return create_prediction(probabilities, self.class_names)
 
     def _predict_files(self, files: list[str]) -> np.ndarray:

@@ -75,7 +75,9 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     # Accelerators round products by default, so models are compared on a CPU.
     with jax.default_device(_find_cpu()):
         expected = np.asarray(jax.jit(function)(images))
-        exported = measure_difference(jax.export.deserialize(model).call, images, expected)
+        exported = measure_difference(
+            jax.export.deserialize(bytearray(model)).call, images, expected
+        )
         try:
             onnx_model, reason = convert_to_onnx(function, images, expected), None
         except OnnxError as error:
@@ -87,7 +89,7 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     if not (exported <= TOLERANCE and ours <= (TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
         raise UserError(
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
-            "probability: install the versions of requirements-common.txt and export again."
+            "probability: install the versions of requirements.txt and export again."
         )
     _write(output, model, onnx_model, describe(classifier, workdir, has_onnx=reason is None))
     return reason

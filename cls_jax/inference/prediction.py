@@ -68,7 +68,7 @@ def compute_entropy(p_BK: np.ndarray) -> np.ndarray:
     return -np.sum(p_BK * np.log(np.where(p_BK > 0, p_BK, 1.0)), axis=-1)
 
 
-def describe_top(p_K: np.ndarray, class_names: Sequence[str]) -> str:
+def describe_top(p_K: np.ndarray, class_names: Sequence[str] | np.ndarray) -> str:
     """The most probable classes as "name:probability", joined by ";".
 
     A ";" or a backslash in a name is written with a backslash before it.

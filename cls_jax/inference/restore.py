@@ -37,4 +37,5 @@ def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
     program = create_program(config, dataset_spec)
     restored = checkpointer.restore_newest(program.state_shapes)
     checkpointer.close()
+    assert restored is not None, workdir  # It has a latest step.
     return program, restored.state, restored.step

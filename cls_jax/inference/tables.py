@@ -120,7 +120,7 @@ def create_table(path: pathlib.Path, columns: Mapping[str, type]) -> Iterator[Ta
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        table = _TABLES[path.suffix.lower()](partial, columns)
+        table: Any = _TABLES[path.suffix.lower()](partial, columns)
     except OSError as error:
         raise _explain(path, error) from error
     try:

@@ -8,6 +8,7 @@ optimizer) that are not here.
 import jax
 import jax.numpy as jnp
 
+from cls_jax.batch import Batch
 from cls_jax.methods.alignment import (
     STATISTICS_DECAY,
     TARGETS,
@@ -16,7 +17,7 @@ from cls_jax.methods.alignment import (
     init_class_means,
     update_class_means,
 )
-from cls_jax.methods.base import Hyperparameter, InitContext
+from cls_jax.methods.base import Context, Hyperparameter, InitContext
 from cls_jax.methods.trunk import Teaching, create_method
 
 
@@ -25,7 +26,7 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
     return init_class_means(init, init.hparams["align_to"])
 
 
-def choose(context, batch, logits_x, logits_weak) -> Teaching:
+def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array) -> Teaching:
     """Teaches argmax p̂ where max p̂ ≥ c · (mean confidence of the labeled batch).
 
     p̂ is aligned. With `ramp`, the weight rises along a cosine over that share of the run. A rule

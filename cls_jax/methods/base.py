@@ -14,6 +14,8 @@ import jax
 from cls_jax.batch import Batch
 from cls_jax.models.ensemble import Ensemble
 
+PyTree = Any
+
 
 @dataclasses.dataclass(frozen=True)
 class Hyperparameter:

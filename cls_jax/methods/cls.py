@@ -15,8 +15,17 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from cls_jax.batch import Batch
 from cls_jax.methods import cls_switches as switches
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method, no_state, with_defaults
+from cls_jax.methods.base import (
+    Context,
+    Hyperparameter,
+    LossOutput,
+    Method,
+    PyTree,
+    no_state,
+    with_defaults,
+)
 from cls_jax.methods.cls_exchange import EXCHANGE_HYPERPARAMETERS, exchange_labels
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import negative_cross_entropy, positive_cross_entropy
@@ -39,11 +48,13 @@ class AblationFlags:
     reweight: bool
 
 
-def compute_loss(flags: AblationFlags, params, batch_stats, batch, context):
+def compute_loss(
+    flags: AblationFlags, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
+) -> LossOutput:
     """The loss above. Signature after the flags: see `Method.compute_loss`."""
     hparams = switches.read_hyperparameters(context.hparams)
     mixes = switches.mix_views(context, hparams, batch)
-    # One joint forward: BatchNorm statistics are those of labeled, weak and strong together.
+    # One concatenated forward: the BatchNorm statistics are those of all groups together.
     groups = (batch.x, *batch.u, *(mix.images for mix in mixes))
     logits, batch_stats = context.ensemble.forward_concatenated(params, batch_stats, groups)
     logits_x, logits_weak, logits_strong, *logits_mix = logits
@@ -71,15 +82,17 @@ def compute_loss(flags: AblationFlags, params, batch_stats, batch, context):
     loss_co = compute_labeling_loss(flags, logits_strong, peer_labels, peer_weight)
     losses += hparams["lambda_co"] * ramp * loss_co
     monitors |= {"train/loss_co": loss_co, **exchange_monitors}
-    for mix, logits in zip(mixes, logits_mix, strict=True):
-        loss_cutmix = cutmix_loss(mix, logits, labels.pseudo, self_weight)
-        loss_cutmix += cutmix_loss(mix, logits, peer_labels.pseudo, peer_weight)
+    for mix, logits_m in zip(mixes, logits_mix, strict=True):
+        loss_cutmix = cutmix_loss(mix, logits_m, labels.pseudo, self_weight)
+        loss_cutmix += cutmix_loss(mix, logits_m, peer_labels.pseudo, peer_weight)
         losses += hparams["lambda_cutmix"] * ramp * loss_cutmix
         monitors["train/loss_cutmix"] = loss_cutmix
     return LossOutput(losses, batch_stats, monitors, labels.pseudo, state)
 
 
-def compute_labeling_loss(flags, logits, labels: PseudoLabels, weight) -> jax.Array:
+def compute_labeling_loss(
+    flags: AblationFlags, logits: jax.Array, labels: PseudoLabels, weight: jax.Array
+) -> jax.Array:
     """The mean over images of weight · (L_P + L_N), float32 [N] (Eq. 7-9).
 
     Logits are float32 [N, U, K], weights [N, U]; the labels may be another network's.

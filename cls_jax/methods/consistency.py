@@ -9,12 +9,15 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy
 from cls_jax.methods.schedules import ramp_up
 
 
-def compute_loss(teacher: str, params, batch_stats, batch, context):
+def compute_loss(
+    teacher: str, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
+) -> LossOutput:
     """L = L_sup + λ · ramp · mean over images and classes of (softmax student - softmax teacher)².
 
     No gradient flows into the teacher. Signature after `teacher`, "self" or "ema": see

@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, InitContext
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, Hyperparameter, InitContext
 from cls_jax.methods.trunk import Teaching, create_method
 
 NO_LABEL = -1
@@ -23,7 +24,7 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
     }
 
 
-def choose(context, batch, logits_x, logits_weak) -> Teaching:
+def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array) -> Teaching:
     """Teaches argmax p where max p ≥ τ · β / (2 - β), β of the class (Eq. 5-11); a `trunk.Rule`.
 
     β(k) = (images whose last confident label is k) / max(those of the largest class, images

@@ -4,11 +4,13 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.methods import self_adaptive
-from cls_jax.methods.base import Hyperparameter
-from cls_jax.methods.trunk import create_method
+from cls_jax.methods.base import Context, Hyperparameter
+from cls_jax.methods.trunk import Teaching, create_method
 
 
-def compute_fairness(target_K, mean_K, histogram_K, running_histogram_K) -> jax.Array:
+def compute_fairness(
+    target_K: jax.Array, mean_K: jax.Array, histogram_K: jax.Array, running_histogram_K: jax.Array
+) -> jax.Array:
     """Σ q · log r with q = Norm(target / running histogram), r = Norm(mean / histogram), [N].
 
     As published it is *added* to the loss and is largest at r = q, so descent drives the mean
@@ -28,7 +30,9 @@ def compute_fairness(target_K, mean_K, histogram_K, running_histogram_K) -> jax.
     return jnp.where(jnp.sum(histogram_K, axis=-1) > 0, fairness, 0.0)
 
 
-def add_fairness(context, teaching, logits_strong):
+def add_fairness(
+    context: Context, teaching: Teaching, logits_strong: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """λ_f · fairness over the taught images of all devices; see `trunk.create_method`."""
     p = jax.nn.softmax(logits_strong)
     top = jax.nn.one_hot(jnp.argmax(logits_strong, axis=-1), p.shape[-1], dtype=p.dtype)

@@ -3,14 +3,15 @@
 import jax
 import jax.numpy as jnp
 
+from cls_jax.batch import Batch
 from cls_jax.methods import self_adaptive
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.cutmix import cutmix, cutmix_loss
 from cls_jax.methods.losses import positive_cross_entropy
 from cls_jax.methods.trunk import LAMBDA_U, apply_rule
 
 
-def compute_loss(params, batch_stats, batch, context):
+def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = L_sup + λ_u · ½ (L_strong + L_strong') + λ_c · L_cutmix + λ_a · MSE(strong, strong').
 
     The weak view's labels, where FreeMatch's threshold lets them, teach two strong views and a
@@ -26,10 +27,8 @@ def compute_loss(params, batch_stats, batch, context):
     )
     teaching = apply_rule(self_adaptive.choose, context, batch, logits_x, logits_weak)
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
-    loss_self = sum(
-        jnp.mean(teaching.weights * positive_cross_entropy(logits, teaching.labels), axis=-1)
-        for logits in logits_strong
-    ) / len(logits_strong)
+    losses_strong = [positive_cross_entropy(logits, teaching.labels) for logits in logits_strong]
+    loss_self = jnp.mean(teaching.weights * jnp.stack(losses_strong), axis=(0, -1))
     loss_cutmix = cutmix_loss(mix, logits_mix, teaching.labels, teaching.weights)
     first, second = map(standardize, logits_strong)
     loss_alike = jnp.mean((first - second) ** 2, axis=(1, 2))

@@ -3,13 +3,14 @@
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.losses import soft_cross_entropy
 from cls_jax.methods.mixup import forward_interleaved, mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
 
 
-def compute_loss(params, batch_stats, batch, context):
+def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = CE(mixed labeled) + λ_u · ramp · mean over images and classes of (p - target)².
 
     The guess is the sharpened mean of two weak views' probabilities, each view its own pass.
@@ -18,7 +19,8 @@ def compute_loss(params, batch_stats, batch, context):
     """
     ensemble, hparams = context.ensemble, context.hparams
     views = [ensemble.forward(params, batch_stats, view, train=True)[0] for view in batch.u]
-    guess = sharpen(sum(map(jax.nn.softmax, views)) / len(views), hparams["temperature"])
+    mean = jnp.mean(jax.nn.softmax(jnp.stack(views)), axis=0)
+    guess = sharpen(mean, hparams["temperature"])
     guess = jax.lax.stop_gradient(guess)
     truth = jax.nn.one_hot(batch.y, guess.shape[-1])
     truth = jnp.broadcast_to(truth, (len(guess), *truth.shape))

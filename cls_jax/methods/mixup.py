@@ -116,7 +116,9 @@ def _slice_lengths(size: int, num_slices: int) -> list[int]:
     return [(size + i) // num_slices for i in range(num_slices)]
 
 
-def _swap_slices(arrays, lengths, axis):
+def _swap_slices(
+    arrays: Sequence[jax.Array], lengths: Sequence[Sequence[int]], axis: int
+) -> list[jax.Array]:
     slices = [
         jnp.split(array, np.cumsum(lengths_of_array[:-1]), axis)
         for array, lengths_of_array in zip(arrays, lengths, strict=True)
@@ -124,11 +126,11 @@ def _swap_slices(arrays, lengths, axis):
     return [jnp.concatenate(chunk, axis) for chunk in _swap_with_first(slices)]
 
 
-def _swap_with_first(rows):
-    rows = [list(row) for row in rows]
-    for i in range(1, len(rows)):
-        rows[0][i], rows[i][i] = rows[i][i], rows[0][i]
-    return rows
+def _swap_with_first(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    swapped = [list(row) for row in rows]
+    for i in range(1, len(swapped)):
+        swapped[0][i], swapped[i][i] = swapped[i][i], swapped[0][i]
+    return swapped
 
 
 def _mix(share: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:

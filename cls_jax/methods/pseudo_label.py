@@ -2,13 +2,14 @@
 
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy
 from cls_jax.methods.pseudo_labels import make_pseudo_labels
 from cls_jax.methods.schedules import ramp_up
 
 
-def compute_loss(params, batch_stats, batch, context):
+def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = L_sup + λ · ramp · mean(1[max p ≥ threshold] · CE(p, argmax p)).
 
     The same weak view yields the label and is trained on it. Its pass leaves BatchNorm's running

@@ -1,17 +1,20 @@
 """ReMixMatch (Berthelot et al., 2020): MixMatch with aligned guesses, strong views, rotations."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cls_jax.batch import Batch
 from cls_jax.methods.alignment import align, init_uniform, update_mean
-from cls_jax.methods.base import Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.methods.mixup import forward_interleaved, mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
 
 
-def compute_loss(params, batch_stats, batch, context):
+def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = CE(mixed labeled) + ramp · (w_m CE(mixed) + w_s CE(strong)) + w_r CE(rotated).
 
     The guess for the weak view, aligned to the labels' class distribution and sharpened, is the
@@ -23,7 +26,7 @@ def compute_loss(params, batch_stats, batch, context):
     ensemble, hparams = context.ensemble, context.hparams
     weak, strong, _ = batch.u
 
-    def forward(images, **kwargs):
+    def forward(images: jax.Array, **kwargs: Any) -> jax.Array:
         return ensemble.forward(params, batch_stats, images, train=True, **kwargs)[0]
 
     logits_weak = jax.lax.stop_gradient(forward(weak))

@@ -5,9 +5,10 @@ Lengths are shares of the run, so that short runs keep their meaning.
 
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 
-def get_round_length(config) -> int:
+def get_round_length(config: ConfigDict) -> int:
     """Steps of a round: all, unless the method has several rounds; the last may be shorter."""
     return -(-config.num_steps // config.method.get("rounds", 1))
 

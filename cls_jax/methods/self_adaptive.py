@@ -7,6 +7,7 @@ predicted rarely get a lower one (Wang et al., 2023, Eq. 5-8).
 import jax
 import jax.numpy as jnp
 
+from cls_jax.batch import Batch
 from cls_jax.methods.alignment import (
     STATISTICS_DECAY,
     compute_class_balance,
@@ -14,7 +15,7 @@ from cls_jax.methods.alignment import (
     scale_by_class,
     update_mean,
 )
-from cls_jax.methods.base import InitContext
+from cls_jax.methods.base import Context, InitContext
 from cls_jax.methods.trunk import Teaching
 
 HYPERPARAMETERS = {"statistics_decay": STATISTICS_DECAY}
@@ -26,7 +27,7 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
     return {"threshold": uniform[:, 0], "predicted": uniform, "histogram": uniform}
 
 
-def choose(context, batch, logits_x, logits_weak) -> Teaching:
+def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array) -> Teaching:
     """Teaches argmax p where max p ≥ τ · p̃(label) / max p̃; a rule as in `trunk.Rule`.
 
     All running means move before they are used (both released codes).

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from cls_jax.batch import Batch
 from cls_jax.methods.alignment import (
     STATISTICS_DECAY,
     TARGETS,
@@ -11,7 +12,7 @@ from cls_jax.methods.alignment import (
     init_class_means,
     update_class_means,
 )
-from cls_jax.methods.base import Hyperparameter, InitContext
+from cls_jax.methods.base import Context, Hyperparameter, InitContext
 from cls_jax.methods.trunk import Teaching, create_method
 
 
@@ -22,7 +23,7 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
     return {"mean": start / init.num_classes, "variance": start, **means}
 
 
-def choose(context, batch, logits_x, logits_weak) -> Teaching:
+def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array) -> Teaching:
     """Teaches argmax p with weight exp(-min(ĉ - μ, 0)² · n² / (2 v)); a rule as in `trunk.Rule`.
 
     ĉ is the confidence after alignment, μ and v the running mean and variance of the confidence

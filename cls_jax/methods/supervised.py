@@ -5,11 +5,12 @@
 
 import jax.numpy as jnp
 
-from cls_jax.methods.base import LossOutput, Method
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy
 
 
-def compute_loss(params, batch_stats, batch, context):
+def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = mean cross-entropy of the labeled images. Signature: see `Method.compute_loss`."""
     logits, batch_stats = context.ensemble.forward(params, batch_stats, batch.x, train=True)
     losses = jnp.mean(positive_cross_entropy(logits, batch.y), axis=-1)

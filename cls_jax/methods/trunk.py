@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy
 
 LAMBDA_U = Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u; TorchSSL, USB")
@@ -40,14 +40,23 @@ class Teaching(NamedTuple):
 Rule = Callable[[Context, Batch, jax.Array, jax.Array], Teaching]
 
 
-def apply_rule(rule: Rule, context: Context, batch: Batch, logits_x, logits_weak) -> Teaching:
+def apply_rule(
+    rule: Rule, context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array
+) -> Teaching:
     """The rule's labels; no gradient flows back."""
     teaching = rule(context, batch, *jax.lax.stop_gradient((logits_x, logits_weak)))
     taught = jnp.mean(teaching.weights > 0, axis=-1)
     return teaching._replace(monitors={"monitors/mask_ratio": taught, **teaching.monitors})
 
 
-def compute_loss(rule: Rule, extra_term, params, batch_stats, batch: Batch, context: Context):
+def compute_loss(
+    rule: Rule,
+    extra_term: Callable[..., tuple[jax.Array, dict[str, jax.Array]]] | None,
+    params: PyTree,
+    batch_stats: PyTree,
+    batch: Batch,
+    context: Context,
+) -> LossOutput:
     """The loss above. Signature after the first two: see `Method.compute_loss`."""
     (logits_x, logits_weak, logits_strong), batch_stats = context.ensemble.forward_concatenated(
         params, batch_stats, (batch.x, *batch.u)

@@ -3,12 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, LossOutput, Method
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.methods.schedules import tsa_threshold
 
 
-def compute_loss(params, batch_stats, batch, context):
+def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = L_sup + λ · mean(1[max p ≥ threshold] · CE(softmax(weak / T), strong)).
 
     The threshold applies to the probabilities before sharpening. With training-signal annealing,
@@ -34,7 +35,7 @@ def compute_loss(params, batch_stats, batch, context):
     return LossOutput(losses, batch_stats, monitors, jnp.argmax(target, axis=-1))
 
 
-def tsa_loss(loss_x: jax.Array, annealing: str, num_classes: int, context) -> jax.Array:
+def tsa_loss(loss_x: jax.Array, annealing: str, num_classes: int, context: Context) -> jax.Array:
     """Mean over the labeled images whose probability exp(-loss) is not yet above the threshold.
 
     Args:

@@ -9,12 +9,13 @@ evenly over `rounds`, a deviation that keeps the methods' costs alike.
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.batch import Batch
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, PyTree
 from cls_jax.methods.losses import log_one_minus_softmax, positive_cross_entropy
 from cls_jax.methods.ups_selection import NO_LABEL, select_labels
 
 
-def compute_loss(params, batch_stats, batch, context):
+def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = mean CE of labeled and selected images + mean negative CE of images with negatives.
 
     An image's negative cross-entropy is the mean over its negative classes (authors' code).

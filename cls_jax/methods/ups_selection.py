@@ -6,12 +6,15 @@ authors' code.
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 NO_LABEL = -1
 _MIN_PER_CLASS = 25  # Authors: balancing never cuts a class below this many.
 
 
-def select_labels(logits: np.ndarray, hparams, round_index: int) -> dict[str, np.ndarray]:
+def select_labels(
+    logits: np.ndarray, hparams: ConfigDict, round_index: int
+) -> dict[str, np.ndarray]:
     """Chooses the labels of a round from several passes with dropout.
 
     Args:

@@ -67,7 +67,7 @@ class Ensemble:
             Logits float32 [N, B, K] and the BatchNorm statistics after the pass.
         """
 
-        def apply_one(params, batch_stats):
+        def apply_one(params: PyTree, batch_stats: PyTree) -> tuple[jax.Array, PyTree]:
             # Each operation keeps the precision, and passes it on to its gradient's operations.
             with jax.default_matmul_precision(self.matmul_precision):
                 logits, updated = self.model.apply(
@@ -145,7 +145,7 @@ class Ensemble:
             return jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), tree)
         pairs = [(i, (i + 1) % self.network_shards) for i in range(self.network_shards)]
 
-        def receive(leaf):
+        def receive(leaf: jax.Array) -> jax.Array:
             from_previous_device = jax.lax.ppermute(leaf[-1:], NETWORK_AXIS, pairs)
             return jnp.concatenate([from_previous_device, leaf[:-1]])
 

@@ -49,7 +49,7 @@ def initialize_distributed(
     if all(value is None for value in values):
         if not has_scheduler():
             return
-    elif any(value is None for value in values):
+    elif coordinator_address is None or num_processes is None or process_id is None:
         raise UserError(
             "Several processes need --coordinator_address, --num_processes and --process_id "
             "together: give all three, or none if a scheduler starts the processes."

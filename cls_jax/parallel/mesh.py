@@ -109,7 +109,7 @@ class BatchShard(NamedTuple):
 
     first: int
     last: int
-    count: int
+    count: int  # type: ignore[assignment] # Hides tuple.count, which nobody wants here.
 
     def take(self, size: int) -> slice:
         """The rows of a batch of `size`, which `count` divides."""

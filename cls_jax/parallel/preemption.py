@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -17,9 +18,9 @@ class PreemptionHandler:
     Python delivers signals to the main thread alone.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._received: int | None = None
-        self._previous = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "PreemptionHandler":
         """Takes over both signals."""
@@ -30,12 +31,12 @@ class PreemptionHandler:
                     self._previous[number] = signal.signal(number, self._record)
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restores the handlers of before."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _record(self, number: int, _) -> None:
+    def _record(self, number: int, _: object) -> None:
         self._received = number
         for other in self._previous:
             signal.signal(other, signal.SIG_DFL)

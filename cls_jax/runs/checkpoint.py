@@ -73,7 +73,7 @@ class Checkpointer:
             cleanup_tmp_directories=self._keep is not None,
         )
         # Our metadata is called "notes" on disk: Orbax keeps "metadata" for its own.
-        self._manager: ocp.CheckpointManager | None = ocp.CheckpointManager(
+        self._manager: Any = ocp.CheckpointManager(
             self.folder, options=options, item_names=("state", "notes")
         )
 
@@ -194,6 +194,7 @@ class Checkpointer:
         # Every process must get here before they verify together.
         if not all_processes(reason is None):
             return None, reason or "another process cannot read it"
+        assert metadata is not None  # No process failed, so this one did not.
         if not _is_intact(state, metadata):
             return None, "arrays differ from those that were saved"
         # Arrays made by Orbax are not in XLA's own memory, so the first step could not reuse it

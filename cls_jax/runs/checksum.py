@@ -34,7 +34,7 @@ def hash_arrays(arrays: PyTree) -> dict[str, str]:
 
 def _hash_array(array: np.ndarray) -> str:
     digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
-    digest.update(_to_words(array, np.uint8))
+    digest.update(_to_words(array, np.uint8).data)
     return digest.hexdigest()
 
 

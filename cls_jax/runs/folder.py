@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json
@@ -42,7 +43,7 @@ SKIPPED_FILES = "skipped_files.csv"
 _BEFORE_A_RUN = {LOCK, LABELED_INDICES, LABELED_INDICES + PARTIAL, CONFIG + PARTIAL}
 
 
-def get_default_workdir(config) -> pathlib.Path:
+def get_default_workdir(config: ConfigDict) -> pathlib.Path:
     """runs/<dataset>-<labels>-<method>-seed<seed>; a folder of images counts by its own name."""
     dataset = config.data.name
     if dataset == "folder":
@@ -52,7 +53,7 @@ def get_default_workdir(config) -> pathlib.Path:
     return pathlib.Path("runs") / f"{dataset}-{num_labels}-{config.method.name}-seed{config.seed}"
 
 
-def check_run_folder(workdir: pathlib.Path, config) -> None:
+def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
     """Makes sure that the folder is new, empty, or that of the same run.
 
     A list of labeled images may be there already: it is the label budget to train with.
@@ -92,7 +93,7 @@ def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: D
 
 
 def create_run_folder(
-    workdir: pathlib.Path, config, labeled_indices: np.ndarray, dataset: Dataset
+    workdir: pathlib.Path, config: ConfigDict, labeled_indices: np.ndarray, dataset: Dataset
 ) -> None:
     """Stores what defines the run, once everything about it is known to fit.
 
@@ -145,7 +146,7 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
         )
 
 
-def use_mean_and_std(config, mean: Sequence[float], std: Sequence[float]):
+def use_mean_and_std(config: ConfigDict, mean: Sequence[float], std: Sequence[float]) -> ConfigDict:
     """A copy of the configuration with these means and standard deviations, one per channel."""
     config = config.copy_and_resolve_references()
     config.data.mean, config.data.std = tuple(mean), tuple(std)

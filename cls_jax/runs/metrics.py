@@ -163,7 +163,7 @@ def _to_line(row: Mapping[str, Any]) -> str:
     return json.dumps(finite) + "\n"
 
 
-def _create_tensorboard_writer(workdir: pathlib.Path):
+def _create_tensorboard_writer(workdir: pathlib.Path) -> Any:
     try:
         from cls_jax.data.host_tensorflow import hide_accelerators
 

@@ -4,6 +4,8 @@ import pathlib
 import statistics
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from cls_jax.runs.metrics import read_metrics
 
 # A row of monitors describes a single batch, so the result averages several.
@@ -11,7 +13,7 @@ _NUM_ROWS = 20
 
 
 def create_result(
-    config, workdir: pathlib.Path, num_labels: int, train_seconds: float
+    config: ConfigDict, workdir: pathlib.Path, num_labels: int, train_seconds: float
 ) -> dict[str, Any]:
     """Collects the result from the run's metrics; accuracies are None if there was no test set.
 

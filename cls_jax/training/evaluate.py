@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,15 +30,17 @@ def create_eval_step(program: Program) -> Callable:
     the EMA networks' probabilities). Nothing is donated: the state is still needed.
     """
 
-    def eval_step(state: TrainState, images, labels, is_image):
+    def eval_step(
+        state: TrainState, images: jax.Array, labels: jax.Array, is_image: jax.Array
+    ) -> Any:
         """Counts for this device's networks and its shard of the batch."""
         images = program.normalize(images)
 
-        def compute_probabilities(params):
+        def compute_probabilities(params: Any) -> jax.Array:
             logits, _ = program.ensemble.forward(params, state.batch_stats, images, train=False)
             return jax.nn.softmax(logits)
 
-        def count_correct(probabilities):
+        def count_correct(probabilities: jax.Array) -> jax.Array:
             is_correct = (jnp.argmax(probabilities, axis=-1) == labels) & is_image
             return jax.lax.psum(jnp.sum(is_correct, axis=-1), DATA_AXIS)
 
@@ -77,7 +80,8 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Accuracies:
         """Evaluates; gives up before the next batch if `should_stop()`."""
-        counts, in_flight = [], collections.deque()
+        counts: list[Any] = []
+        in_flight: collections.deque[Any] = collections.deque()
         for batch in iterate_padded(images, labels, batch_size):
             if should_stop():
                 return {}
@@ -95,7 +99,7 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
     return evaluate
 
 
-def _name_accuracies(shares) -> Accuracies:
+def _name_accuracies(shares: Any) -> Accuracies:
     accuracies = {
         "test/accuracy": shares["ema"][0],
         "test/accuracy_ensemble": shares["ensemble"],

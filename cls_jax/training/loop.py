@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from cls_jax.batch import RawBatch, create_split
 from cls_jax.config import to_json
@@ -61,7 +62,7 @@ from cls_jax.training.state import TrainState
 from cls_jax.training.step import compute_distances, create_train_step, make_batch_fn
 
 
-def train(config, workdir: pathlib.Path) -> dict[str, Any]:
+def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
     """Trains or resumes the run in `workdir`; returns its result.
 
     Args:
@@ -104,7 +105,9 @@ def train(config, workdir: pathlib.Path) -> dict[str, Any]:
             result = create_result(config, workdir, len(labeled), seconds)
             write_result(workdir, result)
     barrier("result")
-    return read_result(workdir)
+    result = read_result(workdir)
+    assert result is not None, workdir
+    return result
 
 
 def _train_to_end(
@@ -206,7 +209,9 @@ def _train_to_end(
     return timer.seconds
 
 
-def _compile_step(train_step, state: TrainState, step_input: Any, say: Callable[[str], None]):
+def _compile_step(
+    train_step: Any, state: TrainState, step_input: Any, say: Callable[[str], None]
+) -> Any:
     """Compiles ahead of the first step, to check the memory that the step needs."""
     started = time.perf_counter()
     compiled = train_step.lower(state, step_input).compile()
@@ -220,7 +225,9 @@ def _is_due(step: int, every: int) -> bool:
     return step > 0 and step % every == 0
 
 
-def _restore_or_init(checkpointer: Checkpointer, program: Program):
+def _restore_or_init(
+    checkpointer: Checkpointer, program: Program
+) -> tuple[TrainState, int, PausableTimer]:
     """The state to start from, its step, and the timer of the run so far.
 
     A checkpoint is restored onto shapes alone: no initial state takes memory beside it.

@@ -5,22 +5,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from ml_collections import ConfigDict
 
 from cls_jax.methods.schedules import get_round_length
 
 PyTree = Any
 
 
-def create_learning_rate_schedule(learning_rate: float, num_steps: int, cycles: float):
+def create_learning_rate_schedule(
+    learning_rate: float, num_steps: int, cycles: float
+) -> optax.Schedule:
     """learning_rate · cos(π · cycles · k / K): FixMatch's cosine is 7/16 of a cycle, no warm-up."""
 
-    def schedule(step):
+    def schedule(step: jax.Array) -> jax.Array:
         return learning_rate * jnp.cos(jnp.pi * cycles * step / num_steps)
 
     return schedule
 
 
-def create_optimizer(config) -> optax.GradientTransformation:
+def create_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """SGD with Nesterov momentum, the cosine, and weight decay on kernels only.
 
     PyTorch's form, as in the authors' code: decay is added to the gradient before the momentum.

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from cls_jax.batch import DatasetSpec, TrainingSplit, create_even_split, normalize
 from cls_jax.methods import InitContext, Method, get_method
@@ -40,7 +41,7 @@ class Program:
         state_specs: how the state is partitioned, as a `TrainState` of partition specs.
     """
 
-    config: Any
+    config: ConfigDict
     method: Method
     ensemble: Ensemble
     optimizer: optax.GradientTransformation
@@ -76,7 +77,7 @@ class Program:
 
 
 def create_program(
-    config,
+    config: ConfigDict,
     dataset_spec: DatasetSpec,
     devices: Sequence[jax.Device] | None = None,
     split: TrainingSplit | None = None,
@@ -144,7 +145,7 @@ MODELS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
 }
 
 
-def create_model(config, method: Method, num_classes: int) -> nn.Module:
+def create_model(config: ConfigDict, method: Method, num_classes: int) -> nn.Module:
     """Builds the architecture that `config.model` describes, with the heads the method asks for."""
     model_config = config.model
     module, keys = MODELS[model_config.name]
@@ -161,7 +162,7 @@ def create_model(config, method: Method, num_classes: int) -> nn.Module:
     )
 
 
-def describe_model(config) -> str:
+def describe_model(config: ConfigDict) -> str:
     """The architecture's usual name."""
     model_config = config.model
     if model_config.name == "wide_resnet":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from cls_jax.parallel.distributed import is_main_process
@@ -52,10 +53,12 @@ class PausableTimer:
 class MetricsQueue:
     """Metrics of steps still in flight, written once their step is done."""
 
-    def __init__(self, config, num_classes: int, writer, timer: PausableTimer, bar):
+    def __init__(
+        self, config: ConfigDict, num_classes: int, writer: Any, timer: PausableTimer, bar: Any
+    ) -> None:
         """Starts empty; writes to `writer` and advances `bar`."""
         self._config, self._writer, self._timer, self._bar = config, writer, timer, bar
-        self._pending = collections.deque()
+        self._pending: collections.deque[Any] = collections.deque()
         self._last_written: tuple[int, float] | None = None
         self._divergence = DivergenceWatch(num_classes)
 

@@ -6,6 +6,7 @@ function of the state and the step: a run resumed at the boundary repeats it exa
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
 
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset, ImageSource
@@ -22,7 +24,7 @@ from cls_jax.training.program import Program
 from cls_jax.training.state import TrainState
 
 
-def is_round_start(config, step: int) -> bool:
+def is_round_start(config: ConfigDict, step: int) -> bool:
     """Whether a round other than the first starts before this step."""
     return step > 0 and step % get_round_length(config) == 0
 
@@ -41,15 +43,22 @@ def start_round(
         return _start_round(program, state, dataset, spec, step, round_index)
 
 
-def _start_round(program, state, dataset, spec, step, round_index):
+def _start_round(
+    program: Program,
+    state: TrainState,
+    dataset: Dataset,
+    spec: StreamSpec,
+    step: int,
+    round_index: int,
+) -> TrainState:
     config = program.config
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     logits = mc_dropout_logits(program, state, dataset.train_images, candidates, round_index)
-    rows = [program.method.select_labels(network, config.method, round_index) for network in logits]
+    select_labels = program.method.select_labels
+    assert select_labels is not None, "only a method that selects labels has rounds"
+    rows = [select_labels(network, config.method, round_index) for network in logits]
     fresh, specs = program.init_state(round_index), program.state_specs
-    no_labels = program.method.init_state(
-        len(rows), program.dataset_spec.num_classes, len(dataset.train_images)
-    )
+    no_labels = program.method.init_state(program.init_context)
     method_state = jax.tree.map(
         lambda table, *chosen: _replace_images(table, candidates, chosen), no_labels, *rows
     )
@@ -59,11 +68,11 @@ def _start_round(program, state, dataset, spec, step, round_index):
     )
 
 
-def _replace_images(table: jax.Array, indices: np.ndarray, rows) -> np.ndarray:
+def _replace_images(table: jax.Array, indices: np.ndarray, rows: Sequence[Any]) -> np.ndarray:
     """A copy of the table [N, images, ...] with other rows [N][len(indices), ...] there."""
-    table = np.array(table)
-    table[:, indices] = np.stack(rows)
-    return table
+    replaced = np.array(table)
+    replaced[:, indices] = np.stack(rows)
+    return replaced
 
 
 def mc_dropout_logits(
@@ -91,7 +100,7 @@ def mc_dropout_logits(
         round_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), round_index)
         key = jax.random.fold_in(round_key, batch_index)
 
-        def predict_once(key):
+        def predict_once(key: jax.Array) -> jax.Array:
             logits, _ = ensemble.forward(
                 state.ema_params, state.batch_stats, batch, train=False, dropout_key=key
             )

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
+from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.methods import InitContext, Method

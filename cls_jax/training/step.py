@@ -65,7 +65,7 @@ def create_train_step(
             progress=state.step.astype(jnp.float32) / config.num_steps,
         )
 
-        def compute_total_loss(params):
+        def compute_total_loss(params: PyTree) -> tuple[jax.Array, LossOutput]:
             output = method.compute_loss(params, state.batch_stats, batch, context)
             # A sum: networks share no parameters, so each gets the gradient of its own loss; a
             # mean would divide the learning rate by their number. The pmean makes the loss the

@@ -92,7 +92,9 @@ def _gather_pixels(images: jax.Array, rows: jax.Array, columns: jax.Array) -> ja
     return jnp.take_along_axis(pixels, places, axis=1).reshape(images.shape)
 
 
-def _look_up(images: jax.Array, kinds: jax.Array, lookups: jax.Array, present: set[OpKind]):
+def _look_up(
+    images: jax.Array, kinds: jax.Array, lookups: jax.Array, present: set[OpKind]
+) -> jax.Array:
     """Replaces values by a table for each image and channel."""
     n, height, width, channels = images.shape
     planes = images.transpose(0, 3, 1, 2).reshape(n, channels, height * width)

@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
@@ -95,7 +96,7 @@ def create_table(
     return OpTable(kinds, factors, lookups[:, :, 0], np.array(affines, np.int32), is_always_applied)
 
 
-def sample_ops(uniforms, table: OpTable) -> tuple:
+def sample_ops(uniforms: Any, table: OpTable) -> tuple[Any, Any, Any]:
     """Turns the draws of one round into (operation, level, sign), each [n], whole numbers.
 
     They index the axes of the table. Level 0 stands for "not applied". Plain arithmetic, so NumPy,

@@ -70,7 +70,7 @@ class Augmentation:
         return WEAK_UNIFORMS + UNIFORMS_PER_OP * self.num_ops + (3 if self.is_torchssl else 2)
 
 
-def create_augmentation(data_config, image_shape: tuple[int, int, int]) -> Augmentation:
+def create_augmentation(data_config: Any, image_shape: tuple[int, int, int]) -> Augmentation:
     """Builds the preset `data_config.randaugment` for images of one shape, (H, W, C).
 
     Of the single settings, "torchssl" heeds `randaugment_pool` and whether `cutout` is 0 (none);
@@ -83,7 +83,9 @@ def create_augmentation(data_config, image_shape: tuple[int, int, int]) -> Augme
             pool, height, width, _CONTINUOUS, is_whole=False, is_always_applied=True
         )
         cutout = _TORCHSSL_MAX_CUTOUT * width if data_config.cutout else 0
-        color = _TORCHSSL_COLOR if channels == 3 else (123,)  # The same color in gray.
+        color: tuple[int, ...] = (
+            _TORCHSSL_COLOR if channels == 3 else (123,)
+        )  # The same color in gray.
         return Augmentation(flip, shift, table, _TORCHSSL_OPS, cutout, color, is_torchssl=True)
     # The authors' m = 10 is an exclusive bound: levels 1 to 9.
     table = create_table(pool, height, width, range(1, data_config.randaugment_levels))
@@ -91,7 +93,7 @@ def create_augmentation(data_config, image_shape: tuple[int, int, int]) -> Augme
     return Augmentation(flip, shift, table, data_config.randaugment_ops, data_config.cutout, color)
 
 
-def augment(images, uniforms, view: str, augmentation: Augmentation, backend: Any):
+def augment(images: Any, uniforms: Any, view: str, augmentation: Augmentation, backend: Any) -> Any:
     """Computes a view.
 
     Args:
@@ -105,7 +107,7 @@ def augment(images, uniforms, view: str, augmentation: Augmentation, backend: An
         uint8 [n, H, W, C].
     """
 
-    def flip_and_shift(images):
+    def flip_and_shift(images: Any) -> Any:
         weak = uniforms[:, :WEAK_UNIFORMS]
         return backend.flip_and_shift(images, weak, augmentation.flip, augmentation.shift)
 

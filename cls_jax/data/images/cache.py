@@ -42,6 +42,8 @@ class DecodedImages:
     a set larger than memory would seem to fill it.
     """
 
+    _whole: "DecodedImages"
+
     def __init__(self, path: pathlib.Path):
         """Opens a file of uint8 [n, H, W, C]."""
         header = np.lib.format.open_memmap(path, mode="r")
@@ -72,7 +74,7 @@ class DecodedImages:
         return images
 
     def _read_into(self, images: np.ndarray, row: int) -> None:
-        missing = memoryview(images).cast("B")
+        missing = images.data.cast("B")
         offset = self._offset + row * images[0].nbytes
         while missing:
             num_read = os.preadv(self._file, [missing], offset)
@@ -123,6 +125,7 @@ def load_decoded(
         if decoded is None:
             _decode_to(folder, root, files, shape, is_silent)
             decoded = _open(folder, shape)
+            assert decoded is not None, folder
     except OSError as error:
         raise UserError(
             f"The images cannot be decoded to {folder} ({error.strerror}; "
@@ -132,7 +135,7 @@ def load_decoded(
     return decoded
 
 
-def _open(folder: pathlib.Path, shape: tuple[int, ...]) -> DecodedSet | None:
+def _open(folder: pathlib.Path, shape: tuple[int, int, int, int]) -> DecodedSet | None:
     """Opens the cache in a folder; None if it is missing or damaged."""
     try:
         # Maps first: whatever size a damaged file claims, nothing is allocated for it.
@@ -157,7 +160,7 @@ def _decode_to(
     folder: pathlib.Path,
     root: pathlib.Path,
     files: Sequence[ImageFile],
-    shape: tuple[int, ...],
+    shape: tuple[int, int, int, int],
     is_silent: bool,
 ) -> None:
     """Decodes files to a folder that appears when it is complete."""
@@ -180,7 +183,7 @@ def _decode(
     path: pathlib.Path,
     root: pathlib.Path,
     files: Sequence[ImageFile],
-    shape: tuple[int, ...],
+    shape: tuple[int, int, int, int],
     is_silent: bool,
 ) -> tuple[np.ndarray, dict[int, str]]:
     offset = np.lib.format.open_memmap(path, "w+", np.uint8, shape).offset
@@ -199,7 +202,7 @@ def _decode(
                     digests[start + i] = _compute_digest(opened)
             except ImageError as error:
                 failures[start + i] = str(error)
-        if os.pwrite(output, images, offset + start * images[0].nbytes) != images.nbytes:
+        if os.pwrite(output, images.data, offset + start * images[0].nbytes) != images.nbytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return len(chunk)
 
@@ -217,7 +220,7 @@ def _decode(
     return digests, failures
 
 
-def _compute_digest(file) -> np.ndarray:
+def _compute_digest(file: Any) -> np.ndarray:
     file.seek(0)
     digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_DIGEST_BYTES))
     return np.frombuffer(digest.digest(), np.uint8)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -81,7 +81,7 @@ def read_image(path: str | os.PathLike, image_shape: tuple[int, int, int]) -> np
 
 
 @contextlib.contextmanager
-def open_file(path: str | os.PathLike):
+def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
     """Opens a file for reading bytes.
 
     Raises:
@@ -177,7 +177,7 @@ def _to_square(image: Image.Image, size: int) -> Image.Image:
     file = image
     shrink = _REDUCING_GAP * size / min(image.size)
     if image.format in ("JPEG", "MPO") and shrink < 1:  # Decodes 1/2, 1/4 or 1/8 of the pixels.
-        image.draft(None, tuple(int(side * shrink) for side in image.size))
+        image.draft(None, (int(image.width * shrink), int(image.height * shrink)))
     image = _reduce_large(image, size) if _is_large(image) else _to_plain_mode(image)
     short = min(image.size)
     left, top = ((side - short) / 2 for side in image.size)

@@ -6,7 +6,7 @@ import functools
 import glob
 import os
 from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,7 +75,7 @@ def _expand(pattern: str) -> list[str]:
     """The files that match a pattern, in each folder under its shortest name only."""
     files = [file for file in glob.glob(pattern, recursive=True) if os.path.isfile(file)]
     # `**` follows links to folders, some of which lead back: the same files again and again.
-    names = {}
+    names: dict[str, str] = {}
     for parent in sorted({os.path.dirname(file) for file in files}, key=lambda x: (len(x), x)):
         names.setdefault(os.path.realpath(parent), parent)
     known = set(names.values())
@@ -94,15 +94,17 @@ def read_ahead(
     """
     read = functools.partial(_try_to_read, image_shape=image_shape)
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
-    pending = collections.deque()
+    pending: collections.deque[Any] = collections.deque()
     try:
         for start in range(0, len(files), batch_size):
             part = list(files[start : start + batch_size])
             pending.append((part, executor.map(read, part)))  # Starts at once.
             if len(pending) == 2:
-                yield _collect(*pending.popleft(), image_shape)
+                part, results = pending.popleft()
+                yield _collect(part, results, image_shape)
         while pending:
-            yield _collect(*pending.popleft(), image_shape)
+            part, results = pending.popleft()
+            yield _collect(part, results, image_shape)
     finally:
         executor.shutdown(cancel_futures=True)
 

@@ -70,7 +70,7 @@ def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipe
     augmentation = create_augmentation(spec.data, dataset.image_shape)
     num_shards = mesh.shape[DATA_AXIS]
 
-    def create_batch(state, data: DeviceData) -> RawBatch:
+    def create_batch(state: Any, data: DeviceData) -> RawBatch:
         return _create_batch(spec, augmentation, num_shards, state.step, data)
 
     return InputPipeline(_repeat(on_devices), specs, create_batch)
@@ -95,11 +95,11 @@ def _create_batch(
     devices, and yet no two images of it share a draw.
     """
 
-    def sample(indices, batch_size, tag):
+    def sample(indices: jax.Array, batch_size: int, tag: int) -> jax.Array:
         whole = sample_indices(indices, step, batch_size, data.seed, tag, JAX)
         return _take_shard(whole, num_shards)
 
-    def make_view(images, view, index):
+    def make_view(images: jax.Array, view: str, index: int) -> jax.Array:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(data.seed), step), index)
         shape = (len(images) * num_shards, augmentation.count_uniforms(view))
         uniforms = _take_shard(jax.random.uniform(key, shape), num_shards)

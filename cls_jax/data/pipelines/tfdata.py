@@ -3,7 +3,8 @@
 import contextlib
 import functools
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
@@ -44,7 +45,7 @@ def create_pipeline(
     """Batches made on the host, put on its devices while the step before them runs."""
     shapes, part = get_batch_shapes(spec, dataset.image_shape), get_process_shard(mesh)
 
-    def put_on_devices():
+    def put_on_devices() -> Generator[Any, None, None]:
         stream = create_stream(spec, dataset, first_step, num_steps, part)
         with contextlib.closing(stream) as batches:
             for batch in batches:
@@ -104,7 +105,9 @@ def _create_options(num_threads: int) -> tf.data.Options:
     return options
 
 
-def create_batch_fn(spec: StreamSpec, dataset: Dataset, part: BatchShard = FULL_BATCH):
+def create_batch_fn(
+    spec: StreamSpec, dataset: Dataset, part: BatchShard = FULL_BATCH
+) -> Callable[[tf.Tensor], Any]:
     """Returns a function from a step (int64 scalar tensor) to this process's part of its batch."""
     augmentation = create_augmentation(spec.data, dataset.image_shape)
 
@@ -116,7 +119,7 @@ def create_batch_fn(spec: StreamSpec, dataset: Dataset, part: BatchShard = FULL_
         uniforms = tf.random.stateless_uniform(shape, tf.stack(seed))
         return augment(images, uniforms[part.take(batch_size)], view, augmentation, tf_augment)
 
-    def create_reader(indices: np.ndarray, batch_size: int, tag: int):
+    def create_reader(indices: np.ndarray, batch_size: int, tag: int) -> Callable[[tf.Tensor], Any]:
         return _create_reader(dataset, indices, batch_size, spec.seed, tag, part)
 
     read_labeled = create_reader(spec.labeled_indices, spec.batch_size, LABELED_STREAM)
@@ -140,7 +143,7 @@ def create_batch_fn(spec: StreamSpec, dataset: Dataset, part: BatchShard = FULL_
 
 def _create_reader(
     dataset: Dataset, indices: np.ndarray, batch_size: int, seed: int, tag: int, part: BatchShard
-):
+) -> Callable[[tf.Tensor], Any]:
     """Returns a function from a step to its part of the samples, not augmented.
 
     These are uint8 [n, H, W, C], labels int32 [n] and indices int32 [n].

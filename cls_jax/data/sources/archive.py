@@ -11,7 +11,7 @@ import os
 import pathlib
 import tarfile
 import zipfile
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def _to_classes(labels: np.ndarray, split: str) -> np.ndarray:
 class _Limited(io.RawIOBase):
     """A file that can be read up to a limit, so that nobody waits for a bomb to unpack."""
 
-    def __init__(self, file: BinaryIO, limit: int):
+    def __init__(self, file: Any, limit: int):
         self._file, self._limit = file, limit
 
     def read(self, size: int = -1) -> bytes:
@@ -131,9 +131,9 @@ class _Limited(io.RawIOBase):
             raise ValueError("it unpacks to far more than images do")
 
 
-def _open_unpacked(file: BinaryIO, name: str) -> BinaryIO:
+def _open_unpacked(file: BinaryIO, name: str) -> io.RawIOBase:
     size = os.fstat(file.fileno()).st_size
-    unpacked = file
+    unpacked: Any = file
     if name.endswith(".xz"):
         unpacked = lzma.LZMAFile(file)  # noqa: SIM115
     elif name.endswith("gz"):
@@ -168,7 +168,7 @@ def _read_archive(file: BinaryIO, name: str) -> tuple[dict[str, Split], tuple[st
 def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> np.ndarray:
     if member.size > _MAX_MEMBER_BYTES:
         raise ValueError(f"{member.name} has {member.size:,} bytes")
-    content = io.BytesIO(archive.extractfile(member).read())
+    content = io.BytesIO(archive.extractfile(member).read())  # type: ignore[union-attr] # A file.
     try:
         return decode_pixels(content, _MAX_SIDE)
     except ImageError as error:

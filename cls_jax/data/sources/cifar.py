@@ -3,6 +3,7 @@
 import pathlib
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from cls_jax.data.sources.archive import Split, is_single_file, read_single_file
 from cls_jax.data.types import Dataset
@@ -11,7 +12,7 @@ from cls_jax.errors import UserError
 _DOWNLOAD_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
-def load_cifar(data_config) -> Dataset:
+def load_cifar(data_config: ConfigDict) -> Dataset:
     """CIFAR from TFDS, or from the single file that `data_config.data_dir` names.
 
     Raises:
@@ -39,7 +40,7 @@ def load_cifar(data_config) -> Dataset:
     )
 
 
-def read_tfds(data_config) -> tuple[dict[str, Split], tuple[str, ...]]:
+def read_tfds(data_config: ConfigDict) -> tuple[dict[str, Split], tuple[str, ...]]:
     """A TFDS dataset with features "image" and "label" and splits "train" and "test".
 
     Prepared on first use: looked for, and downloaded to, `data_config.data_dir`.

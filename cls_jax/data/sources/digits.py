@@ -1,13 +1,14 @@
 """scikit-learn's digits, a dataset without a download."""
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from cls_jax.data.types import Dataset
 
 NUM_TEST_DIGITS = 450
 
 
-def load_digits(data_config) -> Dataset:
+def load_digits(data_config: ConfigDict) -> Dataset:
     """scikit-learn's 1,797 handwritten digits, scaled up; 450 of them, stratified, are for testing.
 
     The scans are 8 x 8 with 17 gray levels. The test set is the same whatever the seed.

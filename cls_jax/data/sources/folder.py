@@ -3,6 +3,7 @@
 import pathlib
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from cls_jax.data.images.cache import DecodedSet, load_decoded
 from cls_jax.data.images.index import hash_rows, list_images
@@ -15,7 +16,7 @@ from cls_jax.parallel.distributed import is_main_process
 NO_CLASS = -1
 
 
-def load_folder(data_config) -> Dataset:
+def load_folder(data_config: ConfigDict) -> Dataset:
     """Reads the folder `data_config.data_dir`; unlabeled training images have the label -1.
 
     Training images are ordered by name, labeled before unlabeled.
