@@ -5,6 +5,7 @@ resumed run asks for the step it needs.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -43,7 +44,9 @@ def _python_loop(start, stop, body, value):
 
 
 NUMPY = Backend(np, _python_loop)
-JAX = Backend(jnp, jax.lax.fori_loop)
+# Every trip of a loop is a few kernels that take a GPU longer to start than to run, so trips hold
+# eight rounds. All 48 in one trip would take a CPU seconds to compile.
+JAX = Backend(jnp, functools.partial(jax.lax.fori_loop, unroll=8))
 
 
 @dataclasses.dataclass(frozen=True)

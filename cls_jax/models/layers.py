@@ -11,6 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from cls_jax.models.batch_norm import BatchNorm
+
 # N(0, sqrt(2 / fan_out)), as `kaiming_normal_(mode='fan_out')` in the authors' code. Not
 # truncated: a truncated normal of the same variance is another distribution.
 conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
@@ -71,10 +73,10 @@ class Architecture(nn.Module):
         """`create_conv` of this dtype."""
         return functools.partial(create_conv, dtype=self.dtype)
 
-    def norm_layer(self) -> Callable[..., nn.BatchNorm]:
+    def norm_layer(self) -> Callable[..., BatchNorm]:
         """BatchNorm as the attributes say."""
         return functools.partial(
-            nn.BatchNorm,
+            BatchNorm,
             momentum=self.bn_momentum,
             epsilon=self.bn_epsilon,
             dtype=self.dtype,
