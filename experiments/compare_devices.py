@@ -2,7 +2,7 @@
 
 python -m experiments.compare_devices --config configs/cifar10.py
 
-Float32 with full-precision products; exits with code 1 where a bound is missed.
+Float32 with full-precision products; exits with code 1 if a bound is missed.
 """
 
 import sys
@@ -59,7 +59,9 @@ def main() -> None:
     print(f"{accelerator.device_kind} against {cpu.device_kind}")
     print(f"batches: share of values that differ, by field: {differing}")
     print(f"losses differ by at most {loss:.2e} (bound {MAX_LOSS_DIFFERENCE:.0e})")
-    print(f"parameters after a step differ by {difference:.2e} (bound {MAX_PARAMETER_DIFFERENCE})")
+    print(
+        f"parameters after one step differ by {difference:.2e} (bound {MAX_PARAMETER_DIFFERENCE})"
+    )
     if max(differing) > 0 or loss > MAX_LOSS_DIFFERENCE or difference > MAX_PARAMETER_DIFFERENCE:
         sys.exit(1)
 
