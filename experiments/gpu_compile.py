@@ -123,28 +123,14 @@ def _add_assembler_to_path() -> None:
 def _trace(config, devices: list[jax.Device]):
     """The step, its state and its input as shapes: arrays would need the devices."""
     image_shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
-    parts = []
-
-    def build_state():
-        program, state = create_program(
-            config, DatasetSpec(image_shape, NUM_CLASSES, NUM_IMAGES), devices
-        )
-        parts.append(program)
-        return state
-
-    state = jax.eval_shape(build_state)
-    (program,) = parts
+    program = create_program(config, DatasetSpec(image_shape, NUM_CLASSES, NUM_IMAGES), devices)
     if config.data.pipeline == "device":
         step_input, specs, create_batch = _trace_device_pipeline(config, program)
         step = create_train_step(program, create_batch, specs)
     else:
         step_input, specs = create_random_batch(config), BATCH_SPECS
         step = create_train_step(program)
-    return (
-        step,
-        _to_abstract(state, program.mesh, program.state_specs),
-        _to_abstract(step_input, program.mesh, specs),
-    )
+    return step, program.state_shapes, _to_abstract(step_input, program.mesh, specs)
 
 
 def _trace_device_pipeline(config, program):

@@ -143,6 +143,7 @@ def test_step_compiles_for_a_gpu_that_is_not_there():
     kernels = list_kernels(parse_module(compiled.hlo))
     parts = {kernel.part for kernel in kernels}
     assert {"shuffle", "augmentation", "optimizer, EMA, monitors", CONVOLUTIONS} <= parts
-    # Forward 12 convolutions per network; backward by kernel 12 and by image all but the stem's.
-    assert sum(kernel.part == CONVOLUTIONS and kernel.flops > 0 for kernel in kernels) >= 2 * 30
+    # For each network 9 forward, 9 for the kernels' gradients, 8 for the activations' (the stem's
+    # input needs none).
+    assert sum(kernel.part == CONVOLUTIONS and kernel.flops > 0 for kernel in kernels) == 2 * 26
     assert not any(kernel.is_collective for kernel in kernels)
