@@ -5,15 +5,18 @@ described in words, autotuning is off (it runs kernels), and matrix products are
 (Triton's need autotuning). What comes out can be read but not run.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
 import sys
 import time
+from collections.abc import Iterator
 
 import jax
 import numpy as np
 from jax.experimental import topologies
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import DatasetSpec
@@ -83,7 +86,8 @@ def compile_step(variant: str, config, num_devices: int = 1) -> CompiledStep:
     config, source = configure_variant(variant, config, num_devices)
     config.data.pipeline = "device" if source == "device" else "tfdata"
     step, state, step_input = _trace(config, create_topology(num_devices).devices)
-    compiled = step.lower(state, step_input).compile(compiler_options=_OPTIONS)
+    with _without_compilation_cache():
+        compiled = step.lower(state, step_input).compile(compiler_options=_OPTIONS)
     memory = compiled.memory_analysis()
     peak = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
     return CompiledStep(
@@ -111,6 +115,19 @@ def create_topology(num_devices: int) -> topologies.TopologyDescription:
             "Compiling for a GPU needs JAX's CUDA wheels and JAX_PLATFORMS=cpu: "
             "run make gpu-forecast."
         ) from error
+
+
+@contextlib.contextmanager
+def _without_compilation_cache() -> Iterator[None]:
+    """A program for a device that is not there would be written to the cache but not read back."""
+    was_enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX decides once whether it uses the cache.
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", was_enabled)
+        compilation_cache.reset_cache()
 
 
 def _add_assembler_to_path() -> None:
