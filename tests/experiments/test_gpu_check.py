@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 BLOCKER = """
 from importlib.machinery import PathFinder
 
-BLOCKED = {"tensorflow", "tensorflow_datasets", "clu", "tensorboard", "matplotlib"}
+BLOCKED = {"tensorflow", "tensorflow_datasets", "clu", "tensorboard"}
 find_spec = PathFinder.find_spec
 
 

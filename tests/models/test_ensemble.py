@@ -1,4 +1,4 @@
-"""Stacked networks: initialisation, lowerings and label exchange."""
+"""Stacked networks: initialization, lowerings and label exchange."""
 
 import functools
 import re
