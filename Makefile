@@ -1,7 +1,11 @@
 # make demo   set up, train CLS on 40 labeled digits, print the result
 # make test   set up, lint, run the tests, two at a time: most of their time is compilation
 # make lint   set up, style, types, and which room imports which
-# make lock   resolve pyproject.toml's ranges anew into requirements*.txt, with hashes
+# make lock   resolve pyproject.toml's ranges into requirements*.txt, with hashes
+# make mutants       about an hour: how many small faults in the code do the tests notice?
+# make trust         kill training 20 times at random with each pipeline, compare the results
+# make test-next     set up and run the tests with the newest Python and JAX known to work
+# make gpu-forecast  set up, compile the step for H100s without one, count and add up
 # make package  set up, build the wheel and use it
 # make sbom   set up, list what is installed with its licenses
 # Everything lives in .venv; PYTHON names the interpreter it is made from (3.11 or newer).
@@ -12,13 +16,44 @@ VENV := .venv
 REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,requirements-cpu.txt)
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test lint package sbom lock clean
+.PHONY: demo test test-next lint lock mutants trust gpu-forecast package sbom clean
 
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
 
 test: $(VENV)/installed-dev lint
 	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
+
+# Python 3.12 and newer take a newer JAX from the same lock; NEXT_PYTHON names the interpreter.
+NEXT_PYTHON ?= python3.12
+NEXT_VENV := build/venv-next
+
+test-next: $(NEXT_VENV)/installed
+	$(NEXT_VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
+
+$(NEXT_VENV)/installed: requirements-dev.txt
+	$(NEXT_PYTHON) -m venv $(NEXT_VENV)
+	$(NEXT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	touch $@
+
+# The CUDA wheels hold the compiler; they need neither a GPU nor its driver, but 3 GB of disk.
+GPU_VENV := build/venv-gpu
+
+gpu-forecast: $(GPU_VENV)/installed
+	$(GPU_VENV)/bin/python -m experiments.gpu_forecast --config.mu=7
+
+$(GPU_VENV)/installed: requirements.txt
+	$(PYTHON) -m venv $(GPU_VENV)
+	$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	touch $@
+
+mutants: $(VENV)/installed-dev
+	$(VENV)/bin/python -m experiments.mutants --count 200
+
+trust: $(VENV)/installed
+	$(VENV)/bin/python -m experiments.soak --stops 20 --config configs/digits.py:40
+	$(VENV)/bin/python -m experiments.soak --stops 20 --config configs/digits.py:40 \
+	  --config.data.pipeline=device
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .

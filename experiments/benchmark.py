@@ -1,31 +1,37 @@
-"""Times the training step in several forms and of several methods, in turn, in one process.
+"""Times the training step in several variants and of several methods, in turn, in one process.
 
 python -m experiments.benchmark --config configs/cifar10.py --variants VARIANTS [--peer PATH]
 with VARIANTS as in "float32,unrolled,synthetic bfloat16,unrolled,device":
 see experiments/step_variants.py.
 
-Every form is compiled first; then blocks of steps take turns, so that a machine that slows down
-slows them all. --peer names a checkout of the authors' released PyTorch code, which then takes its
-turns too, where torch is installed.
+Every variant is timed once as soon as it is compiled; then blocks of steps take turns, so that a
+machine that slows down slows them all. The table is rewritten after every block, and a variant
+that fails is reported and left out, so that a benchmark that is stopped has lost nothing.
+--peer names a checkout of the authors' released PyTorch code, which then takes its turns too, where
+torch is installed.
 """
 
-import contextlib
+import functools
 import json
 import pathlib
 import statistics
+import sys
+import traceback
+from collections.abc import Callable
 
+from cls_jax.errors import UserError
 from experiments import grid
 from experiments.step_variants import StepVariant, create_variant
 
-_FORMS = "float32,unrolled,synthetic float32,vmap,synthetic bfloat16,unrolled,synthetic"
+_VARIANTS = "float32,unrolled,synthetic float32,vmap,synthetic bfloat16,unrolled,synthetic"
 
 
-def describe_variants(forms: list[StepVariant]) -> str:
-    """A Markdown table, the first form being what ratios refer to."""
-    first = statistics.median(forms[0].seconds)
+def describe_variants(variants: list[StepVariant]) -> str:
+    """A Markdown table; ratios refer to its first row."""
+    first = statistics.median(variants[0].seconds)
     header = (
-        "form",
-        "ms a step",
+        "variant",
+        "ms per step",
         "least – most",
         "steps/s",
         "images/s",
@@ -35,68 +41,129 @@ def describe_variants(forms: list[StepVariant]) -> str:
         "compiled in",
     )
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    for form in forms:
-        seconds = statistics.median(form.seconds)
+    for variant in variants:
+        seconds = statistics.median(variant.seconds)
         cells = (
-            form.name,
+            variant.name,
             f"{1e3 * seconds:.2f}",
-            f"{1e3 * min(form.seconds):.2f} – {1e3 * max(form.seconds):.2f}",
+            f"{1e3 * min(variant.seconds):.2f} – {1e3 * max(variant.seconds):.2f}",
             f"{1 / seconds:.2f}",
-            f"{form.num_images / seconds:,.0f}",
+            f"{variant.num_images / seconds:,.0f}",
             f"{first / seconds:.2f}",
-            f"{form.flops / seconds / 1e12:.2f}" if form.flops else "",
-            f"{form.memory_bytes / 2**30:.2f} GiB" if form.memory_bytes else "",
-            f"{form.compile_seconds:.1f} s" if form.compile_seconds else "",
+            f"{variant.flops / seconds / 1e12:.2f}" if variant.flops else "",
+            f"{variant.memory_bytes / 2**30:.2f} GiB" if variant.memory_bytes else "",
+            f"{variant.compile_seconds:.1f} s" if variant.compile_seconds else "",
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def create_variants(arguments, methods: list[str]) -> list[StepVariant]:
-    """All forms of all methods, and the peer's."""
-    forms = []
+def list_creators(arguments, methods: list[str]) -> dict[str, Callable[[], StepVariant]]:
+    """By name, what builds each variant of each method, and the peer's."""
+    creators: dict[str, Callable[[], StepVariant]] = {}
     for method in methods:
         config = grid.create_cell(arguments, arguments.budgets[0], method, 0).config
-        for name in arguments.variants.split():
-            form = create_variant(name, config)
-            form.name = f"{method} {name}" if len(methods) > 1 else name
-            forms.append(form)
+        for variant in arguments.variants.split():
+            name = f"{method} {variant}" if len(methods) > 1 else variant
+            creators[name] = functools.partial(_create_named, name, variant, config)
     if arguments.peer:
         from experiments.peer import create_peer_variant
 
         config = grid.create_cell(arguments, arguments.budgets[0], "cls", 0).config
-        forms += [
-            create_peer_variant(arguments.peer, config, name)
-            for name in arguments.peer_forms.split()
-        ]
-    return forms
+        for name in arguments.peer_forms.split():
+            creators[f"peer {name}"] = functools.partial(
+                create_peer_variant, arguments.peer, config, name
+            )
+    return creators
+
+
+def _create_named(name: str, variant: str, config) -> StepVariant:
+    created = create_variant(variant, config)
+    created.name = name
+    return created
+
+
+class Benchmark:
+    """What was measured so far, and what failed.
+
+    Attributes:
+        output: the Markdown to write; the seconds of every block go into JSON beside it.
+        variants: those that work.
+        failures: by the name of what failed, why.
+    """
+
+    def __init__(self, output: str):
+        """Starts with nothing measured."""
+        self.output = pathlib.Path(output)
+        self.variants: list[StepVariant] = []
+        self.failures: dict[str, str] = {}
+
+    def add(self, name: str, create: Callable[[], StepVariant], num_steps: int) -> None:
+        """Compiles a variant, warms it up and times a first block."""
+
+        def begin() -> None:
+            variant = create()
+            self.variants.append(variant)
+            variant.run(max(2, num_steps // 4))
+            variant.seconds.clear()  # Warm-up.
+            variant.run(num_steps)
+
+        self._attempt(name, begin)
+
+    def run(self, variant: StepVariant, num_steps: int) -> None:
+        """Times another block."""
+        self._attempt(variant.name, lambda: variant.run(num_steps))
+
+    def _attempt(self, name: str, measure: Callable[[], None]) -> None:
+        try:
+            measure()
+        except UserError:
+            raise  # The command line is wrong: nothing else would work either.
+        except Exception as error:  # Out of memory, an operation that this device lacks, …
+            traceback.print_exc()
+            self.failures[name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            self.variants = [variant for variant in self.variants if variant.name != name]
+        self.write()
+
+    def write(self) -> None:
+        """Writes the table and the seconds of every block."""
+        parts = [f"# Step\n\n{grid.describe_provenance()}"]
+        if self.variants:
+            parts.append(f"{describe_variants(self.variants)}\n")
+        parts += [f"Failed: {name}: {reason}\n" for name, reason in self.failures.items()]
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        self.output.write_text("\n".join(parts))
+        measured = {variant.name: variant.seconds for variant in self.variants}
+        self.output.with_suffix(".json").write_text(json.dumps(measured, indent=1))
+
+    def close(self) -> None:
+        """Ends what the variants hold."""
+        for variant in self.variants:
+            variant.close()
 
 
 def main() -> None:
-    """Compiles all forms, times them in turn, prints the table and writes JSON beside it."""
+    """Compiles all variants, times them in turn, prints the table."""
     parser = grid.create_parser(__doc__, "250", "runs/benchmark.md")
     parser.add_argument(
-        "--variants", default=_FORMS, help="see experiments/step_variants.py; by spaces"
+        "--variants", default=_VARIANTS, help="see experiments/step_variants.py; by spaces"
     )
     parser.add_argument("--methods", default="cls", help="whose steps, by commas")
-    parser.add_argument("--blocks", type=int, default=5, help="turns of every form")
+    parser.add_argument("--blocks", type=int, default=5, help="turns of every variant")
     parser.add_argument("--steps", type=int, default=20, help="steps in a block")
     parser.add_argument("--peer", help="a checkout of the authors' PyTorch code")
     parser.add_argument("--peer_forms", default="released", help="released or tuned; by spaces")
     arguments = grid.parse_arguments(parser)
-    forms = create_variants(arguments, arguments.methods.split(","))
-    with contextlib.ExitStack() as stack:
-        for form in forms:
-            stack.callback(form.close)
-            form.run(max(2, arguments.steps // 4))
-            form.seconds.clear()  # Warm-up.
-        for _ in range(arguments.blocks):
-            for form in forms:
-                form.run(arguments.steps)
-    text = f"# Step\n\n{grid.describe_provenance()}\n{describe_variants(forms)}\n"
-    grid.write_output(arguments.output, text)
-    measured = {form.name: form.seconds for form in forms}
-    pathlib.Path(arguments.output).with_suffix(".json").write_text(json.dumps(measured, indent=1))
+    benchmark = Benchmark(arguments.output)
+    for name, create in list_creators(arguments, arguments.methods.split(",")).items():
+        benchmark.add(name, create, arguments.steps)
+    for _ in range(1, arguments.blocks):
+        for variant in list(benchmark.variants):
+            benchmark.run(variant, arguments.steps)
+    benchmark.close()
+    grid.write_output(arguments.output, benchmark.output.read_text())
+    if benchmark.failures:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python -m experiments.compare_devices --config configs/cifar10.py
 
-Float32 with full-precision products; exits with code 1 where a bound is missed.
+Float32 with full-precision products; exits with code 1 if a bound is missed.
 """
 
 import sys
@@ -25,7 +25,7 @@ MAX_PARAMETER_DIFFERENCE = 1e-3  # Relative, of the norm.
 
 def compute_on(device: jax.Device, config):
     """The batch of step 0, and monitors and parameters after one step on one device."""
-    with jax.default_device(device), jax.default_matmul_precision("highest"):
+    with jax.default_device(device):
         dataset = create_random_dataset(config)
         program = create_program(config, dataset.shape, [device])
         state = program.init_state()
@@ -49,6 +49,7 @@ def main() -> None:
     arguments = grid.parse_arguments(parser)
     config = grid.create_cell(arguments, arguments.budgets[0], "cls", 0).config
     config.data.pipeline, config.mesh.network, config.mesh.data = "device", 1, 1
+    config.model.matmul_precision = "highest"
     accelerator, cpu = jax.devices()[0], jax.devices("cpu")[0]
     ours, theirs = compute_on(accelerator, config), compute_on(cpu, config)
     differing = [
@@ -59,7 +60,9 @@ def main() -> None:
     print(f"{accelerator.device_kind} against {cpu.device_kind}")
     print(f"batches: share of values that differ, by field: {differing}")
     print(f"losses differ by at most {loss:.2e} (bound {MAX_LOSS_DIFFERENCE:.0e})")
-    print(f"parameters after a step differ by {difference:.2e} (bound {MAX_PARAMETER_DIFFERENCE})")
+    print(
+        f"parameters after one step differ by {difference:.2e} (bound {MAX_PARAMETER_DIFFERENCE})"
+    )
     if max(differing) > 0 or loss > MAX_LOSS_DIFFERENCE or difference > MAX_PARAMETER_DIFFERENCE:
         sys.exit(1)
 

@@ -1,33 +1,119 @@
 #!/usr/bin/env bash
-# What only a GPU can tell, in one call: is a step there the CPU's, how fast is it, how well does
-# it train in the minutes that are left.
+# What only a GPU can tell, in three parts that each fit into ten minutes of one.
 #
-#   DATA=cifar10.npz PEER=checkout OUT=results MINUTES=5 bash experiments/gpu_check.sh
+#   PART=A SIZE=full OUT=results DATA=cifar10.npz bash experiments/gpu_check.sh
 #
-# PEER: a checkout of the authors' PyTorch code, timed on the same GPU where torch is installed.
-# DATA: an .npz or archive as in the README; without it nothing is trained. The training goes on
-# from the last call's newest checkpoint, as long as its folder in runs/ is there.
-set -euo pipefail
+# PART  A: the bfloat16 step, its profile, training for the rest of the time.
+#       B: whether a step there is the CPU's; synthetic input, float32; the authors' PyTorch step.
+#       C: all other variants of the step, and more training.
+# SIZE  full, or small: a rehearsal of every command that takes seconds on a CPU.
+# OUT   where results go, one file per measurement, written as soon as there is something to write.
+# DATA  an .npz or archive of CIFAR-10 as in the README; without it the digits of scikit-learn.
+# PEER  a checkout of the authors' PyTorch code; without it PyTorch is not timed.
+# LIMIT seconds for the part, PYTHON the interpreter.
+#
+# A measurement that fails or runs out of time is reported in OUT/PART.log and passed over. The code
+# is 1 if any did.
+set -uo pipefail
 cd "$(dirname "$0")/.."
-PYTHON=${PYTHON:-python3}
+PART=${PART:?PART is A, B or C}
+SIZE=${SIZE:-full}
 OUT=${OUT:-runs/gpu_check}
+LIMIT=${LIMIT:-540}
+PYTHON=${PYTHON:-python3}
+LOG="$OUT/$PART.log"
+FAILED=0
 mkdir -p "$OUT"
+export PYTHONUNBUFFERED=1
 
-$PYTHON -m experiments.compare_devices --config configs/cifar10.py \
-  --config.batch_size=16 --config.mu=4 | tee "$OUT/compare.txt" || echo "bounds missed, see above"
-
-FORMS="bfloat16,unrolled,device bfloat16,unrolled,synthetic bfloat16,unrolled,synthetic,8"
-FORMS="$FORMS bfloat16,vmap,synthetic bfloat16,separate,synthetic bfloat16,remat,synthetic"
-FORMS="$FORMS float32,unrolled,synthetic float32,vmap,synthetic highest,unrolled,synthetic"
-$PYTHON -m experiments.benchmark --config configs/cifar10.py --output "$OUT/step.md" \
-  --variants "$FORMS" ${PEER:+--peer "$PEER" --peer_forms "released tuned"}
-
-$PYTHON -m experiments.profile_step --config configs/cifar10.py --form bfloat16,unrolled,device \
-  --output "$OUT/profile.md"
-
-if [ -n "${DATA:-}" ]; then
-  timeout "$((60 * ${MINUTES:-5}))" $PYTHON main.py --config configs/cifar10.py:250 \
-    --config.data.pipeline=device --config.data.data_dir="$DATA" --config.model.dtype=bfloat16 \
-    --config.num_steps="${STEPS:-30000}" || echo "stopped; the same call goes on"
-  cp runs/cifar10-250-cls-seed0/metrics.jsonl "$OUT/"
+if [ "$SIZE" = small ]; then
+  MODEL="--config.model.depth=10 --config.model.width=1 --config.batch_size=4 --config.mu=2"
+  COMPARED="$MODEL" STEPS=2 BLOCKS=2 TRAINING_STEPS=4
+else
+  MODEL="--config.mu=7"
+  COMPARED="--config.batch_size=16 --config.mu=4" STEPS=20 BLOCKS=5 TRAINING_STEPS=30000
 fi
+
+report() {
+  echo "[$SECONDS s] $*" | tee -a "$LOG"
+}
+
+# measure NAME COMMAND...: runs it for as long as the part still has, and notes how it ended. The
+# last seconds are left for the reports and for a run to save itself when it is asked to stop.
+measure() {
+  local name=$1 left=$((LIMIT - 20 - SECONDS)) status=0
+  shift
+  if [ "$left" -lt 5 ]; then
+    report "$name: passed over, no time left"
+    FAILED=1
+    return
+  fi
+  report "$name: $*"
+  timeout --kill-after=15 "$left" "$@" >>"$LOG" 2>&1 || status=$?
+  case $status in
+    0) report "$name: done" ;;
+    124 | 137) report "$name: stopped by the clock after $left s" ;;
+    *)
+      report "$name: failed with code $status: $(tail -n 1 "$LOG")"
+      FAILED=1
+      ;;
+  esac
+}
+
+step() {
+  local name=$1 variants=$2
+  shift 2
+  measure "$name" "$PYTHON" -m experiments.benchmark --config configs/cifar10.py $MODEL \
+    --variants "$variants" --steps "$STEPS" --blocks "$BLOCKS" --output "$OUT/$name.md" "$@"
+}
+
+# Resumes from the last part's checkpoint, as long as its folder in runs/ is there.
+train() {
+  local config=configs/digits.py:40 data="" run=runs/gpu_check-$SIZE
+  if [ -n "${DATA:-}" ]; then
+    config=configs/cifar10.py:250 data="--config.data.data_dir=$DATA"
+  fi
+  measure "$PART-training" "$PYTHON" main.py --config "$config" --workdir "$run" $data $MODEL \
+    --config.data.pipeline=device --config.model.dtype=bfloat16 \
+    --config.num_steps="$TRAINING_STEPS"
+  for file in metrics.jsonl result.json; do
+    if [ -f "$run/$file" ]; then cp "$run/$file" "$OUT/$PART-$file"; fi
+  done
+}
+
+part_a() {
+  step A-step "bfloat16,unrolled,device"
+  measure A-profile "$PYTHON" -m experiments.profile_step --config configs/cifar10.py $MODEL \
+    --variant bfloat16,unrolled,device --output "$OUT/A-profile.md" --runs runs/gpu_check
+  train
+}
+
+part_b() {
+  measure B-compare "$PYTHON" -m experiments.compare_devices --config configs/cifar10.py $COMPARED
+  step B-step "bfloat16,unrolled,synthetic float32,unrolled,synthetic highest,unrolled,synthetic"
+  if [ -n "${PEER:-}" ]; then
+    # In a process of its own, in which JAX leaves the GPU's memory to PyTorch.
+    export XLA_PYTHON_CLIENT_PREALLOCATE=false
+    step B-peer "" --peer "$PEER" --peer_forms "released tuned"
+  fi
+}
+
+part_c() {
+  local variants="bfloat16,unrolled,synthetic bfloat16,unrolled,synthetic,8"
+  variants="$variants bfloat16,vmap,synthetic bfloat16,separate,synthetic bfloat16,remat,synthetic"
+  step C-step "$variants float32,vmap,synthetic float32,unrolled,device"
+  train
+}
+
+: >"$LOG"
+report "part $PART, $SIZE, $(uname -n), $($PYTHON --version 2>&1)"
+nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader \
+  >>"$LOG" 2>&1 || report "no nvidia-smi"
+case $PART in
+  A) part_a ;;
+  B) part_b ;;
+  C) part_c ;;
+  *) report "There is no part $PART: choose A, B or C" && exit 2 ;;
+esac
+report "part $PART ends"
+exit $FAILED

@@ -1,12 +1,12 @@
-"""The training step in several forms, compiled on random images, ready to be timed.
+"""The training step in several variants, compiled on random images, ready to be timed.
 
-A form is written "precision,lowering,input" or "precision,lowering,input,repeat":
+A variant is written "precision,lowering,input" or "precision,lowering,input,repeat":
 
 - precision: float32 (on NVIDIA GPUs with products in TF32, JAX's default), highest (float32
   throughout) or bfloat16.
-- lowering: unrolled or vmap, on one device; mesh, one network a device; remat, unrolled and keeping
-  less for the gradient (`model.remat`); or separate, unrolled with the weakly augmented images in a
-  pass of their own instead of the joint one.
+- lowering: unrolled or vmap, on one device; mesh, one network per device; remat, unrolled and
+  keeping less for the gradient (`model.remat`); or separate, unrolled with the weakly augmented
+  images in a pass of their own instead of the joint one.
 - input: synthetic, one batch again and again; device, made inside the step; tfdata, made by
   TensorFlow on the host; loop, all of `train` as a user runs it, on the configuration's dataset.
 - repeat: how many steps one call of the compiled program takes; 1 by default.
@@ -17,6 +17,7 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Generator
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,6 +27,7 @@ from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sampling import create_stream_spec
 from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
@@ -34,8 +36,13 @@ from cls_jax.training.memory import measure_step_memory
 from cls_jax.training.program import create_program
 from cls_jax.training.step import create_train_step
 
-_NUM_IMAGES = 50_000
-_NUM_CLASSES = 10
+NUM_IMAGES, NUM_CLASSES = 50_000, 10  # As many as CIFAR-10 has.
+
+_CHOICES = {
+    "precision": ("float32", "highest", "bfloat16"),
+    "lowering": ("unrolled", "vmap", "mesh", "remat", "separate"),
+    "input": ("synthetic", "device", "tfdata", "loop"),
+}
 
 
 @dataclasses.dataclass
@@ -43,14 +50,14 @@ class StepVariant:
     """Something that takes steps, and what was measured of it.
 
     Attributes:
-        name: of the form.
+        name: as above.
         advance: takes so many steps and returns the seconds they took.
-        num_images: that one step trains on.
-        memory_bytes: that the compiled step needs, as the compiler says; 0 if unknown.
-        flops: of one step, as the compiler counts them; 0 if unknown.
-        compile_seconds: of lowering and compiling.
-        close: to be called at the end; TensorFlow's threads would not let the program go.
-        seconds: per step, one value a block.
+        num_images: images that one step trains on.
+        memory_bytes: memory of the compiled step, by the compiler's account; 0 if unknown.
+        flops: operations of one step, as the compiler counts them; 0 if unknown.
+        compile_seconds: time of lowering and compiling.
+        close: call it at the end; TensorFlow's threads would keep the program alive.
+        seconds: per step, one value per block.
     """
 
     name: str
@@ -70,7 +77,7 @@ class StepVariant:
 class SeparateEnsemble(Ensemble):
     """Networks whose middle group of a joint pass has a pass, and BatchNorm statistics, of its own.
 
-    Of a method with the groups [labelled, weak, strong], whose weak logits take no gradient. Not
+    For a method with the groups [labeled, weak, strong] whose weak logits take no gradient. Not
     what the authors do.
     """
 
@@ -85,23 +92,52 @@ class SeparateEnsemble(Ensemble):
         return [logits_labeled, logits_weak, logits_strong], batch_stats
 
 
-def create_variant(name: str, config) -> StepVariant:
-    """Compiles the step of a form.
+def configure_variant(name: str, config, num_devices: int = 0) -> tuple[Any, str]:
+    """A copy of the configuration as a variant wants it, and the variant's input.
 
     Args:
         name: see above.
         config: sizes, method and augmentation.
+        num_devices: over which lowering "mesh" spreads networks first, then the batch; by default
+            one for each network.
+
+    Raises:
+        UserError: if there is no such variant.
     """
-    precision, lowering, source, *repeat = name.split(",")
-    repeat = int(repeat[0]) if repeat else 1
+    parts = name.split(",")
+    if len(parts) not in (3, 4):
+        raise UserError(f"A variant is precision,lowering,input[,repeat], not {name!r}.")
+    for part, (field, choices) in zip(parts[:3], _CHOICES.items(), strict=True):
+        if part not in choices:
+            raise UserError(f"Unknown {field} {part!r} in {name!r}: use {', '.join(choices)}.")
+    precision, lowering, source = parts[:3]
     config = config.copy_and_resolve_references()
-    num_networks = get_method(config.method.name).num_networks
     config.model.dtype = "bfloat16" if precision == "bfloat16" else "float32"
+    config.model.matmul_precision = "highest" if precision == "highest" else "default"
     config.model.lowering = "vmap" if lowering == "vmap" else "unrolled"
     config.model.remat = lowering == "remat"
-    config.mesh.network, config.mesh.data = num_networks if lowering == "mesh" else 1, 1
+    config.mesh.network = config.mesh.data = 1
+    if lowering == "mesh":
+        config.mesh.network = get_method(config.method.name).num_networks
+        config.mesh.data = max(1, num_devices // config.mesh.network)
+    return config, source
+
+
+def create_variant(name: str, config) -> StepVariant:
+    """Compiles the step of a variant.
+
+    Args:
+        name: see above.
+        config: sizes, method and augmentation.
+
+    Raises:
+        UserError: if there is no such variant.
+    """
+    config, source = configure_variant(name, config)
     if source == "loop":
         return create_loop_variant(name, config)
+    _, lowering, _, *rest = name.split(",")
+    repeat = int(rest[0]) if rest else 1
     dataset = create_random_dataset(config)
     program = create_program(config, dataset.shape)
     state = program.init_state()
@@ -112,17 +148,17 @@ def create_variant(name: str, config) -> StepVariant:
     step = create_train_step(program, create_batch, input_specs)
     first_input = next(inputs)
     started = time.perf_counter()
-    with jax.default_matmul_precision("highest" if precision == "highest" else "default"):
-        compiled = repeat_step(step, repeat).lower(state, first_input).compile()
+    compiled = repeat_step(step, repeat).lower(state, first_input).compile()
     compile_seconds = time.perf_counter() - started
 
     def advance(num_steps: int) -> float:
         nonlocal state
+        num_calls = max(1, num_steps // repeat)
         started = time.perf_counter()
-        for _ in range(num_steps // repeat):
+        for _ in range(num_calls):
             state, _ = compiled(state, next(inputs))
         jax.block_until_ready(state)
-        return (time.perf_counter() - started) * num_steps / (num_steps // repeat * repeat)
+        return (time.perf_counter() - started) * num_steps / (num_calls * repeat)
 
     flops = (compiled.cost_analysis() or {}).get("flops", 0.0)
     return StepVariant(
@@ -137,15 +173,15 @@ def create_variant(name: str, config) -> StepVariant:
 
 
 def create_inputs(source: str, config, program, dataset: Dataset):
-    """The pipeline of a form: its inputs without end, their specs, and what makes the batch."""
+    """The pipeline of a variant: its endless inputs, their specs, and what makes the batch."""
     if source == "synthetic":
         batch = jax.device_put(create_random_batch(config), to_shardings(program.mesh, BATCH_SPECS))
         return _repeat(batch), BATCH_SPECS, lambda state, batch: batch
     config.data.pipeline = source
     labeled = choose_labeled_indices(
-        dataset.train_labels, config.num_labels, _NUM_CLASSES, config.seed
+        dataset.train_labels, config.num_labels, NUM_CLASSES, config.seed
     )
-    everything = np.arange(_NUM_IMAGES, dtype=np.int32)
+    everything = np.arange(NUM_IMAGES, dtype=np.int32)
     spec = create_stream_spec(
         config, program.method.labeled_view, program.method.unlabeled_views, labeled, everything
     )
@@ -195,11 +231,11 @@ def create_random_dataset(config) -> Dataset:
     rng = np.random.default_rng(0)
     size, channels = config.data.image_size, len(config.data.mean)
     shape = (size, size, channels)
-    labels = (np.arange(_NUM_IMAGES) % _NUM_CLASSES).astype(np.int32)
+    labels = (np.arange(NUM_IMAGES) % NUM_CLASSES).astype(np.int32)
     return Dataset(
         name="noise",
-        class_names=tuple(map(str, range(_NUM_CLASSES))),
-        train_images=rng.integers(0, 256, (_NUM_IMAGES, *shape), dtype=np.uint8),
+        class_names=tuple(map(str, range(NUM_CLASSES))),
+        train_images=rng.integers(0, 256, (NUM_IMAGES, *shape), dtype=np.uint8),
         train_labels=labels,
         test_images=np.zeros((0, *shape), np.uint8),
         test_labels=labels[:0],
@@ -215,7 +251,7 @@ def create_random_batch(config) -> RawBatch:
     b, u = config.batch_size, config.batch_size * config.mu if num_views else 0
     return RawBatch(
         x=rng.integers(0, 256, (b, size, size, channels), dtype=np.uint8),
-        y=rng.integers(0, _NUM_CLASSES, b).astype(np.int32),
+        y=rng.integers(0, NUM_CLASSES, b).astype(np.int32),
         u=rng.integers(0, 256, (num_views, u, size, size, channels), dtype=np.uint8),
         u_index=np.arange(u, dtype=np.int32),
         u_truth=np.zeros(u, np.int32),

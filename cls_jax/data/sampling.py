@@ -1,10 +1,11 @@
-"""What a stream of batches is, and the order of its samples.
+"""The specification of a stream of batches, and the order of its samples.
 
 The batch of step t is a pure function of (seed, t). Nothing about the stream is ever saved: a
 resumed run asks for the step it needs.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -44,7 +45,9 @@ def _python_loop(start: int, stop: int, body: Callable[[int, Any], Any], value: 
 
 
 NUMPY = Backend(np, _python_loop)
-JAX = Backend(jnp, jax.lax.fori_loop)
+# Every trip of a loop is a few kernels that take a GPU longer to start than to run, so trips hold
+# eight rounds. All 48 in one trip would take a CPU seconds to compile.
+JAX = Backend(jnp, functools.partial(jax.lax.fori_loop, unroll=8))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +56,12 @@ class StreamSpec:
 
     Attributes:
         seed: of everything random in the stream.
-        batch_size: B, labelled images.
+        batch_size: B, labeled images.
         unlabeled_batch_size: U = μB.
         labeled_view: "weak" or "strong".
         unlabeled_views: each "weak" or "strong".
-        labeled_indices: int32, training images that count as labelled.
-        unlabeled_indices: int32, training images of the unlabelled set.
+        labeled_indices: int32, training images that count as labeled.
+        unlabeled_indices: int32, training images of the unlabeled set.
         data: `config.data`, for the augmentation.
     """
 
@@ -126,7 +129,7 @@ def sample_indices(
         step: from 0; a scalar, or an array [...] of several steps.
         batch_size: how many.
         seed: of the run, below 2^31.
-        tag: keeps the labelled and the unlabelled stream apart.
+        tag: keeps the labeled and the unlabeled stream apart.
         backend: NumPy or JAX; both give the same samples.
 
     Returns:
@@ -170,7 +173,7 @@ def shuffle_index(index: Array, n: Array, key: Array, backend: Backend = NUMPY) 
 
 
 def _mix(x: Array) -> Array:
-    """A 32-bit finaliser (lowbias32, by Chris Wellons): every input bit reaches every output."""
+    """A 32-bit finalizer (lowbias32, by Chris Wellons): every input bit reaches every output."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     return x ^ (x >> np.uint32(16))

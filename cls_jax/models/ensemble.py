@@ -1,6 +1,6 @@
 """N networks of one architecture, stacked along the leading axis of one pytree.
 
-Parameters and BatchNorm statistics carry an axis of N networks, so one checkpoint, one optimiser
+Parameters and BatchNorm statistics carry an axis of N networks, so one checkpoint, one optimizer
 state and one moving average hold them all. How the forward pass of several networks is lowered is
 chosen here and nowhere else.
 
@@ -30,9 +30,9 @@ class Ensemble:
         model: the architecture; `apply` takes images and `train` and returns logits.
         lowering: "unrolled" loops over the networks, "vmap" batches them. A convolution vmapped
             over its kernel is a grouped one: on a CPU 13 times slower than the loop.
-        network_shards: over how many devices of the mesh axis "network" the networks are spread.
-        remat: whether training keeps of a pass only what convolutions give, and computes
-            normalisations and activations once more for the gradient, to need less memory.
+        network_shards: devices of the mesh axis "network" that the networks are spread over.
+        remat: whether training stores only the results of convolutions, and recomputes
+            normalizations and activations for the gradient, to need less memory.
         matmul_precision: of float32 convolutions and products, as `jax.default_matmul_precision`.
     """
 
@@ -57,10 +57,10 @@ class Ensemble:
         Args:
             params: stacked, each leaf [N, ...].
             batch_stats: stacked likewise.
-            images: float32 [B, H, W, C], normalised.
+            images: float32 [B, H, W, C], normalized.
             train: whether BatchNorm uses the statistics of these images and updates the running
                 ones.
-            head: which of the model's outputs to give.
+            head: which of the model's outputs to return.
             dropout_key: random key for dropout, also outside training; None for no dropout.
 
         Returns:
@@ -90,7 +90,8 @@ class Ensemble:
             apply_one(take_network(params, i), take_network(batch_stats, i))
             for i in range(num_networks)
         ]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
+        logits, batch_stats = zip(*outputs, strict=True)
+        return jnp.stack(logits), stack_networks(batch_stats)
 
     def forward_concatenated(
         self,
@@ -139,7 +140,7 @@ class Ensemble:
         """Gives each network what the one before it computed; with two, the other's.
 
         Args:
-            tree: each leaf [N, ...], one entry a network on this device.
+            tree: each leaf [N, ...], one entry per network on this device.
         """
         if self.network_shards == 1:
             return jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), tree)
@@ -159,7 +160,7 @@ def _is_convolution(primitive: Any, *_: Any, **__: Any) -> bool:
 def init_networks(
     model: nn.Module, key: jax.Array, num_networks: int, image_shape: Sequence[int]
 ) -> tuple[PyTree, PyTree]:
-    """Initialises N networks from different keys.
+    """Initializes N networks from different keys.
 
     Args:
         model: the architecture.
@@ -181,6 +182,30 @@ def init_networks(
 def take_network(tree: PyTree, index: int) -> PyTree:
     """One network's slice of a stacked pytree."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def stack_networks(trees: Sequence[PyTree]) -> PyTree:
+    """Stacks pytrees of one structure and dtype, one per network, into leaves [N, ...].
+
+    By way of one array, not leaf by leaf: see `separate_in_memory`.
+    """
+    rows, unravel = zip(*map(jax.flatten_util.ravel_pytree, trees), strict=True)
+    return jax.vmap(unravel[0])(jax.lax.optimization_barrier(jnp.stack(rows)))
+
+
+def separate_in_memory(tree: PyTree) -> tuple[PyTree, jax.Array]:
+    """Puts a stacked pytree of one dtype into one array before anything is computed from it.
+
+    Without it XLA fuses what is computed from a leaf with what made it (for a kernel's gradient a
+    transposition), cannot update the state in place, and copies: on a GPU two or three kernels per
+    leaf, which take longer to start than to run. With it a handful update all leaves.
+
+    Returns:
+        The same values, and the array, [N, number of scalars per network].
+    """
+    _, unravel = jax.flatten_util.ravel_pytree(take_network(tree, 0))
+    rows = jax.lax.optimization_barrier(ravel_per_network(tree))
+    return jax.vmap(unravel)(rows), rows
 
 
 def ravel_per_network(tree: PyTree) -> jax.Array:

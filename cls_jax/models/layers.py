@@ -1,4 +1,4 @@
-"""What the architectures share: convolution, stem and heads.
+"""Convolution, normalization, stem and heads, shared by the architectures.
 
 Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from cls_jax.models.batch_norm import BatchNorm
 
 # N(0, sqrt(2 / fan_out)), as `kaiming_normal_(mode='fan_out')` in the authors' code. Not
 # truncated: a truncated normal of the same variance is another distribution.
@@ -34,7 +36,7 @@ class Stem(NamedTuple):
 STEMS = {
     "cifar": Stem(kernel=3, stride=1, pools=False),  # For 32 pixels.
     "small": Stem(kernel=3, stride=2, pools=False),  # For 64: the rest sees 32.
-    "imagenet": Stem(kernel=7, stride=2, pools=True),  # For 128 and more: of 224 it leaves 56.
+    "imagenet": Stem(kernel=7, stride=2, pools=True),  # From 96: of 224 it leaves 56.
 }
 
 
@@ -42,7 +44,7 @@ class Architecture(nn.Module):
     """What every architecture is told and promises.
 
     `__call__(images, train=False, dropout=False, head="head")` returns logits float32 [B, K] for
-    normalised images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
+    normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
     "head" for the classes, or one of `extra_heads` for its logits instead.
 
@@ -71,10 +73,10 @@ class Architecture(nn.Module):
         """`create_conv` of this dtype."""
         return functools.partial(create_conv, dtype=self.dtype)
 
-    def norm_layer(self) -> Callable[..., nn.BatchNorm]:
+    def norm_layer(self) -> Callable[..., BatchNorm]:
         """BatchNorm as the attributes say."""
         return functools.partial(
-            nn.BatchNorm,
+            BatchNorm,
             momentum=self.bn_momentum,
             epsilon=self.bn_epsilon,
             dtype=self.dtype,
@@ -83,7 +85,7 @@ class Architecture(nn.Module):
 
 
 def resolve_stem(name: str, image_size: int) -> str:
-    """The stem that a configuration names; "auto" leaves the blocks 24 to 56 pixels up to 224."""
+    """The stem that a configuration names; "auto" chooses by `image_size`, as below."""
     if name != "auto":
         return name
     if image_size < 48:
@@ -115,7 +117,7 @@ def pool_stem(stem: str, x_BHWC: jax.Array) -> jax.Array:
 
 
 def _halve(x_BHWC: jax.Array, axis: int) -> jax.Array:
-    """Maxima of every other entry and its neighbours along an axis.
+    """Maxima of every other entry and its neighbors along an axis.
 
     Two of these equal `nn.max_pool` of 3x3 with stride 2, whose gradient XLA computes on a CPU with
     four indices for every pixel.
@@ -128,7 +130,7 @@ def _halve(x_BHWC: jax.Array, axis: int) -> jax.Array:
 
 
 def apply_heads(x_BHWC: jax.Array, heads: Sequence[tuple[str, int]], wanted: str) -> jax.Array:
-    """Mean over the pixels, then one dense layer a head; returns float32 [B, size of `wanted`].
+    """Mean over the pixels, then one dense layer per head; returns float32 [B, size of `wanted`].
 
     To be called within a module's `__call__`. All heads exist from the start; what the caller does
     not ask for is never computed.

@@ -37,8 +37,8 @@ class BasicBlock(nn.Module):
         y = nn.relu(self.norm(name="norm1")(y, use_running_average=not train))
         y = nn.Dropout(self.dropout_rate, deterministic=not dropout)(y)
         y = self.conv(self.features, (3, 3), name="conv2")(y)
-        # From 0: every block begins as its shortcut, as torchvision's `zero_init_residual` has it.
-        # From 1 gradients are long at first, and losses rise before they fall.
+        # 0, so that every block starts as its shortcut, like torchvision's `zero_init_residual`.
+        # With 1, gradients are large at first, and losses rise before they fall.
         scale_init = nn.initializers.zeros
         y = self.norm(name="norm2", scale_init=scale_init)(y, use_running_average=not train)
         if x.shape[-1] != self.features:

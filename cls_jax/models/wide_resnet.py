@@ -64,7 +64,7 @@ class WideResNet(Architecture):
     """WRN-depth-width: stem, three stages of residual blocks, mean pool, dense.
 
     Attributes:
-        depth: 6n + 4 for n blocks a stage.
+        depth: 6n + 4 for n blocks per stage.
         width: factor on the stages' 16, 32 and 64 channels.
         leaky_slope: of LeakyReLU.
     """

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding
@@ -16,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import Batch, RawBatch
 from cls_jax.methods import Context, LossOutput
-from cls_jax.models.ensemble import ravel_per_network
+from cls_jax.models.ensemble import ravel_per_network, separate_in_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.training.program import Program
 from cls_jax.training.state import TrainState
@@ -72,7 +71,9 @@ def create_train_step(
             # mean over the whole batch, whatever the number of devices that share it.
             return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
 
-        grads, output = compute_gradients(compute_total_loss, state.params, shares_batch)
+        grads, gradient_norms, output = compute_gradients(
+            compute_total_loss, state.params, shares_batch
+        )
         updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         new_state = TrainState(
@@ -84,7 +85,6 @@ def create_train_step(
             opt_state=opt_state,
             method_state=output.method_state,
         )
-        gradient_norms = jax.vmap(optax.tree.norm)(grads)
         return new_state, collect_metrics(output, gradient_norms, raw_batch.u_truth)
 
     sharded_step = jax.shard_map(
@@ -114,7 +114,7 @@ def create_train_step(
 
 def compute_gradients(
     loss_fn: Callable[[PyTree], tuple[jax.Array, LossOutput]], params: PyTree, shares_batch: bool
-) -> tuple[PyTree, LossOutput]:
+) -> tuple[PyTree, jax.Array, LossOutput]:
     """Gradients of a loss that is a mean over devices, and the rest of the loss's output.
 
     Args:
@@ -122,18 +122,23 @@ def compute_gradients(
         params: what to differentiate by.
         shares_batch: whether several devices share the batch; they then sum their gradients in one
             all-reduce.
+
+    Returns:
+        The gradients, their Euclidean norms float32 [n] for n networks, and the rest.
     """
-    if not shares_batch:
-        return jax.grad(loss_fn, has_aux=True)(params)
-    # Parameters are the same on all devices of the axis "data", and JAX's types know that: the
-    # transpose of their use in a varying computation is a psum, one all-reduce for each leaf.
-    # Casting them to "varying" first leaves each device its own share of the gradient, and
-    # raveling the shares makes it one all-reduce. The loss already holds the pmean (each share
-    # carries a factor 1 / devices), so the sum of the shares is the gradient of the mean.
-    own_params = jax.lax.pcast(params, DATA_AXIS, to="varying")
-    grads, output = jax.grad(loss_fn, has_aux=True)(own_params)
-    vector, to_tree = jax.flatten_util.ravel_pytree(grads)
-    return to_tree(jax.lax.psum(vector, DATA_AXIS)), output
+    if shares_batch:
+        # Parameters are the same on all devices of the axis "data", and JAX's types know that: the
+        # transpose of their use in a varying computation is a psum, one all-reduce for each leaf
+        # as soon as its gradient is known. Casting them to "varying" first leaves each device its
+        # own share of the gradient, and XLA makes one all-reduce of the psum below. The loss
+        # already holds the pmean (each share carries a factor 1 / devices), so the sum of the
+        # shares is the gradient of the mean.
+        params = jax.lax.pcast(params, DATA_AXIS, to="varying")
+    grads, output = jax.grad(loss_fn, has_aux=True)(params)
+    if shares_batch:
+        grads = jax.lax.psum(grads, DATA_AXIS)
+    grads, rows = separate_in_memory(grads)
+    return grads, jnp.linalg.norm(rows, axis=-1), output
 
 
 def normalize_batch(raw_batch: RawBatch, normalize: Callable[[jax.Array], jax.Array]) -> Batch:

@@ -104,8 +104,8 @@ def test_shuffle_looks_random():
     assert len(np.unique(places, axis=0)) == 20
     x = np.arange(n)
     correlations = [np.corrcoef(x, place)[0, 1] for place in places]
-    neighbours = [np.corrcoef(place[:-1], place[1:])[0, 1] for place in places]
-    assert np.abs(correlations + neighbours).max() < 5 / np.sqrt(n)
+    neighbors = [np.corrcoef(place[:-1], place[1:])[0, 1] for place in places]
+    assert np.abs(correlations + neighbors).max() < 5 / np.sqrt(n)
     histogram, _ = np.histogram(places[:, :50], bins=10, range=(0, n))
     assert np.all(np.abs(histogram - 100) < 5 * np.sqrt(100))
 

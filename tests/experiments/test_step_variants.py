@@ -1,9 +1,11 @@
-"""The forms of the step that the benchmark times are steps."""
+"""The variants of the step that the benchmark times are steps."""
+
+import json
 
 import pytest
 
-from experiments.benchmark import describe_variants
-from experiments.step_variants import create_variant
+from experiments.benchmark import Benchmark, describe_variants
+from experiments.step_variants import StepVariant, create_variant
 from tests.conftest import create_tiny_config
 
 
@@ -15,18 +17,33 @@ from tests.conftest import create_tiny_config
         "float32,mesh,synthetic",
         "float32,remat,synthetic",
         "highest,unrolled,synthetic,2",
+        "float32,unrolled,synthetic,3",  # More steps per call than the block has.
         "float32,unrolled,device",
         "float32,unrolled,tfdata",
         "float32,unrolled,loop",
     ],
 )
-def test_every_form_takes_steps(name):
+def test_every_variant_takes_steps(name):
     config = create_tiny_config(num_steps=100)
-    form = create_variant(name, config)
-    form.run(2)
-    form.close()
-    assert form.name == name
-    assert form.num_images == 8 * (1 + 2 * 2)
-    (seconds,) = form.seconds
+    variant = create_variant(name, config)
+    variant.run(2)
+    variant.close()
+    assert variant.name == name
+    assert variant.num_images == 8 * (1 + 2 * 2)
+    (seconds,) = variant.seconds
     assert seconds > 0
-    assert name in describe_variants([form])
+    assert name in describe_variants([variant])
+
+
+def test_benchmark_keeps_what_it_measured_when_a_variant_fails(tmp_path):
+    def fail(num_steps):
+        raise RuntimeError("out of memory")
+
+    benchmark = Benchmark(str(tmp_path / "step.md"))
+    benchmark.add("good", lambda: StepVariant("good", lambda num_steps: 2.0, 8), 4)
+    benchmark.add("bad", lambda: StepVariant("bad", fail, 8), 4)
+    text = (tmp_path / "step.md").read_text()
+    assert "| good | 500.00 |" in text
+    assert "Failed: bad: RuntimeError: out of memory" in text
+    assert json.loads((tmp_path / "step.json").read_text()) == {"good": [0.5]}
+    assert [variant.name for variant in benchmark.variants] == ["good"]

@@ -1,4 +1,4 @@
-"""Stacked networks: initialisation, lowerings and label exchange."""
+"""Stacked networks: initialization, lowerings and label exchange."""
 
 import functools
 import re
@@ -10,7 +10,14 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.models import WideResNet
-from cls_jax.models.ensemble import Ensemble, init_networks, ravel_per_network, take_network
+from cls_jax.models.ensemble import (
+    Ensemble,
+    init_networks,
+    ravel_per_network,
+    separate_in_memory,
+    stack_networks,
+    take_network,
+)
 from cls_jax.parallel.mesh import NETWORK_AXIS, create_mesh
 
 MODEL = WideResNet(num_classes=10, depth=10, width=1)
@@ -119,3 +126,38 @@ def test_precision_changes_nothing_on_a_cpu(stacked):
         for precision in ("default", "highest")
     )
     np.testing.assert_array_equal(default, highest)
+
+
+def test_separated_leaves_keep_their_values():
+    tree = {"b": jnp.arange(2.0)[:, None], "k": jnp.arange(8.0).reshape(2, 2, 2)}
+    separated, rows = jax.jit(separate_in_memory)(tree)
+    np.testing.assert_array_equal(rows, ravel_per_network(tree))
+    for name, leaf in tree.items():
+        np.testing.assert_array_equal(separated[name], leaf)
+
+
+def test_stacked_networks_come_apart_again():
+    networks = [{"b": jnp.full(3, float(i)), "k": jnp.eye(2) * i} for i in range(3)]
+    stacked = stack_networks(networks)
+    assert stacked["k"].shape == (3, 2, 2)
+    for i, network in enumerate(networks):
+        for name, leaf in take_network(stacked, i).items():
+            np.testing.assert_array_equal(leaf, network[name])
+
+
+def test_rematerialization_keeps_less_for_the_gradient(stacked):
+    params, batch_stats = stacked
+    images = jax.ShapeDtypeStruct((32, 8, 8, 1), jnp.float32)
+    sizes = []
+    for remat in (False, True):
+        ensemble = Ensemble(MODEL, remat=remat)
+
+        def differentiate(params, images, ensemble=ensemble):
+            _, pull_back = jax.vjp(
+                lambda p: ensemble.forward(p, batch_stats, images, train=True)[0], params
+            )
+            return pull_back  # A pytree of what it kept.
+
+        kept = jax.tree.leaves(jax.eval_shape(differentiate, params, images))
+        sizes.append(sum(leaf.size * leaf.dtype.itemsize for leaf in kept))
+    assert sizes[1] < 0.7 * sizes[0], sizes

@@ -13,17 +13,14 @@ from cls_jax.training.step import compute_distances, create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
 
-def test_rematerialisation_takes_less_memory_to_the_same_end():
-    states, sizes = [], []
+def test_rematerialisation_leads_to_the_same_end():
+    states = []
     for remat in (False, True):
         config = create_tiny_config(model__remat=remat)
         program = create_program(config, DATASET_SPEC)
         state = program.init_state()
         batch = create_raw_batch(config)
-        compiled = create_train_step(program).lower(state, batch).compile()
-        sizes.append(compiled.memory_analysis().temp_size_in_bytes)
-        states.append(compiled(state, batch)[0])
-    assert sizes[1] < 0.8 * sizes[0]
+        states.append(create_train_step(program)(state, batch)[0])
     for a, b in zip(*(jax.tree.leaves(state.params) for state in states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 

@@ -4,7 +4,7 @@ The whole dataset is there as bytes; the step samples and augments its batch fro
 samples are those of the tf.data pipeline, the augmentations have the same distribution.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import jax
@@ -67,13 +67,21 @@ def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipe
     )
     specs = DeviceData(*(P() for _ in data))
     on_devices = to_global_arrays(data, mesh, specs)
-    augmentation = create_augmentation(spec.data, dataset.image_shape)
+    create_batch = make_batch_creator(spec, dataset.image_shape, mesh)
+    return InputPipeline(_repeat(on_devices), specs, create_batch)
+
+
+def make_batch_creator(
+    spec: StreamSpec, image_shape: tuple[int, int, int], mesh: Mesh
+) -> Callable[[Any, DeviceData], RawBatch]:
+    """Returns (state, `DeviceData`) → this device's part of a `RawBatch`; part of the step."""
+    augmentation = create_augmentation(spec.data, image_shape)
     num_shards = mesh.shape[DATA_AXIS]
 
     def create_batch(state: Any, data: DeviceData) -> RawBatch:
         return _create_batch(spec, augmentation, num_shards, state.step, data)
 
-    return InputPipeline(_repeat(on_devices), specs, create_batch)
+    return create_batch
 
 
 def _repeat(data: DeviceData) -> Generator[DeviceData, None, None]:
