@@ -11,7 +11,7 @@ docs/configuration.md lists every KEY.
 
 import os
 
-# TensorFlow only feeds images here; its start-up messages are of no use to our users.
+# TensorFlow only feeds images here, so its start-up messages would not help our users.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
@@ -29,7 +29,7 @@ from cls_jax.cli.process import (
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file("config", None, "Config file: configs/cifar10.py:250[,METHOD].")
 flags.DEFINE_enum("mode", "train", list(OPTIONS), "What to do.")
-flags.DEFINE_string("workdir", None, "Folder of the run; by default chosen under runs/ to train.")
+flags.DEFINE_string("workdir", None, "Folder of the run; to train, by default one under runs/.")
 flags.DEFINE_string("data_dir", None, "For eval and report: where the dataset is if it has moved.")
 flags.DEFINE_string("images", None, "For predict: a folder, a glob or a file.")
 flags.DEFINE_string("output", None, "For predict: a .csv or .parquet; for export: a folder.")

@@ -44,7 +44,7 @@ _README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 TOLERANCE = 1e-4  # Largest accepted difference of a probability.
-# The same between programs that round: to bfloat16, or as accelerators do by default.
+# The same where products are rounded: in bfloat16, or by default on accelerators.
 _ROUNDING_TOLERANCE = 5e-2
 _NUM_CHECKED = 64
 
@@ -205,12 +205,12 @@ def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray
     except Exception as error:  # Both libraries raise whatever they run into.
         reason = (str(error).splitlines() or [""])[0][:200]
         raise OnnxError(
-            f"{ONNX_MODEL} was not written, a converter failed ({type(error).__name__}: "
+            f"{ONNX_MODEL} was not written because a converter failed ({type(error).__name__}: "
             f"{reason}): use {MODEL}."
         ) from error
     if not difference <= TOLERANCE:
         raise OnnxError(
-            f"{ONNX_MODEL} was not written, its probabilities differ by {difference:.1e}: "
+            f"{ONNX_MODEL} was not written because its probabilities differ by {difference:.1e}: "
             f"use {MODEL}."
         )
     return model

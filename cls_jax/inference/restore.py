@@ -25,7 +25,7 @@ def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
         UserError: if the folder is not that of a run or holds no checkpoint yet.
     """
     config = read_config(workdir / CONFIG)
-    config.mesh.network = config.mesh.data = 0  # These devices, not those of the training.
+    config.mesh.network = config.mesh.data = 0  # The devices at hand, not those of the training.
     checkpointer = Checkpointer(workdir)
     if checkpointer.latest_step() is None:
         raise UserError(

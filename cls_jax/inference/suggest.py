@@ -1,4 +1,4 @@
-"""Which images to label next: those that represent most of the networks' uncertainty.
+"""Suggestions of images to label next: those that represent most of the networks' uncertainty.
 
 An image's score is (1 - w) + D. The confidence weight w is that of the mean probabilities; D is
 the disagreement between the networks, the generalized Jensen-Shannon divergence
@@ -20,7 +20,7 @@ from cls_jax.inference.prediction import compute_entropy, compute_weight
 
 # Rows of the similarity matrix computed at once; 20 MB for 5,000 images.
 _ROWS_AT_A_TIME = 1000
-# Sums in another order differ in the last digits; a bound must not be below the value.
+# Sums in another order differ in the last digits; an upper bound must not fall below its value.
 _ROUNDING = 1.0001
 
 
@@ -50,18 +50,18 @@ def choose_diverse(p_NBK: np.ndarray, num_images: int) -> np.ndarray:
     """
     scores = compute_scores(p_NBK)
     roots = _to_unit_rows(p_NBK)
-    settled = np.zeros(len(scores), np.float32)
+    covered = np.zeros(len(scores), np.float32)  # Similarity to the nearest chosen image.
     # Lazy greedy: the gain of an image only falls as others are chosen, so an old value is an upper
     # bound, and only the image with the highest bound is evaluated again.
-    bounds = _settle_with_nothing_chosen(roots, scores)
+    bounds = _bound_gains(roots, scores)
     chosen: list[int] = []
     while len(chosen) < min(num_images, len(scores)):
         best = int(np.argmax(bounds))
         similarity = _compute_similarities(roots, roots[best])
-        bounds[best] = scores @ np.maximum(similarity - settled, 0)
+        bounds[best] = scores @ np.maximum(similarity - covered, 0)
         if np.argmax(bounds) == best:
             chosen.append(best)
-            settled = np.maximum(settled, similarity)
+            covered = np.maximum(covered, similarity)
             bounds[best] = -1
     return np.asarray(chosen, np.int64)
 
@@ -73,10 +73,11 @@ def _to_unit_rows(p_NBK: np.ndarray) -> np.ndarray:
     return by_image.reshape(num_images, num_networks * num_classes)
 
 
-def _settle_with_nothing_chosen(roots: np.ndarray, scores: np.ndarray) -> np.ndarray:
+def _bound_gains(roots: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Each image's gain while none is chosen, rounded up, [B]."""
     parts = np.array_split(roots, max(1, len(roots) // _ROWS_AT_A_TIME))
-    settled = np.concatenate([_compute_similarities(roots, part) @ scores for part in parts])
-    return settled * _ROUNDING
+    gains = np.concatenate([_compute_similarities(roots, part) @ scores for part in parts])
+    return gains * _ROUNDING
 
 
 def _compute_similarities(roots: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 A network that is taught by its own labels drifts toward the classes that it already favors.
 Distribution alignment (Berthelot et al., 2020) divides its predictions by their running mean and
-multiplies by the class frequencies that it should have. Nothing here carries a gradient.
+multiplies them by the class frequencies that it should have. Nothing here carries a gradient.
 
 Shape suffixes: N networks, B images, K classes.
 """
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from cls_jax.methods.base import Context, Hyperparameter, InitContext
 
-# In both means of the ratio (ReMixMatch, AdaMatch, USB): no ratio can be infinite.
+# Added to both means of the ratio (ReMixMatch, AdaMatch, USB), which is then always finite.
 EPSILON = 1e-6
 
 # "labels": class frequencies of the labeled set. "uniform": 1 / K. "predicted": the running mean
@@ -79,7 +79,7 @@ def update_class_means(
 def align(logits_BK: jax.Array, predicted_K: jax.Array, target_K: jax.Array) -> jax.Array:
     """Logits [N, B, K] whose softmax is Norm(p · target / predicted), for means [N, K].
 
-    As a sum of logarithms: probabilities that underflow keep their order.
+    Computed as a sum of logarithms, so that probabilities that underflow keep their order.
     """
     log_ratio_K = jnp.log(target_K + EPSILON) - jnp.log(predicted_K + EPSILON)
     return logits_BK + log_ratio_K[:, None, :]
@@ -93,7 +93,7 @@ def compute_class_balance(means_K: jax.Array) -> jax.Array:
 def scale_by_class(threshold: jax.Array, means_K: jax.Array, labels_B: jax.Array) -> jax.Array:
     """FreeMatch's threshold for each image, threshold · mean(label) / max mean, [N, B].
 
-    Classes that are predicted rarely get a lower bar.
+    Classes that are predicted rarely get a lower threshold.
 
     Args:
         threshold: float32 [N], of the most frequent class.

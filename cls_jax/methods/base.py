@@ -1,7 +1,6 @@
-"""What a training method is: a row of the paper's Table 1.
+"""The type of a training method: data and one pure function.
 
-A method is data and one pure function. The train step, the input stream and the loop know this
-type and none of its instances.
+The train step, the input stream and the loop know this type and none of its instances.
 """
 
 import dataclasses
@@ -51,15 +50,15 @@ def with_defaults(
 
 
 class Context(NamedTuple):
-    """What a loss may need in addition to parameters and batch.
+    """Inputs of a loss in addition to parameters and batch.
 
     Attributes:
         ensemble: forward passes and label exchange.
         hparams: the method's hyperparameters by name.
         ema_params: EMA parameters of all networks, stacked.
-        method_state: what the method carries from step to step, stacked by network.
+        method_state: the state that the method carries from step to step, stacked by network.
         key: random key of this step, the same on all devices: each draws the same masks,
-            permutations and so on for its own part of the batch.
+            permutations and so on for its own shard of the batch.
         progress: float32 in [0, 1), step / num_steps.
     """
 
@@ -72,16 +71,16 @@ class Context(NamedTuple):
 
 
 class LossOutput(NamedTuple):
-    """What a loss returns. N networks (those on this device).
+    """The result of a loss, for N networks (those on this device).
 
     Attributes:
         losses: float32 [N], whose means over the devices that share the batch are the losses of the
-            whole batch. A mean over this device's images is one; a mean over those images that pass
-            a mask is not, as devices differ in how many pass (see `uda.tsa_loss`).
+            whole batch. A mean over all of this device's images qualifies. A mean over only those
+            that pass a mask does not, because devices differ in how many pass: see `uda.tsa_loss`.
         batch_stats: BatchNorm statistics after the step.
         monitors: name → float32 scalar or [N], written as a mean over networks and devices.
         pseudo_labels: int32 [N, U], the networks' classes for the unlabeled images, or None.
-        method_state: what the method carries to the next step.
+        method_state: the state that the method carries to the next step.
     """
 
     losses: jax.Array

@@ -12,8 +12,7 @@ from cls_jax.methods.pseudo_labels import PseudoLabels
 
 MAX_TAU = 0.95  # Caps an adaptive τ: networks that are almost always certain would send too little.
 
-
-# Of the methods in which two networks exchange labels.
+# Hyperparameters of the methods in which two networks exchange labels.
 EXCHANGE_HYPERPARAMETERS = {
     "lambda_self": Hyperparameter(2.0, 0.0, 1e3, "paper, λ1; authors' --lambda-u1"),
     "lambda_co": Hyperparameter(1.0, 0.0, 1e3, "paper, λ2; authors' --lambda-u2"),
@@ -34,12 +33,12 @@ def exchange_labels(
         context: of the step.
         hparams: all hyperparameters, switches included.
         labels: of the networks on this device.
-        weight: float32 [N, U], of labels that are sent, or 1.
-        state: the method's, after this step's labels.
+        weight: float32 [N, U], the weights of labels that are sent, or 1 for all.
+        state: the method's state after this step's labels.
 
     Returns:
-        The other network's labels, their weights float32 [N, U], 0 where there is nothing to learn,
-        and monitors.
+        The other network's labels; their weights, float32 [N, U], 0 for labels that were not sent
+        or not accepted; and monitors.
     """
     is_sent = choose_sent(hparams, labels, state)
     peer_labels, peer_weight = context.ensemble.exchange((labels, is_sent * weight))

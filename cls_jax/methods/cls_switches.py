@@ -1,9 +1,10 @@
 """Switches of CLS that its paper does not have; with all of them off, CLS is as published.
 
 They balance classes (`align`, `adaptive_tau`), let networks that disagree exchange less
-(`exchange_rule`), make them believe their labels later or less (`ramp`, `weight_power`) and teach
-mixed images as well (`lambda_cutmix`). All are static: what is off is not compiled, and the state
-holds only what a switch needs. A preset is one more entry of `cls.METHODS` with other defaults.
+(`exchange_rule`), make them trust their labels later or less (`ramp`, `weight_power`) and train on
+mixed images as well (`lambda_cutmix`). All are static: code for a switch that is off is not
+compiled, and the state holds only the entries that some switch needs. A preset is one more entry of
+`cls.METHODS` with other defaults.
 """
 
 from collections.abc import Mapping
@@ -37,14 +38,14 @@ SWITCHES = {
 
 
 def read_hyperparameters(hparams: Mapping[str, Any]) -> dict[str, Any]:
-    """All hyperparameters, switches that a method does not have as if off."""
+    """All hyperparameters; switches that the method does not have are off."""
     return {name: switch.default for name, switch in SWITCHES.items()} | dict(hparams)
 
 
 def mix_views(context: Context, hparams: Mapping[str, Any], batch: Batch) -> list[Mix]:
     """CutMix of the weak views, the same for both networks, where `lambda_cutmix` asks for it.
 
-    It is learned with pseudo labels only: two images have no common least probable class.
+    It is trained with pseudo labels only: two images have no common least probable class.
     """
     if hparams["lambda_cutmix"] == 0:
         return []
@@ -69,9 +70,9 @@ def make_labels(
 ) -> tuple[PseudoLabels, Any, dict[str, jax.Array]]:
     """Labels and weights of aligned predictions, the state after this batch, and monitors.
 
-    `align=own` divides by a network's own running class mean, `joint` by that of both; the target
-    are the labeled frequencies. Pseudo label, complementary label and weight all follow from the
-    aligned prediction.
+    `align=own` divides by a network's own running class means, `joint` by those of both; the target
+    is the class frequencies of the labeled set. Pseudo label, complementary label and weight all
+    follow from the aligned prediction.
     """
     if not context.method_state:
         return make_pseudo_labels(logits_weak), context.method_state, {}
@@ -91,10 +92,10 @@ def make_labels(
 
 
 def scale_weight(hparams: Mapping[str, Any], weight: jax.Array) -> jax.Array:
-    """w^γ for losses; thresholds look at w itself."""
+    """w^γ for losses; thresholds use w itself."""
     return weight if hparams["weight_power"] == 1 else weight ** hparams["weight_power"]
 
 
 def ramp_unlabeled(hparams: Mapping[str, Any], progress: jax.Array) -> jax.Array | float:
-    """What all unlabeled losses are multiplied by: from 0 to 1 over the share `ramp` of the run."""
+    """The factor of all unlabeled losses: from 0 to 1 over the share `ramp` of the run."""
     return ramp_up(progress, hparams["ramp"]) if hparams["ramp"] > 0 else 1.0

@@ -25,7 +25,8 @@ def compute_loss(
     """
     ensemble, hparams = context.ensemble, context.hparams
     # Three passes, each normalized by its own batch. Only the labeled one updates the running
-    # statistics (TorchSSL); the others may be given any, for training passes do not read them.
+    # statistics (TorchSSL); which ones the others get makes no difference, because a training pass
+    # normalizes by its batch and does not read them.
     logits_x, batch_stats = ensemble.forward(params, batch_stats, batch.x, train=True)
     student, _ = ensemble.forward(params, batch_stats, batch.u[0], train=True)
     teacher_params = context.ema_params if teacher == "ema" else params

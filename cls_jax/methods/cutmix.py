@@ -1,6 +1,7 @@
-"""CutMix (Yun et al., 2019) of unlabeled images: a box of each is pasted over from a partner.
+"""CutMix (Yun et al., 2019) of unlabeled images: a box of each shows a partner instead.
 
-Boxes and partners do not depend on how many devices share the batch, so neither does the loss.
+Boxes and partners do not depend on how many devices share the batch, and so neither does the loss,
+as long as every device has an even number of images.
 """
 
 from typing import NamedTuple
@@ -13,12 +14,12 @@ from cls_jax.methods.losses import positive_cross_entropy
 
 
 class Mix(NamedTuple):
-    """Mixed images and what they are made of. B images on this device.
+    """Mixed images and their composition. B images on this device.
 
     Attributes:
         images: float32 [B, H, W, C].
-        share: float32 [B] in [½, 1], what of each is left of the image itself.
-        partner: int [B], which image covers the rest.
+        share: float32 [B] in [½, 1], the share of each that still shows the image itself.
+        partner: int [B], index of the image that covers the rest.
     """
 
     images: jax.Array
@@ -29,9 +30,9 @@ class Mix(NamedTuple):
 def cutmix(key: jax.Array, images: jax.Array, index: jax.Array) -> Mix:
     """Pastes into each image [B, H, W, C] a box of its partner.
 
-    Neighbors in the batch are partners. The stream's order is random, so that is a random pairing,
-    and one that needs no image of another device; only where a device has an odd number of images
-    its last one is its own partner.
+    Neighbors in the batch are partners. The stream's order is random, so this is a random pairing,
+    and it needs no image of another device. If a device has an odd number of images, the last one
+    is its own partner.
 
     Args:
         key: random key of the step, the same on all devices.
@@ -45,9 +46,9 @@ def cutmix(key: jax.Array, images: jax.Array, index: jax.Array) -> Mix:
 
 
 def sample_boxes(key: jax.Array, index: jax.Array, height: int, width: int) -> jax.Array:
-    """Where the partner shows, bool [B, H, W]: a box of 1 - max(β, 1 - β) of the area, β ~ U(0, 1).
+    """Where the partner shows, bool [B, H, W]: a box of min(β, 1 - β) of the area, β ~ U(0, 1).
 
-    The center is uniform and what reaches over the border is cut off (authors' CutMix code).
+    The center is uniform, and the box is clipped at the border (the CutMix authors' code).
     """
     keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
     beta, row, column = jax.vmap(lambda key: jax.random.uniform(key, (3,), jnp.float32))(keys).T
@@ -58,7 +59,7 @@ def sample_boxes(key: jax.Array, index: jax.Array, height: int, width: int) -> j
 
 
 def _is_inside(center: jax.Array, side: jax.Array, size: int) -> jax.Array:
-    """Which of the pixels 0 to size - 1 lie in an interval of whole pixels, bool [B, size]."""
+    """Which of the pixels 0 to size - 1 are inside an interval of whole pixels, bool [B, size]."""
     half = jnp.floor(side * size) // 2
     middle = jnp.floor(center * size)
     pixels = jnp.arange(size)

@@ -13,8 +13,8 @@ NO_LABEL = -1
 def init_state(init: InitContext) -> dict[str, jax.Array]:
     """The last confident label of every training image, int32 [N, images]: none at first.
 
-    `outside` [N] counts the images that the unlabeled stream never shows: their rows stay without a
-    label and must not count as images still to be learned.
+    `outside` [N] is the number of images that the unlabeled stream never shows: their rows never
+    get a label, and must not count as images still to be learned.
     """
     shape = (init.num_networks, init.num_images)
     outside = init.num_images - init.num_unlabeled
@@ -28,9 +28,9 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
     """Teaches argmax p where max p ≥ τ · β / (2 - β), β of the class (Eq. 5-11); a `trunk.Rule`.
 
     β(k) = (images whose last confident label is k) / max(those of the largest class, images
-    without one), counted before this step's labels enter the table. While the table is empty the
-    threshold is 0 and every image is taught. Labels enter at max p ≥ τ, not at the lower bar of
-    their class (the authors confirm it).
+    without one), counted before this step's labels enter the table. While the table is empty, the
+    threshold is 0 and every image is taught. Labels enter at max p ≥ τ, not at the lower threshold
+    of their class (confirmed by the authors).
     """
     table, hparams = context.method_state["label"], context.hparams
     num_classes = logits_weak.shape[-1]
@@ -42,10 +42,10 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
     thresholds = hparams["tau"] * beta / (2 - beta)
     mask = confidence >= jnp.take_along_axis(thresholds, labels, axis=-1)
     confident = jnp.where(confidence >= hparams["tau"], labels, NO_LABEL)
-    # Every device holds the whole table, so every device must see all devices' labels.
+    # Every device holds the whole table, so each needs the labels of all devices.
     confident, index = context.ensemble.gather_over_data((confident, batch.u_index))
-    # An image may occur twice where one epoch ends and the next begins; a maximum does not depend
-    # on the order in which rows are written.
+    # A batch that spans the end of an epoch may hold an image twice. The maximum makes the result
+    # independent of the order in which XLA writes the rows.
     new = jnp.full_like(table, NO_LABEL).at[:, index].max(confident)
     state = {**context.method_state, "label": jnp.where(new == NO_LABEL, table, new)}
     monitors = {

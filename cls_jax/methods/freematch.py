@@ -13,10 +13,10 @@ def compute_fairness(
 ) -> jax.Array:
     """Σ q · log r with q = Norm(target / running histogram), r = Norm(mean / histogram), [N].
 
-    As published it is *added* to the loss and is largest at r = q, so descent drives the mean
-    prediction away from q: a push against the habit of the moment, not a pull to uniform
-    (questioned in USB's issues 182 and 231, where the authors confirm it). Classes that are not in
-    a histogram count 0, and so does an empty one.
+    As published, it is *added* to the loss. It is largest at r = q, so descent moves the mean
+    prediction away from q instead of toward the uniform distribution (questioned in USB's issues
+    182 and 231, where the authors confirm it). A class that is missing from a histogram contributes
+    0, and with an empty histogram the whole term is 0.
 
     Args:
         target_K: float32 [N, K], running mean of the predictions.
@@ -37,8 +37,8 @@ def add_fairness(
     p = jax.nn.softmax(logits_strong)
     top = jax.nn.one_hot(jnp.argmax(logits_strong, axis=-1), p.shape[-1], dtype=p.dtype)
     weights = teaching.weights[..., None]
-    # Means over all images instead of the taught ones: their common factor cancels in r, and they
-    # may be averaged over devices before the division, which means over taught images may not.
+    # Means over all images instead of the taught ones: the common factor cancels in r, and these
+    # means may be averaged over devices before the division, unlike means over taught images.
     mean, histogram = jax.tree.map(
         lambda value: context.ensemble.average_over_data(jnp.mean(weights * value, axis=1)),
         (p, jax.lax.stop_gradient(top)),

@@ -52,7 +52,7 @@ def standardize(logits: jax.Array) -> jax.Array:
     """Logits [..., K] less their mean over classes, over their unbiased standard deviation."""
     centered = logits - jnp.mean(logits, axis=-1, keepdims=True)
     variance = jnp.sum(centered**2, axis=-1, keepdims=True) / (logits.shape[-1] - 1)
-    # Equal logits have no direction: the summand keeps their gradient finite.
+    # The summand keeps the gradient finite where all logits are equal.
     return centered * jax.lax.rsqrt(variance + 1e-6)
 
 

@@ -1,4 +1,4 @@
-"""What MixMatch and ReMixMatch share: MixUp across groups of images, and the interleaved forward.
+"""MixUp across groups of images and the interleaved forward, for MixMatch and ReMixMatch.
 
 MixUp (Zhang et al., 2018) is used in MixMatch's form, in which an image keeps at least half of
 itself. N networks, K classes, n groups of B_i images.
@@ -22,7 +22,7 @@ def mixup(
     """Mixes all images of all groups with one another: λ' · image + (1 - λ') · partner.
 
     λ' = max(λ, 1 - λ) with λ ~ Beta(α, α) for each image (Google's MixMatch). On several devices
-    the partner comes from this device's part of the batch.
+    the partner comes from this device's shard of the batch.
 
     Args:
         key: random key.
@@ -100,7 +100,7 @@ def interleave(groups: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def deinterleave(chunks: Sequence[jax.Array], sizes: Sequence[int], axis: int) -> list[jax.Array]:
-    """Undoes `interleave` for what was computed from its chunks.
+    """Undoes `interleave` for arrays that were computed from its chunks.
 
     Args:
         chunks: n arrays, whose `axis` runs over the rows of the chunks.

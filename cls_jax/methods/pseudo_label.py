@@ -12,8 +12,8 @@ from cls_jax.methods.schedules import ramp_up
 def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
     """L = L_sup + λ · ramp · mean(1[max p ≥ threshold] · CE(p, argmax p)).
 
-    The same weak view yields the label and is trained on it. Its pass leaves BatchNorm's running
-    statistics alone (TorchSSL). Signature: see `Method.compute_loss`.
+    The same weak view yields the label and is trained on it. Its pass does not update BatchNorm's
+    running statistics (TorchSSL). Signature: see `Method.compute_loss`.
     """
     ensemble, hparams = context.ensemble, context.hparams
     logits_x, batch_stats = ensemble.forward(params, batch_stats, batch.x, train=True)

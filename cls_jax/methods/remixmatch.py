@@ -19,7 +19,7 @@ def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Con
 
     The guess for the weak view, aligned to the labels' class distribution and sharpened, is the
     target of all three views where they are mixed, and of the first strong view unmixed. A second
-    head learns by which multiple of 90 degrees that view was rotated; the ramp leaves it alone.
+    head learns by which multiple of 90 degrees that view was rotated; its loss has no ramp.
     BatchNorm's running statistics come from the last interleaved chunk of the mixed groups
     (Google's code). Signature: see `Method.compute_loss`.
     """
@@ -77,7 +77,7 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
 def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Rotates a quarter of the square images [B, H, H, C] by each of 0, 90, 180 and 270 degrees.
 
-    Which quarter needs no random key (Google's code): the stream has shuffled the images.
+    The quarters are consecutive (Google's code): the stream has already shuffled the images.
 
     Returns:
         The rotated images and their numbers of quarter turns, int32 [B].

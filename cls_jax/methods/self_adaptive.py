@@ -1,6 +1,6 @@
-"""FreeMatch's threshold, which InfoMatch shares: how confident the network is, class by class.
+"""FreeMatch's threshold, also used by InfoMatch: the network's own confidence, class by class.
 
-The running mean τ of the confidence is the bar for the most frequent class, and classes that are
+The running mean τ of the confidence is the threshold of the most frequent class; classes that are
 predicted rarely get a lower one (Wang et al., 2023, Eq. 5-8).
 """
 

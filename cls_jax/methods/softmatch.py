@@ -38,7 +38,8 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
     confidence = jnp.max(jax.nn.softmax(logits_weak), axis=-1)
     if hparams["statistics"] == "aligned":
         confidence = aligned_confidence
-    # Of all devices' images: the variance is unbiased, so the mean of theirs would be another.
+    # Over all devices' images: the variance is unbiased, so a mean of the devices' variances would
+    # be a different number.
     everywhere = context.ensemble.gather_over_data(confidence)
     batch_mean = jnp.mean(everywhere, axis=-1)
     squares = jnp.sum((everywhere - batch_mean[:, None]) ** 2, axis=-1)
@@ -47,7 +48,7 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
     mean = decay * old["mean"] + (1 - decay) * batch_mean
     variance = decay * old["variance"] + (1 - decay) * batch_variance
     below = jnp.minimum(aligned_confidence - mean[:, None], 0.0)
-    # The smallest variance: images that all have the same confidence for long would make it 0.
+    # A floor, because the variance vanishes if all images have the same confidence for long.
     spread = 2 * jnp.maximum(variance, 1e-12)[:, None] / hparams["sharpness"] ** 2
     weights = jnp.exp(-(below**2) / spread)
     monitors = {

@@ -1,4 +1,4 @@
-"""FixMatch's trunk: a weak view labels a strong one, for which images and how much a rule decides.
+"""FixMatch's trunk: a weak view labels a strong one; a rule decides for which images and how much.
 
     L = L_sup + λ_u · mean(weight · CE(strong, label)) [+ an extra term]
 
@@ -26,7 +26,7 @@ class Teaching(NamedTuple):
     Attributes:
         labels: int32 [N, U].
         weights: float32 [N, U], 0 for images that teach nothing.
-        state: what the rule carries to the next step.
+        state: the state that the rule carries to the next step.
         monitors: name → float32 [N].
     """
 

@@ -47,8 +47,8 @@ def tsa_loss(loss_x: jax.Array, annealing: str, num_classes: int, context: Conte
     if annealing == "off":
         return jnp.mean(loss_x, axis=-1)
     threshold = tsa_threshold(annealing, context.progress, num_classes)
-    # The sum over this device's images is divided by the mean count over devices, so that the mean
-    # of the devices' losses, which the step takes, is the mean over all images that are kept.
+    # The sum over this device's images is divided by the mean count over devices. The step averages
+    # the devices' losses, and the result is the mean over all images that are kept.
     is_kept = jax.lax.stop_gradient(jnp.exp(-loss_x)) <= threshold
     num_kept = context.ensemble.average_over_data(jnp.sum(is_kept, axis=-1))
     return jnp.sum(is_kept * loss_x, axis=-1) / jnp.maximum(num_kept, 1e-6)

@@ -1,4 +1,4 @@
-"""Which labels a network is confident of, from several predictions of the same images (UPS).
+"""Selection of confident labels from several predictions of the same images (UPS).
 
 Uncertainty-aware pseudo-label selection (Rizve et al., 2021, section 3.2), with the details of the
 authors' code.

@@ -56,12 +56,13 @@ class BatchNorm(nn.Module):
     def _compute_moments(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Mean and biased variance of all images of all devices, float32 [C] each."""
         axes = tuple(range(x.ndim - 1))
-        # E[x²] - E[x]² and not E[(x - E[x])²]: both sums in one pass, and one message for both.
+        # E[x²] - E[x]² and not E[(x - E[x])²]: both sums take one pass and one all-reduce.
         moments = jnp.stack([jnp.mean(x, axes), jnp.mean(jnp.square(x), axes)])
+        # `model.init` runs outside `shard_map`, where there is no such axis; training runs inside.
         if self.axis_name is not None and not self.is_initializing():
             moments = jax.lax.pmean(moments, self.axis_name)
         mean, mean_of_squares = moments
-        # Rounding can leave a constant channel just below 0.
+        # Rounding can put the variance of a constant channel just below 0.
         return mean, jnp.maximum(mean_of_squares - jnp.square(mean), 0.0)
 
     def _move(self, running: jax.Array, new: jax.Array) -> jax.Array:

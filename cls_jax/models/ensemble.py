@@ -68,7 +68,7 @@ class Ensemble:
         """
 
         def apply_one(params: PyTree, batch_stats: PyTree) -> tuple[jax.Array, PyTree]:
-            # Each operation keeps the precision, and passes it on to its gradient's operations.
+            # Operations record the precision when they are traced, and their gradients inherit it.
             with jax.default_matmul_precision(self.matmul_precision):
                 logits, updated = self.model.apply(
                     {"params": params, "batch_stats": batch_stats},
@@ -124,8 +124,9 @@ class Ensemble:
     def gather_over_data(self, tree: PyTree) -> PyTree:
         """The parts of all devices that share the batch, in its order, along each last axis.
 
-        A sum of parts padded with zeros and not an all-gather: the type of a sum says that it is
-        the same on all these devices, as `shard_map` demands of what becomes part of the state.
+        A psum of parts padded with zeros instead of an all-gather: `shard_map` tracks in the types
+        which values vary over an axis. The result of a psum does not, that of an all-gather does,
+        and a value that varies over "data" cannot become part of the state.
         """
         num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
 
@@ -144,6 +145,7 @@ class Ensemble:
         """
         if self.network_shards == 1:
             return jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), tree)
+        # Only the last network of a device has its successor on another device.
         pairs = [(i, (i + 1) % self.network_shards) for i in range(self.network_shards)]
 
         def receive(leaf: jax.Array) -> jax.Array:
@@ -171,8 +173,8 @@ def init_networks(
     Returns:
         Parameters and BatchNorm statistics, each leaf [N, ...].
     """
-    # One after the other, with the key as an argument: XLA compiles the random numbers of one
-    # network once, and does not try to compute them while compiling.
+    # One after the other, with the key as an argument: XLA compiles the generator once for all
+    # networks, and cannot try to evaluate it as a constant while compiling.
     init = jax.jit(lambda key: model.init(key, jnp.zeros((1, *image_shape))))
     networks = [init(key) for key in jax.random.split(key, num_networks)]
     variables = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
@@ -187,7 +189,7 @@ def take_network(tree: PyTree, index: int) -> PyTree:
 def stack_networks(trees: Sequence[PyTree]) -> PyTree:
     """Stacks pytrees of one structure and dtype, one per network, into leaves [N, ...].
 
-    By way of one array, not leaf by leaf: see `separate_in_memory`.
+    Through one array, not leaf by leaf: see `separate_in_memory`.
     """
     rows, unravel = zip(*map(jax.flatten_util.ravel_pytree, trees), strict=True)
     return jax.vmap(unravel[0])(jax.lax.optimization_barrier(jnp.stack(rows)))
@@ -196,9 +198,9 @@ def stack_networks(trees: Sequence[PyTree]) -> PyTree:
 def separate_in_memory(tree: PyTree) -> tuple[PyTree, jax.Array]:
     """Puts a stacked pytree of one dtype into one array before anything is computed from it.
 
-    Without it XLA fuses what is computed from a leaf with what made it (for a kernel's gradient a
-    transposition), cannot update the state in place, and copies: on a GPU two or three kernels per
-    leaf, which take longer to start than to run. With it a handful update all leaves.
+    Otherwise XLA fuses the update of a leaf with the operation that made its gradient (for a
+    kernel, a transposition), cannot update the state in place, and copies: on a GPU two or three
+    kernels per leaf, which take longer to start than to run. This way a handful update all leaves.
 
     Returns:
         The same values, and the array, [N, number of scalars per network].

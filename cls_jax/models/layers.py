@@ -36,17 +36,17 @@ class Stem(NamedTuple):
 STEMS = {
     "cifar": Stem(kernel=3, stride=1, pools=False),  # For 32 pixels.
     "small": Stem(kernel=3, stride=2, pools=False),  # For 64: the rest sees 32.
-    "imagenet": Stem(kernel=7, stride=2, pools=True),  # From 96: of 224 it leaves 56.
+    "imagenet": Stem(kernel=7, stride=2, pools=True),  # From 96: 224 becomes 56.
 }
 
 
 class Architecture(nn.Module):
-    """What every architecture is told and promises.
+    """The fields of every architecture, and the signature of its call.
 
     `__call__(images, train=False, dropout=False, head="head")` returns logits float32 [B, K] for
     normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
-    "head" for the classes, or one of `extra_heads` for its logits instead.
+    "head" for the logits of the classes, or one of `extra_heads` for its own.
 
     Attributes:
         num_classes: K.
@@ -56,8 +56,8 @@ class Architecture(nn.Module):
         bn_momentum: of the running statistics, in Flax's sense (1 - PyTorch's).
         bn_epsilon: added to the variance.
         dropout_rate: share of activations dropped in every block when dropout is asked for.
-        extra_heads: name and size of further outputs beside the classes'.
-        data_axis: mesh axis over which BatchNorm statistics are averaged, or None.
+        extra_heads: name and size of outputs in addition to the classes.
+        data_axis: mesh axis over which BatchNorm statistics are averaged in training, or None.
     """
 
     num_classes: int
@@ -74,7 +74,7 @@ class Architecture(nn.Module):
         return functools.partial(create_conv, dtype=self.dtype)
 
     def norm_layer(self) -> Callable[..., BatchNorm]:
-        """BatchNorm as the attributes say."""
+        """`BatchNorm` with these attributes."""
         return functools.partial(
             BatchNorm,
             momentum=self.bn_momentum,
@@ -85,7 +85,7 @@ class Architecture(nn.Module):
 
 
 def resolve_stem(name: str, image_size: int) -> str:
-    """The stem that a configuration names; "auto" chooses by `image_size`, as below."""
+    """The name of the stem to use; "auto" chooses by `image_size`."""
     if name != "auto":
         return name
     if image_size < 48:
@@ -132,8 +132,8 @@ def _halve(x_BHWC: jax.Array, axis: int) -> jax.Array:
 def apply_heads(x_BHWC: jax.Array, heads: Sequence[tuple[str, int]], wanted: str) -> jax.Array:
     """Mean over the pixels, then one dense layer per head; returns float32 [B, size of `wanted`].
 
-    To be called within a module's `__call__`. All heads exist from the start; what the caller does
-    not ask for is never computed.
+    To be called within a module's `__call__`. All heads get parameters; XLA removes the computation
+    of those that the caller does not ask for.
     """
     x_BC = jnp.mean(x_BHWC.astype(jnp.float32), axis=(1, 2))
     logits = {name: nn.Dense(size, kernel_init=dense_init, name=name)(x_BC) for name, size in heads}

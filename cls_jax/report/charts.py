@@ -16,12 +16,12 @@ from cls_jax.report.series import Panel
 
 WIDTH, HEIGHT = 480, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 10, 26
-# matplotlib does not know CSS variables: "#0000NN" stands for the NNth of these while it draws.
+# matplotlib does not know CSS variables: while it draws, "#0000NN" stands for the NNth of these.
 _VARIABLES = ("line", "soft", "wrong", "c1", "c2", "c3", "c4", "c5", "c6")
 _NUM_COLORS = 6
 _DASHES = (0, (2, 2))
-# What an SVG file needs but a drawing inside a page does not: clip paths and groups with IDs,
-# which would not be unique there, fonts, which the style sheet sets, and fractions of a pixel.
+# Parts of an SVG file that a drawing inside a page does not need: clip paths and groups with IDs,
+# which would not be unique there; fonts, which the style sheet sets; and fractions of a pixel.
 _CLUTTER = re.compile(
     r"<defs>\s*<clipPath.*?</defs>|</?g\b[^>]*>|</svg>|"
     r'font-[a-z]+: [^;]*; | (?:clip-path|transform)="[^"]*"|(?<=\.\d)\d{2,}',
@@ -31,7 +31,7 @@ _STYLE = ("default", {"svg.fonttype": "none"})  # Text as <text>, whatever the u
 
 
 class Chart(NamedTuple):
-    """A drawing and what the pointer reads off it."""
+    """A drawing, and the values that the page shows at the pointer."""
 
     svg: str  # Contents of an <svg> element of `WIDTH` x `HEIGHT`; only numbers, units and colors.
     traces: list[dict[str, Any]]  # By curve: name, points [x, y in pixels, place, value as text].
@@ -82,8 +82,8 @@ def draw_reliability(calibration: Calibration) -> Chart:
         mark = [center[i] - half, center[i] + half], [confidence[i]] * 2
         axes.plot(*mark, color=_color("wrong"), linewidth=2, solid_capstyle="butt", clip_on=False)
     texts = [
-        (f"{count} images with mean confidence {100 * sure:.1f} %", f"{100 * right:.1f} %")
-        for count, sure, right in zip(counts, confidence, accuracy, strict=True)
+        (f"{count} images with mean confidence {100 * mean:.1f} %", f"{100 * right:.1f} %")
+        for count, mean, right in zip(counts, confidence, accuracy, strict=True)
     ]
     return Chart(_to_svg(axes.figure), [_trace(axes, "accuracy", center, accuracy, texts)])
 
@@ -128,6 +128,6 @@ def _color(variable: str) -> str:
 def _to_svg(figure: Figure) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg")
-    # What precedes is the head of the file and its style sheet.
+    # Everything up to there is the head of the file and its style sheet.
     drawing = " ".join(_CLUTTER.sub("", file.getvalue().partition("</defs>")[2]).split())
     return re.sub(r"#0000(\d\d)", lambda match: f"var(--{_VARIABLES[int(match[1])]})", drawing)

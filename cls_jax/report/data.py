@@ -52,7 +52,7 @@ class Predictions:
 
 @dataclasses.dataclass
 class RunData:
-    """A run as a report shows it; what is not available is None or empty."""
+    """A run as a report shows it; parts that are not available are None or empty."""
 
     workdir: pathlib.Path
     config: Any
@@ -81,7 +81,7 @@ def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
         run.config.data.data_dir = data_dir
 
     def attempt(failure: str, make: Callable[[], Any]) -> Any:
-        """The result of `make`, or None and a note: the rest of the page does without."""
+        """The result of `make`; if it fails, None, and a note at the top of the page."""
         try:
             return make()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What the header and the sections on the run as a whole show: curves and configuration."""
+"""Values for the header and for the sections on the run as a whole: curves and configuration."""
 
 import dataclasses
 from typing import Any

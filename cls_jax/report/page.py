@@ -17,8 +17,8 @@ from cls_jax.report.data import RunData, collect_run
 
 REPORT = "report.html"
 _View = Callable[[RunData], dict[str, Any] | None]
-# By ID, which also names the template: the title in the navigation, and what makes the values
-# that the template shows, or None where the run has nothing to show.
+# ID, which is also the template's name → title in the navigation, and the function that returns the
+# template's values, or None if the run has nothing to show there.
 _SECTIONS: dict[str, tuple[str, _View]] = {
     "training": ("Training", overview.view_training),
     "classes": ("Classes", predictions.view_classes),

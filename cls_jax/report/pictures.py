@@ -15,7 +15,7 @@ from cls_jax.report.data import RunData
 
 # Larger images are reduced: a page holds hundreds.
 MAX_SIDE = 96
-# From this side on WebP is a fraction of PNG; below, every pixel counts.
+# From this side on, WebP takes a fraction of PNG's bytes; in smaller images every pixel counts.
 _LOSSY_SIDE = 64
 _NUM_AUGMENTED = 6
 _NUM_DRAWS = 2

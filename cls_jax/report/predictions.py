@@ -1,4 +1,4 @@
-"""What the sections on predictions show: confusions, calibration, mistakes, disagreements."""
+"""Values for the sections on predictions: confusions, calibration, mistakes, disagreements."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a run measured over its steps, grouped into panels of curves."""
+"""The metrics of a run over its steps, grouped into panels of curves."""
 
 import dataclasses
 import importlib.resources

@@ -25,8 +25,8 @@ _MAX_IN_FLIGHT = 2
 def create_eval_step(program: Program) -> Callable:
     """Compiles (state, images, labels, is_image) → how many images each predictor gets right.
 
-    The images are uint8 [B, H, W, C], the labels int32 [B], `is_image` is False where a batch was
-    padded. Counts are int32: "raw" and "ema" of shape [N], "ensemble" a scalar (the mean of
+    The images are uint8 [B, H, W, C], the labels int32 [B], and `is_image` is False for padding.
+    Counts are int32: "raw" and "ema" of shape [N], "ensemble" a scalar (the mean of
     the EMA networks' probabilities). Nothing is donated: the state is still needed.
     """
 
@@ -45,6 +45,7 @@ def create_eval_step(program: Program) -> Callable:
             return jax.lax.psum(jnp.sum(is_correct, axis=-1), DATA_AXIS)
 
         ema = compute_probabilities(state.ema_params)
+        # All devices hold equally many networks, so a mean of means is the mean of all.
         mean = jax.lax.pmean(jnp.mean(ema, axis=0), NETWORK_AXIS)
         return {
             "raw": count_correct(compute_probabilities(state.params)),
@@ -113,9 +114,9 @@ def _name_accuracies(shares: Any) -> Accuracies:
 def iterate_padded(
     images: ImageSource, labels: np.ndarray, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Cuts a set into batches of one size: images, labels, and which of them are images.
+    """Cuts a set into batches of one size: images, labels, and a mask of what is not padding.
 
-    The last batch is filled up with zeros that the mask leaves out.
+    The last batch is padded with zeros.
     """
     for start in range(0, len(labels), batch_size):
         part = images[start : start + batch_size]

@@ -1,14 +1,14 @@
 """The training loop.
 
-The order at every step, and why:
+The order within a step, and the reasons:
 
 1. Evaluate if due: a checkpoint of this step is saved only after its accuracy has been written, so
    a resumed run never misses an evaluation.
-2. Save if due, or if the process is asked to stop: the state still exists; the next step donates
-   it.
+2. Save if due, or if the process is asked to stop, while the state still exists: the next step
+   donates its buffers.
 3. Dispatch the step, without waiting for it.
 4. Write the metrics of an earlier step: the host runs ahead of the device and never waits for the
-   newest one.
+   step that it has just dispatched.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         if is_main_process():
             stack.enter_context(lock_run_folder(workdir))
-            check_run_folder(workdir, config)  # Again: another process may have come first.
+            check_run_folder(workdir, config)  # Again: another session may have been faster.
             create_run_folder(workdir, config, labeled, dataset)
         wait_for_folder(workdir)
         spec = create_stream_spec(
@@ -140,7 +140,7 @@ def _train_to_end(
     metrics = MetricsQueue(config, dataset.num_classes, writer, timer, bar)
 
     # Both functions read `state` when they are called: the loop rebinds it at every step. The next
-    # step may donate its buffers because both have copied what they need when they return.
+    # step may donate its buffers, because both functions have copied what they need on return.
 
     def save(step: int) -> None:
         metrics.drain()

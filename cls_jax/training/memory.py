@@ -1,4 +1,4 @@
-"""Memory of a device: what a step needs, compared with what there is, before training."""
+"""Checks before training that a step fits into the memory of a device."""
 
 import ctypes
 import os
@@ -62,8 +62,8 @@ def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
 def release_freed_memory() -> None:
     """Returns freed memory between live blocks to the operating system.
 
-    `cli.process.reexec_with_malloc_settings` has glibc keep freed memory, but what compiling
-    leaves behind is never needed again.
+    `cli.process.reexec_with_malloc_settings` makes glibc keep freed memory, but the memory that
+    compiling has freed is not needed again.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -28,7 +28,7 @@ class NonFiniteError(Exception):
     """
 
     def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
-        """Keeps what is needed to recreate the step's batch."""
+        """Keeps the step's input, from which its batch can be recreated."""
         super().__init__(f"{name} is {monitors[name]} at step {step}")
         self.step, self.name, self.step_input, self.monitors = step, name, step_input, monitors
 
@@ -90,7 +90,7 @@ def _find_line(error: Exception) -> str:
     package = pathlib.Path(__file__).parents[1]
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if package in pathlib.Path(frame.filename).parents]
-    # The last of them called JAX; loop.py's are those of the loop.
+    # The last frame called JAX; those in loop.py are in every traceback.
     inner = [frame for frame in ours if pathlib.Path(frame.filename).name != "loop.py"]
     if not inner:
         return ""

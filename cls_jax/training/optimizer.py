@@ -15,7 +15,7 @@ PyTree = Any
 def create_learning_rate_schedule(
     learning_rate: float, num_steps: int, cycles: float
 ) -> optax.Schedule:
-    """learning_rate · cos(π · cycles · k / K): FixMatch's cosine is 7/16 of a cycle, no warm-up."""
+    """learning_rate · cos(π · cycles · k / K) at step k of K; FixMatch has 7/16 and no warm-up."""
 
     def schedule(step: jax.Array) -> jax.Array:
         return learning_rate * jnp.cos(jnp.pi * cycles * step / num_steps)
@@ -30,7 +30,7 @@ def create_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     All is elementwise, so it acts on stacked networks as on one.
     """
     optimizer = config.optimizer
-    # A round is a training of its own, and its optimiser begins anew.
+    # Each round trains new networks from a new optimizer state, so its schedule starts over.
     schedule = create_learning_rate_schedule(
         optimizer.learning_rate, get_round_length(config), optimizer.cosine_cycles
     )
@@ -41,5 +41,5 @@ def create_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 
 
 def _is_kernel(params: PyTree) -> PyTree:
-    # By name: a stacked bias has as many dimensions as a kernel has without its networks.
+    # By name, not by rank: the axis of networks gives a stacked bias the rank of a dense kernel.
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)

@@ -1,7 +1,6 @@
-"""From a configuration to what a run executes.
+"""Builds the `Program` of a run from its configuration.
 
-The configuration enters here. Below this module nobody asks it again: the train step, evaluation
-and prediction take what they need from the `Program`.
+The train step, evaluation and prediction take everything that they need from it.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ from cls_jax.training.state import TrainState, get_state_specs, init_networks_an
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What a run executes: the method, its networks, the update rule, and where they run.
+    """The method of a run, its networks, the update rule, and the devices.
 
     Attributes:
         config: the run's configuration.
@@ -55,7 +54,7 @@ class Program:
         """Initializes the state on the mesh.
 
         Args:
-            round_index: each round of a method that has several starts from new parameters.
+            round_index: of a method with several rounds, each of which starts from new parameters.
         """
         inputs = init_networks_and_key(
             self.ensemble.model,
@@ -138,7 +137,7 @@ def create_program(
     )
 
 
-# Architecture → the module, and which keys of `config.model` it alone has.
+# Architecture → its module, and the keys of `config.model` that only this module has.
 MODELS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
     "wide_resnet": (WideResNet, ("depth", "width", "leaky_slope")),
     "resnet18": (ResNet18, ()),

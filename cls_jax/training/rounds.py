@@ -1,8 +1,8 @@
 """The transition between rounds of a method that has several, such as UPS.
 
 The networks predict the unlabeled images several times with dropout, the method selects pseudo
-labels from the predictions, and training restarts from new networks with these labels. A pure
-function of the state and the step: a run resumed at the boundary repeats it exactly.
+labels from the predictions, and training restarts from new networks with these labels. All of this
+is a pure function of the state and the step: a run resumed at the boundary repeats it exactly.
 """
 
 import functools
@@ -34,8 +34,8 @@ def start_round(
 ) -> TrainState:
     """Returns the state in which a round starts: new networks, selected labels, the same step.
 
-    Labels are selected for images of the unlabeled set alone, and not for those of them that are
-    labeled anyway (`data.unlabeled=all`).
+    Labels are selected for images of the unlabeled set only, without those that are also labeled
+    (`data.unlabeled=all`).
     """
     config = program.config
     round_index = step // get_round_length(config)
@@ -69,7 +69,7 @@ def _start_round(
 
 
 def _replace_images(table: jax.Array, indices: np.ndarray, rows: Sequence[Any]) -> np.ndarray:
-    """A copy of the table [N, images, ...] with other rows [N][len(indices), ...] there."""
+    """A copy of the table [N, images, ...] whose rows at `indices` are [N][len(indices), ...]."""
     replaced = np.array(table)
     replaced[:, indices] = np.stack(rows)
     return replaced

@@ -22,9 +22,10 @@ _NUM_SHOWN_IMAGES = 8
 
 def describe_stop(stop: PreemptionHandler, step: int, saved: int | None) -> StoppedError:
     """The exception for a run asked to stop before `step`, with the step `saved` on disk."""
-    where = f"; the newest checkpoint is {describe_step(saved)}"
     return StoppedError(
-        f"Stopped before step {step}{where}: rerun the command to resume from there.", stop.signal
+        f"Stopped before step {step}; the newest checkpoint is {describe_step(saved)}: rerun the "
+        "command to resume from there.",
+        stop.signal,
     )
 
 
@@ -56,7 +57,7 @@ def describe_run(
     first_step: int,
     workdir: pathlib.Path,
 ) -> str:
-    """Describes what is trained, on what data and devices, with warnings about the data."""
+    """Describes the networks, the data and the devices, with warnings about the data."""
     config, num_networks = program.config, program.method.num_networks
     parameters = count_parameters(state.params) // num_networks
     devices = " x ".join(str(size) for size in program.mesh.shape.values())
@@ -64,7 +65,7 @@ def describe_run(
     warnings = list(dataset.warnings)
     if num_labeled == len(dataset.train_images):
         warnings.append(
-            "Every training image is labelled: add others in unlabeled/, or set "
+            "Every training image is labeled: add others in unlabeled/, or set "
             "--config.num_labels=N to use only N of the labels."
         )
     return "".join(f"Warning: {warning}\n" for warning in warnings) + (

@@ -34,7 +34,7 @@ class TrainState(flax.struct.PyTreeNode):
             not averages of them (authors' code).
         ema_params: exponential moving average of `params`, float32.
         opt_state: momentum, and the schedule's step count.
-        method_state: what the method carries; nothing for most.
+        method_state: the method's own state; empty for most.
     """
 
     step: jax.Array
@@ -54,7 +54,7 @@ def init_networks_and_key(
     Args:
         model: the architecture.
         seed: of the run.
-        round_index: each round of a method that has several starts from other parameters.
+        round_index: of a method with several rounds, each of which starts from new parameters.
         num_networks: N.
         image_shape: (H, W, C).
 
@@ -81,8 +81,8 @@ def start_state(
         params: stacked, each leaf [N, ...].
         batch_stats: stacked likewise.
         optimizer: from `create_optimizer`.
-        method: has a state of its own.
-        init_context: what that state depends on.
+        method: gives the initial `method_state`.
+        init_context: inputs of `Method.init_state`.
     """
     return TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -96,6 +96,6 @@ def start_state(
 
 
 def get_state_specs(state: TrainState) -> TrainState:
-    """Partition specs of a state or of its abstraction: what has a networks axis is spread."""
+    """Partition specs of a state or of its shapes: leaves with an axis of networks are spread."""
     specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), state)
     return specs.replace(key=P())

@@ -23,7 +23,7 @@ from cls_jax.training.state import TrainState
 Metrics = dict[str, jax.Array]
 PyTree = Any
 
-# Counts that become a share once all devices' are added.
+# Counts, which become a share once those of all devices are added.
 _NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
 
 
@@ -98,9 +98,9 @@ def create_train_step(
         state, metrics = sharded_step(state, step_input)
         return state, average_metrics(metrics)
 
-    # The state's shardings are fixed on both sides: whether it was just initialized, restored, or
-    # comes from the step before, it is the same program. The metrics go to every device, so that
-    # every process can read them.
+    # The state's shardings are fixed for input and output: an initial state, a restored one and
+    # that of the previous step all run the same program, and donated buffers fit the new state.
+    # The metrics are replicated, so that every process can read them.
     state_shardings, input_shardings = to_shardings(
         program.mesh, (program.state_specs, input_specs)
     )
@@ -142,7 +142,7 @@ def compute_gradients(
 
 
 def normalize_batch(raw_batch: RawBatch, normalize: Callable[[jax.Array], jax.Array]) -> Batch:
-    """Turns the uint8 images of a batch into what the networks see."""
+    """Normalizes the uint8 images of a batch."""
     return Batch(
         x=normalize(raw_batch.x),
         y=raw_batch.y,
@@ -160,7 +160,7 @@ def collect_metrics(output: LossOutput, gradient_norms: jax.Array, u_truth: jax.
     Args:
         output: of the method's loss.
         gradient_norms: float32 [n], Euclidean norms of the gradients.
-        u_truth: int32 [U], true classes of the unlabelled images, -1 where unknown.
+        u_truth: int32 [U], true classes of the unlabeled images, -1 where unknown.
     """
     metrics = {
         "train/loss": output.losses,
@@ -179,8 +179,8 @@ def collect_metrics(output: LossOutput, gradient_norms: jax.Array, u_truth: jax.
 def average_metrics(metrics: Metrics) -> Metrics:
     """Means over networks and shards, float32 scalars, of metrics [N, shards].
 
-    `monitors/pseudo_label_accuracy` is a share of the images whose class is known, NaN where none
-    is.
+    `monitors/pseudo_label_accuracy` is a share of the images whose class is known; NaN if there are
+    none.
     """
     metrics = dict(metrics)
     if _NUM_KNOWN in metrics:

@@ -176,7 +176,7 @@ def test_run_is_named_after_the_folder(images):
 def test_warnings_and_counts_are_printed(images, tmp_path, capsys):
     train_interrupted(create_config(images / "labeled"), tmp_path / "run", num_batches=0)
     output = capsys.readouterr().out
-    assert "Warning: Every training image is labelled" in output
+    assert "Warning: Every training image is labeled" in output
     assert "cls on labeled: 12 labels, 12 training and 0 test images" in output
 
 
