@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding
@@ -130,13 +131,14 @@ def compute_gradients(
         # Parameters are the same on all devices of the axis "data", and JAX's types know that: the
         # transpose of their use in a varying computation is a psum, one all-reduce for each leaf
         # as soon as its gradient is known. Casting them to "varying" first leaves each device its
-        # own share of the gradient, and XLA makes one all-reduce of the psum below. The loss
+        # own share of the gradient, and raveling the shares makes it one all-reduce. The loss
         # already holds the pmean (each share carries a factor 1 / devices), so the sum of the
         # shares is the gradient of the mean.
         params = jax.lax.pcast(params, DATA_AXIS, to="varying")
     grads, output = jax.grad(loss_fn, has_aux=True)(params)
     if shares_batch:
-        grads = jax.lax.psum(grads, DATA_AXIS)
+        vector, to_tree = jax.flatten_util.ravel_pytree(grads)
+        grads = to_tree(jax.lax.psum(vector, DATA_AXIS))
     grads, rows = separate_in_memory(grads)
     return grads, jnp.linalg.norm(rows, axis=-1), output
 
