@@ -134,7 +134,7 @@ def test_training_does_not_depend_on_the_number_of_devices(name, mesh):
     losses, _ = expected = run(name, (1, 1))
     # What the method adds to the supervised loss takes part from the second step at the latest.
     parts = [key for key in losses[-1] if key not in ("train/loss", "train/gradient_norm")]
-    assert all(losses[-1][key] > 0 for key in parts)
+    assert all(losses[-1][key] != 0 for key in parts)
     assert_same_run(actual, expected, 1e-5)
 
 
