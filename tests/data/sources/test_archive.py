@@ -145,7 +145,7 @@ def test_archive_is_never_unpacked_to_disk_and_its_links_are_left_out(tmp_path):
         {"class_names": np.array(["one"])},
     ],
 )
-def test_labels_that_are_no_classes_are_refused(tmp_path, change):
+def test_labels_that_are_not_classes_are_refused(tmp_path, change):
     np.savez(tmp_path / "set.npz", **create_arrays() | change)
     with pytest.raises(UserError, match="cannot be read as a dataset"):
         load(tmp_path / "set.npz")
