@@ -1,13 +1,14 @@
-# make demo   set up, train CLS on 40 labeled digits, print the result
-# make test   set up, lint, run the tests, two at a time: most of their time is compilation
-# make lint   set up, style, types, and which room imports which
-# make lock   resolve pyproject.toml's ranges into requirements*.txt, with hashes
-# make mutants       about an hour: how many small faults in the code do the tests notice?
-# make trust         kill training 20 times at random with each pipeline, compare the results
+# make demo          set up, train CLS on 40 labeled digits, print the result
+# make test          set up, lint, run the tests, two at a time: most of their time is compilation
+# make lint          set up, check style, types, and which package imports which
 # make test-next     set up and run the tests with the newest Python and JAX known to work
-# make gpu-forecast  set up, compile the step for H100s without one, count and add up
-# make package  set up, build the wheel and use it
-# make sbom   set up, list what is installed with its licenses
+# make package       set up, build the wheel and use it
+# make sbom          set up, list what is installed with its licenses
+# make lock          resolve pyproject.toml's ranges into requirements*.txt, with hashes
+# make trust         kill training 20 times at random with each pipeline, compare the results
+# make mutants       about an hour: how many small faults in the code do the tests notice?
+# make gpu-forecast  set up, compile the step for an H100 without having one, estimate its time
+# make clean         remove the environment and runs/
 # Everything lives in .venv; PYTHON names the interpreter it is made from (3.11 or newer).
 
 PYTHON ?= python3

@@ -1,6 +1,6 @@
-"""What flows from the input stream into a step: raw bytes, and the same normalised.
+"""The data that flows from the input stream into a step: raw bytes, then normalized floats.
 
-V views, B labelled and U = μB unlabelled images of H x W pixels and C channels.
+V views, B labeled and U = μB unlabeled images of H x W pixels and C channels.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# A NumPy or JAX array, or its stand-in in a tree of the same form: a shape, a partition spec.
+# A NumPy or JAX array, or its counterpart in a tree of the same structure: a shape or a partition
+# spec.
 Leaf = Any
 
 
@@ -55,9 +56,9 @@ class RawBatch(NamedTuple):
     """The batch of one step as it travels to the device.
 
     Attributes:
-        x: uint8 [B, H, W, C], labelled images under the method's labelled view.
+        x: uint8 [B, H, W, C], labeled images under the method's labeled view.
         y: int32 [B], their classes.
-        u: uint8 [V, U, H, W, C], unlabelled images under each of the method's views.
+        u: uint8 [V, U, H, W, C], unlabeled images under each of the method's views.
         u_index: int32 [U], which training images they are.
         u_truth: int32 [U], their true classes, or -1 where unknown; read by monitors only.
     """
@@ -73,9 +74,9 @@ class Batch(NamedTuple):
     """A batch as a method's loss sees it.
 
     Attributes:
-        x: float32 [B, H, W, C], normalised.
+        x: float32 [B, H, W, C], normalized.
         y: int32 [B].
-        u: float32 [V, U, H, W, C], normalised.
+        u: float32 [V, U, H, W, C], normalized.
         u_index: int32 [U], which training images they are.
     """
 

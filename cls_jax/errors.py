@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """Something that the user can mend; the message is one sentence that names the remedy.
+    """A problem that the user can fix; the message is one sentence that names the remedy.
 
     `main.py` prints the message without a traceback and exits with code 2.
     """

@@ -1,7 +1,7 @@
 """Reads files that anybody may have made, and writes files and messages that quote them.
 
-The content of a folder is data: it is never executed, and neither its size, its depth nor its kind
-may keep the program busy for long or fill its memory.
+The content of a folder is data: it is never executed, and its size, depth or kind must not
+keep the program busy for long or fill its memory.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def is_number(value: Any) -> bool:
 
 
 def describe_error(error: Exception) -> str:
-    """An error's message as one short line that a terminal only shows."""
+    """An error's message as one short line that is safe to print in a terminal."""
     text = make_printable(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " …"
 

@@ -32,7 +32,7 @@ def describe_variants(variants: list[StepVariant]) -> str:
     header = (
         "variant",
         "ms per step",
-        "least – most",
+        "min – max",
         "steps/s",
         "images/s",
         "times the first's speed",
@@ -146,13 +146,13 @@ def main() -> None:
     """Compiles all variants, times them in turn, prints the table."""
     parser = grid.create_parser(__doc__, "250", "runs/benchmark.md")
     parser.add_argument(
-        "--variants", default=_VARIANTS, help="see experiments/step_variants.py; by spaces"
+        "--variants", default=_VARIANTS, help="space-separated, see step_variants.py"
     )
-    parser.add_argument("--methods", default="cls", help="whose steps, by commas")
+    parser.add_argument("--methods", default="cls", help="comma-separated methods")
     parser.add_argument("--blocks", type=int, default=5, help="turns of every variant")
-    parser.add_argument("--steps", type=int, default=20, help="steps in a block")
+    parser.add_argument("--steps", type=int, default=20, help="steps per block")
     parser.add_argument("--peer", help="a checkout of the authors' PyTorch code")
-    parser.add_argument("--peer_forms", default="released", help="released or tuned; by spaces")
+    parser.add_argument("--peer_forms", default="released", help="space-separated: released, tuned")
     arguments = grid.parse_arguments(parser)
     benchmark = Benchmark(arguments.output)
     for name, create in list_creators(arguments, arguments.methods.split(",")).items():

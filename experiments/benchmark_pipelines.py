@@ -4,7 +4,7 @@ python -m experiments.benchmark_pipelines --config configs/cifar10.py [--peer PA
 
 --peer names a checkout of the CLS authors' released code, whose RandAugment works on PIL images one
 by one. It gets flips and reflected shifts as in its `TransformFixMatch`, but neither tensors nor
-normalisation. All take turns in one process that is bound to one core.
+normalization. All take turns in one process that is bound to one core.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ import numpy as np
 from cls_jax.data.sampling import create_stream_spec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
+from cls_jax.methods import get_method
 from cls_jax.training.program import create_program
 from cls_jax.training.step import make_batch_fn
 from experiments import grid
@@ -32,7 +33,7 @@ from experiments.step_variants import create_inputs, create_random_dataset
 def create_tf_timer(config, dataset: Dataset) -> Callable[[int], float]:
     """Times batches of tf.data, from a new stream each time.
 
-    A stream that went on would make batches ahead while others have their turns.
+    A stream kept open would make batches ahead while others have their turns.
     """
     from cls_jax.data.pipelines.tfdata import create_stream
 
@@ -62,12 +63,15 @@ def create_pil_timer(config, dataset: Dataset, path: str) -> Callable[[int], flo
     """Times batches of pairs made with PIL and the RandAugment of a checkout.
 
     Raises:
-        UserError: if it is none.
+        UserError: if it is not one.
     """
     from PIL import Image
 
     if not (pathlib.Path(path) / "dataset" / "randaugment.py").is_file():
-        raise UserError(f"{path} is no checkout of the authors' code: no dataset/randaugment.py.")
+        raise UserError(
+            f"{path} is not a checkout of the authors' code (it has no dataset/randaugment.py): "
+            "give --peer the folder of one."
+        )
     sys.path.insert(0, str(pathlib.Path(path) / "dataset"))
     randaugment = importlib.import_module("randaugment").RandAugmentMC(n=2, m=10)
     rng, shift, size = np.random.default_rng(0), config.data.shift, config.data.image_size
@@ -96,8 +100,6 @@ def _time(make: Callable[[], None], num_batches: int) -> float:
 
 
 def _create_spec(config):
-    from cls_jax.methods import get_method
-
     labeled = np.arange(config.num_labels, dtype=np.int32)
     everything = np.arange(50_000, dtype=np.int32)
     method = get_method(config.method.name)
@@ -112,7 +114,7 @@ def main() -> None:
     parser = grid.create_parser(__doc__, "250", "runs/benchmark_pipelines.md")
     parser.add_argument("--peer", help="a checkout of the authors' PyTorch code")
     parser.add_argument("--blocks", type=int, default=5, help="turns of every pipeline")
-    parser.add_argument("--batches", type=int, default=20, help="batches in a block")
+    parser.add_argument("--batches", type=int, default=20, help="batches per block")
     arguments = grid.parse_arguments(parser)
     config = grid.create_cell(arguments, arguments.budgets[0], "cls", 0).config
     config.mesh.network = config.mesh.data = 1
@@ -123,7 +125,7 @@ def main() -> None:
         timers["PIL, one by one"] = create_pil_timer(config, dataset, arguments.peer)
     rates = time_in_turn(timers, arguments.blocks, arguments.batches)
     pairs = config.batch_size * config.mu
-    lines = ["| pipeline | pairs/s on one core | least – most |", "| --- | --- | --- |"]
+    lines = ["| pipeline | pairs/s on one core | min – max |", "| --- | --- | --- |"]
     for name, batches_per_second in rates.items():
         values = [pairs * rate for rate in batches_per_second]
         middle = statistics.median(values)
@@ -136,7 +138,7 @@ def main() -> None:
 def time_in_turn(
     timers: dict[str, Callable[[int], float]], num_blocks: int, num_batches: int
 ) -> dict[str, list[float]]:
-    """Batches per second of each pipeline, one value a block."""
+    """Batches per second of each pipeline, one value per block."""
     rates = {name: [] for name in timers}
     for block in range(1 + num_blocks):
         for name, run in timers.items():

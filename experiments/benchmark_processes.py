@@ -2,7 +2,7 @@
 
 python -m experiments.benchmark_processes --config configs/cifar10.py [--config.KEY=VALUE …]
 
-Says what a second device gives: one network each (CLS), or half of a batch twice as large. On
+Shows the gain from a second device: one network each (CLS), or half of a batch twice as large. On
 random images, through the whole training loop.
 """
 
@@ -144,7 +144,7 @@ def main() -> None:
                 ]
                 seconds[name].append(time_run(options, run.num_processes, run.mesh is not None))
     first = statistics.median(next(iter(seconds.values())))
-    lines = ["| run | s a step | least – most | times the first |", "| --- | --- | --- | --- |"]
+    lines = ["| run | s per step | min – max | times the first |", "| --- | --- | --- | --- |"]
     for name, values in seconds.items():
         middle, span = statistics.median(values), f"{min(values):.3f} – {max(values):.3f}"
         lines.append(f"| {name} | {middle:.3f} | {span} | {middle / first:.2f} |")

@@ -11,8 +11,8 @@ from experiments import grid, plots
 # Key with "__" for "." → axis label and values.
 SWEEPS = {
     "method__lambda_self": ("λ1 (self-labeling)", (0.0, 1.0, 2.0, 4.0)),
-    "method__lambda_co": ("λ2 (co-labelling)", (0.0, 1.0, 2.0, 4.0)),
-    "mu": ("μ (unlabelled per labelled)", (1, 2, 4)),
+    "method__lambda_co": ("λ2 (co-labeling)", (0.0, 1.0, 2.0, 4.0)),
+    "mu": ("μ (unlabeled per labeled)", (1, 2, 4)),
     "method__tau": ("τ (exchange threshold)", (0.0, 0.5, 0.85, 1.0)),
 }
 

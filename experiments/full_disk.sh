@@ -1,11 +1,11 @@
 #!/bin/bash
-# Trains on a disk of 5 MB that is full after two checkpoints, then makes room and goes on.
+# Trains on a disk of 5 MB that is full after two checkpoints, then frees space and resumes.
 # Needs Linux with user namespaces: unshare gives the small file system to this script alone.
 #
 #     bash experiments/full_disk.sh
 #
-# Ends with 0 if the run said so, kept its good checkpoints and came to the end of one that had
-# room from the start.
+# Exits with 0 if the run reported the full disk, kept its good checkpoints and, once it had space,
+# got the result of a run that had space from the start.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,4 +44,4 @@ $python main.py --mode eval --workdir "$small/run"
 mount -o remount,size=64m "$small"
 $python main.py $options --workdir "$small/run" >"$folder/again.log" 2>&1
 diff <(list_figures "$folder/undisturbed") <(list_figures "$small/run")
-echo "The end is that of the undisturbed run."
+echo "The result is that of the undisturbed run."

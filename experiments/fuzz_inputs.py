@@ -178,22 +178,22 @@ def _create_images() -> list[bytes]:
     y, x = np.mgrid[0:40, 0:60]
     smooth = np.stack([4 * x, 6 * y, 2 * (x + y)], axis=-1).astype(np.uint8)
     photo = Image.fromarray(smooth)
-    grey, noise = photo.convert("L"), Image.fromarray(rng.integers(0, 256, (20, 30, 3), np.uint8))
+    gray, noise = photo.convert("L"), Image.fromarray(rng.integers(0, 256, (20, 30, 3), np.uint8))
     clear = photo.convert("RGBA")
-    clear.putalpha(grey)
-    deep = Image.fromarray(257 * np.asarray(grey, np.uint16))
+    clear.putalpha(gray)
+    deep = Image.fromarray(257 * np.asarray(gray, np.uint16))
     palette = photo.quantize(16)
     others = {"append_images": [photo.rotate(90), photo.rotate(180)], "save_all": True}
     exif = Image.Exif()
     exif[0x0112] = 6
     chosen = [
         *((photo, "JPEG", {"quality": 80, "exif": exif}), (photo, "JPEG", {"progressive": True})),
-        *((grey, "JPEG", {}), (photo.convert("CMYK"), "JPEG", {}), (noise, "JPEG", {})),
+        *((gray, "JPEG", {}), (photo.convert("CMYK"), "JPEG", {}), (noise, "JPEG", {})),
         *((photo, "PNG", {}), (clear, "PNG", {}), (deep, "PNG", {}), (noise, "PNG", {})),
-        *((palette, "PNG", {"transparency": 3}), (grey.convert("1"), "PNG", {})),
+        *((palette, "PNG", {"transparency": 3}), (gray.convert("1"), "PNG", {})),
         *((photo, "PNG", others), (palette, "GIF", {"transparency": 1}), (photo, "GIF", others)),
         *((photo, "WEBP", {}), (clear, "WEBP", {"lossless": True}), (photo, "WEBP", others)),
-        *((photo, "BMP", {}), (palette, "BMP", {}), (grey.convert("1"), "BMP", {})),
+        *((photo, "BMP", {}), (palette, "BMP", {}), (gray.convert("1"), "BMP", {})),
         *((photo, "TIFF", {}), (deep, "TIFF", {}), (photo, "TIFF", {"compression": "tiff_lzw"})),
         *((photo, "TIFF", {"compression": "jpeg"}), (photo, "MPO", others), (photo, "PPM", {})),
     ]

@@ -1,4 +1,4 @@
-"""What reads an input in `experiments.fuzz`: the project's own functions, and what must hold."""
+"""The readers that `experiments.fuzz` tests: the project's functions, and what must hold."""
 
 import contextlib
 import csv
@@ -19,7 +19,7 @@ Reader = Callable[[bytes, pathlib.Path], None]
 
 
 def read_image(content: bytes, folder: pathlib.Path) -> None:
-    """As predict and the decoding of folders read it; the ending says nothing of the format."""
+    """As predict and the decoding of folders read it; the suffix does not tell the format."""
     from cls_jax.data.images import decode
 
     (folder / "a.jpg").write_bytes(content)
@@ -96,7 +96,7 @@ def read_config(content: bytes, folder: pathlib.Path) -> None:
 
 
 def read_override(content: bytes, folder: pathlib.Path) -> None:
-    """What stands behind main.py."""
+    """An option of main.py."""
     from absl import flags
     from ml_collections import config_flags
 
@@ -110,12 +110,12 @@ def read_override(content: bytes, folder: pathlib.Path) -> None:
     # ml_collections looks there for the keys to set.
     before, sys.argv = sys.argv, ["main.py", "--config=configs/digits.py:20", argument]
     try:
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
             process.parse_flags(sys.argv)
     except SystemExit as end:
         if end.code != 2:
             raise
-        raise UserError(said.getvalue().removesuffix("\n")) from end
+        raise UserError(printed.getvalue().removesuffix("\n")) from end
     finally:
         process.flags.FLAGS, sys.argv = original, before
     validate_config(values.config)
@@ -190,7 +190,7 @@ def _check_page(**contents) -> None:
 
 
 def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
-    """Decoded images: a damaged cache is made anew."""
+    """Decoded images: a damaged cache is rebuilt."""
     from cls_jax.data.images import cache
     from cls_jax.data.images.index import list_images
     from experiments.fuzz_inputs import create_seeds

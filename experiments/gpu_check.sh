@@ -4,7 +4,7 @@
 #   PART=A SIZE=full OUT=results DATA=cifar10.npz bash experiments/gpu_check.sh
 #
 # PART  A: the bfloat16 step, its profile, training for the rest of the time.
-#       B: whether a step there is the CPU's; synthetic input, float32; the authors' PyTorch step.
+#       B: whether a step there equals the CPU's; synthetic input, float32; the authors' PyTorch step.
 #       C: all other variants of the step, and more training.
 # SIZE  full, or small: a rehearsal of every command that takes seconds on a CPU.
 # OUT   where results go, one file per measurement, written as soon as there is something to write.
@@ -12,8 +12,8 @@
 # PEER  a checkout of the authors' PyTorch code; without it PyTorch is not timed.
 # LIMIT seconds for the part, PYTHON the interpreter.
 #
-# A measurement that fails or runs out of time is reported in OUT/PART.log and passed over. The code
-# is 1 if any did.
+# A measurement that fails or runs out of time is reported in OUT/PART.log, and the next one starts.
+# The exit code is 1 if any failed or was passed over; one stopped by the clock keeps its results.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PART=${PART:?PART is A, B or C}

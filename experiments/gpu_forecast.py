@@ -39,8 +39,8 @@ def main() -> None:
     """Compiles all variants and writes the tables."""
     parser = grid.create_parser(__doc__, "250", "experiments/results/gpu_forecast.md")
     parser.set_defaults(config="configs/cifar10.py")
-    parser.add_argument("--variants", default=_VARIANTS, help="VARIANT:DEVICES, by spaces")
-    parser.add_argument("--method", default="cls", help="whose step")
+    parser.add_argument("--variants", default=_VARIANTS, help="space-separated VARIANT:DEVICES")
+    parser.add_argument("--method", default="cls", help="the method whose step is compiled")
     parser.add_argument("--save_hlo", help="a folder for the compiled programs' text")
     arguments = grid.parse_arguments(parser)
     config = grid.create_cell(arguments, arguments.budgets[0], arguments.method, 0).config

@@ -42,7 +42,7 @@ GPUS = (Gpu("H100", 3.35e12, _HOPPER), Gpu("H200", 4.8e12, _HOPPER))
 # Opcodes that move nothing: they name memory, or compute while compiling.
 _FREE = {"parameter", "constant", "bitcast", "get-tuple-element", "tuple", "after-all"}
 _FREE |= {"opt-barrier", "partition-id", "replica-id"}
-# Within a fusion: opcodes that only say which element is read.
+# Within a fusion: opcodes that only choose which element is read.
 _ADDRESSING = {"broadcast", "iota", "reduce", "slice", "transpose", "reshape", "concatenate"}
 _ADDRESSING |= {"convert", "pad", "copy"}
 _CALLS = ("call", "conditional", "async-start")
@@ -51,7 +51,7 @@ _COLLECTIVE = re.compile(r"^(all-reduce|all-gather|reduce-scatter|all-to-all|col
 # Which Python function on the stack makes a kernel part of what; the first that fits.
 _PARTS = (
     ("shuffle", ("sample_indices", "shuffle_index")),
-    ("augmentation", ("_create_batch", "augment_view", "normalize_batch")),
+    ("augmentation", ("_create_batch", "normalize_batch")),
     ("BatchNorm, activation", ("BatchNorm.__call__", "Block.__call__", "WideResNet.__call__")),
     ("BatchNorm, activation", ("BasicBlock.__call__", "ResNet18.__call__")),
     ("forward, other", ("Ensemble.forward",)),

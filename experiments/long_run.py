@@ -105,7 +105,7 @@ def main() -> None:
     slopes = compute_slopes(settled)
     lines = [
         f"{steps:,} steps; {len(settled)} samples after the first {arguments.settle:g} minutes.\n",
-        "| what | first | last | least | most | a minute |",
+        "| quantity | first | last | min | max | per minute |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name in Sample._fields[1:]:

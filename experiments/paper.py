@@ -53,9 +53,11 @@ cls_no_rw | 90.89 ± 2.57 | 94.91 ± .87 | 96.05 ± .07 | 53.59 ± 1.95 | 73.34 
 
 
 def get_accuracy(method: str, dataset: str, budget: int) -> str | None:
-    """The paper's figure for a cell, as text; "–" if it is left out, None if there is no column."""
+    """The paper's figure for a cell, as text; "–" if it has none, None if it has no such column."""
     if (dataset, budget) not in COLUMNS:
         return None
     rows = [[field.strip() for field in line.split("|")] for line in _ROWS.strip().splitlines()]
     values = {row[0]: row[1:] for row in rows}
+    if method not in values:  # Newer than the paper.
+        return "–"
     return values[method][COLUMNS.index((dataset, budget))]

@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument(
         "--variant", default="float32,unrolled,synthetic", help="as in the benchmark"
     )
-    parser.add_argument("--method", default="cls", help="whose step")
+    parser.add_argument("--method", default="cls", help="the method whose step is traced")
     parser.add_argument("--steps", type=int, default=5, help="traced steps")
     arguments = grid.parse_arguments(parser)
     config = grid.create_cell(arguments, arguments.budgets[0], arguments.method, 0).config

@@ -28,7 +28,7 @@ from cls_jax.runs.folder import read_result
 from cls_jax.runs.metrics import read_metrics
 from experiments import grid
 
-_STOPS_A_RUN = 5
+_STOPS_PER_RUN = 5
 _POLL_SECONDS = 0.002
 _GIVE_UP_SECONDS = 300
 _MARK_OF_A_SAVE = "*orbax-checkpoint-tmp*"
@@ -96,7 +96,7 @@ def _is_new_save(workdir: pathlib.Path, since: float) -> bool:
         try:
             if path.stat().st_mtime > since:
                 return True
-        except FileNotFoundError:  # Whole in the meantime.
+        except FileNotFoundError:  # Completed in the meantime.
             continue
     return False
 
@@ -145,12 +145,12 @@ def soak(
     outcome = Outcome()
     while outcome.stops < num_stops:
         workdir = folder / f"run{outcome.runs}"
-        until = min(num_stops, outcome.stops + _STOPS_A_RUN)
-        goes_on = True
-        while goes_on and outcome.stops < until:
+        until = min(num_stops, outcome.stops + _STOPS_PER_RUN)
+        was_stopped = True
+        while was_stopped and outcome.stops < until:
             in_save = outcome.stops % 2 == 0
             process = start(options, workdir)
-            goes_on = stop_once(process, workdir, number, in_save, longest, outcome)
+            was_stopped = stop_once(process, workdir, number, in_save, longest, outcome)
         start(options, workdir).wait()
         difference = describe_difference(read_end(workdir), expected)
         if difference:

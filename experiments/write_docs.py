@@ -25,7 +25,7 @@ A configuration file, its label budget and its method choose every value
 `--config.seed=1 --config.data.mean=0.5,0.5,0.5 --config.data.std=0.2,0.2,0.2`. A misspelled key or
 an invalid value ends the program with one line before anything is trained.
 
-Every run stores its configuration in `config.json`. Keys marked † say where and how a run
+Every run stores its configuration in `config.json`. Keys marked † decide where and how a run
 computes, not what it trains: they may change when it resumes. For a run that is older than a key,
 the key has the value that reproduces what the run did, normally the default; keys that this version
 does not know are refused.

@@ -74,7 +74,7 @@ def create_tiny_config(argument: str = "20", **changes):
 
 
 def create_raw_batch(config, num_views: int = 2, seed: int = 0, channels: int = 1) -> RawBatch:
-    """Random images and labels of a configuration's sizes; some unlabelled truths are unknown."""
+    """Random images and labels of a configuration's sizes; some unlabeled truths are unknown."""
     rng = np.random.default_rng(seed)
     size, b, u = config.data.image_size, config.batch_size, config.batch_size * config.mu
     return RawBatch(
@@ -93,7 +93,7 @@ def _die() -> None:
 def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _die) -> None:
     """Trains until the input stream has given `num_batches`, then interrupts the run.
 
-    By default as if the process had died; where `interrupt` returns, the stream goes on.
+    By default as if the process had died; where `interrupt` returns, the stream continues.
     """
     from cls_jax.training import loop as train_lib
 

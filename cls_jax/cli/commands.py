@@ -12,7 +12,7 @@ from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.result import describe_accuracies, describe_monitors
 
 
-def train_run(config: ConfigDict, workdir: str | None) -> None:
+def train_run(config: ConfigDict | None, workdir: str | None) -> None:
     """Starts or resumes training, then prints the accuracy and where to read more.
 
     Args:

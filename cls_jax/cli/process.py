@@ -1,4 +1,4 @@
-"""The start and the end that all programs of the project share."""
+"""The setup and the exit of a process, shared by all programs of the project."""
 
 import errno
 import importlib.metadata
@@ -17,7 +17,7 @@ from absl import flags, logging
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.io import PARSE_ERRORS, make_printable
 
-# Mode → the options that it takes beside those that every mode takes.
+# Mode → the options that it takes in addition to those that every mode takes.
 OPTIONS = {
     "train": ("config", "workdir"),
     "eval": ("workdir", "data_dir"),
@@ -124,10 +124,11 @@ def use_all_cores_for_convolutions() -> None:
     and 41 ms. The leading minus removes only convolutions from YNNPACK's list: reductions are
     faster there. Other versions of jaxlib may not know the flag, and XLA aborts on unknown flags.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
+    xla_flags = os.environ.get("XLA_FLAGS", "")
     is_known = importlib.metadata.version("jaxlib").startswith("0.10.")
-    if is_known and "xla_cpu_experimental_ynn_fusion_type" not in flags and not will_use_gpu():
-        os.environ["XLA_FLAGS"] = f"{flags} {_CONVOLUTIONS_WITH_EIGEN}".strip()
+    is_set = "xla_cpu_experimental_ynn_fusion_type" in xla_flags
+    if is_known and not is_set and not will_use_gpu():
+        os.environ["XLA_FLAGS"] = f"{xla_flags} {_CONVOLUTIONS_WITH_EIGEN}".strip()
 
 
 def will_use_gpu() -> bool:
@@ -156,7 +157,7 @@ def enable_compilation_cache() -> None:
 
 
 def _explain(error: Exception) -> str:
-    """Makes one sentence of what absl or ml_collections say about a flag or a config file."""
+    """Turns an error of absl or ml_collections about a flag or a config file into one sentence."""
     text = str(error).strip()
     if missing := re.search(r"No such file or directory: '(.*?)'", text):
         return f"There is no file {missing[1]}: choose one of configs/, as in configs/digits.py:40."
@@ -212,7 +213,7 @@ def run_to_end(function: Callable[[], None]) -> None:
 
 
 def exit_with_error(error: Exception | str) -> NoReturn:
-    """Prints the sentence to standard error and exits with code 2."""
+    """Prints the error to standard error and exits with code 2."""
     _exit(f"Error: {error}", 2)
 
 

@@ -38,8 +38,8 @@ class Key:
         rule: the valid values.
         help: the key's meaning and unit.
         source: where the default comes from; empty if it is our own choice.
-        is_runtime: whether the value may change when a run resumes, because it says where and how
-            the run computes, not what it trains.
+        is_runtime: whether the value may change when a run resumes, because it decides where and
+            how the run computes, not what it trains.
         legacy: the value of runs that are older than the key, whose `config.json` lacks it; None if
             that is the default.
     """
@@ -169,7 +169,7 @@ KEYS: dict[str, Key] = {
     "data.imbalance": Key(
         1.0,
         between(1.0, 1e6),
-        "Images of the largest class over those of the smallest, labeled and unlabeled: a long "
+        "Ratio of the largest class to the smallest, among labeled and unlabeled images: a long "
         "tail; 1 leaves the classes as they are.",
     ),
     "data.mean": Key(
@@ -184,8 +184,8 @@ KEYS: dict[str, Key] = {
     "data.randaugment": Key(
         "authors",
         one_of("authors", "torchssl"),
-        "How strong views are made. TorchSSL fixes operations, levels and the square's side: of "
-        "the four keys below it heeds the pool, and whether `data.cutout` is 0.",
+        "How strong views are made. The preset torchssl fixes operations, levels and the square's "
+        "side: of the four keys below it uses only the pool, and whether `data.cutout` is 0.",
     ),
     "data.randaugment_ops": Key(
         2, between(0, 14), "RandAugment operations per strong view.", "authors: `n=2`"
@@ -277,8 +277,8 @@ KEYS: dict[str, Key] = {
     "optimizer.cosine_cycles": Key(
         7 / 16,
         between(0.0, 0.5),
-        "Share of a cosine's cycle over which the rate falls: 0 keeps it constant, 7/16 ends at "
-        "a fifth, ½ at 0.",
+        "Share of a cosine's half cycle over which the rate falls: 0 keeps it constant, 7/16 "
+        "ends at a fifth, ½ at 0.",
         "FixMatch",
     ),
     "mesh.network": Key(

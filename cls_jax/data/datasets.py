@@ -42,7 +42,7 @@ def load_dataset(config: ConfigDict) -> Dataset:
 def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Computes the mean and standard deviation of every channel on the scale from 0 to 1.
 
-    Of at most 5,000 images, evenly spaced: exact where there are no more, and always the same.
+    Of at most 5,000 images, evenly spaced: exact for smaller datasets, and always the same.
 
     Returns:
         C means and C standard deviations.
@@ -56,6 +56,6 @@ def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[
     shares, levels = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
     mean = shares @ levels
     variance = shares @ levels**2 - mean**2
-    # Where all images have one color, as if they differed by a level: it is divided by.
+    # At least one gray level, because images are divided by it: those of a single color have 0.
     std = np.sqrt(np.maximum(variance, levels[1] ** 2))
     return tuple(map(float, mean)), tuple(map(float, std))

@@ -2,7 +2,7 @@
 
 TensorFlow takes nearly all memory of every GPU that it sees when it runs its first operation, and
 from then on nothing can be hidden from it. Everything in this project that needs TensorFlow, TFDS
-or clu therefore comes here first.
+or clu therefore imports this module first.
 """
 
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Which training images there are, which of them we pretend to know the label of, and the rest.
+"""Splits the training images: those of a long tail, the labeled and the unlabeled ones.
 
 All of it is a pure function of the labels, a few settings and the seed; only the labeled images are
 stored, for people to read and to choose them by hand.
@@ -18,7 +18,7 @@ from cls_jax.io import describe_error, read_json
 def choose_labeled_indices(
     labels: np.ndarray, num_labels: int, num_classes: int, seed: int, imbalance: float = 1.0
 ) -> np.ndarray:
-    """Draws the label budget: as many images of each class, or a long tail.
+    """Draws the label budget: equally many images of each class, or a long tail.
 
     Args:
         labels: int [n], true classes of all training images, -1 where unknown.
@@ -77,7 +77,7 @@ def choose_long_tail(
         )
     profile = _create_profile(num_classes, imbalance)
     largest = (np.bincount(labels, minlength=num_classes) / profile).min()
-    # Rounded down, but for what floating point takes off a whole number.
+    # Rounded down, but not where floating point falls just short of a whole number.
     counts = np.maximum(np.floor(profile * largest + 1e-6), 1).astype(int)
     rng = np.random.default_rng([seed, 1])  # Not the stream that draws the labels.
     kept = [
@@ -119,7 +119,7 @@ def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> n
     profile = _create_profile(num_classes, imbalance)
     shares = num_labels * profile / profile.sum()
     counts = np.ones(num_classes, int)
-    for _ in range(num_labels - num_classes):  # Each to the class that misses most.
+    for _ in range(num_labels - num_classes):  # Each to the class furthest below its share.
         counts[np.argmax(np.where(counts < available, shares - counts, -np.inf))] += 1
     return counts
 

@@ -56,13 +56,13 @@ def initialize_distributed(
         )
     else:
         check_values(coordinator_address, num_processes, process_id)
-    where = f"the coordinator {coordinator_address}" if coordinator_address else "the others"
+    where = f"the coordinator {coordinator_address} and " if coordinator_address else ""
     sentence = (
-        f"This process could not connect to {where} and all other processes within {timeout:g} s: "
-        "check that each of them was started and can reach that address."
+        f"This process could not connect to {where}all other processes within {timeout:g} s: check "
+        "that each of them was started and can reach the coordinator."
     )
-    # When a process is lost later, the runtime aborts the others with a message, which the stacks
-    # of all threads, as absl has them printed, would bury.
+    # When a process is lost later, the runtime aborts the others with a message. Absl's fault
+    # handler would bury it under the stacks of all threads.
     faulthandler.disable()
     # After its own timeout the runtime would abort too, without naming the address.
     timer = threading.Timer(timeout, _give_up, [sentence])

@@ -81,7 +81,7 @@ def create_mesh(
 def _check_processes(
     devices: Sequence[jax.Device], used: Sequence[jax.Device], shape: tuple[int, int]
 ) -> None:
-    """Makes sure that every process takes part; one that does not could not even follow the run.
+    """Makes sure that every process takes part: one without a device could not follow the run.
 
     Raises:
         UserError: if a process has no device among the used ones.

@@ -32,7 +32,7 @@ class PreemptionHandler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restores the handlers of before."""
+        """Restores the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -119,7 +119,7 @@ class Checkpointer:
         """Writes; on failure tidies up and reports it."""
         try:
             write()
-        except Exception as error:  # Every layer below has its own.
+        except Exception as error:  # Every layer below raises its own types.
             if jax.process_count() > 1:
                 raise  # The others wait for this one: all end, and resume from the last good state.
             step, self._unconfirmed = self._unconfirmed, None
@@ -277,9 +277,9 @@ def describe_failure(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split())
-    for sign in ("No space left on device", "Read-only file system", "No such file or directory"):
-        if sign in text:
-            return sign
+    for reason in ("No space left on device", "Read-only file system", "No such file or directory"):
+        if reason in text:
+            return reason
     return text[:200].rstrip(".: ") or type(error).__name__
 
 

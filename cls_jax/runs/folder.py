@@ -38,8 +38,8 @@ DATASET = "dataset.json"
 LABELED_INDICES = "labeled_indices.json"
 RESULT = "result.json"
 SKIPPED_FILES = "skipped_files.csv"
-# What a folder may hold before it is that of a run: a label budget, and what a process leaves that
-# died before it could write config.json, which comes first.
+# Files that a folder may contain before it becomes that of a run: a label budget, and what remains
+# of a process that died before it could write config.json, the first file of a run.
 _BEFORE_A_RUN = {LOCK, LABELED_INDICES, LABELED_INDICES + PARTIAL, CONFIG + PARTIAL}
 
 

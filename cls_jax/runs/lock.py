@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from cls_jax.errors import UserError
 
 LOCK = ".lock"
-# Some network file systems have no locks: there the user must take care.
+# Some network file systems have no locks: there it is up to the user.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 

@@ -143,7 +143,7 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
             if _is_row(row):
                 rows[row["step"], frozenset(row)] = row
             else:
-                num_damaged += 1  # Of many the file is something else, perhaps without an end.
+                num_damaged += 1  # With many it is some other file, which may be endless.
     return list(rows.values())
 
 
@@ -158,7 +158,7 @@ def _to_step(value: Any) -> int:
 
 
 def _to_line(row: Mapping[str, Any]) -> str:
-    # JSON knows no NaN.
+    # JSON has no NaN.
     finite = {k: v if v is not None and math.isfinite(v) else None for k, v in row.items()}
     return json.dumps(finite) + "\n"
 

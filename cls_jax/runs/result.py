@@ -74,11 +74,7 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
         "test_accuracy_live_network_2": "network 2 (raw weights)",
     }
     by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
-    return "\n".join(
-        f"  {by_name[name]:6.2f} %  {meaning}"
-        for name, meaning in names.items()
-        if by_name.get(name) is not None
-    )
+    return _format_percentages(by_name, names)
 
 
 def describe_monitors(monitors: dict[str, float]) -> str:
@@ -89,8 +85,13 @@ def describe_monitors(monitors: dict[str, float]) -> str:
         "mask_ratio": "of images: pseudo label confident enough to train on",
         "confidence_weight": "mean weight of a pseudo label",
     }
+    return _format_percentages({name: 100 * share for name, share in monitors.items()}, shares)
+
+
+def _format_percentages(values: dict[str, Any], meanings: dict[str, str]) -> str:
+    """One line for each value that is known, in the order of the meanings."""
     return "\n".join(
-        f"  {100 * monitors[name]:6.2f} %  {meaning}"
-        for name, meaning in shares.items()
-        if name in monitors
+        f"  {values[name]:6.2f} %  {meaning}"
+        for name, meaning in meanings.items()
+        if values.get(name) is not None
     )

@@ -39,7 +39,7 @@ def test_train_then_eval_then_train_again(tmp_path):
     assert train.returncode == 0, train.stderr
     workdir = tmp_path / "runs" / "digits-20-fixmatch-seed0"
     result = json.loads((workdir / "result.json").read_text())
-    headline = f"{result['test_accuracy']:6.2f} %  network 1, averaged"
+    headline = f"{result['test_accuracy']:6.2f} %  network 1 (EMA weights)"
     assert headline in train.stdout
     assert "tensorboard --logdir runs/digits-20-fixmatch-seed0" in train.stdout
     assert "The whole run:  runs/digits-20-fixmatch-seed0/report.html" in train.stdout

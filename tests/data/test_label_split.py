@@ -68,7 +68,7 @@ def test_balanced_classes_stay_as_they_are():
 
 @pytest.mark.parametrize("budget", [5, 7, 20, 63])
 @pytest.mark.parametrize("imbalance", [2, 10, 50])
-def test_long_tailed_budget_lies_within_the_long_tail(budget, imbalance):
+def test_long_tailed_budget_is_within_the_long_tail(budget, imbalance):
     labels = np.repeat(np.arange(5), 200)
     indices = choose_labeled_indices(labels, budget, 5, seed=3, imbalance=imbalance)
     counts = np.bincount(labels[indices])

@@ -82,7 +82,7 @@ def test_labels_belong_to_their_images():
         assert label in dataset.train_labels[same]
 
 
-def test_supervised_stream_holds_no_unlabelled_images():
+def test_supervised_stream_holds_no_unlabeled_images():
     (batch,) = create_batches(0, 1, "20,supervised")
     assert batch.u.size == 0
     assert batch.u_truth.size == 0
@@ -132,7 +132,7 @@ def test_every_epoch_holds_every_image_once_in_a_new_order():
     assert len(np.unique(epochs, axis=0)) == 8
 
 
-def test_labelled_and_unlabelled_streams_are_independent():
+def test_labeled_and_unlabeled_streams_are_independent():
     indices = np.arange(50, dtype=np.int32)
     labeled = sample_indices(indices, 0, 50, 0, LABELED_STREAM)
     assert np.any(labeled != sample_indices(indices, 0, 50, 0, UNLABELED_STREAM))

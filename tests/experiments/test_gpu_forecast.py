@@ -114,7 +114,7 @@ def test_only_exchanges_are_collectives(kernels):
     ]
 
 
-def test_text_that_is_no_program_is_refused():
+def test_text_that_is_not_a_program_is_refused():
     with pytest.raises(ValueError, match="no ENTRY"):
         parse_module("nothing")
 

@@ -1,4 +1,4 @@
-"""What the long checks compute from what they saw."""
+"""What the long-running checks measure and compare."""
 
 import os
 
@@ -9,7 +9,7 @@ from experiments.long_run import Sample, compute_slopes, take_sample
 from experiments.soak import describe_difference, is_saving, read_end
 
 
-def test_slopes_are_changes_a_minute():
+def test_slopes_are_changes_per_minute():
     samples = [Sample(m, 1000 + 2 * m, 5, 30 - m, 1.0) for m in (5.0, 6.0, 8.0)]
     assert compute_slopes(samples) == pytest.approx(Sample(1.0, 2.0, 0.0, -1.0, 0.0), abs=1e-9)
 
@@ -33,7 +33,7 @@ def test_every_difference_between_two_ends_is_seen(trained_run):
     assert describe_difference({**end, "result": {}}, expected) == "result"
 
 
-def test_a_save_under_way_is_told_by_its_temporary_folder(tmp_path):
+def test_a_save_under_way_is_recognized_by_its_temporary_folder(tmp_path):
     assert not is_saving(tmp_path)
     (tmp_path / "checkpoints" / "4.orbax-checkpoint-tmp").mkdir(parents=True)
     assert is_saving(tmp_path)

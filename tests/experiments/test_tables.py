@@ -27,10 +27,16 @@ def test_a_cell_is_mean_and_sample_deviation():
     assert table[2] == "| CLS | 92.00 ± 2.83 |"
 
 
-def test_the_paper_stands_beside_where_the_dataset_is_its():
+def test_figures_of_the_paper_are_shown_for_its_datasets():
     outcomes = {("cls", 250): [result(90.0, "cifar10")]}
     table = format_table(paper.TABLE_1, ["cls"], [250], outcomes)
     assert table.splitlines()[2] == "| CLS | 90.00 | 95.55 ± .33 |"
+
+
+def test_methods_newer_than_the_paper_have_no_figure_there():
+    outcomes = {("freematch", 250): [result(90.0, "cifar10")]}
+    table = format_table(paper.TABLE_1, ["freematch"], [250], outcomes)
+    assert table.splitlines()[2] == "| freematch | 90.00 | – |"
 
 
 def test_every_row_of_the_tables_is_a_method():

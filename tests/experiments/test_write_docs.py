@@ -1,4 +1,4 @@
-"""The page about the configuration says what the code does."""
+"""The page about the configuration matches the code."""
 
 from cls_jax.config import KEYS, get_keys
 from cls_jax.methods import METHODS

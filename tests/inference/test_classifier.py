@@ -18,7 +18,7 @@ def run(trained_run):
     return trained_run, load_dataset(create_tiny_config())
 
 
-def test_it_is_as_right_as_training_said(run):
+def test_accuracies_are_those_of_the_training(run):
     workdir, dataset = run
     classifier, result = load(workdir), read_result(workdir)
     assert classifier.class_names == dataset.class_names
@@ -48,7 +48,7 @@ def test_an_image_counts_the_same_alone_and_among_others(run):
     "images", [np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)]
 )
 def test_other_images_are_refused(run, images):
-    with pytest.raises(ValueError, match="the classifier wants uint8"):
+    with pytest.raises(ValueError, match="the classifier expects uint8"):
         load(run[0]).predict_probabilities(images)
 
 
@@ -59,7 +59,7 @@ def test_a_batch_is_padded_no_further_than_needed(run):
     for n in (1, 3, 2, 450, 5):
         classifier.predict_probabilities(dataset.test_images[:n])
         sizes.append(classifier._compiled_size)
-    # Rounded up to what the devices can share; nothing is compiled anew for a smaller batch.
+    # Rounded up to what the devices can share; nothing is compiled again for a smaller batch.
     assert sizes[0] < sizes[-1] == classifier.batch_size
     assert sizes == sorted(sizes)
 

@@ -1,4 +1,4 @@
-"""Exported networks say what ours say, without this project."""
+"""Exported networks predict what ours predict, without this project."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def exported(trained_run, tmp_path_factory):
     return output
 
 
-def test_model_says_what_the_run_says_for_any_batch_size(trained_run, exported):
+def test_model_predicts_what_the_run_predicts_for_any_batch_size(trained_run, exported):
     images = load_dataset(read_config(trained_run / CONFIG)).test_images
     model = jax.export.deserialize(bytearray((exported / MODEL).read_bytes()))
     assert model.platforms == ("cpu", "cuda", "tpu")
@@ -92,7 +92,7 @@ def test_export_again_replaces_and_anything_else_is_refused(trained_run, tmp_pat
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
-def test_model_that_says_something_else_is_not_written(
+def test_model_that_predicts_something_else_is_not_written(
     trained_run, tmp_path, monkeypatch, no_converter
 ):
     create = export.create_function
@@ -163,7 +163,7 @@ def test_onnx_is_left_out_where_it_is_wrong(monkeypatch, run, reason):
         convert_to_onnx(compute, IMAGES, EXPECTED)
 
 
-def test_real_onnx_says_what_the_run_says_for_any_batch_size(trained_run, exported):
+def test_real_onnx_predicts_what_the_run_predicts_for_any_batch_size(trained_run, exported):
     """With the real converter and runtime, which `make test` installs."""
     onnx, onnxruntime = map(pytest.importorskip, ("onnx", "onnxruntime"))
     pytest.importorskip("jax2onnx")

@@ -1,4 +1,4 @@
-"""A row a file, right to the image, whatever the files are."""
+"""One row per file, each for the right image, whatever the files are."""
 
 import csv
 import os

@@ -5,7 +5,7 @@ import pytest
 
 from cls_jax.inference.suggest import choose_diverse, compute_scores
 
-SURE = [0.98, 0.01, 0.01]
+CERTAIN = [0.98, 0.01, 0.01]
 FLAT = [0.34, 0.33, 0.33]
 AB = [0.495, 0.495, 0.01]
 BC = [0.01, 0.495, 0.495]
@@ -17,7 +17,7 @@ def both(*distributions):
 
 
 def test_score_grows_with_uncertainty():
-    scores = compute_scores(both(SURE, AB, FLAT))
+    scores = compute_scores(both(CERTAIN, AB, FLAT))
     assert scores[0] < scores[1] < scores[2]
     assert scores[2] == pytest.approx(1, abs=1e-3)
 
@@ -42,20 +42,20 @@ def test_an_image_that_stands_for_many_is_chosen_before_an_odd_one():
     assert choose_diverse(both(FLAT, *many), 1)[0] > 0
 
 
-def test_every_choice_settles_the_most_doubt_that_is_left():
+def test_every_choice_covers_the_most_uncertainty_that_is_left():
     p_NBK = np.random.default_rng(0).dirichlet([0.3] * 4, (2, 60))
     scores = compute_scores(p_NBK)
     differences = np.sqrt(p_NBK)[:, :, None] - np.sqrt(p_NBK)[:, None]
     similarity = 1 - np.sqrt(np.square(differences).sum(axis=-1).mean(axis=0) / 2)
-    settled = np.zeros(60)
+    covered = np.zeros(60)
     for chosen in choose_diverse(p_NBK.astype(np.float32), 8):
-        gains = np.maximum(similarity - settled, 0) @ scores
+        gains = np.maximum(similarity - covered, 0) @ scores
         assert gains[chosen] == pytest.approx(gains.max(), rel=1e-4)
-        settled = np.maximum(settled, similarity[chosen])
+        covered = np.maximum(covered, similarity[chosen])
 
 
 def test_a_duplicate_is_not_chosen_before_something_else():
-    chosen = choose_diverse(both(FLAT, FLAT, FLAT, AB, BC, SURE), 3)
+    chosen = choose_diverse(both(FLAT, FLAT, FLAT, AB, BC, CERTAIN), 3)
     assert chosen[0] == 0
     assert set(chosen[1:]) == {3, 4}
 
@@ -69,7 +69,7 @@ def test_near_duplicates_come_last_among_the_uncertain():
 
 
 def test_all_are_chosen_once_where_there_are_too_few():
-    chosen = choose_diverse(both(FLAT, FLAT, SURE), 10)
+    chosen = choose_diverse(both(FLAT, FLAT, CERTAIN), 10)
     assert sorted(chosen) == [0, 1, 2]
     assert len(choose_diverse(both(FLAT)[:, :0], 10)) == 0
 

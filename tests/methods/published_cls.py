@@ -1,7 +1,7 @@
 """The loss of CLS as published, before it had switches: a frozen copy, to compare bits with.
 
-Checked itself against the paper by `test_cls.py`, which reads it in NumPy. Do not mend it with the
-product: what it computes must not change.
+`test_cls_switches.py` compares today's loss with it bit by bit, and with NumPy readings of the
+paper. Do not change this copy along with today's loss: the values that it computes must stay.
 """
 
 import jax
@@ -15,7 +15,7 @@ from cls_jax.methods.pseudo_labels import make_pseudo_labels
 def compute_loss(flags, params, batch_stats, batch, context):
     """The loss above. Signature after the flags: see `Method.compute_loss`."""
     ensemble, hparams = context.ensemble, context.hparams
-    # One joint forward: BatchNorm statistics are those of labelled, weak and strong together.
+    # One joint forward: BatchNorm statistics are those of labeled, weak and strong together.
     (logits_x, logits_weak, logits_strong), batch_stats = ensemble.forward_concatenated(
         params, batch_stats, (batch.x, *batch.u)
     )

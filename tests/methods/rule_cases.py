@@ -18,6 +18,15 @@ K, B, U, SIZE, NUM_IMAGES = 5, 6, 12, 8, 30
 RULES = ("freematch", "softmatch", "adamatch", "flexmatch", "infomatch")
 KINDS = ("random", "empty_mask", "all_equal", "certain_class", "all_confident")
 KEY = 7
+# All switches of CLS.
+ALL_ON = {
+    "align": "joint",
+    "adaptive_tau": "on",
+    "exchange_rule": "surer",
+    "lambda_cutmix": 1.0,
+    "ramp": 0.6,
+    "weight_power": 2.0,
+}
 
 
 class Case(NamedTuple):

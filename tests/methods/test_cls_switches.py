@@ -1,4 +1,4 @@
-"""CLS's switches: off they change no bit, on they do what their formulas say."""
+"""CLS's switches: off they change no bit, on they compute their formulas."""
 
 import dataclasses
 import functools
@@ -15,7 +15,9 @@ from cls_jax.methods.cls import AblationFlags, create_method
 from cls_jax.methods.cls_switches import SWITCHES
 from tests.conftest import create_tiny_config
 from tests.methods import oracles_rules, published_cls
+from tests.methods.oracles import TABLE_2
 from tests.methods.rule_cases import (
+    ALL_ON,
     KINDS,
     B,
     U,
@@ -31,23 +33,6 @@ from tests.methods.rule_cases import (
 from tests.methods.tiny_model import run_steps, tiny_model
 
 __all__ = ["tiny_model"]
-TABLE_2 = {
-    "fixmatch": (False, False, False),
-    "fixmatch_nl": (False, True, False),
-    "fixmatch_rw": (False, False, True),
-    "fixmatch_nl_rw": (False, True, True),
-    "cls_no_nl": (True, False, True),
-    "cls_no_rw": (True, True, False),
-    "cls": (True, True, True),
-}
-ALL_ON = {
-    "align": "joint",
-    "adaptive_tau": "on",
-    "exchange_rule": "surer",
-    "lambda_cutmix": 1.0,
-    "ramp": 0.6,
-    "weight_power": 2.0,
-}
 VARIANTS = [
     {},
     {"align": "own"},

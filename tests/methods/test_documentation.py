@@ -1,4 +1,4 @@
-"""The method that the documentation adds works as it stands there."""
+"""The documentation's example of a new method works as printed, and no method is missing."""
 
 import re
 

@@ -1,4 +1,8 @@
-"""Every method against its oracle: losses, parts, statistics, state, labels and gradients."""
+"""Every method against its oracle: losses, parts, statistics, state, labels and gradients.
+
+The newer methods, and the switches of CLS, have theirs in `test_rules.py` and
+`test_cls_switches.py`.
+"""
 
 import dataclasses
 import functools
@@ -10,6 +14,7 @@ import pytest
 
 from cls_jax.batch import Batch
 from cls_jax.methods import METHODS, Context
+from cls_jax.methods.cls_switches import SWITCHES
 from cls_jax.models.ensemble import Ensemble
 from tests.methods.oracles import (
     CENTERING,
@@ -23,6 +28,7 @@ from tests.methods.oracles import (
     differentiate,
     draw_lambda,
 )
+from tests.methods.rule_cases import RULES
 
 # What the papers and their authors' code use, by method: its shape, then its hyperparameters.
 FIXMATCH = {"num_networks": 1, "mu": 7, "views": ("weak", "strong")}
@@ -159,6 +165,10 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
     )
 
 
+def get_defaults(name: str) -> dict:
+    return {key: hp.default for key, hp in METHODS[name].hyperparameters.items()}
+
+
 def compute_output(name: str, annealing: str | None, inputs: Inputs, x, u):
     """(losses, output) of the real method; random draws are those of the inputs."""
     batch = Batch(
@@ -168,11 +178,10 @@ def compute_output(name: str, annealing: str | None, inputs: Inputs, x, u):
         u_index=inputs.u_index,
     )
     params = {"head": inputs.weights, "rotation": inputs.rotation_weights}
+    texts = {} if annealing is None else {"annealing": annealing}  # Cannot be traced.
     context = Context(
         ensemble=CenteringEnsemble(model=None),
-        hparams=inputs.settings
-        if annealing is None
-        else {**inputs.settings, "annealing": annealing},
+        hparams=get_defaults(name) | inputs.settings | texts,
         ema_params={"head": inputs.ema_weights},
         method_state=inputs.state,
         key=jax.random.key(0),
@@ -242,8 +251,12 @@ def assert_equals_oracle_in_both_precisions(name, inputs):
     assert_equals_oracle(name, single, expected, gradients, 1e-5)
 
 
+def test_every_method_has_an_oracle():
+    assert set(METHODS) == {*SPECS, *RULES}
+
+
 @pytest.mark.parametrize("kind", BATCHES)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", SPECS)
 def test_method_equals_its_oracle(name, kind):
     assert_equals_oracle_in_both_precisions(name, create_inputs(name, kind))
 
@@ -256,12 +269,13 @@ def test_annealed_uda_equals_its_oracle(annealing, progress):
     assert_equals_oracle_in_both_precisions("uda", inputs)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", SPECS)
 def test_method_has_the_papers_settings(name):
     method, spec = METHODS[name], {"labeled_view": "weak", **SPECS[name]}
     assert method.num_networks == spec["num_networks"]
     assert method.mu == spec["mu"]
     assert method.unlabeled_views == spec["views"]
     assert method.labeled_view == spec["labeled_view"]
-    defaults = {key: hp.default for key, hp in method.hyperparameters.items()}
-    assert defaults == SETTINGS[name]
+    defaults = get_defaults(name)
+    switches = SWITCHES.keys() & defaults.keys() if method.num_networks == 2 else ()  # All off.
+    assert defaults == {key: SWITCHES[key].default for key in switches} | SETTINGS[name]

@@ -12,20 +12,12 @@ from cls_jax.runs.folder import write_labeled_indices
 from cls_jax.training.loop import train
 from cls_jax.training.program import create_program
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
-from tests.methods.rule_cases import RULES
+from tests.methods.rule_cases import ALL_ON, RULES
 from tests.methods.tiny_model import run_steps, tiny_model
 
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
-ALL_ON = {
-    "align": "joint",
-    "adaptive_tau": "on",
-    "exchange_rule": "surer",
-    "lambda_cutmix": 1.0,
-    "ramp": 0.6,
-    "weight_power": 2.0,
-}
 # So that in a few steps the state moves far and masks are neither empty nor full.
 CHANGES = {name: {"statistics_decay": 0.5} for name in RULES} | {
     "flexmatch": {"tau": 0.6, "warmup": "off"},

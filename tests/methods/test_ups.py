@@ -33,7 +33,7 @@ def logits():
 
 
 def select_by_loops(logits, round_index):
-    """What the method's description says, image by image: (labels, sets of negative classes)."""
+    """The method's description, followed image by image: (labels, sets of negative classes)."""
     logits = logits.astype(np.float64)
     candidates, negatives = {}, []
     for a in range(logits.shape[1]):
@@ -123,7 +123,8 @@ def first_round():
 
 def start_second_round(first_round, labeled, which="all"):
     program, state, dataset = first_round
-    unlabeled = choose_unlabeled_indices(DATASET_SPEC.num_images, labeled, which)
+    everything = np.arange(DATASET_SPEC.num_images, dtype=np.int32)
+    unlabeled = choose_unlabeled_indices(everything, labeled, which)
     spec = create_stream_spec(program.config, "strong", ("strong",), labeled, unlabeled)
     return start_round(program, state, dataset, spec, 3)
 

@@ -137,7 +137,7 @@ def test_loss_falls_from_the_first_steps_at_the_default_rate(small):
     optimizer = optax.sgd(0.03, momentum=0.9, nesterov=True)
     y = jnp.arange(12) % 3
     noise = jax.random.normal(jax.random.key(1), (12, 8, 8, 3))
-    x = 0.3 * noise + jax.nn.one_hot(y, 3)[:, None, None, :]  # A color a class.
+    x = 0.3 * noise + jax.nn.one_hot(y, 3)[:, None, None, :]  # One color per class.
 
     @jax.jit
     def train_step(params, opt_state):

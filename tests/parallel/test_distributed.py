@@ -279,4 +279,4 @@ def test_a_scheduler_is_recognized(monkeypatch, variables, expected):
 
 
 def test_good_values_are_accepted():
-    check_values("[::1]:1234", 2, 1)
+    check_values("[::1]:1234", 2, 1)  # Raises nothing.

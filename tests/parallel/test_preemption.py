@@ -23,10 +23,8 @@ from tests.conftest import (
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_run_saves_its_last_step_and_goes_on_as_if_nothing_had_been(
-    trained_run, tmp_path, number
-):
-    """Step 3 is none at which checkpoints are due."""
+def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_path, number):
+    """No checkpoint is due at step 3."""
     workdir = tmp_path / "run"
 
     def ask() -> None:

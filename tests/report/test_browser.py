@@ -35,7 +35,7 @@ onload = () => {{
 
 
 def open_page(text, width, tmp_path):
-    """What the page measures of itself, and what the browser's console says of it."""
+    """What the page measures of itself, and the lines of the browser's console."""
     probe = tmp_path / "probe.html"
     probe.write_text(PROBE.format(width=width, page=html.escape(text)))
     # A phone lays its scroll bars over the page. The browser itself is to ask nobody for anything.
@@ -64,9 +64,9 @@ def open_page(text, width, tmp_path):
     ],
 )
 def test_it_opens_whole_and_without_an_error(width, options, tmp_path):
-    said, console = open_page(render_page(create_run(rows=ROWS, **options)), width, tmp_path)
+    measured, console = open_page(render_page(create_run(rows=ROWS, **options)), width, tmp_path)
     assert console == []
-    assert said["images"] > 20
-    assert said["broken"] == []
-    assert said["needed"] <= said["width"] == width
-    assert said["readout"].startswith("step 9: network 1 (EMA) 50.00 %")
+    assert measured["images"] > 20
+    assert measured["broken"] == []
+    assert measured["needed"] <= measured["width"] == width
+    assert measured["readout"].startswith("step 9: network 1 (EMA) 50.00 %")

@@ -122,7 +122,7 @@ def test_an_unfinished_run_shows_its_newest_checkpoint(tmp_path):
         (SESSIONS, "[]\n{", None, {"training", "classes"}),
     ],
 )
-def test_what_is_missing_or_damaged_is_said_and_the_rest_is_shown(copy, name, text, note, kept):
+def test_missing_and_damaged_files_are_named_and_the_rest_is_shown(copy, name, text, note, kept):
     if text is None:
         shutil.rmtree(copy / name)
     else:
@@ -132,7 +132,7 @@ def test_what_is_missing_or_damaged_is_said_and_the_rest_is_shown(copy, name, te
     assert (note or "") in page.text
 
 
-def test_a_dataset_that_cannot_be_loaded_is_said(copy, monkeypatch):
+def test_a_dataset_that_cannot_be_loaded_is_named(copy, monkeypatch):
     def load_nothing(config):
         raise UserError(f"digits are not in {config.data.data_dir}: find them.")
 
@@ -170,12 +170,12 @@ def test_a_run_without_test_images_compares_the_networks(copy, run, monkeypatch)
     ("workdir", "remedy"),
     [(None, "add --workdir DIR"), ("tests", "give --workdir the folder that training printed")],
 )
-def test_a_mistake_has_its_sentence(workdir, remedy):
+def test_user_errors_name_the_remedy(workdir, remedy):
     with pytest.raises(UserError, match=remedy):
         commands.report_run(workdir)
 
 
-def test_a_folder_that_cannot_be_written_has_its_sentence(copy):
+def test_a_folder_that_cannot_be_written_names_the_remedy(copy):
     (copy / REPORT).unlink()
     (copy / REPORT).mkdir()
     with pytest.raises(UserError, match="free disk space or allow writing there"):

@@ -1,4 +1,4 @@
-"""Figures about predictions, held against plain loops and known values."""
+"""Figures about predictions, against plain loops and known values."""
 
 import numpy as np
 import pytest

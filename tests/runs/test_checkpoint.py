@@ -244,11 +244,11 @@ def test_checkpoint_of_format_2_is_read_and_its_sums_are_checked(tmp_path, state
             checkpointer = Checkpointer(tmp_path, keep=3)
             checkpointer.save(step, saved, {"fingerprint": sums})
             checkpointer.close()
-    said = []
-    restored = Checkpointer(tmp_path, warn=said.append).restore_newest(state)
+    warnings = []
+    restored = Checkpointer(tmp_path, warn=warnings.append).restore_newest(state)
     assert restored.step == int(restored.state.step) == 1
-    assert "step 2" in said[0]
-    assert "arrays differ" in said[0]
+    assert "step 2" in warnings[0]
+    assert "arrays differ" in warnings[0]
 
 
 def flip_a_bit(path: pathlib.Path) -> None:
@@ -287,16 +287,16 @@ def test_every_damaged_file_of_the_newest_is_found_or_harmless(
         if not path.stat().st_size:
             continue
         DAMAGES[damage](path)
-        said = []
-        restored = Checkpointer(workdir, keep=3, warn=said.append).restore_newest(state)
+        warnings = []
+        restored = Checkpointer(workdir, keep=3, warn=warnings.append).restore_newest(state)
         assert restored.step == int(restored.state.step)
         assert_equal(restored.state.replace(step=state.step), state)
         is_found = restored.step == 2
         num_found += is_found
         assert restored.step in (2, 4)
-        assert len(said) == is_found
+        assert len(warnings) == is_found
         if is_found:
-            assert "the checkpoint of step 4" in said[0]
+            assert "the checkpoint of step 4" in warnings[0]
             assert (workdir / "damaged_checkpoints" / "4").exists()
             assert not (workdir / "checkpoints" / "4").exists()
     assert num_found >= 4  # Others, such as empty marks of success, may be missing.
@@ -335,20 +335,20 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(
 
 def test_failed_saves_are_reported_and_keep_old_checkpoints(tmp_path, state):
     """The folder of checkpoints is gone, and a file takes its place."""
-    said = []
-    checkpointer = Checkpointer(tmp_path, keep=1, warn=said.append)
+    warnings = []
+    checkpointer = Checkpointer(tmp_path, keep=1, warn=warnings.append)
     checkpointer.save(1, state, {})
     checkpointer.finish()
     away = (tmp_path / "checkpoints").rename(tmp_path / "away")
     (tmp_path / "checkpoints").write_text("no folder")
     checkpointer.save(2, state, {})
     checkpointer.finish()
-    assert "step 2 could not be written" in said[0]
+    assert "step 2 could not be written" in warnings[0]
     assert checkpointer.latest_step() is None
     (tmp_path / "checkpoints").unlink()
     away.rename(tmp_path / "checkpoints")
     assert checkpointer.latest_step() == 1
     checkpointer.save(3, state, {})
     checkpointer.close()
-    assert len(said) == 1
+    assert len(warnings) == 1
     assert Checkpointer(tmp_path).restore_newest(state).step == 3

@@ -91,15 +91,15 @@ class FullDisk:
 
 
 def test_rows_that_a_full_disk_refuses_are_written_later(tmp_path):
-    said = []
-    writer = MetricsWriter(tmp_path, warn=said.append)
+    warnings = []
+    writer = MetricsWriter(tmp_path, warn=warnings.append)
     writer.write(0, {"a": 1.0})
     writer._file = disk = FullDisk(writer._file)
     writer.write(1, {"a": 2.0})
     assert not writer.flush()
     assert [row["step"] for row in read_metrics(tmp_path)] == [0]
-    assert len(said) == 1
-    assert "No space left on device" in said[0]
+    assert len(warnings) == 1
+    assert "No space left on device" in warnings[0]
     disk.has_room = True
     writer.write(2, {"a": 3.0})
     assert writer.flush()

@@ -58,7 +58,7 @@ def test_folder_holds_what_is_promised(finished):
     assert list(workdir.glob("events.out.tfevents.*"))
 
 
-def test_result_summarises_the_evaluations(finished):
+def test_result_summarizes_the_evaluations(finished):
     workdir, result = finished
     history = [row["test/accuracy"] for row in read_metrics(workdir) if "test/accuracy" in row]
     assert result["test_accuracy"] == history[-1] == result["test_accuracy_network_1"]
@@ -109,7 +109,7 @@ def test_folder_with_other_things_in_it_is_refused(tmp_path):
 
 
 def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
-    """Unequal numbers of each class, and no multiple of their number."""
+    """Unequal numbers per class, and a budget that is not a multiple of the number of classes."""
     dataset = load_dataset(create_tiny_config())
     labeled = np.flatnonzero(dataset.train_labels < 3)[:17]
     config = create_tiny_config("17", num_steps=2)
@@ -129,7 +129,7 @@ def test_run_that_does_not_fit_leaves_no_folder_behind(tmp_path, changes):
 
 
 @pytest.mark.parametrize("content", ["empty", "foreign"])
-def test_evaluation_of_what_is_no_run_is_refused(tmp_path, content):
+def test_evaluation_of_a_folder_that_is_not_a_run_is_refused(tmp_path, content):
     if content == "foreign":
         (tmp_path / "config.json").write_text('{"model": "bert"}')
     with pytest.raises(UserError, match="give --workdir"):

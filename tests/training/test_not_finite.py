@@ -1,4 +1,4 @@
-"""A loss that is no number stops the run; one that only grows is flagged."""
+"""A loss that is NaN or infinite stops the run; one that only grows is flagged."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from tests.conftest import DATASET_SPEC, create_tiny_config
 
 
 @pytest.mark.parametrize("pipeline", ["tfdata", "device"])
-def test_a_step_that_is_not_finite_can_be_made_again_from_what_is_left(tmp_path, pipeline):
+def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path, pipeline):
     config = create_tiny_config(
         optimizer__learning_rate=100.0, num_steps=40, data__pipeline=pipeline
     )
@@ -73,7 +73,7 @@ def test_the_operation_that_makes_the_first_nan_is_named(tmp_path):
     config = create_tiny_config(
         "20,supervised", optimizer__learning_rate=100.0, num_steps=40, debug_nans=True
     )
-    with pytest.raises(UserError, match=r"number that is none in cls_jax/.*, line \d+: "):
+    with pytest.raises(UserError, match=r"NaN or Inf produced in cls_jax/.*, line \d+: "):
         train(config, tmp_path / "run")
 
 
@@ -85,6 +85,6 @@ def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
     assert watch.check(200, guessing) is None
     assert watch.check(201, high) is None
     assert watch.check(400, high) is None
-    assert "since step 201: the run diverges" in watch.check(401, high)
+    assert "since step 201: the run is diverging" in watch.check(401, high)
     assert watch.check(402, high) is None
     assert DivergenceWatch(10).check(1000, None) is None

@@ -1,4 +1,4 @@
-"""The optimiser against PyTorch's formula in NumPy, and the initial state."""
+"""The optimizer against PyTorch's formula in NumPy, and the initial state."""
 
 import jax
 import jax.numpy as jnp

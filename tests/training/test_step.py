@@ -13,7 +13,7 @@ from cls_jax.training.step import compute_distances, create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
 
-def test_rematerialisation_leads_to_the_same_end():
+def test_rematerialization_does_not_change_the_result():
     states = []
     for remat in (False, True):
         config = create_tiny_config(model__remat=remat)
@@ -138,7 +138,7 @@ def test_average_moves_towards_the_parameters_by_one_minus_decay(step):
     )
 
 
-def test_without_self_and_co_labelling_no_network_sees_the_other():
+def test_without_self_and_co_labeling_no_network_sees_the_other():
     step = Step(create_tiny_config(method__lambda_self=0.0, method__lambda_co=0.0))
     start = step.initial_state()
     changed = start.replace(params=jax.tree.map(lambda p: p.at[1].multiply(1.5), start.params))
@@ -155,7 +155,7 @@ def test_pseudo_label_accuracy_counts_only_images_of_known_class(step):
         return float(monitors["monitors/pseudo_label_accuracy"])
 
     assert np.isnan(accuracy(np.full(16, -1)))
-    # Only the first image is known. Whatever each network says of it, it is right for one class.
+    # Only the first image is known: each network is right for exactly one of the ten classes.
     only_first = [accuracy(np.where(np.arange(16) == 0, k, -1)) for k in range(10)]
     assert sum(only_first) == 1.0
     assert set(only_first) <= {0.0, 0.5, 1.0}

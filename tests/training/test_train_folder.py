@@ -38,7 +38,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """12 labelled images, unequally many of each of three classes, 30 unlabelled, one damaged."""
+    """12 labeled images, unequally many of each of three classes, 30 unlabeled, one damaged."""
     root = tmp_path_factory.mktemp("data") / "pets, all"
     rng = np.random.default_rng(0)
     counts = {"labeled/ant": 2, "labeled/bee": 7, "labeled/cat": 3, "unlabeled": 30}
@@ -70,7 +70,7 @@ def finished(images, tmp_path_factory):
     return workdir, train(create_config(images), workdir)
 
 
-def test_without_a_test_set_the_result_is_what_the_networks_say(finished):
+def test_without_a_test_set_the_result_has_monitors_and_no_accuracy(finished):
     workdir, result = finished
     assert result["test_accuracy"] is result["test_accuracy_best"] is None
     assert (result["step"], result["num_labels"]) == (6, 12)
@@ -80,7 +80,7 @@ def test_without_a_test_set_the_result_is_what_the_networks_say(finished):
     assert not any("test/accuracy" in row for row in read_metrics(workdir))
 
 
-def test_folder_says_what_was_used_and_what_was_not(finished):
+def test_folder_records_what_was_used_and_what_was_skipped(finished):
     workdir, _ = finished
     labeled = json.loads((workdir / "labeled_indices.json").read_text())
     assert {name: len(rows) for name, rows in labeled.items()} == {"ant": 2, "bee": 7, "cat": 3}
@@ -107,7 +107,7 @@ def test_resumed_run_equals_uninterrupted_run(finished, images, tmp_path):
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_run_does_not_go_on_with_other_images(images, tmp_path):
+def test_run_does_not_resume_with_other_images(images, tmp_path):
     config = create_config(images)
     train_interrupted(config, tmp_path / "run", num_batches=3)
     new = images / "unlabeled" / "new.png"
@@ -160,7 +160,7 @@ def test_budget_takes_equally_many_of_each_class(images):
     assert dataset.train_labels[indices].tolist() == [0, 0, 1, 1, 2, 2]
 
 
-def test_all_labelled_leaves_no_rest(images, tmp_path):
+def test_all_labeled_leaves_no_rest(images, tmp_path):
     config = create_config(images / "labeled", **{"data.unlabeled": "rest"})
     with pytest.raises(UserError, match=r"none is left for data\.unlabeled=rest"):
         train(config, tmp_path / "run")

@@ -73,8 +73,8 @@ class Augmentation:
 def create_augmentation(data_config: Any, image_shape: tuple[int, int, int]) -> Augmentation:
     """Builds the preset `data_config.randaugment` for images of one shape, (H, W, C).
 
-    Of the single settings, "torchssl" heeds `randaugment_pool` and whether `cutout` is 0 (none);
-    `randaugment_ops`, `randaugment_levels` and any other `cutout` only concern "authors".
+    Of the single settings, "torchssl" uses only `randaugment_pool` and whether `cutout` is 0
+    (none); `randaugment_ops`, `randaugment_levels` and any other `cutout` concern "authors" alone.
     """
     height, width, channels = image_shape
     flip, shift, pool = data_config.flip, data_config.shift, data_config.randaugment_pool
@@ -83,9 +83,8 @@ def create_augmentation(data_config: Any, image_shape: tuple[int, int, int]) -> 
             pool, height, width, _CONTINUOUS, is_whole=False, is_always_applied=True
         )
         cutout = _TORCHSSL_MAX_CUTOUT * width if data_config.cutout else 0
-        color: tuple[int, ...] = (
-            _TORCHSSL_COLOR if channels == 3 else (123,)
-        )  # The same color in gray.
+        # 123 is the same color in gray.
+        color: tuple[int, ...] = _TORCHSSL_COLOR if channels == 3 else (123,)
         return Augmentation(flip, shift, table, _TORCHSSL_OPS, cutout, color, is_torchssl=True)
     # The authors' m = 10 is an exclusive bound: levels 1 to 9.
     table = create_table(pool, height, width, range(1, data_config.randaugment_levels))

@@ -173,7 +173,7 @@ def _is_large(image: Image.Image) -> bool:
 
 
 def _to_square(image: Image.Image, size: int) -> Image.Image:
-    """The center square, upright, in L or RGB."""
+    """The center square, upright, in L, RGB or RGBA; what is transparent turns white."""
     file = image
     shrink = _REDUCING_GAP * size / min(image.size)
     if image.format in ("JPEG", "MPO") and shrink < 1:  # Decodes 1/2, 1/4 or 1/8 of the pixels.

@@ -100,7 +100,7 @@ def _create_options(num_threads: int) -> tf.data.Options:
     options = tf.data.Options()
     options.threading.private_threadpool_size = num_threads
     options.threading.max_intra_op_parallelism = 1
-    # Autotune's thread sleeps ever longer, and an iterator cannot be freed before it wakes.
+    # An iterator cannot be freed before Autotune's thread wakes, which sleeps longer each time.
     options.autotune.enabled = False
     return options
 

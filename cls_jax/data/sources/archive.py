@@ -157,6 +157,11 @@ def _read_archive(file: BinaryIO, name: str) -> tuple[dict[str, Split], tuple[st
             found[parts[-3]].append((parts[-2], parts[-1], image))
     names = tuple(sorted({class_name for class_name, _, _ in found["train"]}))
     index = {class_name: k for k, class_name in enumerate(names)}
+    for split, rows in found.items():
+        if not rows:
+            raise ValueError(f"it has no images in {split}/<class>/")
+    if foreign := sorted({class_name for class_name, _, _ in found["test"]} - set(names)):
+        raise ValueError(f"its test class {foreign[0]!r} has no training images")
     splits = {}
     for split, rows in found.items():
         rows.sort(key=lambda row: row[:2])  # Whatever the archive's order.

@@ -16,7 +16,7 @@ def load_cifar(data_config: ConfigDict) -> Dataset:
     """CIFAR from TFDS, or from the single file that `data_config.data_dir` names.
 
     Raises:
-        UserError: if it can be had from neither, or has another image size.
+        UserError: if neither of them has it, or its images have another size.
     """
     if is_single_file(data_config.data_dir):
         splits, class_names = read_single_file(data_config.data_dir)

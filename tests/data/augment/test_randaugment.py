@@ -225,7 +225,7 @@ def test_cutout_of_zero_cuts_nothing(backend, preset):
     np.testing.assert_array_equal(result, images)
 
 
-def test_torchssl_heeds_neither_number_of_operations_nor_levels_nor_side():
+def test_torchssl_ignores_number_of_operations_levels_and_side():
     one = make_augmentation((32, 32, 3), "torchssl")
     settings = {"randaugment_ops": 1, "randaugment_levels": 3, "cutout": 5}
     other = make_augmentation((32, 32, 3), "torchssl", **settings)

@@ -178,7 +178,7 @@ def test_truncated_file_is_named(format):
 @pytest.mark.parametrize(
     "content", [b"", b"a text", b"\xff\xd8\xff", b"GIF89a", b"\x89PNG\r\n\x1a\n"]
 )
-def test_what_is_no_image_is_named(content):
+def test_content_that_is_not_an_image_is_named(content):
     with pytest.raises(ImageError, match=r"damaged|not an image"):
         decode_image(io.BytesIO(content), SHAPE)
 

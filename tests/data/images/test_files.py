@@ -1,6 +1,7 @@
 """Image files are found once each, and read in order ahead of the network."""
 
 import os
+import threading
 
 import pytest
 from PIL import Image
@@ -89,8 +90,11 @@ def test_read_ahead_keeps_the_order_and_the_errors(tmp_path):
     assert list(read_ahead([], SHAPE, 3)) == []
 
 
-def test_read_ahead_can_be_left_early(tmp_path):
+def test_read_ahead_that_is_left_early_ends_its_threads(tmp_path):
     path = str(save(create_picture(), tmp_path / "a.png"))
+    num_threads = threading.active_count()
     batches = read_ahead([path] * 1000, SHAPE, 10)
     next(batches)
+    assert threading.active_count() > num_threads
     batches.close()
+    assert threading.active_count() == num_threads

@@ -121,6 +121,19 @@ def test_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, memb
         load(tmp_path / "set.tar.xz")
 
 
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["train/a/1.png"], "no images in test/<class>/"),
+        (["train/a/1.png", "test/b/1.png"], "test class 'b' has no training images"),
+    ],
+)
+def test_archive_without_a_split_or_a_class_is_refused(tmp_path, names, reason):
+    write_archive(tmp_path / "set.tar", [(name, encode((32, 32))) for name in names])
+    with pytest.raises(UserError, match=reason):
+        load(tmp_path / "set.tar")
+
+
 def test_archive_is_never_unpacked_to_disk_and_its_links_are_left_out(tmp_path):
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -145,7 +158,7 @@ def test_archive_is_never_unpacked_to_disk_and_its_links_are_left_out(tmp_path):
         {"class_names": np.array(["one"])},
     ],
 )
-def test_labels_that_are_no_classes_are_refused(tmp_path, change):
+def test_labels_that_are_not_classes_are_refused(tmp_path, change):
     np.savez(tmp_path / "set.npz", **create_arrays() | change)
     with pytest.raises(UserError, match="cannot be read as a dataset"):
         load(tmp_path / "set.npz")

@@ -1,4 +1,4 @@
-"""Layouts of a folder of images, and a sentence for everything that can be wrong with one."""
+"""Layouts of a folder of images, and one-sentence errors for everything wrong with one."""
 
 import os
 import pathlib
@@ -106,7 +106,7 @@ def test_names_of_any_kind(root):
     assert dataset.skipped_files == ()
 
 
-def test_name_that_is_no_unicode(root):
+def test_name_that_is_not_unicode(root):
     put_labeled(root)
     os.rename(root / "labeled/cat/1.png", os.fsencode(root / "labeled/cat") + b"/\xff.png")
     assert len(load(root).train_images) == 6
@@ -176,7 +176,7 @@ def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused):
     assert {why.split(": ")[-1] for _, why in dataset.skipped_files} == {"Permission denied"}
 
 
-def test_table_with_faults_says_which(root):
+def test_faults_of_a_table_are_named(root):
     put(root, *(f"photos/{i}.png" for i in range(6)))
     (root / "labels.csv").write_text(
         "file,label\n0.png,a\n1.png,b\n1.png,b\n2.png,a\n2.png,b\nnone.png,a\n"
@@ -274,7 +274,7 @@ def test_path_may_be_missing():
         load("")
 
 
-def test_fingerprint_tells_training_images_apart_wherever_they_lie(root, tmp_path):
+def test_fingerprint_depends_on_the_training_images_and_not_on_their_place(root, tmp_path):
     put_labeled(root)
     first = load(root).fingerprint
     root.rename(tmp_path / "moved")
