@@ -45,48 +45,9 @@ def create_train_step(
             by default the input is the batch.
         input_specs: partition specs of the input.
     """
-    config, method = program.config, program.method
-    shares_batch = program.mesh.shape[DATA_AXIS] > 1
 
     def step_on_device(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
-        """The step of this device's networks on its shard of the batch."""
-        raw_batch = create_batch(state, step_input)
-        batch = normalize_batch(raw_batch, program.normalize)
-        context = Context(
-            ensemble=program.ensemble,
-            hparams=config.method,
-            ema_params=state.ema_params,
-            method_state=state.method_state,
-            # The same key on all devices: it folds in the step and no axis index. Devices of
-            # different networks must draw alike (all networks see the same mixes and masks).
-            # Devices that share a batch draw the same permutation for their own shards, whose
-            # images differ; no method compares draws across shards, so this biases nothing.
-            key=jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step),
-            progress=state.step.astype(jnp.float32) / config.num_steps,
-        )
-
-        def compute_total_loss(params: PyTree) -> tuple[jax.Array, LossOutput]:
-            output = method.compute_loss(params, state.batch_stats, batch, context)
-            # A sum: networks share no parameters, so each gets the gradient of its own loss; a
-            # mean would divide the learning rate by their number. The pmean makes the loss the
-            # mean over the whole batch, whatever the number of devices that share it.
-            return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
-
-        grads, gradient_norms, output = compute_gradients(
-            compute_total_loss, state.params, shares_batch
-        )
-        updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        new_state = TrainState(
-            step=state.step + 1,
-            key=state.key,
-            params=params,
-            batch_stats=output.batch_stats,
-            ema_params=optax.incremental_update(params, state.ema_params, 1 - config.ema_decay),
-            opt_state=opt_state,
-            method_state=output.method_state,
-        )
-        return new_state, collect_metrics(output, gradient_norms, raw_batch.u_truth)
+        return take_step(program, state, create_batch(state, step_input))
 
     sharded_step = jax.shard_map(
         step_on_device,
@@ -110,6 +71,63 @@ def create_train_step(
         donate_argnums=0,
         in_shardings=(state_shardings, input_shardings),
         out_shardings=(state_shardings, to_shardings(program.mesh, P())),
+    )
+
+
+def take_step(
+    program: Program, state: TrainState, raw_batch: RawBatch
+) -> tuple[TrainState, Metrics]:
+    """The step of this device's networks on its shard of the batch; runs inside `shard_map`.
+
+    Args:
+        program: what to run.
+        state: this device's networks, n of N.
+        raw_batch: this device's shard.
+
+    Returns:
+        The state after the step, and metrics [n, 1].
+    """
+    config = program.config
+    batch = normalize_batch(raw_batch, program.normalize)
+    context = create_context(program, state)
+
+    def compute_total_loss(params: PyTree) -> tuple[jax.Array, LossOutput]:
+        output = program.method.compute_loss(params, state.batch_stats, batch, context)
+        # A sum: networks share no parameters, so each gets the gradient of its own loss; a mean
+        # would divide the learning rate by their number. The pmean makes the loss the mean over
+        # the whole batch, whatever the number of devices that share it.
+        return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
+
+    grads, gradient_norms, output = compute_gradients(
+        compute_total_loss, state.params, shares_batch=program.mesh.shape[DATA_AXIS] > 1
+    )
+    updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    new_state = TrainState(
+        step=state.step + 1,
+        key=state.key,
+        params=params,
+        batch_stats=output.batch_stats,
+        ema_params=optax.incremental_update(params, state.ema_params, 1 - config.ema_decay),
+        opt_state=opt_state,
+        method_state=output.method_state,
+    )
+    return new_state, collect_metrics(output, gradient_norms, raw_batch.u_truth)
+
+
+def create_context(program: Program, state: TrainState) -> Context:
+    """What the method's loss may need in addition to parameters and batch."""
+    return Context(
+        ensemble=program.ensemble,
+        hparams=program.config.method,
+        ema_params=state.ema_params,
+        method_state=state.method_state,
+        # The same key on all devices: it folds in the step and no axis index. Devices of different
+        # networks must draw alike (all networks see the same mixes and masks). Devices that share a
+        # batch draw the same permutation for their own shards, whose images differ; no method
+        # compares draws across shards, so this biases nothing.
+        key=jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step),
+        progress=state.step.astype(jnp.float32) / program.config.num_steps,
     )
 
 
