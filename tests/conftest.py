@@ -26,8 +26,8 @@ from cls_jax.batch import DatasetSpec, RawBatch
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
 
-# Rooms whose tests are about files, pages and processes. Most of their time is compilation, which is
-# a quarter shorter without optimizations; arithmetic is tested as users run it, optimized. Tests
+# Rooms whose tests are about files, pages and processes. Most of their time is compilation, which
+# is a quarter shorter without optimizations; arithmetic is tested as users run it, optimized. Tests
 # that share `trained_run` are compiled alike: they compare runs bit for bit.
 QUICKLY_COMPILED = {"cli", "experiments", "inference", "parallel", "report", "runs"}
 
