@@ -68,6 +68,7 @@ class Ensemble:
         """
 
         def apply_one(params: PyTree, batch_stats: PyTree) -> tuple[jax.Array, PyTree]:
+            """One network's logits [B, K] and its BatchNorm statistics after the pass."""
             # Operations record the precision when they are traced, and their gradients inherit it.
             with jax.default_matmul_precision(self.matmul_precision):
                 logits, updated = self.model.apply(
