@@ -44,7 +44,9 @@ def read_curve(cells: Sequence[Cell], name: str) -> tuple[np.ndarray, np.ndarray
     return steps, np.array([[value for _, value in history] for history in histories])
 
 
-def plot_curve(axis, cells: Sequence[Cell], name: str, label: str, smooth: int = 1) -> None:
+def plot_curve(
+    axis, cells: Sequence[Cell], name: str, label: str, smooth: int = 1, per_step: float = 1
+) -> None:
     """Draws the mean over seeds with a band of one standard deviation.
 
     Args:
@@ -53,11 +55,13 @@ def plot_curve(axis, cells: Sequence[Cell], name: str, label: str, smooth: int =
         name: name of the scalar.
         label: legend entry.
         smooth: length of the moving average in rows, for metrics of single batches.
+        per_step: what a step counts on the horizontal axis.
     """
     steps, values = read_curve(cells, name)
     window = np.ones(smooth) / smooth
     values = np.array([np.convolve(row, window, mode="valid") for row in values])
     steps = steps[len(steps) - values.shape[1] :]
+    steps = steps * per_step
     mean, spread = values.mean(axis=0), values.std(axis=0)
     (line,) = axis.plot(steps, mean, label=label, linewidth=1.3)
     axis.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.15)
