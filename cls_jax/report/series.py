@@ -12,7 +12,7 @@ MAX_POINTS = 300
 _TEXTS = tomllib.loads(
     importlib.resources.files("cls_jax.report").joinpath("templates/panels.toml").read_text("utf-8")
 )
-_NAMES = _TEXTS["names"]
+NAMES = _TEXTS["names"]
 Rows = Sequence[Mapping[str, Any]]  # As `data.clean_rows` returns them.
 
 
@@ -70,7 +70,7 @@ def read_series(rows: Rows, name: str, scale: float = 1.0) -> Series | None:
         return None
     steps, values = np.array(points, np.float64).T  # None becomes NaN.
     curve = downsample(steps, scale * values)
-    return Series(_NAMES.get(name, name), *curve, scale * known[-1], is_dashed="_live_" in name)
+    return Series(NAMES.get(name, name), *curve, scale * known[-1], is_dashed="_live_" in name)
 
 
 def downsample(
@@ -101,5 +101,5 @@ def find_last(rows: Rows, name: str) -> float | None:
 
 
 def _order(name: str) -> tuple[int, str]:
-    known = list(_NAMES)
+    known = list(NAMES)
     return (known.index(name) if name in known else len(known), name)

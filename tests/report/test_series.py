@@ -1,14 +1,16 @@
 """Curves of what was measured."""
 
+import pathlib
 import re
 
 import matplotlib
 import numpy as np
 import pytest
 
+from cls_jax import methods
 from cls_jax.report.charts import choose_ticks, draw_panel
 from cls_jax.report.data import clean_rows
-from cls_jax.report.series import create_panels, downsample, find_last, read_series
+from cls_jax.report.series import NAMES, create_panels, downsample, find_last, read_series
 from tests.report.pages import Page
 
 
@@ -108,3 +110,11 @@ def test_user_settings_do_not_change_charts(options):
     assert expected.svg.count("stroke: var(--c1)") == 1
     assert expected.svg.count("fill: var(--c1)") == 1  # The band from the smallest to the largest.
     assert "<use" not in expected.svg
+
+
+def test_whatever_a_method_measures_has_a_name():
+    sources = pathlib.Path(methods.__file__).parent.glob("*.py")
+    texts = [path.read_text("utf-8") for path in sources]
+    measured = {name for text in texts for name in re.findall(r'"((?:monitors|train)/\w+)"', text)}
+    assert len(measured) > 15
+    assert measured <= set(NAMES)
