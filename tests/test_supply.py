@@ -13,8 +13,8 @@ from packaging.utils import canonicalize_name
 
 from tests.conftest import ROOT
 
-# The released PyTorch code of the paper's authors, which one benchmark compares with by hand.
-FOREIGN = {"models", "randaugment", "torch"}
+# PyTorch and its models, and the released code of the paper's authors: compared with by hand.
+FOREIGN = {"models", "randaugment", "torch", "timm", "torchvision", "efficientnet_lite_pytorch"}
 PROJECT = {"cls_jax", "configs", "experiments", "main", "tests"}
 LOCKS = ["requirements.txt", "requirements-cpu.txt", "requirements-dev.txt", "requirements-uv.txt"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]

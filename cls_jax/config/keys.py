@@ -12,7 +12,7 @@ from typing import Any
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
 from cls_jax.io import is_number
 from cls_jax.methods import Hyperparameter, get_method
-from cls_jax.models.layers import STEMS
+from cls_jax.models import MODELS, STEMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,12 +206,26 @@ KEYS: dict[str, Key] = {
         "Side in pixels of the gray square in strong views; 0: no square.",
         "authors: half the image",
     ),
-    "model.name": Key("wide_resnet", one_of("wide_resnet", "resnet18"), "Architecture."),
+    "model.name": Key(
+        "wide_resnet", one_of(*MODELS), "Architecture; `model.init=builtin:NAME` implies it."
+    ),
+    "model.init": Key(
+        "",
+        TEXT,
+        "Pretrained weights that the networks start from, all but their last layer, as in "
+        "docs/pretrained.md: `builtin:efficientnet_lite0`. Empty: random weights.",
+    ),
+    "model.init_noise": Key(
+        0.0,
+        between(0.0, 1.0),
+        "Gaussian noise on pretrained kernels, relative to their root mean square, in all networks "
+        "but the first.",
+    ),
     "model.stem": Key(
         "cifar",
         one_of("auto", *STEMS),
-        "First layers: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet); auto chooses "
-        "by `data.image_size`.",
+        "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet); "
+        "auto chooses by `data.image_size`.",
     ),
     "model.depth": Key(28, DEPTH, "Layers of a Wide ResNet.", "paper: WRN-28-2"),
     "model.width": Key(
@@ -255,7 +269,7 @@ KEYS: dict[str, Key] = {
     "model.bn_epsilon": Key(
         1e-5,
         between(0.0, 1.0, excludes="low"),
-        "Added to the variance in BatchNorm.",
+        "Added to the variance in BatchNorm of ResNets; EfficientNet has its own, 1e-3.",
         "PyTorch's default",
     ),
     "model.leaky_slope": Key(

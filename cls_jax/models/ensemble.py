@@ -80,7 +80,7 @@ class Ensemble:
                     rngs=None if dropout_key is None else {"dropout": dropout_key},
                     mutable=["batch_stats"],
                 )
-            return logits, updated["batch_stats"]
+            return logits, updated.get("batch_stats", {})  # Not every architecture has BatchNorm.
 
         if train and self.remat:
             apply_one = jax.checkpoint(apply_one, policy=_is_convolution)
@@ -179,7 +179,7 @@ def init_networks(
     init = jax.jit(lambda key: model.init(key, jnp.zeros((1, *image_shape))))
     networks = [init(key) for key in jax.random.split(key, num_networks)]
     variables = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
-    return variables["params"], variables["batch_stats"]
+    return variables["params"], variables.get("batch_stats", {})
 
 
 def take_network(tree: PyTree, index: int) -> PyTree:

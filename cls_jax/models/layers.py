@@ -17,6 +17,7 @@ from cls_jax.models.batch_norm import BatchNorm
 # truncated: a truncated normal of the same variance is another distribution.
 conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 dense_init = nn.initializers.glorot_normal()
+FEATURES = "features"
 
 
 class Stem(NamedTuple):
@@ -46,11 +47,11 @@ class Architecture(nn.Module):
     `__call__(images, train=False, dropout=False, head="head")` returns logits float32 [B, K] for
     normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
-    "head" for the logits of the classes, or one of `extra_heads` for its own.
+    "head" for the logits of the classes, one of `extra_heads` for its own, or `FEATURES` for the
+    inputs of the heads, float32 [B, C].
 
     Attributes:
         num_classes: K.
-        stem: a key of `STEMS`.
         dtype: of convolutions and activations; parameters, BatchNorm statistics and logits stay
             float32.
         bn_momentum: of the running statistics, in Flax's sense (1 - PyTorch's).
@@ -61,7 +62,6 @@ class Architecture(nn.Module):
     """
 
     num_classes: int
-    stem: str = "cifar"
     dtype: Any = jnp.float32
     bn_momentum: float = 0.999
     bn_epsilon: float = 1e-5
@@ -69,9 +69,9 @@ class Architecture(nn.Module):
     extra_heads: tuple[tuple[str, int], ...] = ()
     data_axis: str | None = None
 
-    def conv_layer(self) -> Callable[..., nn.Conv]:
-        """`create_conv` of this dtype."""
-        return functools.partial(create_conv, dtype=self.dtype)
+    def conv_layer(self, **kwargs: Any) -> Callable[..., nn.Conv]:
+        """`create_conv` of this dtype, with other arguments in common."""
+        return functools.partial(create_conv, dtype=self.dtype, **kwargs)
 
     def norm_layer(self) -> Callable[..., BatchNorm]:
         """`BatchNorm` with these attributes."""
@@ -93,11 +93,20 @@ def resolve_stem(name: str, image_size: int) -> str:
     return "small" if image_size < 96 else "imagenet"
 
 
-def create_conv(features: int, kernel_size: tuple[int, int], **kwargs: Any) -> nn.Conv:
-    """A convolution with PyTorch's padding. XLA's "SAME" pads a strided one on one side only."""
-    padding = (kernel_size[0] - 1) // 2
+def create_conv(
+    features: int, kernel_size: tuple[int, int], padding: str | None = None, **kwargs: Any
+) -> nn.Conv:
+    """A convolution without bias, with PyTorch's padding unless another is given.
+
+    TensorFlow's "SAME" pads a strided convolution of an even size on one side only.
+    """
     return nn.Conv(
-        features, kernel_size, padding=padding, use_bias=False, kernel_init=conv_init, **kwargs
+        features,
+        kernel_size,
+        padding=(kernel_size[0] - 1) // 2 if padding is None else padding,
+        use_bias=False,
+        kernel_init=conv_init,
+        **kwargs,
     )
 
 
@@ -129,15 +138,19 @@ def _halve(x_BHWC: jax.Array, axis: int) -> jax.Array:
     return jnp.maximum(jnp.maximum(parts[0], parts[1]), parts[2])
 
 
-def apply_heads(x_BHWC: jax.Array, heads: Sequence[tuple[str, int]], wanted: str) -> jax.Array:
-    """Mean over the pixels, then one dense layer per head; returns float32 [B, size of `wanted`].
+def pool_mean(x_BHWC: jax.Array) -> jax.Array:
+    """Means over the pixels, float32 [B, C]."""
+    return jnp.mean(x_BHWC.astype(jnp.float32), axis=(1, 2))
+
+
+def apply_heads(x_BC: jax.Array, heads: Sequence[tuple[str, int]], wanted: str) -> jax.Array:
+    """One dense layer per head; returns float32 [B, size of `wanted`], or the input itself.
 
     To be called within a module's `__call__`. All heads get parameters; XLA removes the computation
     of those that the caller does not ask for.
     """
-    x_BC = jnp.mean(x_BHWC.astype(jnp.float32), axis=(1, 2))
     logits = {name: nn.Dense(size, kernel_init=dense_init, name=name)(x_BC) for name, size in heads}
-    return logits[wanted]
+    return x_BC if wanted == FEATURES else logits[wanted]
 
 
 def count_parameters(params: Any) -> int:

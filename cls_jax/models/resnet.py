@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from cls_jax.models.layers import Architecture, apply_heads, create_stem_conv, pool_stem
+from cls_jax.models.layers import Architecture, apply_heads, create_stem_conv, pool_mean, pool_stem
 
 _BLOCKS_PER_STAGE = 2
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # Channels, stride.
@@ -71,4 +71,4 @@ class ResNet18(Architecture):
                     dropout_rate=self.dropout_rate,
                     name=f"stage{stage}_block{i + 1}",
                 )(x, train, dropout)
-        return apply_heads(x, (("head", self.num_classes), *self.extra_heads), head)
+        return apply_heads(pool_mean(x), (("head", self.num_classes), *self.extra_heads), head)

@@ -10,7 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from cls_jax.models.layers import Architecture, apply_heads, create_stem_conv, pool_stem
+from cls_jax.models.layers import Architecture, apply_heads, create_stem_conv, pool_mean, pool_stem
 
 
 class Block(nn.Module):
@@ -67,11 +67,13 @@ class WideResNet(Architecture):
         depth: 6n + 4 for n blocks per stage.
         width: factor on the stages' 16, 32 and 64 channels.
         leaky_slope: of LeakyReLU.
+        stem: a key of `STEMS`.
     """
 
     depth: int = 28
     width: int = 2
     leaky_slope: float = 0.1
+    stem: str = "cifar"
 
     @nn.compact
     def __call__(
@@ -102,7 +104,7 @@ class WideResNet(Architecture):
                     name=f"stage{stage}_block{i + 1}",
                 )(x, train, dropout)
         x = activation(norm(name="norm")(x, use_running_average=not train))
-        return apply_heads(x, (("head", self.num_classes), *self.extra_heads), head)
+        return apply_heads(pool_mean(x), (("head", self.num_classes), *self.extra_heads), head)
 
 
 def _stages(width: int) -> Sequence[tuple[int, int]]:

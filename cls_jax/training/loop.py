@@ -12,6 +12,7 @@ The order within a step, and the reasons:
 """
 
 import contextlib
+import functools
 import pathlib
 import time
 from collections.abc import Callable
@@ -49,6 +50,7 @@ from cls_jax.runs.sessions import record_session
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.memory import check_step_memory, release_freed_memory
 from cls_jax.training.not_finite import report_non_finite
+from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
 from cls_jax.training.program import Program, create_program
 from cls_jax.training.progress import MetricsQueue, PausableTimer, ProgressBar
 from cls_jax.training.rounds import is_round_start, start_round
@@ -74,13 +76,14 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
             process trains there, a loss is not finite, or the last state cannot be written.
         StoppedError: if the user or the system asks the run to stop; it has been saved.
     """
+    config = resolve_model(config)
     check_run_folder(workdir, config)
     check_same(to_json(config), workdir)
     if (result := read_result(workdir)) is not None:
         if is_main_process():
             print(f"{workdir} is finished: nothing to do.")
         return result
-    dataset = load_dataset(config)
+    dataset = use_own_normalization(config, load_dataset(config), workdir)
     check_dataset(workdir, dataset)
     imbalance = config.data.imbalance
     labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)
@@ -90,6 +93,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
         use_mean_and_std(config, dataset.mean, dataset.std),
         dataset.shape,
         split=create_split(dataset.train_labels[labeled], dataset.num_classes, len(unlabeled)),
+        read_weights=functools.partial(read_weights, config),
     )
     with contextlib.ExitStack() as stack:
         if is_main_process():

@@ -4,7 +4,7 @@ The train step, evaluation and prediction take everything that they need from it
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -15,12 +15,20 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from cls_jax.batch import DatasetSpec, TrainingSplit, create_even_split, normalize
+from cls_jax.errors import UserError
 from cls_jax.methods import InitContext, Method, get_method
-from cls_jax.models import ResNet18, WideResNet, resolve_stem
+from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.weights.layout import Arrays, WeightsError
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
 from cls_jax.training.optimizer import create_optimizer
-from cls_jax.training.state import TrainState, get_state_specs, init_networks_and_key, start_state
+from cls_jax.training.state import (
+    TrainState,
+    get_state_specs,
+    init_networks_and_key,
+    start_from_weights,
+    start_state,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +46,8 @@ class Program:
         state_shapes: shapes, dtypes and shardings of the train state, as a `TrainState` of
             `jax.ShapeDtypeStruct`. Enough to restore a checkpoint or to compile the step.
         state_specs: how the state is partitioned, as a `TrainState` of partition specs.
+        read_weights: reads the weights of `config.model.init`. A function, because a run that
+            resumes from a checkpoint needs none.
     """
 
     config: ConfigDict
@@ -49,12 +59,16 @@ class Program:
     init_context: InitContext
     state_shapes: TrainState
     state_specs: TrainState
+    read_weights: Callable[[], Arrays] | None = None
 
     def init_state(self, round_index: int = 0) -> TrainState:
         """Initializes the state on the mesh.
 
         Args:
             round_index: of a method with several rounds, each of which starts from new parameters.
+
+        Raises:
+            UserError: if the pretrained weights cannot be read or do not fit.
         """
         inputs = init_networks_and_key(
             self.ensemble.model,
@@ -63,9 +77,29 @@ class Program:
             self.method.num_networks,
             self.dataset_spec.image_shape,
         )
+        if self.config.model.init:
+            inputs = (inputs[0], *self._load_weights(round_index, *inputs[1:]))
         # Compiled, so that parameters and their average are two buffers: the step donates both.
         start = jax.jit(self._start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
         return start(*inputs)
+
+    def _load_weights(self, round_index: int, params: Any, batch_stats: Any) -> tuple[Any, Any]:
+        """The networks with the weights of `config.model.init`."""
+        assert self.read_weights is not None, "a program with model.init is made to read weights"
+        model = self.config.model
+        arrays, layout = self.read_weights(), MODELS[model.name].layout
+        assert layout is not None, model.name
+        heads = ["head", *dict(self.method.extra_heads)]
+        seed = (self.config.seed, round_index)
+        try:
+            return start_from_weights(
+                arrays, layout, heads, model.init_noise, seed, params, batch_stats
+            )
+        except WeightsError as error:
+            raise UserError(
+                f"model.init={model.init:.200} does not fit {describe_model(self.config)} "
+                f"({error}): set model.name, and model.stem, to the architecture of these weights."
+            ) from error
 
     def _start_state(self, key: jax.Array, params: Any, batch_stats: Any) -> TrainState:
         return start_state(key, params, batch_stats, self.optimizer, self.method, self.init_context)
@@ -80,6 +114,7 @@ def create_program(
     dataset_spec: DatasetSpec,
     devices: Sequence[jax.Device] | None = None,
     split: TrainingSplit | None = None,
+    read_weights: Callable[[], Arrays] | None = None,
 ) -> Program:
     """Builds the program of a configuration; allocates nothing on the devices.
 
@@ -89,6 +124,7 @@ def create_program(
         devices: to run on; all of the default backend's by default.
         split: the labeled and unlabeled set, for the method's initial state; by default classes
             are equally frequent. It changes no shapes, so only a new run needs it.
+        read_weights: reads the weights of `config.model.init`; needed by a new run that has one.
 
     Raises:
         UserError: if the devices cannot be arranged as `config.mesh` says.
@@ -133,37 +169,37 @@ def create_program(
         to_shardings(mesh, specs),
     )
     return Program(
-        config, method, ensemble, optimizer, mesh, dataset_spec, init_context, shapes, specs
+        config,
+        method,
+        ensemble,
+        optimizer,
+        mesh,
+        dataset_spec,
+        init_context,
+        shapes,
+        specs,
+        read_weights,
     )
-
-
-# Architecture → its module, and the keys of `config.model` that only this module has.
-MODELS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
-    "wide_resnet": (WideResNet, ("depth", "width", "leaky_slope")),
-    "resnet18": (ResNet18, ()),
-}
 
 
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> nn.Module:
     """Builds the architecture that `config.model` describes, with the heads the method asks for."""
     model_config = config.model
-    module, keys = MODELS[model_config.name]
-    return module(
+    entry = MODELS[model_config.name]
+    settings = {key: model_config[key] for key in entry.keys}
+    if "stem" in settings:
+        settings["stem"] = resolve_stem(model_config.stem, config.data.image_size)
+    return entry.create(
         num_classes=num_classes,
-        stem=resolve_stem(model_config.stem, config.data.image_size),
         dtype=jnp.dtype(model_config.dtype),
         bn_momentum=model_config.bn_momentum,
-        bn_epsilon=model_config.bn_epsilon,
         dropout_rate=config.method.get("dropout", 0.0),
         extra_heads=method.extra_heads,
         data_axis=DATA_AXIS,
-        **{key: model_config[key] for key in keys},
+        **settings,
     )
 
 
 def describe_model(config: ConfigDict) -> str:
     """The architecture's usual name."""
-    model_config = config.model
-    if model_config.name == "wide_resnet":
-        return f"WRN-{model_config.depth}-{model_config.width}"
-    return "ResNet-18"
+    return MODELS[config.model.name].title.format(**config.model)

@@ -6,12 +6,14 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.methods import InitContext, Method
-from cls_jax.models.ensemble import init_networks
+from cls_jax.models.ensemble import init_networks, take_network
+from cls_jax.models.weights.layout import Arrays, Layout, add_noise, from_torch
 from cls_jax.parallel.mesh import NETWORK_AXIS
 
 PyTree = Any
@@ -64,6 +66,48 @@ def init_networks_and_key(
     key = jax.random.key(seed)
     round_key = jax.random.fold_in(key, round_index)
     return key, *init_networks(model, round_key, num_networks, image_shape)
+
+
+def start_from_weights(
+    arrays: Arrays,
+    layout: Layout,
+    heads: Sequence[str],
+    noise: float,
+    seed: Sequence[int],
+    params: PyTree,
+    batch_stats: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """Replaces all but the heads of N networks by pretrained weights.
+
+    Args:
+        arrays: the weights by PyTorch's names.
+        layout: of the architecture.
+        heads: names of the modules that keep their values.
+        noise: standard deviation of Gaussian noise on the kernels of all networks but the first,
+            relative to the root mean square of each kernel.
+        seed: of the noise.
+        params: stacked, each leaf [N, ...].
+        batch_stats: stacked likewise.
+
+    Returns:
+        Parameters and BatchNorm statistics, stacked, in NumPy.
+
+    Raises:
+        WeightsError: if the weights are those of another architecture.
+    """
+    stacked = jax.device_get({"params": params, "batch_stats": batch_stats})
+    num_networks = jax.tree.leaves(stacked)[0].shape[0]
+    networks = [
+        from_torch(
+            add_noise(arrays, noise if i else 0.0, (*seed, i)),
+            take_network(stacked, i),
+            layout,
+            tuple(heads),
+        )
+        for i in range(num_networks)
+    ]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *networks)
+    return stacked["params"], stacked["batch_stats"]
 
 
 def start_state(

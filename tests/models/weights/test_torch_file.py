@@ -1,0 +1,91 @@
+"""Files of PyTorch, read without it and without running what they ask for."""
+
+import contextlib
+import io
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+
+from cls_jax.io import PARSE_ERRORS
+from cls_jax.models.weights.torch_file import read_torch_file
+from experiments.make_model_fixtures import FIXTURES
+
+PATH = FIXTURES / "checkpoint.pth"
+
+
+def test_tensors_of_a_checkpoint():
+    """A transposed one, and a parameter in bfloat16; the numbers beside them are left out."""
+    expected = np.load(FIXTURES / "checkpoint.npz", allow_pickle=False)
+    with PATH.open("rb") as file:
+        tensors = read_torch_file(file)
+    assert list(tensors) == ["a", "b"]
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor.astype(np.float32), expected[name])
+
+
+def with_pickle(content: bytes) -> io.BytesIO:
+    """The checkpoint with another pickle."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(PATH) as source, zipfile.ZipFile(file, "w") as target:
+        for name in source.namelist():
+            is_pickle = name.endswith("/data.pkl")
+            target.writestr(name, content if is_pickle else source.read(name))
+    return file
+
+
+def read_pickle() -> bytes:
+    with zipfile.ZipFile(PATH) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+        return archive.read(name)
+
+
+class Attack:
+    """Creates a folder when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 4])
+@pytest.mark.parametrize("wrap", ["zip", "legacy"])
+def test_nothing_that_a_pickle_asks_for_is_done(tmp_path, protocol, wrap):
+    content = pickle.dumps({"a": Attack(tmp_path / "attacked")}, protocol)
+    magic = [pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {})]
+    file = with_pickle(content) if wrap == "zip" else io.BytesIO(b"".join([*magic, content]))
+    with pytest.raises(ValueError, match="which no weights need"):
+        read_torch_file(file)
+    assert not (tmp_path / "attacked").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"K\x00K\x04K\x03\x86", b"K\x01K\x04K\x03\x86"),  # An offset.
+        (b"K\x00K\x04K\x03\x86", b"K\x00K\x04K\x7f\x86"),  # A shape.
+        (b"K\x01K\x04\x86", b"K\x01K\x7f\x86"),  # A stride.
+    ],
+)
+def test_a_tensor_that_reaches_beyond_its_numbers_is_refused(old, new):
+    content = read_pickle()
+    assert content.count(old) == 1
+    with pytest.raises(ValueError, match="beyond its numbers"):
+        read_torch_file(with_pickle(content.replace(old, new)))
+
+
+def test_damaged_files_raise_what_callers_expect():
+    content = PATH.read_bytes()
+    for end in range(0, len(content), 37):
+        with pytest.raises(PARSE_ERRORS):
+            read_torch_file(io.BytesIO(content[:end]))
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        damaged = bytearray(read_pickle())
+        damaged[rng.integers(len(damaged))] = rng.integers(256)
+        with contextlib.suppress(*PARSE_ERRORS):
+            read_torch_file(with_pickle(bytes(damaged)))
