@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -18,6 +17,7 @@ from cls_jax.batch import DatasetSpec, TrainingSplit, create_even_split, normali
 from cls_jax.methods import InitContext, Method, get_method
 from cls_jax.models import ResNet18, WideResNet, resolve_stem
 from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.layers import Architecture
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
 from cls_jax.training.optimizer import create_optimizer
 from cls_jax.training.state import TrainState, get_state_specs, init_networks_and_key, start_state
@@ -108,7 +108,7 @@ def create_program(
         config.model.remat,
         config.model.matmul_precision,
     )
-    optimizer = create_optimizer(config)
+    optimizer = create_optimizer(config, model)
     split = split or create_even_split(dataset_spec)
     init_context = InitContext(
         hparams=config.method,
@@ -138,13 +138,13 @@ def create_program(
 
 
 # Architecture → its module, and the keys of `config.model` that only this module has.
-MODELS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
+MODELS: dict[str, tuple[type[Architecture], tuple[str, ...]]] = {
     "wide_resnet": (WideResNet, ("depth", "width", "leaky_slope")),
     "resnet18": (ResNet18, ()),
 }
 
 
-def create_model(config: ConfigDict, method: Method, num_classes: int) -> nn.Module:
+def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:
     """Builds the architecture that `config.model` describes, with the heads the method asks for."""
     model_config = config.model
     module, keys = MODELS[model_config.name]
