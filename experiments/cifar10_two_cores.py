@@ -97,8 +97,9 @@ def format_table(
 
 def describe_ensemble(results: Sequence[Mapping[str, Any]]) -> str:
     """Accuracy of the mean probabilities; a dash for a single network."""
-    accuracies = [result["test_accuracy_ensemble"] for result in results]
-    return "–" if None in accuracies else grid.describe_mean(accuracies)
+    if results[0]["test_accuracy_network_2"] is None:
+        return "–"
+    return grid.describe_mean(result["test_accuracy_ensemble"] for result in results)
 
 
 def get_accuracy(cell: Cell, step: int) -> float:

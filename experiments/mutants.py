@@ -51,10 +51,11 @@ TARGETS = {
         )
     },
     "training/step.py": "tests/training/test_step.py tests/training/test_loop.py",
-    "training/optimizer.py": "tests/training/test_state.py tests/training/test_step.py",
+    "training/optimizer.py": "tests/training/test_optimizer.py",
     "training/state.py": "tests/training/test_state.py tests/training/test_step.py",
     "training/evaluate.py": "tests/training/test_evaluate.py",
     "models/batch_norm.py": "tests/models/test_batch_norm.py",
+    "models/layer_order.py": "tests/models/test_layer_order.py",
     "models/ensemble.py": "tests/models/test_ensemble.py tests/training/test_step.py",
     "data/sampling.py": "tests/data/test_sampling.py",
     "data/label_split.py": "tests/data/test_label_split.py",

@@ -8,6 +8,10 @@ import ml_collections
 from cls_jax.config.dotted import flatten, show_value, unflatten
 from cls_jax.config.keys import Key, get_keys
 from cls_jax.errors import UserError
+from cls_jax.methods.schedules import get_round_length
+
+# AdamW moves every parameter by about the learning rate per step, whatever its gradient.
+_MAX_ADAMW_RATE = 0.01
 
 
 def create_config(
@@ -76,6 +80,7 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
         if not _is_valid(values[key], row):
             raise UserError(f"{key}={_shorten(values[key])} is invalid: choose {row.rule.text}.")
     _check_combinations(values)
+    _check_optimizer(values, get_round_length(config))
 
 
 def _check_names(values: Mapping[str, Any], keys: Mapping[str, Key]) -> None:
@@ -118,6 +123,22 @@ def _check_combinations(values: Mapping[str, Any]) -> None:
             f"data.shift={values['data.shift']} needs images of more than that many pixels, not "
             f"{values['data.image_size']}: choose a smaller shift."
         )
+
+
+def _check_optimizer(values: Mapping[str, Any], num_steps: int) -> None:
+    """Raises a UserError if the settings contradict each other in a round of `num_steps`."""
+    rate = max(values["optimizer.learning_rate"], values["optimizer.head_learning_rate"])
+    if values["optimizer.name"] == "adamw" and rate > _MAX_ADAMW_RATE:
+        raise UserError(
+            f"A learning rate of {rate:g} is SGD's, and too large for optimizer.name=adamw: choose "
+            f"at most {_MAX_ADAMW_RATE:g}, for example --config.optimizer.learning_rate=5e-4."
+        )
+    for key in ("optimizer.warmup_steps", "optimizer.head_steps"):
+        if values[key] >= num_steps:
+            raise UserError(
+                f"{key}={values[key]:,} would last for all of the {num_steps:,} steps: choose "
+                "fewer, or a larger num_steps."
+            )
 
 
 def _shorten(value: Any) -> str:

@@ -276,16 +276,45 @@ KEYS: dict[str, Key] = {
         0.1, between(0.0, 1.0), "Slope of a Wide ResNet's LeakyReLU below 0.", "authors"
     ),
     "method.name": Key("cls", TEXT, "Method; choose it after the colon of `--config`."),
+    "optimizer.name": Key(
+        "sgd",
+        one_of("sgd", "adamw"),
+        "Update rule: SGD with Nesterov momentum, or AdamW; docs/finetuning.md has settings for "
+        "pretrained networks.",
+        "paper, FixMatch",
+    ),
     "optimizer.learning_rate": Key(
-        0.03, between(0.0, 100.0, excludes="low"), "Initial learning rate.", "paper, FixMatch"
+        0.03,
+        between(0.0, 100.0, excludes="low"),
+        "Initial learning rate; AdamW needs far less than SGD, at most 0.01.",
+        "paper, FixMatch",
     ),
     "optimizer.momentum": Key(
-        0.9, between(0.0, 1.0, excludes="high"), "Nesterov momentum.", "paper, FixMatch"
+        0.9, between(0.0, 1.0, excludes="high"), "Nesterov momentum of SGD.", "paper, FixMatch"
+    ),
+    "optimizer.beta1": Key(
+        0.9,
+        between(0.0, 1.0, excludes="high"),
+        "Decay per step of AdamW's mean gradient.",
+        "PyTorch's default",
+    ),
+    "optimizer.beta2": Key(
+        0.999,
+        between(0.0, 1.0, excludes="high"),
+        "Decay per step of AdamW's mean squared gradient.",
+        "PyTorch's default",
+    ),
+    "optimizer.epsilon": Key(
+        1e-8,
+        between(0.0, 1.0, excludes="low"),
+        "Added to the root of AdamW's mean squared gradient.",
+        "PyTorch's default",
     ),
     "optimizer.weight_decay": Key(
         5e-4,
         between(0.0, 1.0, excludes="high"),
-        "Weight decay of kernels; biases and BatchNorm have none.",
+        "Weight decay of kernels; all other parameters have none. SGD adds it to the gradient, "
+        "AdamW to the update.",
         "authors' `--wdecay`",
     ),
     "optimizer.cosine_cycles": Key(
@@ -294,6 +323,34 @@ KEYS: dict[str, Key] = {
         "Share of a cosine's half cycle over which the rate falls: 0 keeps it constant, 7/16 "
         "ends at a fifth, ½ at 0.",
         "FixMatch",
+    ),
+    "optimizer.warmup_steps": Key(
+        0,
+        between(0, 2**31 - 1),
+        "Steps over which the rate rises linearly from 0; the cosine begins after them.",
+        "FixMatch",
+    ),
+    "optimizer.layer_decay": Key(
+        1.0,
+        between(0.0, 1.0, excludes="low"),
+        "Factor on the learning rate per block, counted from the head; 1: all layers learn alike.",
+    ),
+    "optimizer.head_learning_rate": Key(
+        0.0,
+        between(0.0, 100.0),
+        "Learning rate of the heads; 0: `optimizer.learning_rate`.",
+    ),
+    "optimizer.head_steps": Key(
+        0,
+        between(0, 2**31 - 1),
+        "First steps in which only the heads are trained. BatchNorm's running statistics move all "
+        "the same.",
+    ),
+    "optimizer.frozen_stages": Key(
+        0,
+        between(0, 1000),
+        "Stages (of a network without stages: blocks) that are never trained, with the stem, "
+        "counted from the images; saves time. 0: everything is trained.",
     ),
     "mesh.network": Key(
         0,

@@ -17,6 +17,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
+from cls_jax.models.layers import Architecture
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS
 
 PyTree = Any
@@ -36,7 +37,7 @@ class Ensemble:
         matmul_precision: of float32 convolutions and products, as `jax.default_matmul_precision`.
     """
 
-    model: nn.Module
+    model: Architecture
     lowering: str = "unrolled"
     network_shards: int = 1
     remat: bool = False

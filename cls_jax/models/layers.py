@@ -5,7 +5,7 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -59,7 +59,10 @@ class Architecture(nn.Module):
         dropout_rate: share of activations dropped in every block when dropout is asked for.
         extra_heads: name and size of outputs in addition to the classes.
         data_axis: mesh axis over which BatchNorm statistics are averaged in training, or None.
+        stem_names: names of the parameters that come before the first block, for `order_layers`.
     """
+
+    stem_names: ClassVar[tuple[str, ...]] = ("stem", "stem_norm")
 
     num_classes: int
     dtype: Any = jnp.float32
@@ -68,6 +71,11 @@ class Architecture(nn.Module):
     dropout_rate: float = 0.0
     extra_heads: tuple[tuple[str, int], ...] = ()
     data_axis: str | None = None
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """Names of the parameters that compute the logits, for `order_layers`."""
+        return ("head", *(name for name, _ in self.extra_heads))
 
     def conv_layer(self, **kwargs: Any) -> Callable[..., nn.Conv]:
         """`create_conv` of this dtype, with other arguments in common."""

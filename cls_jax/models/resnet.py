@@ -3,7 +3,7 @@
 Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -49,6 +49,8 @@ class BasicBlock(nn.Module):
 
 class ResNet18(Architecture):
     """Stem, four stages of two residual blocks, mean pool, dense."""
+
+    stem_names: ClassVar[tuple[str, ...]] = ("stem", "norm")
 
     stem: str = "imagenet"
 

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -19,6 +18,7 @@ from cls_jax.errors import UserError
 from cls_jax.methods import InitContext, Method, get_method
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Arrays, WeightsError
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
 from cls_jax.training.optimizer import create_optimizer
@@ -144,7 +144,7 @@ def create_program(
         config.model.remat,
         config.model.matmul_precision,
     )
-    optimizer = create_optimizer(config)
+    optimizer = create_optimizer(config, model)
     split = split or create_even_split(dataset_spec)
     init_context = InitContext(
         hparams=config.method,
@@ -182,7 +182,7 @@ def create_program(
     )
 
 
-def create_model(config: ConfigDict, method: Method, num_classes: int) -> nn.Module:
+def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:
     """Builds the architecture that `config.model` describes, with the heads the method asks for."""
     model_config = config.model
     entry = MODELS[model_config.name]

@@ -18,6 +18,7 @@ from cls_jax.batch import Batch, RawBatch
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import ravel_per_network, separate_in_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
+from cls_jax.training.optimizer import create_freeze
 from cls_jax.training.program import Program
 from cls_jax.training.state import TrainState
 
@@ -90,8 +91,10 @@ def take_step(
     config = program.config
     batch = normalize_batch(raw_batch, program.normalize)
     context = create_context(program, state)
+    freeze = create_freeze(config, program.ensemble.model)
 
     def compute_total_loss(params: PyTree) -> tuple[jax.Array, LossOutput]:
+        params = freeze(params)
         output = program.method.compute_loss(params, state.batch_stats, batch, context)
         # A sum: networks share no parameters, so each gets the gradient of its own loss; a mean
         # would divide the learning rate by their number. The pmean makes the loss the mean over

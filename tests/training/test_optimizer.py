@@ -1,0 +1,261 @@
+"""The update rules against NumPy, on parameters of two stacked networks."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from cls_jax.config import validate_config
+from cls_jax.errors import UserError
+from cls_jax.models import WideResNet
+from cls_jax.runs.checkpoint import Checkpointer
+from cls_jax.training.optimizer import create_learning_rate_schedule, create_optimizer
+from cls_jax.training.program import create_program
+from cls_jax.training.step import create_train_step
+from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
+
+NUM_STEPS = 12
+# Blocks between a module and the head; the head's own rate is separate.
+DISTANCES = {"stem": 4, "stage1_block1": 3, "stage1_block2": 2, "stage2_block1": 1, "norm": 1}
+SHAPES = {
+    "stem": {"kernel": (2, 3, 3, 1, 2)},
+    "stage1_block1": {"kernel": (2, 4, 4)},
+    "stage1_block2": {"kernel": (2, 4, 4), "bias": (2, 4)},
+    "stage2_block1": {"kernel": (2, 4, 4)},
+    "norm": {"scale": (2, 4), "bias": (2, 4)},
+    "head": {"kernel": (2, 4, 3), "bias": (2, 3)},
+}
+FINE_TUNING = {
+    "optimizer__layer_decay": 0.5,
+    "optimizer__warmup_steps": 3,
+    "optimizer__head_steps": 2,
+    "optimizer__head_learning_rate": 0.008,
+    "optimizer__frozen_stages": 1,
+}
+ADAMW = {"optimizer__name": "adamw", "optimizer__learning_rate": 0.004}
+
+
+def create_config(**changes):
+    return create_tiny_config(num_steps=NUM_STEPS, optimizer__weight_decay=0.1, **changes)
+
+
+def draw_tree(rng):
+    return {
+        module: {name: rng.normal(size=shape) for name, shape in leaves.items()}
+        for module, leaves in SHAPES.items()
+    }
+
+
+def to_jax(tree):
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
+
+
+def run(optimizer, params, gradients):
+    """Parameters after each step, and the last state."""
+    update = jax.jit(optimizer.update)
+    params, state, history = to_jax(params), optimizer.init(to_jax(params)), []
+    for gradient in gradients:
+        updates, state = update(to_jax(gradient), state, params)
+        params = optax.apply_updates(params, updates)
+        history.append(params)
+    return history, state
+
+
+def oracle_rate(module, step, settings):
+    """The learning rate of a module, written out."""
+    is_head = module == "head"
+    if module in ("stem", "stage1_block1", "stage1_block2") and settings.frozen_stages:
+        return 0.0
+    if not is_head and step < settings.head_steps:
+        return 0.0
+    base = (settings.head_learning_rate if is_head else 0.0) or settings.learning_rate
+    warmup = settings.warmup_steps
+    since_start = step - (0 if is_head else settings.head_steps)
+    rise = min(since_start / warmup, 1.0) if warmup else 1.0
+    progress = max(step - warmup, 0) / (NUM_STEPS - warmup)
+    decay = 1.0 if is_head else settings.layer_decay ** DISTANCES[module]
+    return base * decay * rise * math.cos(math.pi * settings.cosine_cycles * progress)
+
+
+def oracle(params, gradients, settings):
+    """PyTorch's formulas of Nesterov SGD and AdamW, in float64; parameters after each step."""
+    params = {(m, n): leaf.copy() for m, leaves in params.items() for n, leaf in leaves.items()}
+    mean = {key: np.zeros_like(leaf) for key, leaf in params.items()}
+    square = {key: np.zeros_like(leaf) for key, leaf in params.items()}
+    history = []
+    for step, gradient in enumerate(gradients):
+        for module, name in params:
+            key, g = (module, name), gradient[module][name]
+            decay = 0.1 * params[key] if name == "kernel" else 0.0
+            if settings.name == "sgd":
+                mean[key] = 0.9 * mean[key] + g + decay
+                direction = g + decay + 0.9 * mean[key]
+            else:
+                mean[key] = 0.9 * mean[key] + 0.1 * g
+                square[key] = 0.999 * square[key] + 0.001 * g**2
+                root = np.sqrt(square[key] / (1 - 0.999 ** (step + 1))) + 1e-8
+                direction = mean[key] / (1 - 0.9 ** (step + 1)) / root + decay
+            params[key] = params[key] - oracle_rate(module, step, settings) * direction
+        history.append(dict(params))
+    return history
+
+
+@pytest.mark.parametrize("fine_tuning", [{}, FINE_TUNING], ids=["plain", "fine-tuning"])
+@pytest.mark.parametrize("rule", [{}, ADAMW], ids=["sgd", "adamw"])
+def test_updates_equal_pytorchs_formulas_with_decay_on_kernels_only(rule, fine_tuning):
+    config = create_config(**rule, **fine_tuning)
+    rng = np.random.default_rng(0)
+    params, gradients = draw_tree(rng), [draw_tree(rng) for _ in range(NUM_STEPS)]
+    history, _ = run(create_optimizer(config, WideResNet(3)), params, gradients)
+    for ours, theirs in zip(history, oracle(params, gradients, config.optimizer), strict=True):
+        for (module, name), leaf in theirs.items():
+            # Far below the least difference that any option makes.
+            np.testing.assert_allclose(ours[module][name], leaf, rtol=2e-5, atol=2e-6)
+
+
+def test_defaults_have_the_bits_and_the_state_of_optax_sgd():
+    """Runs and checkpoints from before there was a choice of optimizer continue unchanged."""
+    config = create_config()
+    reference = optax.chain(
+        optax.add_decayed_weights(
+            0.1,
+            mask=lambda tree: jax.tree_util.tree_map_with_path(
+                lambda path, _: path[-1].key == "kernel", tree
+            ),
+        ),
+        optax.sgd(
+            create_learning_rate_schedule(0.03, NUM_STEPS, 7 / 16), momentum=0.9, nesterov=True
+        ),
+    )
+    rng = np.random.default_rng(1)
+    params, gradients = draw_tree(rng), [draw_tree(rng) for _ in range(NUM_STEPS)]
+    theirs = run(reference, params, gradients)
+    ours = run(create_optimizer(config, WideResNet(3)), params, gradients)
+    assert jax.tree.structure(ours[1]) == jax.tree.structure(theirs[1])
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    # Options change no layout either.
+    fine_tuning = create_optimizer(create_config(**FINE_TUNING), WideResNet(3))
+    state = fine_tuning.init(to_jax(params))
+    assert jax.tree.structure(state) == jax.tree.structure(theirs[1])
+
+
+def test_cosine_begins_at_the_rate_and_ends_at_a_fifth_of_it():
+    schedule = create_learning_rate_schedule(0.03, 1000, 7 / 16)
+    np.testing.assert_allclose(schedule(0), 0.03)
+    np.testing.assert_allclose(schedule(500), 0.03 * np.cos(7 * np.pi / 32), rtol=1e-6)
+    np.testing.assert_allclose(schedule(1000), 0.03 * np.cos(7 * np.pi / 16), rtol=1e-5)
+
+
+def test_warm_up_is_that_of_usb():
+    schedule = create_learning_rate_schedule(1.0, 1000, 7 / 16, warmup_steps=200)
+    np.testing.assert_allclose(schedule(50), 0.25)
+    np.testing.assert_allclose(schedule(200), 1.0)
+    np.testing.assert_allclose(schedule(600), np.cos(7 * np.pi / 32), rtol=1e-6)
+    np.testing.assert_allclose(schedule(1000), np.cos(7 * np.pi / 16), rtol=1e-5)
+
+
+class Start:
+    """A program with a frozen stage and one step for the head alone, and its states on the host."""
+
+    def __init__(self):
+        self.program = create_fine_tuning_program()
+        self.batch = create_raw_batch(self.program.config)
+        self.compiled = create_train_step(self.program)
+        self.states = [jax.device_get(self.program.init_state())]
+        for _ in range(2):
+            self.states.append(self.step(self.states[-1]))
+
+    def step(self, state):
+        return jax.device_get(self.compiled(jax.tree.map(jnp.asarray, state), self.batch)[0])
+
+
+def create_fine_tuning_program(**changes):
+    changes = {"optimizer__frozen_stages": 1, "optimizer__head_steps": 1, **changes}
+    return create_program(create_tiny_config("20,fixmatch", **ADAMW, **changes), DATASET_SPEC)
+
+
+@pytest.fixture(scope="module")
+def start():
+    return Start()
+
+
+def find_changed(before, after):
+    """Names of the modules with a parameter that differs."""
+    return {
+        name
+        for name in before
+        if any(
+            np.any(a != b)
+            for a, b in zip(*map(jax.tree.leaves, (before[name], after[name])), strict=True)
+        )
+    }
+
+
+def test_head_is_trained_alone_then_all_but_the_frozen_stages(start):
+    first, second, third = start.states
+    assert find_changed(first.params, second.params) == {"head"}
+    assert find_changed(second.params, third.params) == {
+        "stage2_block1",
+        "stage3_block1",
+        "norm",
+        "head",
+    }
+    # Frozen or not, BatchNorm gets to know the new images.
+    for before, after in ((first, second), (second, third)):
+        assert find_changed(before.batch_stats, after.batch_stats) == set(before.batch_stats)
+
+
+def test_frozen_stages_save_their_part_of_the_backward_pass(start):
+    def count_convolutions(program):
+        lowered = create_train_step(program).lower(program.state_shapes, start.batch)
+        return lowered.as_text().count("stablehlo.convolution")
+
+    everything = create_fine_tuning_program(optimizer__frozen_stages=0)
+    # The stem's gradient by its kernel; those of the first stage's two convolutions, by kernel and
+    # by input; and those of the second stage's first convolution and projection by their input.
+    saved = 1 + 2 * 2 + 2
+    assert count_convolutions(everything) - count_convolutions(start.program) == saved
+
+
+def test_devices_that_share_a_batch_agree_on_gradients_of_partly_frozen_networks(start):
+    program = create_fine_tuning_program(mesh__data=2)
+    state, _ = create_train_step(program)(program.init_state(), start.batch)
+    # Of the state, not of the parameters: AdamW's first step is the gradient's sign, which rounding
+    # can turn where the gradient is next to 0.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+        (state.opt_state, state.batch_stats),
+        (start.states[1].opt_state, start.states[1].batch_stats),
+    )
+
+
+def test_state_of_adamw_is_restored_exactly(start, tmp_path):
+    checkpointer = Checkpointer(tmp_path, keep=1)
+    checkpointer.save(1, jax.tree.map(jnp.asarray, start.states[1]), {})
+    checkpointer.finish()
+    restored = checkpointer.restore_newest(start.program.state_shapes).state
+    checkpointer.close()
+    after = start.step(jax.device_get(restored))
+    jax.tree.map(np.testing.assert_array_equal, after, start.states[2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer__name": "adamw"}, "choose at most 0.01"),
+        ({**ADAMW, "optimizer__head_learning_rate": 0.03}, "choose at most 0.01"),
+        ({"optimizer__warmup_steps": 6}, "choose fewer, or a larger num_steps"),
+        ({"optimizer__head_steps": 7}, "choose fewer, or a larger num_steps"),
+    ],
+)
+def test_contradictions_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        validate_config(create_tiny_config(**changes))
+
+
+def test_more_frozen_stages_than_there_are_is_an_error():
+    with pytest.raises(UserError, match=r"frozen_stages=4 .*choose at most 3"):
+        create_program(create_tiny_config(optimizer__frozen_stages=4), DATASET_SPEC)
