@@ -49,7 +49,7 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
     method, *settings = row.split("+")
     changes = {f"method__{name}": text for name, _, text in (s.partition("=") for s in settings)}
     if arguments.imbalance != 1:
-        changes["data__imbalance"] = f"{arguments.imbalance:g}"
+        changes["data__imbalance"] = arguments.imbalance
     cell = grid.create_cell(arguments, budget, method, seed, **changes)
     if "statistics_decay" in cell.config.method:
         cell.config.method.statistics_decay = STATISTICS_DECAY
@@ -123,11 +123,11 @@ def describe_page(arguments: argparse.Namespace, outcomes: dict[int, dict[str, R
     recipe = ", ".join(f"{name}={value}" for name, value in arguments.overrides.items())
     return (
         f"# {title}\n\n{grid.describe_provenance()}\n"
-        f"{what} in percent of network 1 (EMA weights) after the last step, standard deviation over "
-        f"seeds, worst seed; mean paired difference to CLS and to FreeMatch (same seed: same "
-        f"labeled images) with its standard error; seconds of the fastest run without compilation."
-        f"\n\nRecipe: {recipe}, statistics_decay={STATISTICS_DECAY} where a method has it.\n\n"
-        + "\n".join(tables)
+        f"{what} in percent of network 1 (EMA weights) after the last step: mean and standard "
+        f"deviation over seeds, worst seed, mean paired difference to CLS and to FreeMatch (same "
+        f"seed: same labeled images) with its standard error; seconds of the fastest run, without "
+        f"compilation.\n\nRecipe: {recipe}, statistics_decay={STATISTICS_DECAY} where a method "
+        f"has it.\n\n" + "\n".join(tables)
     )
 
 
