@@ -107,6 +107,7 @@ def create_method(exchange: bool, negative: bool, reweight: bool, **preset: floa
 
 METHODS = {
     "cls": create_method(exchange=True, negative=True, reweight=True),
+    "cls_plus": create_method(True, True, True, align="joint", lambda_cutmix=1.0),
     "cls_no_nl": create_method(exchange=True, negative=False, reweight=True),
     "cls_no_rw": create_method(exchange=True, negative=True, reweight=False),
     "fixmatch": create_method(exchange=False, negative=False, reweight=False),
