@@ -10,6 +10,7 @@ from cls_jax.config import create_config
 _SHORT_MEANS = {"statistics_decay": 0.99}
 METHOD_SETTINGS = {
     "adamatch": _SHORT_MEANS,
+    "cls_plus": _SHORT_MEANS,
     "freematch": _SHORT_MEANS,
     "infomatch": _SHORT_MEANS,
     "softmatch": _SHORT_MEANS,

@@ -9,21 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.alignment import (
-    STATISTICS_DECAY,
-    TARGETS,
-    align,
-    compute_class_balance,
-    init_class_means,
-    update_class_means,
-)
+from cls_jax.methods import alignment
 from cls_jax.methods.base import Context, Hyperparameter, InitContext
 from cls_jax.methods.trunk import Teaching, create_method
 
 
 def init_state(init: InitContext) -> dict[str, jax.Array]:
     """Class means [N, K]; see `alignment.init_class_means`."""
-    return init_class_means(init, init.hparams["align_to"])
+    return alignment.init_class_means(init, init.hparams["align_to"])
 
 
 def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array) -> Teaching:
@@ -33,13 +26,13 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
     as in `trunk.Rule`.
     """
     hparams = context.hparams
-    means = update_class_means(
+    means = alignment.update_class_means(
         context, context.method_state, logits_weak, logits_x, hparams["align_to"]
     )
     # USB: the mean of predictions starts at the first batch's.
     first = context.ensemble.average_over_data(jnp.mean(jax.nn.softmax(logits_weak), axis=1))
     means["predicted"] = jnp.where(context.progress == 0, first, means["predicted"])
-    p = jax.nn.softmax(align(logits_weak, means["predicted"], means["target"]))
+    p = jax.nn.softmax(alignment.align(logits_weak, means["predicted"], means["target"]))
     labeled_confidence = jnp.mean(jnp.max(jax.nn.softmax(logits_x), axis=-1), axis=-1)
     threshold = hparams["confidence"] * context.ensemble.average_over_data(labeled_confidence)
     weights = (jnp.max(p, axis=-1) >= threshold[:, None]).astype(p.dtype)
@@ -47,7 +40,7 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
         weights *= 0.5 - 0.5 * jnp.cos(jnp.pi * jnp.minimum(context.progress / hparams["ramp"], 1))
     monitors = {
         "monitors/threshold": threshold,
-        "monitors/class_balance": compute_class_balance(means["predicted"]),
+        "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
     }
     return Teaching(jnp.argmax(p, axis=-1), weights, means, monitors)
 
@@ -59,8 +52,10 @@ METHODS = {
         {
             "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: .9"),
             "ramp": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: .5, share of the run"),
-            "statistics_decay": STATISTICS_DECAY,
-            "align_to": Hyperparameter("predicted", source="paper, both codes", choices=TARGETS),
+            "statistics_decay": alignment.STATISTICS_DECAY,
+            "align_to": Hyperparameter(
+                "predicted", source="paper, both codes", choices=alignment.TARGETS
+            ),
         },
     )
 }

@@ -12,7 +12,6 @@ L_N' those to the other's. Means run over all unlabeled images, masked ones too 
 import dataclasses
 import functools
 
-import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
@@ -28,8 +27,7 @@ from cls_jax.methods.base import (
 )
 from cls_jax.methods.cls_exchange import EXCHANGE_HYPERPARAMETERS, exchange_labels
 from cls_jax.methods.cutmix import cutmix_loss
-from cls_jax.methods.losses import negative_cross_entropy, positive_cross_entropy
-from cls_jax.methods.pseudo_labels import PseudoLabels
+from cls_jax.methods.losses import compute_labeling_loss, positive_cross_entropy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +62,7 @@ def compute_loss(
     self_weight = weight
     if not flags.reweight:
         self_weight = (labels.confidence >= hparams["threshold"]).astype(jnp.float32)
-    loss_self = compute_labeling_loss(flags, logits_strong, labels, self_weight)
+    loss_self = compute_labeling_loss(logits_strong, labels, self_weight, flags.negative)
     ramp = switches.ramp_unlabeled(hparams, context.progress)
     losses = loss_supervised + hparams["lambda_self"] * ramp * loss_self
     monitors = {
@@ -79,7 +77,7 @@ def compute_loss(
     peer_labels, peer_weight, exchange_monitors = exchange_labels(
         context, hparams, labels, weight if flags.reweight else 1.0, state
     )
-    loss_co = compute_labeling_loss(flags, logits_strong, peer_labels, peer_weight)
+    loss_co = compute_labeling_loss(logits_strong, peer_labels, peer_weight, flags.negative)
     losses += hparams["lambda_co"] * ramp * loss_co
     monitors |= {"train/loss_co": loss_co, **exchange_monitors}
     for mix, logits_m in zip(mixes, logits_mix, strict=True):
@@ -88,19 +86,6 @@ def compute_loss(
         losses += hparams["lambda_cutmix"] * ramp * loss_cutmix
         monitors["train/loss_cutmix"] = loss_cutmix
     return LossOutput(losses, batch_stats, monitors, labels.pseudo, state)
-
-
-def compute_labeling_loss(
-    flags: AblationFlags, logits: jax.Array, labels: PseudoLabels, weight: jax.Array
-) -> jax.Array:
-    """The mean over images of weight · (L_P + L_N), float32 [N] (Eq. 7-9).
-
-    Logits are float32 [N, U, K], weights [N, U]; the labels may be another network's.
-    """
-    loss = positive_cross_entropy(logits, labels.pseudo)
-    if flags.negative:
-        loss += negative_cross_entropy(logits, labels.complementary)
-    return jnp.mean(weight * loss, axis=-1)
 
 
 def create_method(exchange: bool, negative: bool, reweight: bool, **preset: float | str) -> Method:
@@ -122,6 +107,7 @@ def create_method(exchange: bool, negative: bool, reweight: bool, **preset: floa
 
 METHODS = {
     "cls": create_method(exchange=True, negative=True, reweight=True),
+    "cls_plus": create_method(True, True, True, align="joint", lambda_cutmix=1.0),
     "cls_no_nl": create_method(exchange=True, negative=False, reweight=True),
     "cls_no_rw": create_method(exchange=True, negative=True, reweight=False),
     "fixmatch": create_method(exchange=False, negative=False, reweight=False),

@@ -1,11 +1,13 @@
 """Cross-entropies in which a label says "this class" (positive) or "not this class" (negative).
 
-All work on logits, stay finite for saturated predictions and return one value per image.
-Shape suffixes: B images, K classes; leading axes are free.
+All work on logits, stay finite for saturated predictions and return one value per image, except
+for the mean over images at the end. Shape suffixes: B images, K classes; leading axes are free.
 """
 
 import jax
 import jax.numpy as jnp
+
+from cls_jax.methods.pseudo_labels import PseudoLabels
 
 # The authors' code clamps 1 - p to [1e-7, 1] before the logarithm.
 MIN_PROBABILITY = 1e-7
@@ -51,6 +53,23 @@ def log_one_minus_softmax(logits_BK: jax.Array) -> jax.Array:
     rest_BK = jnp.sum(jnp.where(top_BK, 0.0, p_BK), axis=-1, keepdims=True)
     large_side_BK = jnp.log(jnp.maximum(rest_BK, MIN_PROBABILITY))
     return jnp.where(is_small_BK, small_side_BK, large_side_BK)
+
+
+def compute_labeling_loss(
+    logits_BK: jax.Array, labels_B: PseudoLabels, weight_B: jax.Array, negative: bool
+) -> jax.Array:
+    """The mean over images of weight · (L_P + [L_N]), float32 [...] (Eq. 7-9).
+
+    Args:
+        logits_BK: float32 [..., B, K], of the strong views.
+        labels_B: one's own or another network's.
+        weight_B: float32 [..., B].
+        negative: learn from complementary labels too.
+    """
+    loss_B = positive_cross_entropy(logits_BK, labels_B.pseudo)
+    if negative:
+        loss_B += negative_cross_entropy(logits_BK, labels_B.complementary)
+    return jnp.mean(weight_B * loss_B, axis=-1)
 
 
 def _take_class(values_BK: jax.Array, labels_B: jax.Array) -> jax.Array:

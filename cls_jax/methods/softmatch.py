@@ -4,21 +4,14 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.alignment import (
-    STATISTICS_DECAY,
-    TARGETS,
-    align,
-    compute_class_balance,
-    init_class_means,
-    update_class_means,
-)
+from cls_jax.methods import alignment
 from cls_jax.methods.base import Context, Hyperparameter, InitContext
 from cls_jax.methods.trunk import Teaching, create_method
 
 
 def init_state(init: InitContext) -> dict[str, jax.Array]:
     """Mean 1 / K and variance 1 of the confidence, [N], and the class means, [N, K]."""
-    means = init_class_means(init, init.hparams["align_to"])
+    means = alignment.init_class_means(init, init.hparams["align_to"])
     start = jnp.ones_like(means["predicted"][:, 0])
     return {"mean": start / init.num_classes, "variance": start, **means}
 
@@ -32,8 +25,8 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
     """
     old, hparams = context.method_state, context.hparams
     means = {name: old[name] for name in ("predicted", "target")}
-    means = update_class_means(context, means, logits_weak, logits_x, hparams["align_to"])
-    aligned = align(logits_weak, means["predicted"], means["target"])
+    means = alignment.update_class_means(context, means, logits_weak, logits_x, hparams["align_to"])
+    aligned = alignment.align(logits_weak, means["predicted"], means["target"])
     aligned_confidence = jnp.max(jax.nn.softmax(aligned), axis=-1)
     confidence = jnp.max(jax.nn.softmax(logits_weak), axis=-1)
     if hparams["statistics"] == "aligned":
@@ -54,7 +47,7 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
     monitors = {
         "monitors/confidence_weight": jnp.mean(weights, axis=-1),
         "monitors/threshold": mean,
-        "monitors/class_balance": compute_class_balance(means["predicted"]),
+        "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
     }
     state = {"mean": mean, "variance": variance, **means}
     return Teaching(jnp.argmax(logits_weak, axis=-1), weights, state, monitors)
@@ -65,10 +58,10 @@ METHODS = {
         choose,
         init_state,
         {
-            "statistics_decay": STATISTICS_DECAY,
+            "statistics_decay": alignment.STATISTICS_DECAY,
             # On balanced labels this is the paper's and USB's "uniform" alignment.
             "align_to": Hyperparameter(
-                "labels", source="paper; released TorchSSL: predicted", choices=TARGETS
+                "labels", source="paper; released TorchSSL: predicted", choices=alignment.TARGETS
             ),
             "statistics": Hyperparameter(
                 "raw", source="paper, TorchSSL; USB: aligned", choices=("raw", "aligned")

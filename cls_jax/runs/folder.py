@@ -280,7 +280,7 @@ def _check_result(result: Any) -> None:
         raise ValueError("it has no step")
     if "test_accuracy" not in result:
         raise ValueError("it has no test_accuracy")
-    numbers = {name: value for name, value in result.items() if name.startswith("test_accuracy")}
+    numbers = {name: value for name, value in result.items() if name.startswith("test_")}
     numbers.pop("test_accuracy_best_note", None)
     monitors = result.get("monitors", {})
     if not isinstance(monitors, dict):

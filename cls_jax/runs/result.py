@@ -18,9 +18,11 @@ def create_result(
     """Collects the result from the run's metrics; accuracies are None if there was no test set.
 
     `test_accuracy` is that of network 1's EMA weights at the last step, as the CLS authors
-    evaluate; `test_accuracy_median_last_20` is the median over the last 20 evaluations, as Google's
-    FixMatch reports; `test_accuracy_best` is selected on the test set, so it must not be reported.
-    All are in percent. `monitors` are means over the last 20 rows that have any.
+    evaluate, and `test_balanced_accuracy` the mean of its accuracies within each class, which
+    counts small classes as much as large ones; `test_accuracy_median_last_20` is the median over
+    the last 20 evaluations, as Google's FixMatch reports; `test_accuracy_best` is selected on the
+    test set, so it must not be reported. All are in percent. `monitors` are means over the
+    last 20 rows that have any.
 
     Args:
         config: the run's configuration.
@@ -39,6 +41,7 @@ def create_result(
         "method": config.method.name,
         "seed": config.seed,
         "test_accuracy": last.get("test/accuracy"),
+        "test_balanced_accuracy": last.get("test/balanced_accuracy"),
         "test_accuracy_network_1": last.get("test/accuracy_network_1"),
         "test_accuracy_network_2": last.get("test/accuracy_network_2"),
         "test_accuracy_ensemble": last.get("test/accuracy_ensemble"),

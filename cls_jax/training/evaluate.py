@@ -23,10 +23,10 @@ _MAX_IN_FLIGHT = 2
 
 
 def create_eval_step(program: Program) -> Callable:
-    """Compiles (state, images, labels, is_image) → how many images each predictor gets right.
+    """Compiles (state, images, labels, is_image) → images of each class that predictors get right.
 
     The images are uint8 [B, H, W, C], the labels int32 [B], and `is_image` is False for padding.
-    Counts are int32: "raw" and "ema" of shape [N], "ensemble" a scalar (the mean of
+    Counts are int32: "raw" and "ema" of shape [N, K], "ensemble" [K] (the mean of
     the EMA networks' probabilities). Nothing is donated: the state is still needed.
     """
 
@@ -35,6 +35,7 @@ def create_eval_step(program: Program) -> Callable:
     ) -> Any:
         """Counts for this device's networks and its shard of the batch."""
         images = program.normalize(images)
+        classes = jax.nn.one_hot(labels, program.dataset_spec.num_classes, dtype=jnp.int32)
 
         def compute_probabilities(params: Any) -> jax.Array:
             logits, _ = program.ensemble.forward(params, state.batch_stats, images, train=False)
@@ -42,7 +43,7 @@ def create_eval_step(program: Program) -> Callable:
 
         def count_correct(probabilities: jax.Array) -> jax.Array:
             is_correct = (jnp.argmax(probabilities, axis=-1) == labels) & is_image
-            return jax.lax.psum(jnp.sum(is_correct, axis=-1), DATA_AXIS)
+            return jax.lax.psum(jnp.sum(is_correct[..., None] * classes, axis=-2), DATA_AXIS)
 
         ema = compute_probabilities(state.ema_params)
         # All devices hold equally many networks, so a mean of means is the mean of all.
@@ -66,7 +67,8 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
     """Returns a function (state, images, labels) → accuracies in percent, each image counted once.
 
     Its result has "test/accuracy" (network 1 with EMA parameters: the figure to report),
-    "test/accuracy_network_<i>" and "test/accuracy_ensemble" (EMA), and
+    "test/balanced_accuracy" (the same network's mean of the accuracies within each class that has
+    test images), "test/accuracy_network_<i>" and "test/accuracy_ensemble" (EMA), and
     "test/accuracy_live_network_<i>" (raw). It is empty without images or if interrupted.
     """
     eval_step = create_eval_step(program)
@@ -94,15 +96,19 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
         if not counts:
             return {}
         release_freed_memory()  # The first call compiles.
-        shares = jax.tree.map(lambda *parts: 100.0 * sum(parts) / len(labels), *counts)
-        return _name_accuracies(shares)
+        correct = jax.tree.map(lambda *parts: sum(parts), *counts)
+        return _name_accuracies(correct, np.bincount(labels, minlength=correct["ensemble"].size))
 
     return evaluate
 
 
-def _name_accuracies(shares: Any) -> Accuracies:
+def _name_accuracies(correct: Any, sizes: np.ndarray) -> Accuracies:
+    """Accuracies in percent from correct images of each class [..., K] and images per class [K]."""
+    shares = jax.tree.map(lambda counts: 100.0 * counts.sum(axis=-1) / sizes.sum(), correct)
+    is_tested = sizes > 0
     accuracies = {
         "test/accuracy": shares["ema"][0],
+        "test/balanced_accuracy": 100.0 * np.mean(correct["ema"][0, is_tested] / sizes[is_tested]),
         "test/accuracy_ensemble": shares["ensemble"],
     }
     for i, (ema, raw) in enumerate(zip(shares["ema"], shares["raw"], strict=True), 1):

@@ -18,6 +18,8 @@ K, B, U, SIZE, NUM_IMAGES = 5, 6, 12, 8, 30
 RULES = ("freematch", "softmatch", "adamatch", "flexmatch", "infomatch")
 KINDS = ("random", "empty_mask", "all_equal", "certain_class", "all_confident")
 KEY = 7
+# CLS with switches → the switches.
+PRESETS = {"cls_plus": {"align": "joint", "lambda_cutmix": 1.0}}
 # All switches of CLS.
 ALL_ON = {
     "align": "joint",

@@ -19,6 +19,7 @@ from tests.methods.oracles import TABLE_2
 from tests.methods.rule_cases import (
     ALL_ON,
     KINDS,
+    PRESETS,
     B,
     U,
     compile_loss,
@@ -43,6 +44,7 @@ VARIANTS = [
     {"lambda_cutmix": 0.7, "tau": 0.3},
     {"ramp": 0.6, "tau": 0.3},
     {"weight_power": 2.0, "tau": 0.3},
+    *({**preset, "tau": 0.3} for preset in PRESETS.values()),
     ALL_ON,
     {**ALL_ON, "statistics_decay": 0.2},
 ]
@@ -168,3 +170,16 @@ def test_preset_changes_defaults_only():
     assert METHODS["cls"].hyperparameters["align"].default == "off"
     with pytest.raises(KeyError):
         create_method(exchange=True, negative=True, reweight=True, aline="joint")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_cls_with_its_switches_on(name):
+    ours, theirs = METHODS[name], METHODS["cls"]
+    defaults = {key: hp.default for key, hp in theirs.hyperparameters.items()} | PRESETS[name]
+    assert {key: hp.default for key, hp in ours.hyperparameters.items()} == defaults
+    assert (ours.mu, ours.num_networks, ours.init_state) == (theirs.mu, 2, theirs.init_state)
+    logits, batch = create_pair("random"), create_batch(2)
+    state = create_state(name, "random")
+    expected = compute_output("cls", logits, state, batch, **PRESETS[name])
+    actual = compute_output(name, logits, state, batch)
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)

@@ -28,7 +28,7 @@ from tests.methods.oracles import (
     differentiate,
     draw_lambda,
 )
-from tests.methods.rule_cases import RULES
+from tests.methods.rule_cases import PRESETS, RULES
 
 # What the papers and their authors' code use, by method: its shape, then its hyperparameters.
 FIXMATCH = {"num_networks": 1, "mu": 7, "views": ("weak", "strong")}
@@ -252,7 +252,7 @@ def assert_equals_oracle_in_both_precisions(name, inputs):
 
 
 def test_every_method_has_an_oracle():
-    assert set(METHODS) == {*SPECS, *RULES}
+    assert set(METHODS) == {*SPECS, *RULES, *PRESETS}
 
 
 @pytest.mark.parametrize("kind", BATCHES)

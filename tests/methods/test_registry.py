@@ -45,7 +45,7 @@ def test_a_method_is_one_short_file_that_knows_no_other():
         nodes = ast.walk(ast.parse(text))
         imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
         assert not imported & {f"cls_jax.methods.{other}" for other in names}, name
-        assert len(text.splitlines()) <= 140, name
+        assert len(text.splitlines()) <= 120, name
 
 
 def test_no_code_outside_the_folder_asks_for_a_method_by_name():

@@ -17,7 +17,8 @@ NUM_IMAGES = 70
 def test_set():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (NUM_IMAGES, 8, 8, 1), dtype=np.uint8)
-    return images, rng.integers(0, 10, NUM_IMAGES).astype(np.int32)
+    # Unequal classes, of which the last two have no image.
+    return images, np.minimum(rng.integers(0, 10, NUM_IMAGES), 7).astype(np.int32)
 
 
 def evaluate_plainly(program, state, images, labels):
@@ -35,7 +36,9 @@ def evaluate_plainly(program, state, images, labels):
 
     averaged, accuracies = accuracy(state.ema_params)
     ensemble = 100 * np.mean(averaged.mean(0).argmax(-1) == labels)
-    return accuracies, ensemble, accuracy(state.params)[1]
+    is_correct = averaged[0].argmax(-1) == labels
+    balanced = 100 * np.mean([is_correct[labels == k].mean() for k in np.unique(labels)])
+    return accuracies, balanced, ensemble, accuracy(state.params)[1]
 
 
 @pytest.mark.parametrize("mesh", [(1, 1), (2, 2)])
@@ -48,9 +51,10 @@ def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_s
     # An average that differs from the parameters, so that mixing them up shows.
     state = state.replace(ema_params=jax.tree.map(lambda leaf: -leaf, state.params))
     accuracies = create_evaluate(program)(state, *test_set)
-    averaged, ensemble, live = evaluate_plainly(program, state, *test_set)
+    averaged, balanced, ensemble, live = evaluate_plainly(program, state, *test_set)
     expected = {
         "test/accuracy": averaged[0],
+        "test/balanced_accuracy": balanced,
         "test/accuracy_network_1": averaged[0],
         "test/accuracy_network_2": averaged[1],
         "test/accuracy_ensemble": ensemble,
@@ -59,6 +63,7 @@ def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_s
     }
     assert accuracies == pytest.approx(expected)
     assert averaged[0] != live[0]
+    assert balanced != averaged[0]
 
 
 def test_last_batch_is_padded_and_masked(test_set):

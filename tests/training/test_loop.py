@@ -51,6 +51,7 @@ def test_folder_holds_what_is_promised(finished):
         "monitors/pseudo_label_accuracy",
         "perf/steps_per_second",
         "test/accuracy",
+        "test/balanced_accuracy",
         "test/accuracy_ensemble",
     }
     assert [row["step"] for row in rows if "train/loss" in row] == list(range(6))
@@ -62,6 +63,7 @@ def test_result_summarizes_the_evaluations(finished):
     workdir, result = finished
     history = [row["test/accuracy"] for row in read_metrics(workdir) if "test/accuracy" in row]
     assert result["test_accuracy"] == history[-1] == result["test_accuracy_network_1"]
+    assert result["test_balanced_accuracy"] == pytest.approx(history[-1], abs=1)  # Equal classes.
     assert result["test_accuracy_best"] == max(history)
     assert result["test_accuracy_median_last_20"] == np.median(history)
     assert result["train_seconds"] > 0
