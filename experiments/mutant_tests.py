@@ -68,9 +68,11 @@ class Recorder:
     """A plugin of pytest: which functions of instrumented modules each test calls, and its time."""
 
     def __init__(self) -> None:
-        """Starts empty."""
+        """Starts with what is called while modules are imported."""
         self.cases: dict[str, Case] = {}
         self.failed: list[str] = []
+        self._on_import: set[str] = set()
+        builtins.note_call = self._on_import.add  # type: ignore[attr-defined]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any):
@@ -79,7 +81,11 @@ class Recorder:
         builtins.note_call = called.add  # type: ignore[attr-defined]
         started = time.process_time()
         outcome = yield
+        # What a module calls on import concerns every test of it.
+        modules = {function.split(":")[0] for function in called}
+        called |= {name for name in self._on_import if name.split(":")[0] in modules}
         self.cases[item.nodeid] = Case(time.process_time() - started, sorted(called))
+        builtins.note_call = self._on_import.add  # type: ignore[attr-defined]
         return outcome
 
     def pytest_runtest_logreport(self, report: Any) -> None:

@@ -60,7 +60,7 @@ SUITE = (
     *(f"tests/data/test_{name}.py" for name in ("label_split", "sampling")),
     *("tests/data/augment/test_randaugment.py", "tests/data/pipelines/test_device.py"),
     *(f"tests/models/test_{name}.py" for name in ("batch_norm", "ensemble")),
-    *(f"tests/runs/test_{name}.py" for name in ("checkpoint", "folder")),
+    *(f"tests/runs/test_{name}.py" for name in ("checkpoint", "folder", "result")),
     *(f"tests/training/test_{name}.py" for name in ("evaluate", "loop", "not_finite", "progress")),
     *(f"tests/training/test_{name}.py" for name in ("state", "step")),
 )

@@ -115,6 +115,8 @@ def _find_skipped(node: ast.AST) -> Sequence[ast.AST | None]:
         return [node.annotation]
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Hyperparameter":
         return node.args[1:]  # Bounds: a wider or narrower one changes no result.
+    if isinstance(node, ast.keyword) and node.arg == "axis":
+        return [node.value]  # Of [n, b], axis 1 is axis -1: often the same.
     if isinstance(node, ast.FunctionDef):
         return [*node.decorator_list, node.returns]
     if isinstance(node, ast.ClassDef):
