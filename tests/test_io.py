@@ -73,7 +73,8 @@ def test_description_of_impossible_sizes_is_refused(tmp_path, change):
 
 
 @pytest.mark.parametrize(
-    "change", [{"std": [0.2] * 2}, {"std": [0.0] * 3}, {"mean": ["x"] * 3}, {"mean": [1e400] * 3}]
+    "change",
+    [{"std": [0.2] * 2}, {"std": [0.2, 0.0, 0.2]}, {"mean": ["x"] * 3}, {"mean": [1e400] * 3}],
 )
 def test_mean_and_standard_deviation_are_numbers(tmp_path, change):
     (tmp_path / "dataset.json").write_text(json.dumps(DATASET | change))

@@ -121,6 +121,22 @@ def test_numpy_and_jax_draw_the_same_samples(step):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    ("tag", "step", "seed", "expected"),
+    [
+        (LABELED_STREAM, 0, 0, [8, 5, 0, 2, 3, 9]),
+        (LABELED_STREAM, 3, 7, [0, 7, 6, 3, 7, 5]),
+        (UNLABELED_STREAM, 0, 0, [0, 2, 4, 8, 1, 9]),
+        (UNLABELED_STREAM, 3, 0, [8, 0, 5, 9, 3, 7]),
+        (UNLABELED_STREAM, 3, 7, [9, 6, 4, 2, 1, 0]),
+    ],
+)
+def test_samples_stay_what_they_were(tag, step, seed, expected):
+    """Another order would resume a run of an earlier version with other batches."""
+    indices = np.arange(10, dtype=np.int32)
+    assert sample_indices(indices, step, 6, seed, tag).tolist() == expected
+
+
 def test_every_epoch_holds_every_image_once_in_a_new_order():
     indices = np.arange(100, 130, dtype=np.int32)
     samples = np.concatenate(

@@ -76,6 +76,11 @@ def test_defaults_do_not_align_unequal_classes_to_uniform():
     )
 
 
+def test_class_balance_is_the_smallest_mean_over_the_largest():
+    means = np.float32([[0.1, 0.4, 0.5], [1 / 3, 1 / 3, 1 / 3]])
+    np.testing.assert_allclose(alignment.compute_class_balance(means), [0.2, 1.0], rtol=1e-6)
+
+
 def test_split_counts_the_labels_of_the_labeled_set():
     split = create_split(np.array([2, 0, 2, 2]), 4, 9)
     assert split == TrainingSplit((0.25, 0.0, 0.75, 0.0), 9)

@@ -12,7 +12,9 @@ import pytest
 from cls_jax.config import create_config, read_config, to_json
 from cls_jax.methods import METHODS
 from cls_jax.methods.cls import AblationFlags, create_method
+from cls_jax.methods.cls_exchange import choose_sent
 from cls_jax.methods.cls_switches import SWITCHES
+from cls_jax.methods.pseudo_labels import PseudoLabels
 from tests.conftest import create_tiny_config
 from tests.methods import oracles_rules, published_cls
 from tests.methods.oracles import TABLE_2
@@ -104,6 +106,21 @@ def test_losses_and_state_equal_a_numpy_reading(changes, kind, x64, tolerance):
     for b, new_state in enumerate(new_states):
         for leaf, value in new_state.items():
             np.testing.assert_allclose(output.method_state[leaf][b], value, **close, err_msg=leaf)
+
+
+def test_a_weight_that_just_reaches_the_threshold_is_sent():
+    weight = np.float32([[0.25, 0.5, 0.75]])
+    labels = PseudoLabels(np.int32([[0, 1, 1]]), None, weight, None)
+    fixed = {"adaptive_tau": "off", "tau": 0.5}
+    assert np.asarray(choose_sent(fixed, labels, ())).tolist() == [[False, True, True]]
+    # The bar of class 0 is half of the mean weight, that of class 1 all of it.
+    state = {"confidence": np.float32([0.5]), "predicted": np.float32([[0.25, 0.5, 0.25]])}
+    adaptive = np.asarray(choose_sent({"adaptive_tau": "on"}, labels, state))
+    assert adaptive.tolist() == [[True, True, True]]
+    state["confidence"] = np.float32([1.0])  # Never above 0.95.
+    certain = labels._replace(weight=np.float32([[0.475, 0.95, 0.949]]))
+    adaptive = np.asarray(choose_sent({"adaptive_tau": "on"}, certain, state))
+    assert adaptive.tolist() == [[True, True, False]]
 
 
 def test_cases_send_some_labels_and_refuse_some():

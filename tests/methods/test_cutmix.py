@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from cls_jax.methods import cutmix as cutmix_lib
 from cls_jax.methods.cutmix import Mix, cutmix_loss
@@ -32,6 +33,7 @@ def test_mixed_image_is_share_itself_and_the_rest_its_partner():
 def test_last_of_an_odd_number_of_images_stays_itself():
     mix = cutmix(KEY, create_images(5), jnp.arange(5))
     np.testing.assert_array_equal(mix.images[4], 4)
+    np.testing.assert_array_equal(mix.partner, [1, 0, 3, 2, 4])
 
 
 def test_pasted_pixels_form_one_box():
@@ -40,6 +42,29 @@ def test_pasted_pixels_form_one_box():
         np.testing.assert_array_equal(box, rows[:, None] & columns)
         for side in (rows, columns):
             assert np.sum(np.diff(np.concatenate([[0], side, [0]])) == 1) <= 1
+
+
+def test_images_need_not_be_square():
+    images = create_images(6, size=12)[:, :4]
+    mix = cutmix(KEY, images, jnp.arange(6))
+    assert mix.images.shape == images.shape
+    boxes = np.asarray(sample_boxes(KEY, jnp.arange(6), 4, 12))
+    np.testing.assert_allclose(mix.share, 1 - boxes.mean((1, 2)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("center", "side", "expected"),
+    [
+        (0.5, 0.5, [2, 3, 4, 5]),
+        (0.55, 0.6, [2, 3, 4, 5]),  # 4.8 pixels make two halves of 2, around pixel 4.4.
+        (0.9, 0.5, [5, 6, 7]),
+        (0.0, 0.7, [0, 1]),
+        (0.5, 0.1, []),
+    ],
+)
+def test_a_box_has_whole_pixels_around_its_center(center, side, expected):
+    inside = cutmix_lib._is_inside(jnp.float32([center]), jnp.float32([side]), 8)
+    assert np.flatnonzero(inside[0]).tolist() == expected
 
 
 def test_every_pixel_is_pasted_about_equally_often_and_shares_are_at_least_one_half():

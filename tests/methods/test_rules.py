@@ -5,13 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.methods import METHODS, freematch
+from cls_jax.methods import METHODS, Context, freematch
+from cls_jax.methods.cutmix import cutmix
 from tests.methods import oracles_rules
 from tests.methods.rule_cases import (
+    KEY,
     KINDS,
     NUM_IMAGES,
     RULES,
     B,
+    GivenLogits,
     K,
     U,
     compile_loss,
@@ -128,6 +131,15 @@ def test_freematch_moves_its_threshold_before_the_first_mask():
     assert output.monitors["monitors/mask_ratio"] == 1
 
 
+@pytest.mark.parametrize("name", ["freematch", "infomatch"])
+def test_an_image_that_just_reaches_the_self_adaptive_threshold_is_taught(name):
+    """All are certain of the same class, and a mean without memory is their confidence, 1."""
+    logits, batch = create_logits("certain_class")[None], create_batch(num_views(name))
+    state = create_state(name, "certain_class")
+    output = compute_output(name, logits, state, batch, statistics_decay=0.0)
+    assert output.monitors["monitors/threshold"] == output.monitors["monitors/mask_ratio"] == 1
+
+
 def test_gradient_of_freematchs_fairness_in_the_mean_is_q_minus_r():
     q, zeta = np.array([[0.1, 0.5, 0.2, 0.15, 0.05]]), np.array([[0.3, -1.0, 0.7, 0.0, 0.2]])
     ones = jnp.ones((1, K))
@@ -190,6 +202,22 @@ def test_adamatchs_threshold_follows_the_confidence_of_the_labeled_batch():
     assert thresholds[0] < thresholds[1] < thresholds[2]
 
 
+def test_adamatchs_ramp_rises_from_nothing_to_the_loss_without_it_and_stays():
+    logits, batch = create_logits("random")[None], create_batch(2)
+    state = create_state("adamatch", "random")
+
+    def compute(progress, ramp):
+        output = compute_output("adamatch", logits, state, batch, progress, ramp=ramp)
+        return (output.losses - output.monitors["train/loss_supervised"]).item()
+
+    start, middle, end, later, off = (
+        compute(*arguments)
+        for arguments in ((0, 0.5), (0.25, 0.5), (0.5, 0.5), (0.9, 0.5), (0.9, 0))
+    )
+    np.testing.assert_allclose([start, middle, end, later], [0, off / 2, off, off], atol=1e-5)
+    assert off > 0.1
+
+
 def test_adamatchs_mean_prediction_starts_at_that_of_the_first_batch():
     logits, batch = create_logits("random")[None], create_batch(2)
     mean = oracles_rules.softmax(logits[0, B : B + U]).mean(0)
@@ -213,6 +241,16 @@ def test_flexmatch_teaches_everything_at_first_and_notes_only_confident_labels()
     np.testing.assert_array_equal(output.method_state["label"][0], expected)
 
 
+def test_flexmatch_teaches_and_notes_what_just_reaches_its_bar():
+    logits, batch = create_logits("certain_class")[None], create_batch(2)
+    state = create_state("flexmatch", "certain_class")
+    state["label"] = np.full((1, NUM_IMAGES), 2, np.int32)  # The bar of class 2 is τ itself.
+    state["label"][0, batch.u_index] = -1
+    output = compute_output("flexmatch", logits, state, batch, tau=1.0)
+    assert output.monitors["monitors/mask_ratio"] == 1
+    assert np.all(output.method_state["label"] == 2)
+
+
 def test_flexmatch_counts_an_image_once_that_a_batch_holds_twice():
     """Where one epoch ends and the next begins; either label may win, on all devices the same."""
     logits, batch = create_logits("all_confident")[None], create_batch(2)
@@ -230,6 +268,36 @@ def test_flexmatchs_bar_is_full_for_the_largest_class_once_all_images_have_a_lab
     state["label"][0, :3] = -1
     output = compute_output("flexmatch", create_logits("random")[None], state, create_batch(2))
     np.testing.assert_allclose(output.monitors["monitors/threshold"], 0.95 / K)
+
+
+class RecordingEnsemble(GivenLogits):
+    """Keeps the groups of images of each pass."""
+
+    def forward_concatenated(self, params, batch_stats, groups, dropout_key=None):
+        self.model.append(groups)
+        return super().forward_concatenated(params, batch_stats, groups, dropout_key)
+
+    def exchange(self, tree):
+        return jax.tree.map(lambda leaf: leaf[::-1], tree)
+
+
+@pytest.mark.parametrize("name", ["infomatch", "cls"])
+def test_cutmix_mixes_weak_views(name):
+    passes, num_networks = [], METHODS[name].num_networks
+    batch, state = create_batch(num_views(name)), create_state(name, "random")
+    context = Context(
+        ensemble=RecordingEnsemble(model=passes),
+        hparams=create_hparams(name, **({"lambda_cutmix": 1.0} if name == "cls" else {})),
+        ema_params=None,
+        method_state=state,
+        key=jax.random.key(KEY),
+        progress=jnp.float32(0.3),
+    )
+    logits = jnp.asarray(np.tile(create_logits("random"), (num_networks, 1, 1)), jnp.float32)
+    METHODS[name].compute_loss(logits, {}, batch, context)
+    ((*_, mixed),) = passes
+    expected = cutmix(context.key, jnp.asarray(batch.u[0]), jnp.asarray(batch.u_index))
+    np.testing.assert_array_equal(mixed, expected.images)
 
 
 @pytest.mark.parametrize("name", [*RULES, "cls"])

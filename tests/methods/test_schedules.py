@@ -4,7 +4,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.methods.schedules import ramp_up, tsa_threshold
+from cls_jax.methods.schedules import get_round_length, ramp_up, tsa_threshold
+from tests.conftest import create_tiny_config
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "rounds", "length"), [(6, 1, 6), (6, 2, 3), (7, 2, 4), (10, 4, 3)]
+)
+def test_rounds_are_equally_long_but_for_the_last(num_steps, rounds, length):
+    config = create_tiny_config("20,ups", num_steps=num_steps, method__rounds=rounds)
+    assert get_round_length(config) == length
+
+
+def test_a_method_without_rounds_has_one():
+    assert get_round_length(create_tiny_config(num_steps=7)) == 7
 
 
 def test_ramp_is_linear_and_then_one():

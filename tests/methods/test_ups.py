@@ -79,7 +79,9 @@ def test_thresholds_count_as_the_authors_compare_them():
     assert select_labels(logits, {**reached, "std_positive": 0.0}, 9)["label"][0] == NO_LABEL
     unlikely = {**HPARAMS, "threshold_negative": 0.5}  # Mean < threshold.
     assert not select_labels(logits, unlikely, 9)["negative"].any()
-    assert select_labels(logits, {**unlikely, "threshold_negative": 0.6}, 9)["negative"][0, 1]
+    unlikely["threshold_negative"] = 0.6
+    assert select_labels(logits, unlikely, 9)["negative"].tolist() == [[False, True]]
+    assert not select_labels(logits, {**unlikely, "std_negative": 0.0}, 9)["negative"].any()
 
 
 def test_nothing_is_selected_where_nothing_is_unlabeled(logits):
@@ -182,6 +184,33 @@ def test_dropout_predictions_are_those_of_the_images_asked_for(first_round):
     again = mc_dropout_logits(program, state, reordered, np.arange(len(indices)), 1)
     np.testing.assert_array_equal(logits, again)
     assert np.any(logits[:, 0] != logits[:, 1])  # Passes differ in what they drop.
+
+
+def test_without_dropout_predictions_are_the_networks_own():
+    config = create_ups_config(method__dropout=0.0, eval_batch_size=16)
+    program = create_program(config, DATASET_SPEC)
+    state = program.init_state()
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
+    indices = np.arange(1, 40, 2)  # A whole batch and a part of one.
+    logits = mc_dropout_logits(program, state, images, indices, 1)
+    expected, _ = program.ensemble.forward(
+        state.ema_params, state.batch_stats, program.normalize(images[indices]), train=False
+    )
+    for a in range(2):
+        np.testing.assert_allclose(logits[:, a], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_every_round_and_batch_has_its_own_dropout(first_round):
+    """The same image everywhere: what differs is what was dropped."""
+    program, state, dataset = first_round
+    num_images = program.config.eval_batch_size + 1
+    images = np.repeat(dataset.train_images[:1], num_images, axis=0)
+    rounds_logits = [
+        mc_dropout_logits(program, state, images, np.arange(num_images), i) for i in (1, 2)
+    ]
+    firsts = [logits[0, 0, i] for logits in rounds_logits for i in (0, num_images - 1)]
+    assert len({first.tobytes() for first in firsts}) == 4
 
 
 @pytest.mark.parametrize("num_batches", [3, 5])

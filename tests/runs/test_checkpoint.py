@@ -1,6 +1,7 @@
 """A state is restored as it was saved, or found to be damaged."""
 
 import gc
+import hashlib
 import json
 import pathlib
 import shutil
@@ -224,6 +225,15 @@ def test_arrays_of_any_type_are_hashed(dtype):
     assert hash_arrays({"a": array[0, 0]}) == hash_arrays({"a": array[0, 0].copy()})
 
 
+def test_hashes_stay_what_stored_checkpoints_hold():
+    arrays = {"a": {"b": np.arange(3, dtype=np.float32)}, "c": np.array(True)}
+    text = b"float32(3,)" + np.arange(3, dtype="<f4").tobytes()
+    assert hash_arrays(arrays) == {
+        "a/b": hashlib.sha256(text).hexdigest(),
+        "c": hashlib.sha256(b"bool()\1").hexdigest(),
+    }
+
+
 def test_sums_of_format_2_are_those_that_were_written():
     arrays = {
         "a": np.array([1, 2, 2**31], np.uint32),
@@ -318,6 +328,14 @@ def test_changed_metadata_are_found(two_checkpoints, tmp_path, state):
     path = workdir / "checkpoints" / "4" / "notes" / "metadata"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"train_seconds": 2.5}))
     assert Checkpointer(workdir).restore_newest(state).step == 2
+
+
+def test_metadata_may_come_in_any_order(two_checkpoints, tmp_path, state):
+    workdir = tmp_path / "run"
+    shutil.copytree(two_checkpoints, workdir)
+    path = workdir / "checkpoints" / "4" / "notes" / "metadata"
+    path.write_text(json.dumps(dict(reversed(json.loads(path.read_text()).items()))))
+    assert Checkpointer(workdir).restore_newest(state).step == 4
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(

@@ -157,6 +157,31 @@ def test_clock_counts_over_sessions_and_not_while_paused(monkeypatch):
     assert clock.seconds == 8.0
 
 
+def test_clock_of_a_new_run_begins_at_zero():
+    assert PausableTimer().seconds == 0.0
+
+
+def test_seconds_of_a_run_are_those_of_its_steps_after_the_first(tmp_path, monkeypatch):
+    """Compilation, with which the first step comes, and evaluation do not count."""
+    now = [100.0]
+
+    def slow_down(function, seconds):
+        def slow(*args):
+            now[0] += seconds
+            return function(*args)
+
+        return slow
+
+    create_evaluate = train_lib.create_evaluate
+    monkeypatch.setattr(train_lib.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(
+        train_lib, "create_evaluate", lambda program: slow_down(create_evaluate(program), 50)
+    )
+    monkeypatch.setattr(train_lib, "_compile_step", lambda step, *_: slow_down(step, 2))
+    result = train(create_tiny_config(data__pipeline="device"), tmp_path / "run")
+    assert result["train_seconds"] == 10.0  # Five steps of two seconds.
+
+
 def test_resuming_compiles_the_step_once_and_makes_no_initial_state(tmp_path, monkeypatch):
     config = create_tiny_config()
     compiled = []

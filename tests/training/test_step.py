@@ -9,7 +9,7 @@ import pytest
 
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.program import create_program
-from cls_jax.training.step import compute_distances, create_train_step
+from cls_jax.training.step import compute_distances, create_context, create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
 
@@ -78,6 +78,25 @@ def test_golden_monitors_after_one_step(step):
     assert set(monitors) == set(golden)
     for name, value in golden.items():
         np.testing.assert_allclose(monitors[name], value, rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+def test_progress_is_the_share_of_steps_that_are_done(step):
+    state = step.initial_state()
+    contexts = [
+        create_context(step.program, state.replace(step=jnp.int32(done))) for done in (0, 3, 6)
+    ]
+    assert [float(context.progress) for context in contexts] == [0.0, 0.5, 1.0]
+
+
+def test_every_step_and_every_seed_has_its_own_random_key(step):
+    other = create_program(create_tiny_config(seed=1), DATASET_SPEC).init_state()
+    states = [
+        state.replace(step=jnp.int32(done))
+        for state in (step.initial_state(), other)
+        for done in range(3)
+    ]
+    keys = [create_context(step.program, state).key for state in states]
+    assert len({jax.random.key_data(key).tobytes() for key in keys}) == 6
 
 
 @pytest.mark.parametrize("mesh", [(1, 2), (2, 1), (2, 2)])

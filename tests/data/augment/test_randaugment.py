@@ -175,7 +175,7 @@ def test_draws_are_the_same_in_every_library_up_to_the_last_uniform(backend, pre
 def test_weak_view_equals_padding_and_cropping(backend, shape, flip):
     shift = 4
     steps = (np.arange(2 * shift + 1) + 0.5) / (2 * shift + 1)
-    uniforms = np.stack(np.meshgrid([0.2, 0.7], steps, steps), axis=-1).reshape(-1, 3)
+    uniforms = np.stack(np.meshgrid([0.2, 0.5, 0.7], steps, steps), axis=-1).reshape(-1, 3)
     uniforms = uniforms.astype(np.float32)
     images = np.resize(create_images(shape), (len(uniforms), *shape))
     expected = [

@@ -1,16 +1,19 @@
 """The stream on the accelerator: the same samples as tf.data's, over any number of devices."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
 import pytest
 
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.pipelines import create_pipeline, device
+from cls_jax.data.sampling import create_stream_spec, get_batch_shapes
+from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.training.loop import train
 from cls_jax.training.program import create_program
@@ -67,6 +70,16 @@ def test_shards_of_a_batch_share_no_random_numbers():
     assert len({shard.tobytes() for shard in shards}) == 4
 
 
+def test_seed_step_and_view_decide_the_random_numbers():
+    """One image everywhere, so that only its augmentation can differ."""
+    batches = [
+        create_device_batch((1, 1), step, "20,mean_teacher", sample_one_image=True, seed=seed)[0]
+        for step, seed in ((0, 0), (1, 0), (0, 1))
+    ]
+    views = [view[:8].tobytes() for batch in batches for view in (batch.x, *batch.u)]
+    assert len(set(views)) == 9
+
+
 def test_without_augmentation_batches_equal_the_tf_pipelines(tfdata):
     nothing = {"data__shift": 0, "data__randaugment_ops": 0, "data__cutout": 0}
     batch, spec, dataset = create_device_batch(**nothing)
@@ -75,8 +88,19 @@ def test_without_augmentation_batches_equal_the_tf_pipelines(tfdata):
 
 
 def test_supervised_needs_no_unlabeled_images():
-    batch, _, _ = create_device_batch(argument="20,supervised")
+    batch, spec, dataset = create_device_batch(argument="20,supervised")
+    shapes = get_batch_shapes(spec, dataset.image_shape)
+    assert [value.shape for value in batch] == [*shapes]
     assert batch.u.size == batch.u_truth.size == 0
+
+
+@pytest.mark.parametrize(("limit", "is_enough"), [(None, True), (2.0, True), (1.99, False)])
+def test_images_may_take_half_of_the_devices_memory(limit, is_enough):
+    dataset = load_dataset(create_tiny_config())
+    stats = limit and {"bytes_limit": limit * dataset.train_images[:].nbytes}
+    fake = types.SimpleNamespace(memory_stats=lambda: stats)
+    with contextlib.nullcontext() if is_enough else pytest.raises(UserError, match="tfdata"):
+        device._check_memory(dataset, fake)
 
 
 def test_resumed_run_equals_uninterrupted_run(tmp_path):

@@ -1,0 +1,63 @@
+"""What a result averages over a run's rows, and how it is printed."""
+
+import json
+
+import pytest
+
+from cls_jax.runs.result import create_result, describe_accuracies, describe_monitors
+from tests.conftest import create_tiny_config
+
+
+def write_rows(workdir, rows):
+    text = "".join(json.dumps({"step": step, **row}) + "\n" for step, row in rows)
+    (workdir / "metrics.jsonl").write_text(text)
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """25 rows of two monitors and, at other steps, 25 evaluations; one monitor is unknown once."""
+    monitors = [{"monitors/mask": i, "monitors/rare": i if i < 24 else None} for i in range(25)]
+    evaluations = [
+        {"test/accuracy": (7 * i) % 25, "test/accuracy_network_2": 50.0 + i} for i in range(25)
+    ]
+    write_rows(tmp_path, [*enumerate(monitors), *enumerate(evaluations, 100)])
+    return tmp_path
+
+
+def test_accuracies_are_the_last_the_best_and_a_median_of_twenty(workdir):
+    result = create_result(create_tiny_config(), workdir, 20, 12.5)
+    history = [(7 * i) % 25 for i in range(25)]
+    assert result["test_accuracy"] == history[-1]
+    assert result["test_accuracy_best"] == 24
+    ranked = sorted(history[5:])
+    assert result["test_accuracy_median_last_20"] == (ranked[9] + ranked[10]) / 2
+    assert result["test_accuracy_median_last_20"] != sorted(history)[12]
+    assert result["test_accuracy_network_2"] == 74.0
+    assert result["test_accuracy_ensemble"] is None
+    assert (result["step"], result["num_labels"], result["train_seconds"]) == (6, 20, 12.5)
+
+
+def test_monitors_are_means_of_the_last_twenty_rows_where_they_are_known(workdir):
+    monitors = create_result(create_tiny_config(), workdir, 20, 1.0)["monitors"]
+    assert monitors == {"mask": sum(range(5, 25)) / 20, "rare": sum(range(5, 24)) / 19}
+
+
+def test_without_a_test_set_accuracies_are_unknown(tmp_path):
+    write_rows(tmp_path, [(0, {"monitors/mask": 0.5})])
+    result = create_result(create_tiny_config(), tmp_path, 20, 1.0)
+    names = [name for name in result if name.startswith("test_accuracy")]
+    assert len(names) == 9
+    assert {result[name] for name in names if not name.endswith("note")} == {None}
+    assert result["monitors"] == {"mask": 0.5}
+
+
+def test_only_what_is_known_is_printed_in_percent():
+    accuracies = {"test/accuracy": 91.256, "test/accuracy_network_1": 91.256}
+    assert describe_accuracies(accuracies) == (
+        "   91.26 %  network 1 (EMA weights), the figure to report"
+    )
+    both = describe_accuracies({"test_accuracy_ensemble": 8.0, "test_accuracy": 7.5}).splitlines()
+    assert [line.split()[0] for line in both] == ["7.50", "8.00"]
+    assert describe_monitors({"mask_ratio": 0.875, "unheard_of": 1.0}) == (
+        "   87.50 %  of images: pseudo label confident enough to train on"
+    )

@@ -1,0 +1,117 @@
+"""Metrics of steps in flight, their speed, and the progress bar."""
+
+import numpy as np
+import pytest
+
+from cls_jax.training import progress
+from cls_jax.training.not_finite import NonFiniteError
+from cls_jax.training.progress import MetricsQueue, ProgressBar
+from tests.conftest import create_tiny_config
+
+
+class Fake:
+    """Writer, bar and timer at once; a step takes half a second."""
+
+    def __init__(self):
+        self.rows, self.losses, self.lines, self.seconds = [], [], [], 0.0
+
+    def write(self, step, values):
+        self.rows.append({"step": step, **values})
+
+    def advance(self, loss):
+        self.losses.append(loss)
+        self.seconds += 0.5
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def create_queue(**changes):
+    fake = Fake()
+    return MetricsQueue(create_tiny_config(**changes), 10, fake, fake, fake), fake
+
+
+def create_monitors(loss=1.0, gradient_norm=1.0):
+    values = {"train/loss": loss, "train/gradient_norm": gradient_norm, "monitors/share": 0.25}
+    return {name: np.float32(value) for name, value in values.items()}
+
+
+def test_a_step_is_written_when_two_later_ones_are_in_flight():
+    queue, fake = create_queue()
+    for step in range(5):
+        queue.append(step, None, create_monitors(loss=step))
+        assert [row["step"] for row in fake.rows] == list(range(step - 1))
+    queue.drain()
+    assert [row["step"] for row in fake.rows] == list(range(5))
+    assert fake.losses == [row["train/loss"] for row in fake.rows] == list(range(5))
+    assert all(row["monitors/share"] == 0.25 for row in fake.rows)
+
+
+def test_rows_are_written_every_log_every_steps_and_all_steps_advance_the_bar():
+    queue, fake = create_queue(log_every=3)
+    for step in range(8):
+        queue.append(step, None, create_monitors(loss=step))
+    queue.drain()
+    assert [row["step"] for row in fake.rows] == [0, 3, 6]
+    assert fake.losses == list(range(8))
+
+
+def test_speed_is_steps_over_seconds_since_the_row_before():
+    queue, fake = create_queue(log_every=4)
+    for step in range(9):
+        queue.append(step, None, create_monitors())
+    queue.drain()
+    assert [row.get("perf/steps_per_second") for row in fake.rows] == [None, 2.0, 2.0]
+
+
+def test_speed_is_left_out_where_no_time_has_passed():
+    queue, fake = create_queue()
+    fake.advance = lambda loss: None
+    for step in range(3):
+        queue.append(step, None, create_monitors())
+    queue.drain()
+    assert not any("perf/steps_per_second" in row for row in fake.rows)
+
+
+@pytest.mark.parametrize("name", ["loss", "gradient_norm"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_is_found_in_every_step(name, value):
+    queue, _ = create_queue(log_every=100)
+    queue.append(0, "input 0", create_monitors())
+    queue.append(1, "input 1", create_monitors(**{name: value}))
+    with pytest.raises(NonFiniteError) as caught:
+        queue.drain()
+    error = caught.value
+    assert (error.step, error.name, error.step_input) == (1, f"train/{name}", "input 1")
+    assert error.monitors["monitors/share"] == 0.25  # Also what is not watched.
+
+
+def test_a_divergence_is_said():
+    queue, fake = create_queue()
+    for step in range(0, 402, 201):
+        queue.append(step, None, create_monitors() | {"train/loss_supervised": np.float32(9.0)})
+    queue.drain()
+    (line,) = fake.lines
+    assert "above 4.61, twice that of guessing, since step 0" in line
+
+
+def test_the_bar_shows_steps_loss_and_the_newest_accuracy(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "is_main_process", lambda: True)
+    bar = ProgressBar(first_step=4, num_steps=10)
+    bar.advance(1.25)
+    assert bar._bar.postfix == "loss 1.250, accuracy –"
+    bar.show_accuracies(5, {"test/accuracy": 91.0, "test/accuracy_ensemble": 92.5})
+    bar.advance(0.5)
+    assert bar._bar.postfix == "loss 0.500, accuracy 91.00 %"
+    bar.close()
+    assert (bar._bar.n, bar._bar.total) == (6, 10)
+    assert "step 5/10: test accuracy 91.00 %, ensemble 92.50 %" in capsys.readouterr().out
+
+
+def test_only_the_main_process_draws_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "is_main_process", lambda: False)
+    bar = ProgressBar(first_step=0, num_steps=2)
+    bar.say("a line")
+    bar.advance(1.0)
+    bar.close()
+    assert capsys.readouterr() == ("", "")
