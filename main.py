@@ -6,8 +6,8 @@ python main.py --mode predict --workdir DIR --images PATH --output predictions.c
 python main.py --mode export --workdir DIR --output FOLDER
 python main.py --mode report --workdir DIR [--data_dir PATH]
 
-docs/configuration.md lists every KEY. On a folder of images, `cls-jax` (`python -m cls_jax`) does the same with
-fewer options.
+docs/configuration.md lists every KEY. For a folder of images, `cls-jax` (or `python -m cls_jax`)
+does the same with fewer options.
 """
 
 from absl import app, flags

@@ -1,9 +1,9 @@
 """Which images to label next: typical ones, from all over the set.
 
 TypiClust (Hacohen et al., Active Learning on a Budget: Opposite Strategies Suit High and Low
-Budgets, ICML 2022): as many clusters as there will be labels, and from each cluster without a label,
-the largest first, its most typical image. With few labels this beats asking about the images that a
-network is uncertain of, which are odd ones of a few classes.
+Budgets, ICML 2022): as many clusters as there will be labels, and from each cluster without a
+label, the largest first, its most typical image. With few labels this beats asking about the images
+that a network is uncertain of, which are odd ones of a few classes.
 
 Shape suffixes: B images, C features, L labeled images.
 """
@@ -109,18 +109,3 @@ def compute_pixel_features(images: np.ndarray) -> np.ndarray:
     num_components = min(_NUM_COMPONENTS, *pixels.shape)
     components = PCA(num_components, random_state=0).fit_transform(pixels)
     return normalize(components).astype(np.float32)
-
-
-def choose_uncertain(
-    features_BC: np.ndarray, uncertainty: np.ndarray, num_images: int
-) -> np.ndarray:
-    """CLUE: the images nearest to the centers of k-means weighted by uncertainty."""
-    kmeans = KMeans(num_images, n_init=5, random_state=0).fit(
-        features_BC, sample_weight=uncertainty
-    )
-    distances = kmeans.transform(features_BC)
-    chosen = []
-    for k in range(num_images):
-        order = np.argsort(distances[:, k])
-        chosen.append(next(i for i in order if i not in chosen))
-    return np.asarray(chosen)
