@@ -139,8 +139,8 @@ def _choose_decay(given: Given) -> float:
 
 
 def _choose_interval(given: Given) -> int:
-    """Twenty times per run, and at least every 500 steps."""
-    return min(max(given.config.num_steps // 20, 1), 500)
+    """Ten times per run, and at least every 500 steps."""
+    return min(max(given.config.num_steps // 10, 1), 500)
 
 
 # Key → the rule for its value, in an order in which each rule finds what it reads.
