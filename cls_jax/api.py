@@ -1,6 +1,7 @@
 """Training from Python; `cls_jax.load` opens what it returns."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +36,7 @@ class Run:
     def __fspath__(self) -> str:
         return str(self.workdir)
 
-    def predict(self, images: ImageSource | Sequence[str]) -> Prediction:
+    def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
         """Predicts with the newest checkpoint; see `Classifier.predict`.
 
         It is opened at each call: for several of them, keep `cls_jax.load(run)`.

@@ -20,8 +20,9 @@ def images(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_trained_on_and_predicted(images):
-    run = cls_jax.train(images, num_steps=2, batch_size=4, mu=2, data__image_size=8)
-    assert run.workdir.name == "photos-all-cls-seed0"
+    settings = {"data__image_size": 8, "data__pipeline": "device", "mesh__data": 1}
+    run = cls_jax.train(images, method="supervised", num_steps=2, batch_size=4, **settings)
+    assert run.workdir.name == "photos-all-supervised-seed0"
     assert run.result["step"] == 2
     files = sorted(map(str, images.rglob("*.png")))
     expected = cls_jax.load(run).predict(files)

@@ -46,7 +46,9 @@ def create_parser() -> argparse.ArgumentParser:
     )
     train.add_argument("folder", metavar="FOLDER", help="images, see docs/own_images.md")
     train.add_argument("--workdir", metavar="RUN", help="folder of the run (default: under runs/)")
-    train.add_argument("--method", default="cls", metavar="NAME", help="default: cls")
+    train.add_argument(
+        "--method", default="cls", metavar="NAME", help="see docs/methods.md (default: cls)"
+    )
     train.add_argument(
         "--dry-run", action="store_true", help="print what it would do and the cost, then stop"
     )

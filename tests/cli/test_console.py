@@ -10,10 +10,15 @@ import pytest
 from PIL import Image
 
 from cls_jax.cli import console
+from cls_jax.cli.plan import plan_run
 from cls_jax.cli.process import run_to_end
+from cls_jax.config import to_json
 from tests.conftest import ROOT
 
 TINY = [
+    "--config.data.pipeline=device",
+    "--config.mesh.data=1",
+    "--config.mesh.network=1",
     "--config.num_steps=2",
     "--config.batch_size=4",
     "--config.mu=2",
@@ -81,16 +86,17 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys):
     assert all(name.startswith(str(images / "unlabeled")) for name in suggested)
 
 
-def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path, capsys):
-    arguments = [images, "--workdir", "run", *TINY]
-    assert run_console("train", *arguments) == 0
-    stored = json.loads((tmp_path / "run" / "config.json").read_text())
-    stored["model"]["bn_momentum"] = 0.5  # As if a machine of another size had chosen it.
-    (tmp_path / "run" / "config.json").write_text(json.dumps(stored))
-    assert run_console("train", *arguments) == 0
-    capsys.readouterr()
-    assert run_console("train", *arguments, "--config.model.bn_momentum=0.6") == 2
-    assert "model.bn_momentum: 0.5 → 0.6" in capsys.readouterr().err
+def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path):
+    plan = plan_run(images, workdir=tmp_path / "run", settings={"num_steps": 2})
+    chosen = plan.config.model.bn_momentum
+    plan.config.model.bn_momentum = 0.5  # As if a machine of another size had chosen it.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(to_json(plan.config))
+    again = plan_run(images, workdir=tmp_path / "run", settings={"num_steps": 2})
+    assert to_json(again.config) == to_json(plan.config)
+    settings = {"num_steps": 2, "model.bn_momentum": 0.6}
+    changed = plan_run(images, workdir=tmp_path / "run", settings=settings)
+    assert 0.5 != changed.config.model.bn_momentum == 0.6 != chosen
 
 
 def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):

@@ -195,7 +195,7 @@ def test_real_onnx_predicts_what_the_run_predicts_for_any_batch_size(trained_run
         (None, "out", "add --workdir DIR"),
         ("RUN", None, "add --output DIR"),
         ("RUN", "file/out", "give --output"),
-        ("nothing", "out", "give --workdir"),
+        ("nothing", "out", "name the folder that training printed"),
     ],
 )
 def test_mistake_names_the_remedy(trained_run, tmp_path, monkeypatch, workdir, output, remedy):

@@ -230,9 +230,9 @@ def test_output_that_cannot_be_written_names_the_remedy(tmp_path, name):
         (None, "tests", "p.csv", "add --workdir DIR"),
         ("RUN", None, "p.csv", "add --images"),
         ("RUN", "tests", None, "add --output predictions.csv"),
-        ("RUN", "nothing", "p.csv", "There is no file nothing: give --images"),
-        ("RUN", "configs", "p.csv", "There is no image in configs: give --images"),
-        ("tests", "main.py", "p.csv", "give --workdir"),
+        ("RUN", "nothing", "p.csv", "There is no file nothing: name a folder"),
+        ("RUN", "configs", "p.csv", "There is no image in configs: name a folder"),
+        ("tests", "main.py", "p.csv", "name the folder that training printed"),
         ("RUN", "main.py", "p.txt", "give --output"),
     ],
 )
