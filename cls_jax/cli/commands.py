@@ -260,12 +260,12 @@ _EXAMPLES = {
 
 def _write_command(verb: str, folder: pathlib.Path) -> str:
     """A command on a run, in the form of the command that started this process."""
-    program, quoted = pathlib.Path(sys.argv[0]).name, shlex.quote(str(folder))
+    program, quoted = pathlib.Path(sys.argv[0]), shlex.quote(str(folder))
     positional, named = _EXAMPLES[verb]
-    if program == "main.py":
+    if program.name == "main.py":
         mode = verb.removesuffix("uate")  # main.py calls it eval.
         return f"python main.py --mode {mode} --workdir {quoted}{named}"
-    start = "python -m cls_jax" if program == "__main__.py" else "cls-jax"
+    start = "python -m cls_jax" if program.match("cls_jax/__main__.py") else "cls-jax"
     return f"{start} {verb} {quoted}{positional}"
 
 
