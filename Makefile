@@ -8,7 +8,7 @@
 # make trust         kill training 20 times at random with each pipeline, compare the results
 # make mutants       about an hour: how many small faults in the code do the tests notice?
 # make gpu-forecast  set up, compile the step for an H100 without having one, estimate its time
-# make clean         remove the environment and runs/
+# make clean         remove .venv and build; runs/, which holds your trainings, stays
 # Everything lives in .venv; PYTHON names the interpreter it is made from (3.11 or newer).
 
 PYTHON ?= python3
@@ -104,8 +104,9 @@ lock: $(VENV)/bin/uv
 # uv installs several times faster than pip; where it cannot run, pip installs the same files.
 INSTALL = .ci/uv pip install --quiet --python $(VENV) --require-hashes --build-constraints $(1) -r $(1) \
   || $(PIP) install --require-hashes -r $(1)
-$(VENV)/installed: $(VENV)/bin/uv $(REQUIREMENTS)
+$(VENV)/installed: $(VENV)/bin/uv $(REQUIREMENTS) pyproject.toml
 	$(call INSTALL,$(REQUIREMENTS))
+	$(PIP) install --no-deps --no-build-isolation --editable .  # The command cls-jax.
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed requirements-dev.txt
@@ -119,4 +120,4 @@ $(VENV)/bin/uv: requirements-uv.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) build

@@ -6,14 +6,9 @@ python main.py --mode predict --workdir DIR --images PATH --output predictions.c
 python main.py --mode export --workdir DIR --output FOLDER
 python main.py --mode report --workdir DIR [--data_dir PATH]
 
-docs/configuration.md lists every KEY.
+docs/configuration.md lists every KEY. For a folder of images, `cls-jax` (or `python -m cls_jax`)
+does the same with fewer options.
 """
-
-import os
-
-# TensorFlow only feeds images here, so its start-up messages would not help our users.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 from absl import app, flags
 from ml_collections import config_flags

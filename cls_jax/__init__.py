@@ -1,25 +1,29 @@
 """CLS: Cross Labeling Supervision for semi-supervised image classification, in JAX.
 
-`load(workdir)` opens a trained run as a `Classifier`.
+`train(folder)` trains on a folder of images, `load(run)` opens a trained run as a `Classifier`, and
+its `predict(images)` labels images.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cls_jax.api import Run, train
     from cls_jax.data.images.decode import ImageError
     from cls_jax.errors import UserError
     from cls_jax.inference.classifier import Classifier, load
     from cls_jax.inference.prediction import Prediction
 
 __version__ = "0.1.0"
-__all__ = ["Classifier", "ImageError", "Prediction", "UserError", "load"]
+__all__ = ["Classifier", "ImageError", "Prediction", "Run", "UserError", "load", "train"]
 
 _MODULES = {
     "Classifier": "cls_jax.inference.classifier",
     "ImageError": "cls_jax.data.images.decode",
     "Prediction": "cls_jax.inference.prediction",
+    "Run": "cls_jax.api",
     "UserError": "cls_jax.errors",
     "load": "cls_jax.inference.classifier",
+    "train": "cls_jax.api",
 }
 
 

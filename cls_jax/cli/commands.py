@@ -1,15 +1,51 @@
-"""What each mode of the command line does and prints."""
+"""What each command does and prints, for main.py and `cls-jax` alike."""
 
+import importlib.util
 import pathlib
 import shlex
+import sys
+from collections.abc import Sequence
 
 import jax
 from ml_collections import ConfigDict
 
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
+from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.result import describe_accuracies, describe_monitors
+
+
+def train_folder(
+    folder: str,
+    method: str,
+    workdir: str | None,
+    overrides: Sequence[str] = (),
+    *,
+    is_dry: bool = False,
+) -> None:
+    """Trains on a folder of images as `train_run` does, with defaults that fit it.
+
+    Args:
+        folder: of images, see docs/own_images.md.
+        method: name of a method.
+        workdir: the run's folder; None for the default under runs/.
+        overrides: options such as "--config.num_steps=500".
+        is_dry: whether to print what would be done, and the cost, and do nothing.
+
+    Raises:
+        UserError: as of `train_run`.
+    """
+    from cls_jax.cli.dry_run import describe_dry_run
+    from cls_jax.cli.plan import describe_imbalance, parse_overrides, plan_run
+
+    plan = plan_run(folder, method, workdir, parse_overrides(overrides, method))
+    if is_dry:
+        print(describe_dry_run(plan))
+        return
+    if is_main_process() and (sentence := describe_imbalance(plan.summary)):
+        print(sentence, flush=True)
+    train_run(plan.config, str(plan.workdir))
 
 
 def train_run(config: ConfigDict | None, workdir: str | None) -> None:
@@ -22,14 +58,14 @@ def train_run(config: ConfigDict | None, workdir: str | None) -> None:
     Raises:
         UserError: if there is no configuration, or the folder, the data or the devices do not fit.
     """
+    from cls_jax.inference.evaluate_run import train_calibrated
     from cls_jax.runs.folder import RESULT, get_default_workdir
-    from cls_jax.training.loop import train
 
     if config is None:
         raise UserError("Training needs a configuration: add --config configs/digits.py:40.")
     validate_config(config)
     folder = pathlib.Path(workdir or get_default_workdir(config))
-    result = train(config, folder)
+    result = train_calibrated(config, folder)
     if not is_main_process():
         return
     has_test = result["test_accuracy"] is not None
@@ -44,17 +80,19 @@ def train_run(config: ConfigDict | None, workdir: str | None) -> None:
         )
     report = _write_report_after_training(folder)
     print()
-    quoted = shlex.quote(str(folder))
     if report:
         print(f"The whole run:  {report}")
-    print(f"Curves:         tensorboard --logdir {quoted}")
+    if importlib.util.find_spec("tensorboard"):
+        print(f"Curves:         tensorboard --logdir {shlex.quote(str(folder))}")
     if has_test:
-        print(f"Evaluate again: python main.py --mode eval --workdir {quoted}")
+        print(f"Evaluate again: {_write_command('evaluate', folder)}")
+    if config.data.name == "folder":
+        print(f"Label images:   {_write_command('predict', folder)}")
     print(f"All numbers:    {folder / RESULT}")
 
 
 def evaluate_run(workdir: str | None, data_dir: str | None = None) -> None:
-    """Prints the test accuracies of a run's newest checkpoint.
+    """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences.
 
     Args:
         workdir: the run's folder.
@@ -64,16 +102,22 @@ def evaluate_run(workdir: str | None, data_dir: str | None = None) -> None:
         UserError: if there is no run, or its dataset is missing or has changed.
     """
     from cls_jax.inference import evaluate_run
+    from cls_jax.inference.calibration import read_calibration
 
     folder = _get_run(workdir, "Evaluation")
     step, accuracies = evaluate_run.evaluate_run(folder, data_dir)
     if is_main_process():
         print(f"Test accuracy after {step:,} steps:")
         print(describe_accuracies(accuracies))
+        if calibration := read_calibration(folder, step):
+            print(
+                f"Calibrated on {calibration.num_images:,} test images: temperature "
+                f"{calibration.temperature:.2f}"
+            )
 
 
 def predict_images(
-    workdir: str | None, images: str | None, output: str | None, num_suggestions: int
+    workdir: str | None, images: str | None, output: str | None, num_suggestions: int = 0
 ) -> None:
     """Labels image files with a run's networks, and suggests which to label by hand.
 
@@ -88,7 +132,8 @@ def predict_images(
     """
     from cls_jax.data.images.files import find_images
     from cls_jax.inference.classifier import load
-    from cls_jax.inference.predict_files import get_suggestions_path, predict_files
+    from cls_jax.inference.predict_files import predict_files
+    from cls_jax.inference.suggest_files import Files, suggest_from
     from cls_jax.inference.tables import check_path
 
     _check_single_process("predict")
@@ -100,7 +145,8 @@ def predict_images(
     path = pathlib.Path(output).expanduser()
     check_path(path)
     files = find_images(images)
-    outcome = predict_files(load(run), files, path, num_suggestions)
+    classifier = load(run)
+    outcome = predict_files(classifier, files, path)
     print(
         f"{outcome.num_files:,} images in {outcome.seconds:.1f} s, {outcome.network_share:.0%} of "
         f"it in the networks: {path}"
@@ -108,7 +154,44 @@ def predict_images(
     if outcome.num_errors:
         print(f"{outcome.num_errors:,} of them could not be read: see the column error.")
     if num_suggestions:
-        print(f"{outcome.num_suggested:,} images to label next: {get_suggestions_path(path)}")
+        rows = suggest_from(Files(files, []), num_suggestions, classifier)
+        _write_suggestions(rows, path.with_name(f"{path.stem}-suggestions{path.suffix}"))
+
+
+def suggest_images(folder_or_run: str, num_images: int, output: str | None) -> None:
+    """Lists images to label next.
+
+    Args:
+        folder_or_run: a folder of images, labeled or not, or a run on such a folder.
+        num_images: how many to list.
+        output: a .csv or .parquet to write; None to print the list.
+
+    Raises:
+        UserError: if there is no unlabeled image, or the output cannot be written.
+    """
+    from cls_jax.inference.suggest_files import suggest_files
+    from cls_jax.inference.tables import check_path
+
+    _check_single_process("suggest")
+    if num_images < 1:
+        raise UserError(f"There is nothing to suggest with --count {num_images}: choose 1 or more.")
+    path = pathlib.Path(output).expanduser() if output is not None else None
+    if path:
+        check_path(path)
+    rows = suggest_files(folder_or_run, num_images)
+    if path:
+        _write_suggestions(rows, path)
+    else:
+        print("\n".join(make_printable(row["file"]) for row in rows))
+
+
+def _write_suggestions(rows: Sequence[dict], path: pathlib.Path) -> None:
+    from cls_jax.inference.suggest_files import SUGGESTION_COLUMNS
+    from cls_jax.inference.tables import create_table
+
+    with create_table(path, SUGGESTION_COLUMNS) as table:
+        table.write(rows)
+    print(f"{len(rows):,} images to label next: {path}")
 
 
 def export_run(workdir: str | None, output: str | None) -> None:
@@ -152,7 +235,7 @@ def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
     from cls_jax.report.page import REPORT, write_report
     from cls_jax.runs.folder import RESULT
 
-    again = f"python main.py --mode report --workdir {shlex.quote(str(folder))}"
+    again = _write_command("report", folder)
     if jax.process_count() > 1:  # A report takes one process.
         print(f"\nFor a report of the whole run: {again}")
         return None
@@ -167,12 +250,31 @@ def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
         return None
 
 
+# Verb → its options after the run's folder, for `cls-jax` and for main.py.
+_EXAMPLES = {
+    "evaluate": ("", ""),
+    "report": ("", ""),
+    "predict": (" IMAGES", " --images IMAGES --output predictions.csv"),
+}
+
+
+def _write_command(verb: str, folder: pathlib.Path) -> str:
+    """A command on a run, in the form of the command that started this process."""
+    program, quoted = pathlib.Path(sys.argv[0]), shlex.quote(str(folder))
+    positional, named = _EXAMPLES[verb]
+    if program.name == "main.py":
+        mode = verb.removesuffix("uate")  # main.py calls it eval.
+        return f"python main.py --mode {mode} --workdir {quoted}{named}"
+    start = "python -m cls_jax" if program.match("cls_jax/__main__.py") else "cls-jax"
+    return f"{start} {verb} {quoted}{positional}"
+
+
 def _get_run(workdir: str | None, what: str) -> pathlib.Path:
     if workdir is None:
         raise UserError(f"{what} needs the folder of a run: add --workdir DIR.")
     return pathlib.Path(workdir)
 
 
-def _check_single_process(mode: str) -> None:
+def _check_single_process(verb: str) -> None:
     if jax.process_count() > 1:
-        raise UserError(f"--mode {mode} runs in one process: start it without the others.")
+        raise UserError(f"{verb} runs in one process: start it without the others.")

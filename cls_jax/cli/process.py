@@ -37,7 +37,7 @@ _NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 _LOST_PROCESS_WORDS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
 
 # Raised by values of flags, and by configuration files that cannot be loaded.
-_USAGE_ERRORS: tuple[type[Exception], ...] = (flags.Error, *PARSE_ERRORS)
+USAGE_ERRORS: tuple[type[Exception], ...] = (flags.Error, *PARSE_ERRORS)
 
 _DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -62,8 +62,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(0 if end.code == 1 else end.code)  # absl ends --help with 1, as if it had failed.
     except UserError as error:
         exit_with_error(error)
-    except _USAGE_ERRORS as error:
-        exit_with_error(_explain(error))
+    except USAGE_ERRORS as error:
+        exit_with_error(explain_usage_error(error))
     if rest[1:]:
         exit_with_error(f"Unexpected argument {rest[1]!r}: options begin with --.")
     if "mode" in flags.FLAGS:
@@ -85,6 +85,9 @@ def _refuse_options_of_other_modes() -> None:
 def prepare_process() -> None:
     """Sets up memory, JAX and logging; to be called before JAX computes anything."""
     reexec_with_malloc_settings()
+    # TensorFlow only feeds images here, so its start-up messages would not help our users.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     # Libraries log warnings that users can do nothing about; failures arrive as exceptions.
     logging.set_verbosity(logging.FATAL)
     sys.unraisablehook = _ignore_closed_loops
@@ -156,7 +159,7 @@ def enable_compilation_cache() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache / "cls_jax"))
 
 
-def _explain(error: Exception) -> str:
+def explain_usage_error(error: Exception) -> str:
     """Turns an error of absl or ml_collections about a flag or a config file into one sentence."""
     text = str(error).strip()
     if missing := re.search(r"No such file or directory: '(.*?)'", text):
@@ -172,7 +175,7 @@ def _explain(error: Exception) -> str:
         text = text.splitlines()[-1]
     sentence = " ".join(text.split()).rstrip(".") or type(error).__name__
     sentence = sentence if len(sentence) <= 400 else sentence[:400] + " …"
-    return f"{sentence}: see python main.py --help and docs/configuration.md."
+    return f"{sentence}: see --help and docs/configuration.md."
 
 
 def run_to_end(function: Callable[[], None]) -> None:

@@ -32,8 +32,8 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
         return _from_stored(read_json(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
-            f"{path.parent} is not the folder of a run (it has no {path.name}): give --workdir the "
-            "folder that training printed."
+            f"{path.parent} is not the folder of a run (it has no {path.name}): name the folder "
+            "that training printed."
         ) from error
     except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
         raise UserError(

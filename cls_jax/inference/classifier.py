@@ -1,23 +1,29 @@
 """A trained run as a function from images to classes."""
 
+import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.data.images.decode import ImageError
 from cls_jax.data.images.files import read_ahead
 from cls_jax.data.types import ImageSource
+from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
 from cls_jax.inference.restore import restore_run
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.runs.folder import read_dataset_description
 from cls_jax.training.program import Program
 from cls_jax.training.state import TrainState
+
+Forward = Callable[[TrainState, jax.Array], jax.Array]
 
 
 class Classifier:
@@ -30,10 +36,16 @@ class Classifier:
         batch_size: images per forward pass.
         config: the run's configuration.
         step: training step of the checkpoint.
+        calibration: of this checkpoint's confidences; None if it has none.
     """
 
     def __init__(
-        self, program: Program, state: TrainState, class_names: tuple[str, ...], step: int
+        self,
+        program: Program,
+        state: TrainState,
+        class_names: tuple[str, ...],
+        step: int,
+        calibration: Calibration | None = None,
     ):
         """Wraps a restored run; see `load`."""
         self.class_names = class_names
@@ -41,8 +53,10 @@ class Classifier:
         self.num_networks = program.method.num_networks
         self.config = program.config
         self.step = step
+        self.calibration = calibration
         self._mesh, self._state = program.mesh, state
-        self._predict = _create_predict(program)
+        self._compute_probabilities = _compile(program, _compute_probabilities)
+        self._compute_features = _compile(program, _compute_features)
         self.batch_size = self._round_up(self.config.eval_batch_size)
         self._compiled_size = 0
 
@@ -65,7 +79,7 @@ class Classifier:
             probabilities = self._predict_files([os.fspath(path) for path in images])
         else:
             probabilities = self.predict_probabilities(cast(ImageSource, images))
-        return create_prediction(probabilities, self.class_names)
+        return create_prediction(probabilities, self.class_names, self.calibration)
 
     def _predict_files(self, files: list[str]) -> np.ndarray:
         """Decodes and predicts batch by batch: float32 [N, n, K]."""
@@ -89,7 +103,27 @@ class Classifier:
         Raises:
             ValueError: if the images have another shape or type.
         """
-        parts = [self._empty()]
+        parts = [self._empty(), *self._apply(self._compute_probabilities, images)]
+        return np.concatenate(parts, axis=1)
+
+    def compute_features(self, images: ImageSource) -> np.ndarray:
+        """What the networks' last layers see, each network's at unit length.
+
+        Args:
+            images: at least one, as for `predict_probabilities`.
+
+        Returns:
+            float32 [n, N C] for C features per network; two images of the same class are close.
+
+        Raises:
+            ValueError: if the images have another shape or type.
+        """
+        f_NBC = np.concatenate(list(self._apply(self._compute_features, images)), axis=1)
+        f_NBC = f_NBC / np.maximum(np.linalg.norm(f_NBC, axis=-1, keepdims=True), 1e-12)
+        return np.concatenate(list(f_NBC), axis=-1)
+
+    def _apply(self, function: Forward, images: ImageSource) -> Iterator[np.ndarray]:
+        """Runs a function of state and images batch by batch; each result is [N, batch, ...]."""
         for start in range(0, len(images), self.batch_size):
             part = np.asarray(images[start : start + self.batch_size])
             if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
@@ -100,9 +134,7 @@ class Classifier:
             missing = self._choose_padded_size(len(part)) - len(part)
             padded = np.pad(part, [(0, missing), (0, 0), (0, 0), (0, 0)])
             on_devices = to_global_arrays(padded, self._mesh, P(DATA_AXIS))
-            output = jax.device_get(self._predict(self._state, on_devices))
-            parts.append(output[:, : len(part)])
-        return np.concatenate(parts, axis=1)
+            yield jax.device_get(function(self._state, on_devices))[:, : len(part)]
 
     def _choose_padded_size(self, num_images: int) -> int:
         """The padded batch size: few sizes to compile, and no full batch for a single image."""
@@ -120,31 +152,53 @@ class Classifier:
         return np.zeros((self.num_networks, 0, len(self.class_names)), np.float32)
 
 
-def load(workdir: str | pathlib.Path) -> Classifier:
+def load(run: str | os.PathLike) -> Classifier:
     """Opens the newest checkpoint of a run.
+
+    Args:
+        run: the run's folder, or what `cls_jax.train` returned.
 
     Raises:
         UserError: if the folder is not that of a run or holds no checkpoint yet.
     """
-    workdir = pathlib.Path(workdir)
+    workdir = pathlib.Path(run)
     program, state, step = restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
-    return Classifier(program, state, class_names, step)
+    return Classifier(program, state, class_names, step, read_calibration(workdir, step))
 
 
-def _create_predict(program: Program) -> Callable[[TrainState, jax.Array], jax.Array]:
-    """Compiles (state, uint8 [B, H, W, C]) → probabilities float32 [N, B, K]."""
+def _compile(program: Program, compute: Callable[[Program, TrainState, jax.Array], Any]) -> Forward:
+    """Compiles (state, uint8 [B, H, W, C]) → float32 [N, B, ...] for the program's mesh."""
 
-    def predict(state: TrainState, images: jax.Array) -> jax.Array:
-        logits, _ = program.ensemble.forward(
-            state.ema_params, state.batch_stats, program.normalize(images), train=False
-        )
-        return jax.nn.softmax(logits)
+    def forward(state: TrainState, images: jax.Array) -> jax.Array:
+        return compute(program, state, program.normalize(images))
 
     sharded = jax.shard_map(
-        predict,
+        forward,
         mesh=program.mesh,
         in_specs=(program.state_specs, P(DATA_AXIS)),
         out_specs=P(NETWORK_AXIS, DATA_AXIS),
     )
     return jax.jit(sharded)
+
+
+def _compute_probabilities(program: Program, state: TrainState, images: jax.Array) -> jax.Array:
+    """Probabilities float32 [N, B, K] of this device's networks."""
+    logits, _ = program.ensemble.forward(state.ema_params, state.batch_stats, images, train=False)
+    return jax.nn.softmax(logits)
+
+
+def _compute_features(program: Program, state: TrainState, images: jax.Array) -> jax.Array:
+    """Inputs float32 [N, B, C] of the layer "head", which every architecture ends with."""
+    inputs = []
+
+    def keep_input(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+        if context.module.name == "head" and context.method_name == "__call__":
+            inputs.append(args[0])
+        return call(*args, **kwargs)
+
+    # One network after the other: values kept from within a vmap could not be used outside of it.
+    ensemble = dataclasses.replace(program.ensemble, lowering="unrolled")
+    with nn.intercept_methods(keep_input):
+        ensemble.forward(state.ema_params, state.batch_stats, images, train=False)
+    return jnp.stack(inputs)

@@ -22,8 +22,9 @@ from cls_jax.training.program import Program, create_model
 from cls_jax.training.state import TrainState
 
 MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
+PREPROCESSING = "preprocessing.json"
 EXAMPLE, README = "example.py", "README.md"
-_FILES = {MODEL, ONNX_MODEL, LABELS, EXAMPLE, README}
+_FILES = {MODEL, ONNX_MODEL, LABELS, PREPROCESSING, EXAMPLE, README}
 _EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
 
 _README = """# An image classifier
@@ -35,6 +36,7 @@ normalization is included.
 - `model.jaxexport`: for JAX on CPU, CUDA and TPU. Made with JAX {version}; `jax.export` promises
   that JAX reads it for at least six months from then.
 {onnx}- `labels.json`: the classes, in the order of the probabilities.
+- `preprocessing.json`: how a photo becomes the input, for programs.
 - `example.py`: `python example.py IMAGE …`; needs `numpy` and `pillow`, and {runtime}.
 
 Images must be upright and opaque with 8 bits per channel, scaled so that the short side fits, and
@@ -232,8 +234,29 @@ def describe(classifier: Classifier, workdir: pathlib.Path, *, has_onnx: bool) -
     )
     return {
         LABELS: json.dumps(list(classifier.class_names), indent=1) + "\n",
+        PREPROCESSING: json.dumps(describe_preprocessing(classifier), indent=1) + "\n",
         EXAMPLE: _EXAMPLE_SOURCE.read_text(encoding="utf-8"),
         README: readme,
+    }
+
+
+def describe_preprocessing(classifier: Classifier) -> dict[str, Any]:
+    """What happens to an image before the model, and what the model does with it first."""
+    height, width, channels = classifier.image_shape
+    return {
+        "orientation": "upright, as EXIF says",
+        "color": "gray" if channels == 1 else "RGB",
+        "resize": "bicubic, so that the short side fits",
+        "crop": "center",
+        "height": height,
+        "width": width,
+        "dtype": "uint8",
+        "layout": "NHWC",
+        "inside_the_model": {
+            "formula": "(x / 255 - mean) / std",
+            "mean": list(classifier.config.data.mean),
+            "std": list(classifier.config.data.std),
+        },
     }
 
 

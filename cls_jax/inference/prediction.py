@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.inference.calibration import Calibration, apply_temperature
+
 NUM_TOP = 5
 
 
@@ -26,6 +28,9 @@ class Prediction(NamedTuple):
         probabilities: float32 [B, K], the mean over networks.
         network_probabilities: float32 [N, B, K].
         class_names: str [K].
+        calibrated_confidence: float32 [B], the confidence after temperature scaling: the share of
+            predictions of this confidence that is right; None for a run without calibration.
+        abstain: bool [B], whether it is below the calibration's threshold; None likewise.
     """
 
     label: np.ndarray
@@ -37,14 +42,18 @@ class Prediction(NamedTuple):
     probabilities: np.ndarray
     network_probabilities: np.ndarray
     class_names: np.ndarray
+    calibrated_confidence: np.ndarray | None = None
+    abstain: np.ndarray | None = None
 
 
-def create_prediction(p_NBK: np.ndarray, class_names: Sequence[str]) -> Prediction:
+def create_prediction(
+    p_NBK: np.ndarray, class_names: Sequence[str], calibration: Calibration | None = None
+) -> Prediction:
     """Derives a `Prediction` from the networks' probabilities, float32 [N, B, K]."""
     names = np.asarray(list(class_names), dtype=str)
     p_BK = p_NBK.mean(axis=0)
     best_NB = p_NBK.argmax(axis=-1)
-    return Prediction(
+    prediction = Prediction(
         label=names[p_BK.argmax(axis=-1)],
         confidence=p_BK.max(axis=-1),
         weight=compute_weight(p_BK),
@@ -54,6 +63,12 @@ def create_prediction(p_NBK: np.ndarray, class_names: Sequence[str]) -> Predicti
         probabilities=p_BK,
         network_probabilities=p_NBK,
         class_names=names,
+    )
+    if calibration is None:
+        return prediction
+    confidence = apply_temperature(p_BK, calibration.temperature).max(axis=-1)
+    return prediction._replace(
+        calibrated_confidence=confidence, abstain=confidence < calibration.abstain_below
     )
 
 

@@ -1,87 +1,111 @@
-"""Suggestions of images to label next: those that represent most of the networks' uncertainty.
+"""Which images to label next: typical ones, from all over the set.
 
-An image's score is (1 - w) + D. The confidence weight w is that of the mean probabilities; D is
-the disagreement between the networks, the generalized Jensen-Shannon divergence
-[H(mean of p) - mean of H(p)] / log N, from 0 (they agree) to 1 (each is certain of another class).
-With the entropy of the mean alone, two networks that are certain of two different classes would
-rank behind an image about which both are undecided.
+TypiClust (Hacohen et al., Active Learning on a Budget: Opposite Strategies Suit High and Low
+Budgets, ICML 2022): as many clusters as there will be labels, and from each cluster without a
+label, the largest first, its most typical image. With few labels this beats asking about the images
+that a network is uncertain of, which are odd ones of a few classes.
 
-Images are then chosen greedily (facility location): each adds the most to the sum over all images
-of score times similarity to the nearest chosen image. Representative images come before outliers,
-and a duplicate of a chosen image adds nothing. The similarity is 1 - the Hellinger distance between
-the networks' probabilities, from 0 to 1, so the choice depends on predictions alone.
-
-Shape suffixes: N networks, B images, K classes, M chosen images.
+Shape suffixes: B images, C features, L labeled images.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from sklearn.cluster import KMeans, MiniBatchKMeans
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import normalize
 
-from cls_jax.inference.prediction import compute_entropy, compute_weight
+# The authors' values.
+_MAX_CLUSTERS = 500
+_NUM_NEIGHBORS = 20
+_MIN_CLUSTER_SIZE = 5
+# More clusters than this are found in samples of the images, as the authors do.
+_MAX_FULL_CLUSTERS = 50
 
-# Rows of the similarity matrix computed at once; 20 MB for 5,000 images.
-_ROWS_AT_A_TIME = 1000
-# Sums in another order differ in the last digits; an upper bound must not fall below its value.
-_ROUNDING = 1.0001
+_NUM_COMPONENTS = 50
 
 
-def compute_scores(p_NBK: np.ndarray) -> np.ndarray:
-    """Uncertainty of each image, float32 [B] in [0, 2].
+class Suggestions(NamedTuple):
+    """Chosen images, the most helpful first.
 
-    Args:
-        p_NBK: float32 [N, B, K], the networks' probabilities.
+    Attributes:
+        indices: int64 [M].
+        typicality: float64 [M], inverse mean distance to the nearest images of the same cluster.
     """
-    p_BK = p_NBK.mean(axis=0)
-    scores = 1.0 - compute_weight(p_BK)
-    if len(p_NBK) > 1:
-        divergence = compute_entropy(p_BK) - compute_entropy(p_NBK).mean(axis=0)
-        scores = scores + np.clip(divergence / np.log(len(p_NBK)), 0.0, 1.0)
-    return scores.astype(np.float32)
+
+    indices: np.ndarray
+    typicality: np.ndarray
 
 
-def choose_diverse(p_NBK: np.ndarray, num_images: int) -> np.ndarray:
-    """Chooses images greedily by how much uncertainty their labels would resolve.
+def choose_typical(
+    features_BC: np.ndarray, num_images: int, labeled_LC: np.ndarray | None = None
+) -> Suggestions:
+    """Chooses typical images of the largest clusters without a label.
 
     Args:
-        p_NBK: float32 [N, B, K].
-        num_images: M; all images if there are fewer.
+        features_BC: float32 [B, C], of the images to choose from.
+        num_images: how many to choose; all if there are fewer.
+        labeled_LC: float32 [L, C], of images that have a label already.
 
     Returns:
-        int64 [min(M, B)], indices of images, the most helpful first.
+        The choice, of min(num_images, B) images; the same for the same features.
     """
-    scores = compute_scores(p_NBK)
-    roots = _to_unit_rows(p_NBK)
-    covered = np.zeros(len(scores), np.float32)  # Similarity to the nearest chosen image.
-    # Lazy greedy: the gain of an image only falls as others are chosen, so an old value is an upper
-    # bound, and only the image with the highest bound is evaluated again.
-    bounds = _bound_gains(roots, scores)
-    chosen: list[int] = []
-    while len(chosen) < min(num_images, len(scores)):
-        best = int(np.argmax(bounds))
-        similarity = _compute_similarities(roots, roots[best])
-        bounds[best] = scores @ np.maximum(similarity - covered, 0)
-        if np.argmax(bounds) == best:
-            chosen.append(best)
-            covered = np.maximum(covered, similarity)
-            bounds[best] = -1
-    return np.asarray(chosen, np.int64)
+    if not len(features_BC):
+        return Suggestions(np.zeros(0, np.int64), np.zeros(0))
+    labeled_LC = features_BC[:0] if labeled_LC is None else labeled_LC
+    everything = np.concatenate([features_BC, labeled_LC])
+    num_clusters = min(len(labeled_LC) + num_images, _MAX_CLUSTERS, len(everything))
+    cluster = find_clusters(everything, num_clusters)
+    num_labels = np.bincount(cluster[len(features_BC) :], minlength=num_clusters)
+    cluster = cluster[: len(features_BC)]
+    size = np.bincount(cluster, minlength=num_clusters)
+    typicality, rank = np.zeros(len(cluster)), np.zeros(len(cluster), int)
+    for k in np.flatnonzero(size):
+        members = np.flatnonzero(cluster == k)
+        typicality[members] = compute_typicality(features_BC[members])
+        order = np.argsort(-typicality[members], kind="stable")
+        rank[members[order]] = np.arange(len(members))
+    # Outliers last, then by the labels that the cluster has by the time that it is this image's
+    # turn, then by size; `lexsort` sorts by its last key first.
+    is_small = size < _MIN_CLUSTER_SIZE
+    order = np.lexsort((-size[cluster], num_labels[cluster] + rank, is_small[cluster]))
+    chosen = order[:num_images]
+    return Suggestions(chosen, typicality[chosen])
 
 
-def _to_unit_rows(p_NBK: np.ndarray) -> np.ndarray:
-    """Square roots of probabilities, [B, N K], whose products are affinities from 0 to 1."""
-    num_networks, num_images, num_classes = p_NBK.shape
-    by_image = np.sqrt(p_NBK / num_networks).transpose(1, 0, 2)
-    return by_image.reshape(num_images, num_networks * num_classes)
+def find_clusters(features_BC: np.ndarray, num_clusters: int) -> np.ndarray:
+    """K-means clusters, int [B]; the same for the same features."""
+    if num_clusters <= _MAX_FULL_CLUSTERS:
+        return KMeans(num_clusters, n_init=5, random_state=0).fit_predict(features_BC)
+    return MiniBatchKMeans(num_clusters, batch_size=5000, n_init=3, random_state=0).fit_predict(
+        features_BC
+    )
 
 
-def _bound_gains(roots: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Each image's gain while none is chosen, rounded up, [B]."""
-    parts = np.array_split(roots, max(1, len(roots) // _ROWS_AT_A_TIME))
-    gains = np.concatenate([_compute_similarities(roots, part) @ scores for part in parts])
-    return gains * _ROUNDING
+def compute_typicality(features_BC: np.ndarray) -> np.ndarray:
+    """Inverse mean distance of each image to its 20 nearest neighbors, float64 [B].
+
+    To at most half of the others: a small cluster has no typical image if all count.
+    """
+    num_neighbors = min(_NUM_NEIGHBORS, len(features_BC) // 2)
+    if num_neighbors == 0:
+        return np.ones(len(features_BC))
+    neighbors = NearestNeighbors(n_neighbors=num_neighbors).fit(features_BC)
+    distances, _ = neighbors.kneighbors()  # Of each image, itself not among them.
+    return 1 / np.maximum(distances.mean(axis=1), 1e-9)
 
 
-def _compute_similarities(roots: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """1 - the Hellinger distance between the predictions for `rows` and for all images."""
-    # Rounding leaves about 1e-7 between duplicates; its root would count as a distance.
-    squared = 1 - rows @ roots.T
-    return 1 - np.sqrt(np.where(squared < 1e-6, 0, squared))
+def compute_pixel_features(images: np.ndarray) -> np.ndarray:
+    """Features without any network: 50 principal components of the pixels, at unit length.
+
+    Args:
+        images: uint8 [B, H, W, C], at least two.
+
+    Returns:
+        float32 [B, at most 50].
+    """
+    pixels = images.reshape(len(images), -1).astype(np.float32) / 255
+    num_components = min(_NUM_COMPONENTS, *pixels.shape)
+    components = PCA(num_components, random_state=0).fit_transform(pixels)
+    return normalize(components).astype(np.float32)

@@ -24,6 +24,8 @@ PREDICTION_COLUMNS = {
     "complementary_label": str,
     "top5": str,
     "error": str,
+    "calibrated_confidence": float,
+    "abstain": bool,
 }
 
 

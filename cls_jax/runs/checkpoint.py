@@ -126,8 +126,8 @@ class Checkpointer:
             self._forget(step)
             self.warn(
                 f"Warning: the checkpoint of step {step} could not be written "
-                f"({describe_failure(error)}): training continues, and the newest complete one is "
-                f"{describe_step(self.latest_step())}."
+                f"({describe_failure(error)}): training continues, and "
+                f"{describe_newest(self.latest_step(), 'newest complete')}."
             )
 
     def _probe(self) -> None:
@@ -283,6 +283,8 @@ def describe_failure(error: Exception) -> str:
     return text[:200].rstrip(".: ") or type(error).__name__
 
 
-def describe_step(step: int | None) -> str:
-    """A checkpoint in words, or that there is none."""
-    return "none yet" if step is None else f"that of step {step}"
+def describe_newest(step: int | None, which: str = "newest") -> str:
+    """A clause that names the newest (or another) checkpoint by its step, or says there is none."""
+    if step is None:
+        return "there is no checkpoint yet"
+    return f"the {which} checkpoint is that of step {step}"

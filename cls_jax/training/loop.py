@@ -32,7 +32,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler
-from cls_jax.runs.checkpoint import Checkpointer, describe_step
+from cls_jax.runs.checkpoint import Checkpointer, describe_newest
 from cls_jax.runs.folder import (
     check_dataset,
     check_run_folder,
@@ -206,9 +206,9 @@ def _train_to_end(
         checkpointer.finish()
         if checkpointer.latest_step() != config.num_steps:
             raise UserError(
-                f"The last state could not be written, the newest checkpoint is "
-                f"{describe_step(checkpointer.latest_step())}: free disk space and rerun the "
-                "command to resume from there."
+                f"The last state could not be written; "
+                f"{describe_newest(checkpointer.latest_step())}: free disk space and rerun the "
+                "command to continue."
             )
     return timer.seconds
 

@@ -12,7 +12,7 @@ import numpy as np
 from cls_jax.batch import RawBatch
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_step
+from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_newest
 
 NOT_FINITE = "not_finite"
 
@@ -107,8 +107,8 @@ def to_user_error(error: NonFiniteError, good_step: int | None, dump: str) -> Us
         dump: where the batch is, or why it was not written.
     """
     return UserError(
-        f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}; the "
-        f"last good checkpoint is {describe_step(good_step)}, the batch {dump}. Rerun the command "
-        "with --config.debug_nans=True to resume from there and name the operation; a lower "
+        f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}; "
+        f"{describe_newest(good_step, 'last good')}, the batch {dump}. Rerun the command "
+        "with --config.debug_nans=True to continue from there and name the operation; a lower "
         "--config.optimizer.learning_rate in a new --workdir may help."
     )

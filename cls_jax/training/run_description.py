@@ -12,7 +12,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import StoppedError
 from cls_jax.models import count_parameters
 from cls_jax.parallel.preemption import PreemptionHandler
-from cls_jax.runs.checkpoint import describe_step
+from cls_jax.runs.checkpoint import describe_newest
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.program import Program, describe_model
 from cls_jax.training.state import TrainState
@@ -23,8 +23,7 @@ _NUM_SHOWN_IMAGES = 8
 def describe_stop(stop: PreemptionHandler, step: int, saved: int | None) -> StoppedError:
     """The exception for a run asked to stop before `step`, with the step `saved` on disk."""
     return StoppedError(
-        f"Stopped before step {step}; the newest checkpoint is {describe_step(saved)}: rerun the "
-        "command to resume from there.",
+        f"Stopped before step {step}; {describe_newest(saved)}: rerun the command to continue.",
         stop.signal,
     )
 
@@ -34,8 +33,8 @@ def warn_of_lost_steps(workdir: pathlib.Path, first_step: int, checkpoint_every:
     measured = max((row["step"] for row in read_metrics(workdir)), default=0)
     if measured >= first_step + 2 * checkpoint_every:
         print(
-            f"Warning: this run had reached step {measured}, but its newest checkpoint is "
-            f"{describe_step(first_step or None)}: it resumes from there.",
+            f"Warning: this run had reached step {measured}, but "
+            f"{describe_newest(first_step or None)}: it continues from step {first_step}.",
             file=sys.stderr,
         )
 

@@ -64,6 +64,26 @@ def test_a_batch_is_padded_no_further_than_needed(run):
     assert sizes == sorted(sizes)
 
 
+def test_features_are_what_the_last_layers_see(run):
+    """The heads' weights turn them into the probabilities, up to each network's length."""
+    workdir, dataset = run
+    classifier = load(workdir)
+    images = dataset.test_images[:7]
+    features = np.split(classifier.compute_features(images), 2, axis=1)
+    expected = classifier.predict_probabilities(images)
+    for i, f_BC in enumerate(features):
+        np.testing.assert_allclose(np.linalg.norm(f_BC, axis=1), 1, rtol=1e-5)
+        head = classifier._state.ema_params["head"]
+        kernel, bias = np.asarray(head["kernel"][i]), np.asarray(head["bias"][i])
+        logits = np.log(expected[i])
+        # logits = length · (f @ kernel) + bias + constant, so centered they have one ratio.
+        ours, theirs = f_BC @ kernel, logits - bias
+        ours, theirs = ours - ours.mean(axis=1, keepdims=True), theirs - theirs.mean(1)[:, None]
+        lengths = (ours * theirs).sum(axis=1) / (ours**2).sum(axis=1)
+        np.testing.assert_allclose(lengths[:, None] * ours, theirs, atol=1e-4)
+        assert (lengths > 0).all()
+
+
 @pytest.mark.parametrize("text", ["", "[]", json.dumps({"class_names": ["a"]})])
 def test_a_damaged_description_of_the_dataset_is_named(run, tmp_path, text):
     copy = shutil.copytree(run[0], tmp_path / "run")

@@ -21,6 +21,7 @@ from cls_jax.inference.export import (
     LABELS,
     MODEL,
     ONNX_MODEL,
+    PREPROCESSING,
     OnnxError,
     check_output,
     convert_to_onnx,
@@ -47,6 +48,14 @@ def test_model_predicts_what_the_run_predicts_for_any_batch_size(trained_run, ex
         np.testing.assert_allclose(probabilities, expected.probabilities[:size], atol=1e-5)
     labels = np.asarray(json.loads((exported / LABELS).read_text()))
     np.testing.assert_array_equal(labels[probabilities.argmax(axis=-1)], expected.label)
+
+
+def test_preprocessing_is_what_the_model_was_trained_with(trained_run, exported):
+    stored = json.loads((exported / PREPROCESSING).read_text())
+    config = read_config(trained_run / CONFIG)
+    assert (stored["height"], stored["width"], stored["color"]) == (8, 8, "gray")
+    assert stored["inside_the_model"]["mean"] == list(config.data.mean)
+    assert stored["inside_the_model"]["std"] == list(config.data.std)
 
 
 def test_example_runs_where_this_project_is_not(trained_run, exported, tmp_path):
@@ -111,7 +120,7 @@ def test_without_a_converter_the_rest_is_there(trained_run, tmp_path, no_convert
     commands.export_run(str(trained_run), str(tmp_path / "out"))
     assert "pip install jax2onnx onnxruntime" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {MODEL, LABELS, EXAMPLE, "README.md"}
+    assert names == {MODEL, LABELS, PREPROCESSING, EXAMPLE, "README.md"}
     assert ONNX_MODEL not in (tmp_path / "out" / "README.md").read_text()
 
 
@@ -186,7 +195,7 @@ def test_real_onnx_predicts_what_the_run_predicts_for_any_batch_size(trained_run
         (None, "out", "add --workdir DIR"),
         ("RUN", None, "add --output DIR"),
         ("RUN", "file/out", "give --output"),
-        ("nothing", "out", "give --workdir"),
+        ("nothing", "out", "name the folder that training printed"),
     ],
 )
 def test_mistake_names_the_remedy(trained_run, tmp_path, monkeypatch, workdir, output, remedy):

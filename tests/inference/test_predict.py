@@ -15,8 +15,9 @@ from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.images.decode import ImageError
 from cls_jax.errors import UserError
+from cls_jax.inference.calibration import Calibration
 from cls_jax.inference.classifier import load
-from cls_jax.inference.predict_files import Candidates, predict_files
+from cls_jax.inference.predict_files import predict_files
 from cls_jax.inference.prediction import create_prediction, describe_top
 from cls_jax.inference.tables import PREDICTION_COLUMNS, create_table
 from cls_jax.methods.pseudo_labels import make_pseudo_labels
@@ -139,16 +140,16 @@ def test_strange_names_and_damaged_files_are_rows(classifier, tmp_path, ending):
     files += [str(broken), str(tmp_path / "gone.png"), invalid]
     output = tmp_path / f"predictions.{ending}"
     if ending == "csv":
-        outcome = predict_files(classifier, files, output, 2)
+        outcome = predict_files(classifier, files, output)
         rows = read(output)
     else:
         parquet = pytest.importorskip("pyarrow.parquet")
-        outcome = predict_files(classifier, files, output, 2)
+        outcome = predict_files(classifier, files, output)
         table = parquet.read_table(output)
         assert table.schema.field("confidence").type == "float"
         assert table.schema.field("agree").type == "bool"
         rows = table.to_pylist()
-    assert (outcome.num_files, outcome.num_errors, outcome.num_suggested) == (7, 3, 2)
+    assert (outcome.num_files, outcome.num_errors) == (7, 3)
     assert [row["file"] for row in rows[:6]] == files[:6]
     assert rows[6]["file"] == f"{images}/\\udcff.png"
     assert list(rows[0]) == list(PREDICTION_COLUMNS)
@@ -158,10 +159,8 @@ def test_strange_names_and_damaged_files_are_rows(classifier, tmp_path, ending):
         *["No such file or directory"] * 2,
     ]
     assert not any(row["label"] for row in rows[4:])
-    assert sorted(path.name for path in tmp_path.glob("pred*")) == [
-        f"predictions-suggestions.{ending}",
-        f"predictions.{ending}",
-    ]
+    assert not any(row["calibrated_confidence"] or row["abstain"] for row in rows)
+    assert [path.name for path in tmp_path.glob("pred*")] == [f"predictions.{ending}"]
 
 
 def test_a_run_of_one_network_leaves_the_second_empty(classifier, tmp_path, monkeypatch):
@@ -172,6 +171,26 @@ def test_a_run_of_one_network_leaves_the_second_empty(classifier, tmp_path, monk
     (row,) = read(tmp_path / "p.csv")
     assert row["network_1"] == row["label"] != ""
     assert row["network_2"] == row["agree"] == ""
+
+
+def test_a_calibrated_run_fills_its_columns_and_changes_no_other(classifier, tmp_path, monkeypatch):
+    noise = np.random.default_rng(0).integers(0, 256, (5, 8, 8), dtype=np.uint8)
+    for i, pixels in enumerate(noise):
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    files = sorted(map(str, tmp_path.glob("*.png")))
+    predict_files(classifier, files, tmp_path / "before.csv")
+    threshold = float(np.sort(classifier.predict(files).confidence)[2:4].mean())
+    monkeypatch.setattr(classifier, "calibration", Calibration(6, 1.0, 450, threshold))
+    predict_files(classifier, files, tmp_path / "after.csv")
+    before, after = read(tmp_path / "before.csv"), read(tmp_path / "after.csv")
+    assert list(after[0]) == list(PREDICTION_COLUMNS)
+    for row, calibrated in zip(before, after, strict=True):
+        changed = {name for name in row if row[name] != calibrated[name]}
+        assert changed == {"calibrated_confidence", "abstain"}
+        confidence = float(calibrated["confidence"])  # T = 1.
+        assert float(calibrated["calibrated_confidence"]) == pytest.approx(confidence, abs=2e-6)
+        assert calibrated["abstain"] == str(confidence < threshold)
+    assert {row["abstain"] for row in after} == {"True", "False"}
 
 
 def test_failure_leaves_no_table(tmp_path):
@@ -205,33 +224,15 @@ def test_output_that_cannot_be_written_names_the_remedy(tmp_path, name):
         pass
 
 
-def test_candidates_keep_the_best_only():
-    candidates = Candidates(limit=5)
-    rng = np.random.default_rng(0)
-    parts = [rng.dirichlet([0.5] * 3, (2, 10)).astype(np.float32) for _ in range(3)]
-    for i, part in enumerate(parts):
-        rows = [dict.fromkeys(PREDICTION_COLUMNS) | {"file": f"{i}-{j}"} for j in range(10)]
-        candidates.add(rows, part)
-    everything = Candidates(limit=30)
-    for i, part in enumerate(parts):
-        rows = [dict.fromkeys(PREDICTION_COLUMNS) | {"file": f"{i}-{j}"} for j in range(10)]
-        everything.add(rows, part)
-    assert len(candidates.rows) == candidates.probabilities.shape[1] == 5
-    scores = {row["file"]: row["score"] for row in everything.choose(30)}
-    best = sorted(scores, key=scores.get, reverse=True)[:5]
-    assert {row["file"] for row in candidates.choose(5)} == set(best)
-    assert Candidates(limit=5).choose(3) == []
-
-
 @pytest.mark.parametrize(
     ("workdir", "images", "output", "remedy"),
     [
         (None, "tests", "p.csv", "add --workdir DIR"),
         ("RUN", None, "p.csv", "add --images"),
         ("RUN", "tests", None, "add --output predictions.csv"),
-        ("RUN", "nothing", "p.csv", "There is no file nothing: give --images"),
-        ("RUN", "configs", "p.csv", "There is no image in configs: give --images"),
-        ("tests", "main.py", "p.csv", "give --workdir"),
+        ("RUN", "nothing", "p.csv", "There is no file nothing: name a folder"),
+        ("RUN", "configs", "p.csv", "There is no image in configs: name a folder"),
+        ("tests", "main.py", "p.csv", "name the folder that training printed"),
         ("RUN", "main.py", "p.txt", "give --output"),
     ],
 )

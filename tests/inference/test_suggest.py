@@ -1,82 +1,88 @@
-"""Images that stand for most of what the networks are unsure of, no two alike."""
+"""Suggested images are typical ones, from all over the set."""
 
 import numpy as np
 import pytest
 
-from cls_jax.inference.suggest import choose_diverse, compute_scores
+from cls_jax.inference.suggest import (
+    choose_typical,
+    compute_pixel_features,
+    compute_typicality,
+    find_clusters,
+)
 
-CERTAIN = [0.98, 0.01, 0.01]
-FLAT = [0.34, 0.33, 0.33]
-AB = [0.495, 0.495, 0.01]
-BC = [0.01, 0.495, 0.495]
-
-
-def both(*distributions):
-    """The same from both networks: float32 [2, B, 3]."""
-    return np.asarray([distributions, distributions], np.float32)
+CENTERS = np.asarray([[0, 0], [10, 0], [0, 10], [10, 10]], np.float32)
 
 
-def test_score_grows_with_uncertainty():
-    scores = compute_scores(both(CERTAIN, AB, FLAT))
-    assert scores[0] < scores[1] < scores[2]
-    assert scores[2] == pytest.approx(1, abs=1e-3)
+def create_clusters(sizes=(40, 30, 20, 10), seed=0):
+    """Points around the centers: features float32 [B, 2], and the cluster of each, int [B]."""
+    truth = np.repeat(np.arange(len(sizes)), sizes)
+    noise = np.random.default_rng(seed).normal(0, 0.5, (len(truth), 2))
+    return (CENTERS[truth] + noise).astype(np.float32), truth
 
 
-def test_score_grows_with_disagreement():
-    """Two networks each certain of another class count more than two that know nothing."""
-    p_NBK = np.asarray([[[1, 0, 0], FLAT], [[0, 1, 0], FLAT]], np.float32)
-    disagreed, unknown = compute_scores(p_NBK)
-    assert disagreed == pytest.approx(1 + np.log(2) / np.log(3), abs=1e-5)
-    assert disagreed > unknown
+def test_each_cluster_gives_one_image_the_largest_first():
+    features, truth = create_clusters()
+    assert truth[choose_typical(features, 4).indices].tolist() == [0, 1, 2, 3]
 
 
-def test_score_of_one_network_is_its_uncertainty():
-    scores = compute_scores(np.asarray([[[1, 0, 0], [1 / 3] * 3]], np.float32))
-    np.testing.assert_allclose(scores, [0, 1], atol=1e-6)
+def test_chosen_image_is_the_most_typical_of_its_cluster():
+    features, truth = create_clusters()
+    for index, typicality in zip(*choose_typical(features, 4), strict=True):
+        members = np.flatnonzero(truth == truth[index])
+        distances = np.linalg.norm(features[members] - features[index], axis=1)
+        nearest = np.sort(distances)[1 : 1 + min(20, len(members) // 2)]
+        assert typicality == pytest.approx(1 / nearest.mean(), rel=1e-4)
+        others = compute_typicality(features[members])
+        assert typicality == pytest.approx(others.max(), rel=1e-4)
 
 
-def test_an_image_that_stands_for_many_is_chosen_before_an_odd_one():
-    rng = np.random.default_rng(0)
-    many = rng.dirichlet(100 * np.asarray(AB), 20)
-    assert compute_scores(both(FLAT, *many)).argmax() == 0
-    assert choose_diverse(both(FLAT, *many), 1)[0] > 0
+def test_clusters_that_have_a_label_come_last():
+    features, truth = create_clusters()
+    labeled = features[[0, 45]]  # Of the two largest clusters.
+    chosen = choose_typical(np.delete(features, [0, 45], axis=0), 2, labeled).indices
+    assert set(np.delete(truth, [0, 45])[chosen]) == {2, 3}
 
 
-def test_every_choice_covers_the_most_uncertainty_that_is_left():
-    p_NBK = np.random.default_rng(0).dirichlet([0.3] * 4, (2, 60))
-    scores = compute_scores(p_NBK)
-    differences = np.sqrt(p_NBK)[:, :, None] - np.sqrt(p_NBK)[:, None]
-    similarity = 1 - np.sqrt(np.square(differences).sum(axis=-1).mean(axis=0) / 2)
-    covered = np.zeros(60)
-    for chosen in choose_diverse(p_NBK.astype(np.float32), 8):
-        gains = np.maximum(similarity - covered, 0) @ scores
-        assert gains[chosen] == pytest.approx(gains.max(), rel=1e-4)
-        covered = np.maximum(covered, similarity[chosen])
+def test_outliers_are_not_chosen_before_the_clusters():
+    features, _ = create_clusters()
+    outliers = np.asarray([[100, 100], [-100, 0], [0, -100]], np.float32)
+    chosen = choose_typical(np.concatenate([outliers, features]), 7).indices
+    assert not set(chosen[:4]) & {0, 1, 2}
 
 
 def test_a_duplicate_is_not_chosen_before_something_else():
-    chosen = choose_diverse(both(FLAT, FLAT, FLAT, AB, BC, CERTAIN), 3)
-    assert chosen[0] == 0
-    assert set(chosen[1:]) == {3, 4}
+    features = np.repeat(CENTERS, 10, axis=0)
+    assert set(choose_typical(features, 4).indices // 10) == {0, 1, 2, 3}
 
 
-def test_near_duplicates_come_last_among_the_uncertain():
+@pytest.mark.parametrize("num_images", [1, 2, 3])
+def test_all_are_chosen_once_where_there_are_too_few(num_images):
+    features = CENTERS[:num_images]
+    assert sorted(choose_typical(features, 10).indices) == list(range(num_images))
+
+
+def test_nothing_is_chosen_from_nothing():
+    assert len(choose_typical(CENTERS[:0], 3).indices) == 0
+
+
+def test_the_choice_is_the_same_every_time():
+    features, _ = create_clusters()
+    first, again = choose_typical(features, 60), choose_typical(features, 60)
+    np.testing.assert_array_equal(first.indices, again.indices)
+    assert len(set(first.indices)) == 60
+
+
+def test_clusters_are_the_groups_of_points():
+    features, truth = create_clusters()
+    found = find_clusters(features, 4)
+    assert len({(a, b) for a, b in zip(truth, found, strict=True)}) == 4
+
+
+def test_features_of_pixels_tell_images_apart_and_have_unit_length():
     rng = np.random.default_rng(0)
-    copies = np.asarray(AB) + rng.uniform(0, 1e-4, (10, 3))
-    copies /= copies.sum(axis=1, keepdims=True)
-    chosen = choose_diverse(both(*copies, BC, [0.495, 0.01, 0.495]), 3)
-    assert {10, 11} < set(chosen.tolist())
-
-
-def test_all_are_chosen_once_where_there_are_too_few():
-    chosen = choose_diverse(both(FLAT, FLAT, CERTAIN), 10)
-    assert sorted(chosen) == [0, 1, 2]
-    assert len(choose_diverse(both(FLAT)[:, :0], 10)) == 0
-
-
-def test_the_choice_is_the_same_in_any_order():
-    p_NBK = np.random.default_rng(0).dirichlet([0.3] * 4, (2, 50)).astype(np.float32)
-    order = np.random.default_rng(1).permutation(50)
-    np.testing.assert_array_equal(
-        choose_diverse(p_NBK, 10), order[choose_diverse(p_NBK[:, order], 10)]
-    )
+    dark = rng.integers(0, 60, (10, 4, 4, 3), dtype=np.uint8)
+    light = rng.integers(190, 256, (10, 4, 4, 3), dtype=np.uint8)
+    features = compute_pixel_features(np.concatenate([dark, light]))
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
+    similarity = features @ features.T
+    assert similarity[:10, :10].min() > similarity[:10, 10:].max()

@@ -42,7 +42,7 @@ def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_
 
 def test_a_run_that_stops_at_once_has_nothing_to_save(tmp_path, monkeypatch):
     monkeypatch.setattr(PreemptionHandler, "should_stop", lambda self, step: True)
-    with pytest.raises(StoppedError, match="step 0; the newest checkpoint is none yet"):
+    with pytest.raises(StoppedError, match="step 0; there is no checkpoint yet"):
         train(create_tiny_config(), tmp_path / "run")
     assert read_metrics(tmp_path / "run") == []
 

@@ -168,7 +168,7 @@ def test_a_run_without_test_images_compares_the_networks(copy, run, monkeypatch)
 
 @pytest.mark.parametrize(
     ("workdir", "remedy"),
-    [(None, "add --workdir DIR"), ("tests", "give --workdir the folder that training printed")],
+    [(None, "add --workdir DIR"), ("tests", "name the folder that training printed")],
 )
 def test_user_errors_name_the_remedy(workdir, remedy):
     with pytest.raises(UserError, match=remedy):

@@ -80,6 +80,16 @@ def read_image(path: str | os.PathLike, image_shape: tuple[int, int, int]) -> np
         return decode_image(file, image_shape)
 
 
+def read_size(path: str | os.PathLike) -> tuple[int, int]:
+    """Width and height of an image file in pixels, from its header alone.
+
+    Raises:
+        ImageError: if it cannot be read or is not an image.
+    """
+    with open_file(path) as file, _decoding(file) as image:
+        return image.size
+
+
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
     """Opens a file for reading bytes.

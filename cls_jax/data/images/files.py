@@ -44,7 +44,7 @@ def find_images(pattern: str) -> list[str]:
         files = _walk(expanded)
         if not files:
             raise UserError(
-                f"There is no image in {pattern}: give --images a folder with files that end in "
+                f"There is no image in {pattern}: name a folder with files that end in "
                 f"{', '.join(SUFFIXES)}."
             )
     elif os.path.exists(expanded):
@@ -53,7 +53,7 @@ def find_images(pattern: str) -> list[str]:
         files = _expand(expanded)
         if not files:
             raise UserError(
-                f"There is no file {pattern}: give --images a folder, a file or a quoted pattern "
+                f"There is no file {pattern}: name a folder, a file or a quoted pattern "
                 "such as 'photos/**/*.jpg'."
             )
     return sorted(files)

@@ -68,11 +68,11 @@ def test_brackets_in_a_name_are_a_name(tmp_path):
 
 
 def test_nothing_found_names_the_remedy(tmp_path):
-    with pytest.raises(UserError, match=r"There is no file .*/none.*: give --images"):
+    with pytest.raises(UserError, match=r"There is no file .*/none.*: name a folder"):
         find_images(f"{tmp_path}/none")
     with pytest.raises(UserError, match=r"There is no file .*/\*.png"):
         find_images(f"{tmp_path}/*.png")
-    with pytest.raises(UserError, match=r"There is no image in .*: give --images"):
+    with pytest.raises(UserError, match=r"There is no image in .*: name a folder"):
         find_images(str(tmp_path))
 
 

@@ -1,0 +1,81 @@
+"""Training from Python; `cls_jax.load` opens what it returns."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from cls_jax.cli.plan import plan_run
+from cls_jax.cli.process import enable_compilation_cache, use_all_cores_for_convolutions
+from cls_jax.config import validate_config
+from cls_jax.config.from_folder import apply_settings
+from cls_jax.data.types import ImageSource
+from cls_jax.inference.classifier import load
+from cls_jax.inference.evaluate_run import train_calibrated
+from cls_jax.inference.prediction import Prediction
+from cls_jax.runs.folder import get_default_workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished training.
+
+    A path wherever one is expected, as in `cls_jax.load(run)`.
+
+    Attributes:
+        workdir: the run's folder, see docs/run_folder.md.
+        result: the contents of its `result.json`; accuracies are in percent.
+    """
+
+    workdir: pathlib.Path
+    result: dict[str, Any]
+
+    def __fspath__(self) -> str:
+        return str(self.workdir)
+
+    def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
+        """Predicts with the newest checkpoint; see `Classifier.predict`.
+
+        It is opened at each call: for several of them, keep `cls_jax.load(run)`.
+        """
+        return load(self).predict(images)
+
+
+def train(
+    folder_or_config: str | pathlib.Path | ConfigDict,
+    workdir: str | pathlib.Path | None = None,
+    *,
+    method: str = "cls",
+    **settings: Any,
+) -> Run:
+    """Trains a classifier, or resumes an interrupted training, as `cls-jax train` does.
+
+    Sizes and lengths that are not set fit the images and the machine. Call it before anything else
+    computes with JAX: on a CPU it then sets up XLA to use all cores for convolutions.
+
+    Args:
+        folder_or_config: a folder of images, see docs/own_images.md, or a configuration such as
+            `configs/digits.py` builds.
+        workdir: the run's folder; by default one under runs/.
+        method: name of a method, for a folder; a configuration has its own.
+        **settings: keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
+
+    Raises:
+        UserError: if the folder, the settings or the devices do not fit, or a loss is not finite.
+        StoppedError: if the user or the system asks the run to stop; the same call resumes it.
+    """
+    use_all_cores_for_convolutions()
+    enable_compilation_cache()
+    values = {key.replace("__", "."): value for key, value in settings.items()}
+    if isinstance(folder_or_config, ConfigDict):
+        config = folder_or_config.copy_and_resolve_references()
+        apply_settings(config, values)
+        validate_config(config)
+        path = pathlib.Path(workdir or get_default_workdir(config))
+    else:
+        plan = plan_run(folder_or_config, method, workdir, values)
+        config, path = plan.config, plan.workdir
+    return Run(path, train_calibrated(config, path))

@@ -1,0 +1,90 @@
+"""`cls-jax train FOLDER --dry-run`: what a training would do, how long, and in how much memory."""
+
+import numpy as np
+
+from cls_jax.cli.plan import Plan, describe_imbalance
+from cls_jax.data.sources.folder_summary import FolderSummary, load_sample
+from cls_jax.io import make_printable
+from cls_jax.methods import get_method
+from cls_jax.runs.folder import CONFIG
+from cls_jax.training.program import describe_model
+from cls_jax.training.rehearsal import Rehearsal, rehearse
+
+_NUM_SAMPLED = 64
+_NUM_SHOWN_CLASSES = 20
+
+
+def describe_dry_run(plan: Plan) -> str:
+    """Summarizes the plan of a run and times a few of its steps; writes no file of the run.
+
+    Raises:
+        UserError: if no labeled image can be read or a step does not fit into memory.
+    """
+    size = plan.config.data.image_size
+    sample = load_sample(plan.summary, size, _NUM_SAMPLED)
+    num_images = plan.summary.num_labeled + plan.summary.num_unlabeled
+    rehearsal = rehearse(plan.config, sample, num_images)
+    return "\n".join(
+        [
+            *describe_folder(plan.summary),
+            *describe_training(plan),
+            *describe_costs(plan, rehearsal),
+            "Nothing was written: leave out --dry-run to train.",
+        ]
+    )
+
+
+def describe_folder(summary: FolderSummary) -> list[str]:
+    """Lines about the images."""
+    counts = list(summary.class_counts.items())
+    width = min(max(len(name) for name in summary.class_counts), 40)
+    classes = [
+        f"  {make_printable(name):{width}}  {count:,}"
+        for name, count in counts[:_NUM_SHOWN_CLASSES]
+    ]
+    if len(counts) > _NUM_SHOWN_CLASSES:
+        classes.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
+    short = summary.sizes.min(axis=1)
+    imbalance = describe_imbalance(summary)
+    return [
+        f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled and "
+        f"{summary.num_test:,} test images; {len(counts):,} classes with labels:",
+        *classes,
+        *([imbalance] if imbalance else []),
+        *summary.layout.warnings,
+        f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
+    ]
+
+
+def describe_training(plan: Plan) -> list[str]:
+    """Lines about what would be trained."""
+    config = plan.config
+    num_networks = get_method(config.method.name).num_networks
+    verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
+    labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
+    return [
+        f"Method:      {config.method.name}, {num_networks} x {describe_model(config)} at "
+        f"{config.data.image_size} pixels, with {labels}",
+        f"Steps:       {config.num_steps:,} with {config.batch_size} labeled and "
+        f"{config.batch_size * config.mu} unlabeled images each",
+        f"Run:         {verb} {plan.workdir}",
+    ]
+
+
+def describe_costs(plan: Plan, rehearsal: Rehearsal) -> list[str]:
+    """Lines about time and memory."""
+    steps = plan.config.num_steps * rehearsal.step_seconds
+    return [
+        f"Memory:      {rehearsal.memory}",
+        f"Time:        about {describe_duration(steps + rehearsal.compile_seconds)} without "
+        f"evaluations: {rehearsal.step_seconds:.3f} s per step, the median of a few, and "
+        f"{rehearsal.compile_seconds:.0f} s to compile",
+    ]
+
+
+def describe_duration(seconds: float) -> str:
+    """A duration in the largest unit of which it has at least two."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,118 @@
+"""What to train on a folder of images: its configuration and the run's folder."""
+
+import dataclasses
+import importlib.util
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from cls_jax.cli.process import USAGE_ERRORS, explain_usage_error
+from cls_jax.config import get_value, read_config, validate_config
+from cls_jax.config.from_folder import (
+    RULES,
+    Given,
+    Resources,
+    apply_settings,
+    create_folder_config,
+    fit_to_folder,
+    set_value,
+)
+from cls_jax.data.sources.folder_summary import FolderSummary, summarize_folder
+from cls_jax.errors import UserError
+from cls_jax.runs.folder import CONFIG, get_default_workdir
+from cls_jax.training.memory import get_device_memory
+
+# Classes count as unequal from this ratio of the largest to the smallest.
+_UNEQUAL = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A run on a folder of images that has not started, or is to be resumed.
+
+    Attributes:
+        config: its validated configuration.
+        workdir: the run's folder, which need not exist.
+        summary: of the folder of images.
+    """
+
+    config: ConfigDict
+    workdir: pathlib.Path
+    summary: FolderSummary
+
+
+def plan_run(
+    folder: str | pathlib.Path,
+    method: str = "cls",
+    workdir: str | pathlib.Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Chooses what the user leaves open; an existing run keeps what was chosen when it started.
+
+    Args:
+        folder: of images, see docs/own_images.md.
+        method: name of a method.
+        workdir: the run's folder; None for the default under runs/.
+        settings: dotted key → value.
+
+    Raises:
+        UserError: if the folder has no layout, or there is no such method, key or value.
+    """
+    settings = settings or {}
+    summary = summarize_folder(folder)
+    # An absolute path, so that evaluation finds the images from anywhere.
+    config = create_folder_config(str(summary.root.resolve()), method)
+    apply_settings(config, settings)
+    validate_config(config)  # Rules divide by what the user has set.
+    path = pathlib.Path(workdir or get_default_workdir(config))
+    if (path / CONFIG).exists():
+        stored = read_config(path / CONFIG)
+        for key in RULES.keys() - settings.keys():
+            set_value(config, key, get_value(stored, key))
+    else:
+        fit_to_folder(Given(config, summary, find_resources()), settings)
+    return Plan(config, path, summary)
+
+
+def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
+    """Reads options such as "--config.data.image_size=64" as main.py does: dotted key → value.
+
+    Raises:
+        UserError: if there is no such method or key, or a value cannot be read.
+    """
+    flag_values, arguments = flags.FlagValues(), ["", *options]
+    config = create_folder_config("", method)
+    try:
+        config_flags.DEFINE_config_dict(
+            "config", config, flag_values=flag_values, sys_argv=arguments
+        )
+        flag_values(arguments)
+    except USAGE_ERRORS as error:
+        raise UserError(explain_usage_error(error)) from error
+    return config_flags.get_override_values(flag_values["config"])
+
+
+def find_resources() -> Resources:
+    """The machine's speed and memory, and whether TensorFlow is installed (it is not imported)."""
+    return Resources(
+        has_accelerator=jax.default_backend() != "cpu",
+        memory=get_device_memory(jax.local_devices()[0]),
+        has_tensorflow=importlib.util.find_spec("tensorflow") is not None,
+    )
+
+
+def describe_imbalance(summary: FolderSummary) -> str | None:
+    """A sentence about classes with unequal numbers of labels; None if they are about equal."""
+    if summary.imbalance < _UNEQUAL:
+        return None
+    counts = summary.class_counts
+    largest, smallest = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+    return (
+        f"Classes are unequal: {counts[largest]:,} labels of {largest!r} and {counts[smallest]:,} "
+        f"of {smallest!r}; more labels of the small classes help most, and --config.num_labels=N "
+        "uses the same number of each."
+    )

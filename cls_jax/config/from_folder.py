@@ -1,0 +1,191 @@
+"""The configuration for a folder of images: fixed defaults, and those that fit folder and machine.
+
+`create_folder_config` has the same values everywhere; configs/folder.py passes them on.
+`fit_to_folder` replaces what the user has not set by values for the images at hand and for the
+memory and speed of the machine.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from cls_jax.config.build import create_defaults
+from cls_jax.config.dotted import get_value
+from cls_jax.data.sources.folder_summary import FolderSummary
+from cls_jax.errors import UserError
+from cls_jax.methods import get_method
+from cls_jax.models.layers import STEMS, resolve_stem
+
+_EVAL_PIXELS = 2**20  # In all images of an evaluation batch.
+_MIN_IMAGE_SIZE = 16
+_MIN_STEPS = 1000
+# Every training image is shown about so often, within the bounds on the number of steps.
+_EPOCHS = 64
+# Bytes that a network keeps per image of a step with a feature map of 32 pixels: measured for
+# WRN-28-2 (6.98 GB for two networks and 960 images), and within a tenth that of ResNet-18.
+_BYTES_PER_IMAGE = 4e6
+_MAX_MEMORY_SHARE = 0.5
+
+
+class Resources(NamedTuple):
+    """What a machine offers.
+
+    Attributes:
+        has_accelerator: whether JAX computes on something faster than a CPU.
+        memory: of a device, or of the host if it computes, in bytes.
+        has_tensorflow: whether tf.data can feed images.
+    """
+
+    has_accelerator: bool
+    memory: int
+    has_tensorflow: bool
+
+
+def create_folder_config(path: str, method_name: str) -> ConfigDict:
+    """The defaults for a folder of images, whatever it holds.
+
+    Sizes follow `data.image_size`, so for larger images that is the only value to change.
+
+    Raises:
+        UserError: if there is no such method.
+    """
+    config = create_defaults(num_labels=0, method_name=method_name)
+    config.num_steps = 20_000  # With few images, more steps only repeat them.
+    config.batch_size = 32
+    config.eval_every = 500
+    config.checkpoint_every = 500
+    config.data.name = "folder"
+    config.data.data_dir = path
+    config.data.image_size = 64
+    image_size = config.data.get_ref("image_size")
+    # 256 images of 64 pixels or 20 of 224: a few hundred MB either way.
+    config.eval_batch_size = _EVAL_PIXELS // (image_size * image_size)
+    config.data.shift = image_size // 8  # The authors' shares of the image size.
+    config.data.cutout = image_size // 2
+    config.data.mean = ()
+    config.data.std = ()
+    config.model.stem = "auto"
+    return config
+
+
+class Given(NamedTuple):
+    """What a rule may look at.
+
+    Attributes:
+        config: with the user's values, and those of the rules before this one.
+        summary: of the folder.
+        resources: of the machine.
+    """
+
+    config: ConfigDict
+    summary: FolderSummary
+    resources: Resources
+
+
+def fit_to_folder(given: Given, is_set: Collection[str] = ()) -> None:
+    """Sets the keys of `RULES` in the configuration, except those that the user has set.
+
+    Args:
+        given: the configuration, which is changed in place, the folder and the machine.
+        is_set: dotted keys that the user has set.
+    """
+    for key, rule in RULES.items():
+        if key not in is_set:
+            set_value(given.config, key, rule(given))
+
+
+def _choose_image_size(given: Given) -> int:
+    """The median short side, at most 64 pixels on an accelerator and 32 on a CPU."""
+    largest = 64 if given.resources.has_accelerator else 32
+    median = int(np.median(given.summary.sizes.min(axis=1)))
+    return min(max(median // 8 * 8, _MIN_IMAGE_SIZE), largest)
+
+
+def _choose_batch_size(given: Given) -> int:
+    """Labeled images per step: up to 32 (16 on a CPU), as many as half of the memory holds."""
+    largest = 32 if given.resources.has_accelerator else 16
+    needed = estimate_memory_per_labeled_image(given.config)
+    fitting = int(_MAX_MEMORY_SHARE * given.resources.memory / needed)
+    power_of_two = 1 << max(fitting, 1).bit_length() - 1
+    return min(power_of_two, largest)
+
+
+def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
+    """Bytes that a step needs per labeled image and the unlabeled ones that come with it."""
+    method = get_method(config.method.name)
+    num_images = 1 + config.mu * len(method.unlabeled_views)
+    stem = STEMS[resolve_stem(config.model.stem, config.data.image_size)]
+    side = config.data.image_size / stem.stride / (2 if stem.pools else 1)
+    size = 1.0
+    if config.model.name == "wide_resnet":
+        size = config.model.width / 2 * (config.model.depth - 4) / 24
+    return _BYTES_PER_IMAGE * size * (side / 32) ** 2 * num_images * method.num_networks
+
+
+def _choose_num_steps(given: Given) -> int:
+    """64 times through all training images, from 1,000 to 20,000 steps (5,000 on a CPU)."""
+    most = given.config.num_steps if given.resources.has_accelerator else 5_000
+    num_images = given.summary.num_labeled + given.summary.num_unlabeled
+    wanted = _EPOCHS * num_images / (given.config.batch_size * given.config.mu)
+    return min(max(100 * math.ceil(wanted / 100), _MIN_STEPS), most)
+
+
+def _choose_decay(given: Given) -> float:
+    """A mean over the last twentieth of a run, and over 100 to 1,000 steps."""
+    return 1 - 1 / min(max(given.config.num_steps / 20, 100), 1000)
+
+
+def _choose_interval(given: Given) -> int:
+    """Ten times per run, and at least every 500 steps."""
+    return min(max(given.config.num_steps // 10, 1), 500)
+
+
+# Key → the rule for its value, in an order in which each rule finds what it reads.
+RULES: dict[str, Callable[[Given], Any]] = {
+    "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",
+    "data.image_size": _choose_image_size,
+    # On a CPU a network of a twentieth of the work, and fewer unlabeled images per step.
+    "model.depth": lambda given: 28 if given.resources.has_accelerator else 10,
+    "model.width": lambda given: 2 if given.resources.has_accelerator else 1,
+    "mu": lambda given: min(given.config.mu, 8 if given.resources.has_accelerator else 4),
+    "batch_size": _choose_batch_size,
+    "num_steps": _choose_num_steps,
+    "ema_decay": _choose_decay,
+    "model.bn_momentum": _choose_decay,
+    "eval_every": _choose_interval,
+    "checkpoint_every": _choose_interval,
+    "log_every": lambda given: min(max(given.config.num_steps // 100, 1), given.config.log_every),
+}
+
+
+def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
+    """Sets dotted keys of a configuration.
+
+    Raises:
+        UserError: if a key does not exist or a value has another type.
+    """
+    for key, value in settings.items():
+        try:
+            get_value(config, key)
+            set_value(config, key, value)
+        except (KeyError, AttributeError) as error:
+            raise UserError(
+                f"The configuration has no key {key}: see docs/configuration.md for all keys."
+            ) from error
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{key} cannot be {value!r:.100}: see docs/configuration.md for its values."
+            ) from error
+
+
+def set_value(config: ConfigDict, key: str, value: Any) -> None:
+    """Sets one dotted key of a locked configuration.
+
+    Raises:
+        KeyError: or an AttributeError, if there is no such key.
+        TypeError: if the value has another type.
+    """
+    config.update_from_flattened_dict({key: value})

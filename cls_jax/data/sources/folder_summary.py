@@ -1,0 +1,136 @@
+"""A folder of images at a glance: counts and sizes, and a few images to rehearse training on."""
+
+import pathlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cls_jax.data.images.decode import ImageError, read_size
+from cls_jax.data.images.files import read_ahead
+from cls_jax.data.images.index import list_images
+from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout, Row, read_layout
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
+
+# Files whose headers are read.
+_NUM_SIZES = 200
+
+
+class FolderSummary(NamedTuple):
+    """What the names in a folder and the headers of some files tell, without decoding an image.
+
+    Attributes:
+        root: the folder.
+        layout: its files by use.
+        class_counts: class → labeled images, sorted by name.
+        num_unlabeled: training images without a label.
+        num_test: test images.
+        sizes: int64 [n, 2], width and height in pixels of up to 200 training images, evenly spaced
+            among the files; those that cannot be read are left out.
+    """
+
+    root: pathlib.Path
+    layout: Layout
+    class_counts: dict[str, int]
+    num_unlabeled: int
+    num_test: int
+    sizes: np.ndarray
+
+    @property
+    def num_labeled(self) -> int:
+        """Training images with a label."""
+        return sum(self.class_counts.values())
+
+    @property
+    def imbalance(self) -> float:
+        """Labeled images of the largest class over those of the smallest."""
+        return max(self.class_counts.values()) / min(self.class_counts.values())
+
+
+def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
+    """Reads the names in a folder and a sample of the images' sizes.
+
+    Raises:
+        UserError: if it is not a folder, its layout is not one of docs/own_images.md, or none of
+            the sampled images can be read.
+    """
+    root = pathlib.Path(folder).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{folder} is not a folder: name one with images, some of them labeled.")
+    layout = read_layout(root, list_images(root))
+    counts = Counter(name for _, name in layout.train)
+    sizes = _read_sizes([root / file.name for file, _ in take_evenly(layout.train, _NUM_SIZES)])
+    if not len(sizes):
+        raise UserError(
+            f"None of the images in {root} that were tried can be read: convert them to JPEG or "
+            "PNG."
+        )
+    return FolderSummary(
+        root=root,
+        layout=layout,
+        class_counts={name: counts[name] for name in layout.class_names},
+        num_unlabeled=counts[NO_CLASS_NAME],
+        num_test=len(layout.test),
+        sizes=sizes,
+    )
+
+
+def take_evenly(rows: Sequence, limit: int) -> list:
+    """At most `limit` of the rows, evenly spaced."""
+    count = min(len(rows), limit)
+    return [rows[i] for i in np.linspace(0, len(rows) - 1, count).astype(int)]
+
+
+def _read_sizes(paths: Sequence[pathlib.Path]) -> np.ndarray:
+    sizes = []
+    for path in paths:
+        try:
+            sizes.append(read_size(path))
+        except ImageError:
+            continue  # Training lists it in skipped_files.csv.
+    return np.asarray(sizes, np.int64).reshape(-1, 2)
+
+
+def load_sample(summary: FolderSummary, image_size: int, limit: int) -> Dataset:
+    """Decodes some of a folder's training images into memory; writes no cache.
+
+    Args:
+        summary: of the folder.
+        image_size: height and width to decode to, in pixels.
+        limit: the most labeled images to decode, and the most unlabeled ones.
+
+    Raises:
+        UserError: if none of the chosen labeled images can be read.
+    """
+    train = summary.layout.train
+    labeled = take_evenly(train[: summary.num_labeled], limit)
+    unlabeled = take_evenly(train[summary.num_labeled :], limit)
+    index = {name: k for k, name in enumerate(summary.class_counts)} | {NO_CLASS_NAME: -1}
+    shape = (image_size, image_size, 3)
+    images, labels = _decode(summary.root, [*labeled, *unlabeled], index, shape)
+    if not (labels >= 0).any():
+        raise UserError(
+            f"None of the labeled images in {summary.root} that were tried can be read: convert "
+            "them to JPEG or PNG."
+        )
+    return Dataset(
+        name=summary.root.resolve().name,
+        class_names=tuple(summary.class_counts),
+        train_images=images,
+        train_labels=labels,
+        test_images=images[:0],
+        test_labels=labels[:0],
+        image_shape=shape,
+    )
+
+
+def _decode(
+    root: pathlib.Path, rows: Sequence[Row], index: dict[str, int], shape: tuple[int, int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The images that can be read, uint8 [n, H, W, C], and their labels, int32 [n]."""
+    files = [str(root / file.name) for file, _ in rows]
+    (batch,) = read_ahead(files, shape, len(files))
+    names = [name for (_, name), error in zip(rows, batch.errors, strict=True) if error is None]
+    return batch.images, np.asarray([index[name] for name in names], np.int32)

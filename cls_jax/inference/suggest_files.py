@@ -1,0 +1,120 @@
+"""Suggests which files to label next: of a folder, with or without labels, or of a run's images."""
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cls_jax.config import read_config
+from cls_jax.data.images.files import find_images, read_ahead
+from cls_jax.data.images.index import list_images
+from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
+from cls_jax.data.sources.folder_summary import take_evenly
+from cls_jax.errors import UserError
+from cls_jax.inference.classifier import Classifier, load
+from cls_jax.inference.suggest import choose_typical, compute_pixel_features
+from cls_jax.runs.folder import CONFIG
+
+SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
+# So that memory and time do not grow with the number of files.
+_MAX_FILES = 20_000
+_PIXELS = (16, 16, 3)
+_BATCH_SIZE = 256
+
+Extract = Callable[[np.ndarray], np.ndarray]
+
+
+class Files(NamedTuple):
+    """The images of a folder by whether they have a label; paths, sorted."""
+
+    unlabeled: list[str]
+    labeled: list[str]
+
+
+def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[dict[str, Any]]:
+    """Suggests images of a folder, or of the folder that a run was trained on.
+
+    The features are those of the run's networks; without a run, components of the pixels.
+
+    Args:
+        folder_or_run: a folder of images, none of which needs a label, or a run on such a folder.
+        num_images: how many to suggest.
+
+    Returns:
+        A row of `SUGGESTION_COLUMNS` for each image, the most helpful first.
+
+    Raises:
+        UserError: if there is no unlabeled image, or the run is not one on a folder.
+    """
+    path = pathlib.Path(folder_or_run).expanduser()
+    if not (path / CONFIG).exists():
+        return suggest_from(list_by_label(path), num_images)
+    config = read_config(path / CONFIG)
+    if config.data.name != "folder":
+        raise UserError(
+            f"The run in {path} was trained on {config.data.name}, which has all its labels: name "
+            "a run on a folder of images."
+        )
+    return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, load(path))
+
+
+def list_by_label(root: pathlib.Path) -> Files:
+    """Lists the training images of a folder; those of one without classes have no label.
+
+    Raises:
+        UserError: if it is not a folder, or has no unlabeled image.
+    """
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder: name one with images.")
+    try:
+        layout = read_layout(root, list_images(root))
+    except UserError:  # Not one to train on yet.
+        test = root / "test"
+        return Files(
+            [file for file in find_images(str(root)) if test not in pathlib.Path(file).parents], []
+        )
+    unlabeled = [str(root / file.name) for file, name in layout.train if name == NO_CLASS_NAME]
+    if not unlabeled:
+        raise UserError(
+            f"Every image in {root} counts as labeled by its folder: put those without a label "
+            f"into {root / 'unlabeled'}."
+        )
+    return Files(
+        unlabeled, [str(root / file.name) for file, name in layout.train if name != NO_CLASS_NAME]
+    )
+
+
+def suggest_from(
+    files: Files, num_images: int, classifier: Classifier | None = None
+) -> list[dict[str, Any]]:
+    """Suggests some of the unlabeled files; arguments and result as of `suggest_files`.
+
+    Of more than 20,000 files, as many evenly spaced ones are considered.
+
+    Raises:
+        UserError: if none of the unlabeled files can be read.
+    """
+    unlabeled = take_evenly(files.unlabeled, _MAX_FILES)
+    labeled = take_evenly(files.labeled, _MAX_FILES)
+    shape = classifier.image_shape if classifier else _PIXELS
+    kept, images = _decode([*unlabeled, *labeled], shape)
+    num_unlabeled = sum(i < len(unlabeled) for i in kept)
+    if not num_unlabeled:
+        raise UserError("None of the unlabeled images can be read: convert them to JPEG or PNG.")
+    features = classifier.compute_features(images) if classifier else compute_pixel_features(images)
+    chosen = choose_typical(features[:num_unlabeled], num_images, features[num_unlabeled:])
+    return [
+        {"rank": rank, "score": float(score), "file": unlabeled[kept[i]]}
+        for rank, (i, score) in enumerate(zip(*chosen, strict=True), 1)
+    ]
+
+
+def _decode(files: Sequence[str], shape: tuple[int, int, int]) -> tuple[list[int], np.ndarray]:
+    """Which of the files can be read, and their images uint8 [n, H, W, C]."""
+    kept: list[int] = []
+    parts = [np.zeros((0, *shape), np.uint8)]
+    for start, batch in enumerate(read_ahead(files, shape, _BATCH_SIZE)):
+        kept += [start * _BATCH_SIZE + i for i, error in enumerate(batch.errors) if error is None]
+        parts.append(batch.images)
+    return kept, np.concatenate(parts)

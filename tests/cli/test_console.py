@@ -1,0 +1,179 @@
+"""`cls-jax`: from a folder of images to predictions, and one line for every mistake."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.cli import console
+from cls_jax.cli.plan import plan_run
+from cls_jax.cli.process import run_to_end
+from cls_jax.config import to_json
+from tests.conftest import ROOT
+
+TINY = [
+    "--config.data.pipeline=device",
+    "--config.mesh.data=1",
+    "--config.mesh.network=1",
+    "--config.num_steps=2",
+    "--config.batch_size=4",
+    "--config.mu=2",
+    "--config.data.image_size=8",
+]
+
+
+def run_console(*arguments):
+    """Runs the command in this process, but for the process' set-up; returns its exit code."""
+    try:
+        parsed, overrides = console.parse_arguments([str(argument) for argument in arguments])
+        run_to_end(lambda: console.run(parsed, overrides))
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Labeled images, many more of one class than of the other, unlabeled and test images."""
+    root = tmp_path_factory.mktemp("data") / "pets"
+    rng = np.random.default_rng(0)
+    counts = {"labeled/ant": 2, "labeled/bee": 7, "unlabeled": 20, "test/ant": 60, "test/bee": 60}
+    for folder, count in counts.items():
+        (root / folder).mkdir(parents=True)
+        for i in range(count):
+            pixels = rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / folder / f"{i}.png")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Relative paths lead into the test's own folder, and so does the cache of images."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_from_a_folder_to_predictions(images, tmp_path, capsys):
+    assert run_console("train", images, *TINY) == 0
+    output = capsys.readouterr().out
+    workdir = tmp_path / "runs" / "pets-all-cls-seed0"
+    assert "Classes are unequal: 7 labels of 'bee' and 2 of 'ant'" in output
+    assert "cls-jax evaluate runs/pets-all-cls-seed0" in output
+    assert json.loads((workdir / "calibration.json").read_text())["num_images"] == 120
+    config = json.loads((workdir / "config.json").read_text())
+    assert (config["num_steps"], config["model"]["depth"]) == (2, 10)
+    assert config["data"]["data_dir"] == str(images)
+
+    assert run_console("train", images, *TINY) == 0
+    assert "is finished" in capsys.readouterr().out
+
+    assert run_console("predict", workdir, images / "test", "--output", "p.csv") == 0
+    with open("p.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 120
+    assert all(0.5 <= float(row["calibrated_confidence"]) <= 1 for row in rows)
+
+    assert run_console("evaluate", workdir) == 0
+    assert "Calibrated on 120 test images" in capsys.readouterr().out
+    assert run_console("report", workdir) == 0
+    assert run_console("suggest", workdir, "--count", 3) == 0
+    suggested = capsys.readouterr().out.splitlines()[-3:]
+    assert len({*suggested}) == 3
+    assert all(name.startswith(str(images / "unlabeled")) for name in suggested)
+
+
+def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path):
+    plan = plan_run(images, workdir=tmp_path / "run", settings={"num_steps": 2})
+    chosen = plan.config.model.bn_momentum
+    plan.config.model.bn_momentum = 0.5  # As if a machine of another size had chosen it.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(to_json(plan.config))
+    again = plan_run(images, workdir=tmp_path / "run", settings={"num_steps": 2})
+    assert to_json(again.config) == to_json(plan.config)
+    settings = {"num_steps": 2, "model.bn_momentum": 0.6}
+    changed = plan_run(images, workdir=tmp_path / "run", settings=settings)
+    assert 0.5 != changed.config.model.bn_momentum == 0.6 != chosen
+
+
+def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
+    before = {path: path.stat().st_mtime_ns for path in images.rglob("*")}
+    assert run_console("train", images, "--dry-run", *TINY) == 0
+    output = capsys.readouterr().out
+    assert "9 labeled, 20 unlabeled and 120 test images; 2 classes" in output
+    assert "Classes are unequal" in output
+    assert "9 to 9 pixels, median 9" in output
+    assert "cls, 2 x WRN-10-1 at 8 pixels, with all labels" in output
+    assert "2 with 4 labeled and 8 unlabeled images each" in output
+    assert "GiB on each device" in output
+    assert "s per step" in output
+    assert not list(tmp_path.iterdir())
+    assert {path: path.stat().st_mtime_ns for path in images.rglob("*")} == before
+
+
+def test_suggestions_need_neither_labels_nor_a_run(images, capsys):
+    assert run_console("suggest", images / "unlabeled", "--count", 4) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert run_console("suggest", images, "--output", "next.csv") == 0
+    with open("next.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["rank", "score", "file"]
+    assert len(rows) == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ([], "required: VERB: see cls-jax --help"),
+        (["sing"], "choose from"),
+        (["train"], "required: FOLDER: see cls-jax train --help"),
+        (["train", "x", "--wrkdir=3"], "Unexpected argument '--wrkdir=3'"),
+        (["train", "nothing"], "nothing is not a folder: name one"),
+        (["train", "IMAGES", "--method", "fixmatsch"], "choose one of"),
+        (["train", "IMAGES", "--config.sead=1"], "has no key sead: did you mean seed?"),
+        (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
+        (["train", "IMAGES", "--config.seed=one"], "--config.seed=one"),
+        (["train", "IMAGES", "--config.mu=0"], "choose a whole number from 1 to"),
+        (["train", "IMAGES", "--config.data=3"], "--config.data=3"),
+        (["predict", "RUN"], "required: IMAGES"),
+        (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),
+        (["predict", "nothing", "IMAGES"], "nothing is not the folder of a run"),
+        (["evaluate", "nothing"], "nothing is not the folder of a run"),
+        (["export", "RUN"], "required: DIR"),
+        (["suggest", "IMAGES", "--count", "0"], "choose 1 or more"),
+        (["suggest", "IMAGES", "--count", "x"], "invalid int value"),
+        (["suggest", "IMAGES", "--output", "x.txt"], "does not end in .csv or .parquet"),
+        (["suggest", "nothing"], "nothing is not a folder"),
+    ],
+)
+def test_user_errors_print_one_line(images, tmp_path, capsys, arguments, remedy):
+    names = {"IMAGES": str(images)}
+    assert run_console(*(names.get(argument, argument) for argument in arguments)) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.strip().splitlines()
+    assert line.startswith("Error: ")
+    assert remedy in line
+    assert captured.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_is_complete_and_quick():
+    """It loads neither JAX nor TensorFlow."""
+    code = "import sys; from cls_jax.cli.console import create_parser; create_parser().print_help()"
+    code += "; assert not {'jax', 'tensorflow'} & {*sys.modules}"
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    for verb in ("train", "predict", "evaluate", "report", "export", "suggest"):
+        assert f"  {verb}" in outcome.stdout
+
+
+def test_module_is_the_command():
+    outcome = subprocess.run(
+        [sys.executable, "-m", "cls_jax", "train"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert outcome.returncode == 2
+    assert outcome.stderr.startswith("Error: The following arguments are required: FOLDER")

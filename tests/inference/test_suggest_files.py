@@ -1,0 +1,81 @@
+"""Which files are suggested: those without a label, each of another kind."""
+
+import pathlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.errors import UserError
+from cls_jax.inference.classifier import load
+from cls_jax.inference.suggest_files import Files, list_by_label, suggest_files, suggest_from
+
+COLORS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
+
+
+def save(path, color, seed):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 40, (12, 12, 3))
+    Image.fromarray((np.asarray(color) + noise).astype(np.uint8)).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten images of each color, none labeled, and a damaged one."""
+    for k, (name, color) in enumerate(COLORS.items()):
+        for i in range(10):
+            save(tmp_path / "images" / f"{name}{i}.png", color, 10 * k + i)
+    (tmp_path / "images" / "broken.png").write_text("no image")
+    return tmp_path
+
+
+def get_colors(rows):
+    return {pathlib.Path(row["file"]).name[:-5] for row in rows}
+
+
+def test_a_folder_without_labels_gets_one_suggestion_of_each_kind(folder):
+    rows = suggest_files(folder, 3)
+    assert get_colors(rows) == set(COLORS)
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+    assert all(row["score"] > 0 for row in rows)
+
+
+def test_labeled_images_are_not_suggested_and_their_kinds_come_last(folder):
+    (folder / "labels.csv").write_text("file,label\nred1.png,warm\nblue1.png,cold\n")
+    assert get_colors(suggest_files(folder, 1)) == {"green"}
+    everything = suggest_files(folder, 100)
+    assert len(everything) == 28  # 30 without the labeled ones; the damaged one is skipped.
+    assert not {"red1.png", "blue1.png"} & {pathlib.Path(row["file"]).name for row in everything}
+
+
+def test_test_images_are_not_suggested(folder):
+    save(folder / "test" / "a.png", (9, 9, 9), 0)
+    files = list_by_label(folder)
+    assert len(files.unlabeled) == 31
+    assert not files.labeled
+
+
+def test_class_folders_without_unlabeled_images_name_the_remedy(folder):
+    for name in COLORS:
+        save(folder / "all" / "labeled" / name / "1.png", COLORS[name], 0)
+    with pytest.raises(UserError, match="counts as labeled by its folder: put those"):
+        suggest_files(folder / "all", 3)
+    save(folder / "all" / "unlabeled" / "x.png", COLORS["red"], 1)
+    (row,) = suggest_files(folder / "all", 3)
+    assert row["file"] == str(folder / "all" / "unlabeled" / "x.png")
+
+
+def test_a_run_suggests_with_its_own_features(trained_run, folder):
+    files = Files(sorted(map(str, (folder / "images").glob("*.png"))), [])
+    rows = suggest_from(files, 3, load(trained_run))
+    assert len({row["file"] for row in rows}) == 3
+
+
+def test_mistakes_name_the_remedy(trained_run, tmp_path):
+    with pytest.raises(UserError, match="trained on digits, which has all its labels"):
+        suggest_files(trained_run, 3)
+    with pytest.raises(UserError, match="is not a folder: name one with images"):
+        suggest_files(tmp_path / "nothing", 3)
+    (tmp_path / "a.png").write_text("no image")
+    with pytest.raises(UserError, match="None of the unlabeled images can be read"):
+        suggest_files(tmp_path, 3)

@@ -1,0 +1,54 @@
+"""Training and prediction from Python."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import cls_jax
+from tests.conftest import create_tiny_config
+
+
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for name, level in {"dark": 20, "light": 200}.items():
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(4):
+            Image.new("L", (8, 8), level + i).save(tmp_path / "photos" / name / f"{i}.png")
+    return tmp_path / "photos"
+
+
+def test_a_folder_is_trained_on_and_predicted(images):
+    settings = {"data__image_size": 8, "data__pipeline": "device", "mesh__data": 1}
+    run = cls_jax.train(images, method="supervised", num_steps=2, batch_size=4, **settings)
+    assert run.workdir.name == "photos-all-supervised-seed0"
+    assert run.result["step"] == 2
+    files = sorted(map(str, images.rglob("*.png")))
+    expected = cls_jax.load(run).predict(files)
+    assert set(expected.label) <= {"dark", "light"}
+    for ours, theirs in zip(run.predict(files), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
+    config = create_tiny_config("20,supervised")
+    run = cls_jax.train(config, tmp_path / "run", num_steps=2, optimizer__learning_rate=0.01)
+    assert (run.result["step"], run.result["method"]) == (2, "supervised")
+    assert cls_jax.load(run).config.optimizer.learning_rate == 0.01
+    assert config.num_steps == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"sead": 1}, "has no key sead"),
+        ({"data__image_size": "large"}, "cannot be 'large'"),
+        ({"mu": 0}, "choose a whole number"),
+        ({"method": "fixmatsch"}, "choose one of"),
+    ],
+)
+def test_mistakes_are_user_errors(images, settings, remedy):
+    with pytest.raises(cls_jax.UserError, match=remedy):
+        cls_jax.train(images, **settings)
+    assert not (images.parent / "runs").exists()

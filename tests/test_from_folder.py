@@ -1,0 +1,119 @@
+"""The defaults for a folder of images fit the folder and the machine."""
+
+import numpy as np
+import pytest
+
+from cls_jax.config import get_value, validate_config
+from cls_jax.config.from_folder import (
+    RULES,
+    Given,
+    Resources,
+    apply_settings,
+    create_folder_config,
+    estimate_memory_per_labeled_image,
+    fit_to_folder,
+)
+from cls_jax.data.sources.folder_layout import Layout
+from cls_jax.data.sources.folder_summary import FolderSummary
+from cls_jax.errors import UserError
+from cls_jax.methods import METHODS
+
+GIB = 2**30
+CPU = Resources(has_accelerator=False, memory=16 * GIB, has_tensorflow=True)
+GPU = Resources(has_accelerator=True, memory=80 * GIB, has_tensorflow=True)
+
+
+def create_summary(side=500, num_images=10_000, root="photos"):
+    counts = {"cat": 20, "dog": 20}
+    sizes = np.asarray([[side, 2 * side]] * 9)
+    layout = Layout(("cat", "dog"), [], [], [], [])
+    return FolderSummary(root, layout, counts, num_images - 40, 0, sizes)
+
+
+def fit(summary=None, resources=CPU, method="cls", **settings):
+    config = create_folder_config("photos", method)
+    apply_settings(config, settings)
+    fit_to_folder(Given(config, summary or create_summary(), resources), settings)
+    validate_config(config)
+    return config
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("resources", [CPU, GPU])
+def test_defaults_are_valid_for_every_method(method, resources):
+    assert fit(method=method, resources=resources).is_locked
+
+
+def test_fitted_keys_keep_what_the_user_has_set():
+    default = create_folder_config("photos", "cls")
+    settings = {key: get_value(default, key) for key in RULES}
+    config = fit(**settings)
+    assert {key: get_value(config, key) for key in RULES} == settings
+
+
+@pytest.mark.parametrize(
+    ("side", "resources", "image_size"),
+    [(8, CPU, 16), (27, CPU, 24), (500, CPU, 32), (27, GPU, 24), (500, GPU, 64)],
+)
+def test_image_size_is_that_of_the_images_within_bounds(side, resources, image_size):
+    assert fit(create_summary(side), resources).data.image_size == image_size
+
+
+def test_a_cpu_gets_less_work_than_an_accelerator():
+    cpu, gpu = fit(resources=CPU), fit(resources=GPU)
+    assert (gpu.model.depth, gpu.model.width, gpu.batch_size, gpu.mu) == (28, 2, 32, 8)
+    assert (cpu.model.depth, cpu.model.width, cpu.batch_size, cpu.mu) == (10, 1, 16, 4)
+
+
+def test_steps_grow_with_the_number_of_images_within_bounds():
+    few, some, many = (fit(create_summary(num_images=n)).num_steps for n in (100, 2000, 10**6))
+    assert (few, some, many) == (1000, 2000, 5000)
+    assert fit(create_summary(num_images=10**6), GPU).num_steps == 20_000
+
+
+def test_batch_shrinks_until_half_of_the_memory_holds_it():
+    for gib in (1, 2, 4, 80):
+        resources = GPU._replace(memory=gib * GIB)
+        config = fit(resources=resources, **{"data.image_size": 224})
+        needed = config.batch_size * estimate_memory_per_labeled_image(config)
+        assert needed <= gib * GIB / 2 or config.batch_size == 1
+        assert 2 * needed > gib * GIB / 2 or config.batch_size == 32
+
+
+def test_memory_of_the_paper_setting_is_the_measured_one():
+    config = create_folder_config("photos", "cls")
+    apply_settings(config, {"data.image_size": 32, "mu": 7})
+    assert 64 * estimate_memory_per_labeled_image(config) == pytest.approx(6.98e9, rel=0.2)
+
+
+def test_a_large_image_size_takes_a_smaller_batch():
+    small = GPU._replace(memory=8 * GIB)
+    sizes = [fit(resources=small, **{"data.image_size": size}).batch_size for size in (64, 512)]
+    assert sizes[0] > sizes[1]
+
+
+def test_means_and_evaluations_follow_the_number_of_steps():
+    short, long = fit(num_steps=300), fit(num_steps=20_000)
+    assert short.ema_decay == short.model.bn_momentum == 0.99
+    assert long.ema_decay == long.model.bn_momentum == 0.999
+    assert (short.eval_every, long.eval_every) == (30, 500)
+    assert short.checkpoint_every == short.eval_every
+
+
+def test_without_tensorflow_batches_are_made_on_the_device():
+    assert fit().data.pipeline == "tfdata"
+    assert fit(resources=CPU._replace(has_tensorflow=False)).data.pipeline == "device"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"sead": 1}, "has no key sead"),
+        ({"data.sead": 1}, "has no key data.sead"),
+        ({"seed.x": 1}, "has no key seed.x"),
+        ({"num_steps": "many"}, "num_steps cannot be 'many'"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        apply_settings(create_folder_config("photos", "cls"), settings)

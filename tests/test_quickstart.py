@@ -1,0 +1,33 @@
+"""The quickstart notebook runs from start to end and ends in pictures."""
+
+import re
+
+import pytest
+
+from tests.conftest import ROOT
+
+NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
+
+
+def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
+    """In a kernel of its own, as a user runs it."""
+    nbclient = pytest.importorskip("nbclient", reason="make test installs it")
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    )
+    client.execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    printed = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
+    assert float(re.search(r"Test accuracy: ([\d.]+) %", printed)[1]) > 60
+    assert "image/png" in cells[-1].outputs[-1].data
+
+
+def test_notebook_is_stored_without_outputs():
+    nbformat = pytest.importorskip("nbformat", reason="make test installs it")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
