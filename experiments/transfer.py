@@ -1,0 +1,231 @@
+"""Few labels of your own photos: from random weights, and from a network that knows ImageNet.
+
+python -m experiments.transfer --data FOLDER --labels 250 --seeds 0 --pixels 64
+
+FOLDER is arranged as in docs/own_images.md, with a test folder. The rows of the table:
+
+- scratch: CLS from random weights, with the default network of configs/folder.py;
+- probe: the pretrained network as it is; a logistic regression on its features;
+- supervised, fixmatch, cls: the pretrained network, fine-tuned by that method.
+
+Finished runs are skipped and interrupted ones resume; the probe has no run and takes a minute.
+"""
+
+import argparse
+import functools
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from cls_jax.config import validate_config
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.label_split import choose_labeled_indices
+from cls_jax.data.types import Dataset
+from cls_jax.models.layers import FEATURES
+from cls_jax.runs.folder import use_mean_and_std
+from cls_jax.training.evaluate import iterate_padded
+from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
+from cls_jax.training.program import create_program
+from experiments import grid
+
+_INIT = "builtin:efficientnet_lite0"
+# A run of minutes on a CPU. Running means and EMA must have forgotten their start by its end.
+_SHORT = {
+    "num_steps": 300,
+    "batch_size": 16,
+    "mu": 3,
+    "ema_decay": 0.99,
+    "model.bn_momentum": 0.99,
+    "log_every": 10,
+    "eval_every": 100,
+    "checkpoint_every": 50,
+}
+# The better of two tries, and not yet good: see results/transfer.md. Frozen stages save their part
+# of the backward pass, which is large for large feature maps.
+_FINE_TUNING = {
+    **_SHORT,
+    "model.init": _INIT,
+    "optimizer.name": "adamw",
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.layer_decay": 0.9,
+    "optimizer.warmup_steps": 20,
+    "optimizer.head_learning_rate": 3e-3,
+    "optimizer.head_steps": 30,
+    "optimizer.frozen_stages": 2,
+}
+PROBE = "probe"
+
+
+class Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        title: its first cell.
+        method: trains it; empty for the probe.
+        settings: values by key.
+    """
+
+    title: str
+    method: str
+    settings: dict[str, Any]
+
+
+ROWS = {
+    "scratch": Row("CLS from random weights", "cls", _SHORT),
+    PROBE: Row("linear probe", "", {"model.init": _INIT}),
+    "supervised": Row("supervised fine-tuning", "supervised", _FINE_TUNING),
+    "fixmatch": Row("FixMatch, fine-tuning", "fixmatch", _FINE_TUNING),
+    "cls": Row("CLS, fine-tuning", "cls", _FINE_TUNING),
+}
+
+
+def create_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Every --config.KEY=VALUE of main.py is accepted and applies to all runs.",
+    )
+    parser.add_argument("--data", required=True, help="folder of images with a test folder")
+    parser.add_argument("--labels", dest="budgets", default="250", help="comma-separated budgets")
+    parser.add_argument("--seeds", default="0", help="comma-separated seeds")
+    parser.add_argument("--pixels", type=int, default=64, help="height and width of the images")
+    parser.add_argument("--rows", default=",".join(ROWS), help="comma-separated rows")
+    parser.add_argument("--runs", default="runs/transfer", help="folder for the runs")
+    parser.add_argument("--output", default="experiments/results/transfer.md", help="where to")
+    return parser
+
+
+def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int) -> grid.Cell:
+    """One run of a row.
+
+    Raises:
+        UserError: if an option is not a key, or a value is invalid.
+    """
+    _, method, settings = ROWS[row]
+    config = grid.load_config("configs/folder.py", f"{arguments.data},{method or 'supervised'}")
+    config.update_from_flattened_dict(
+        {**settings, "data.image_size": arguments.pixels, "num_labels": budget, "seed": seed}
+    )
+    for key, text in arguments.overrides.items():
+        grid.set_value(config, key, text)
+    validate_config(config)
+    config = resolve_model(config)
+    name = f"{row}-{arguments.pixels}px-{budget}-seed{seed}"
+    return grid.Cell(config, pathlib.Path(arguments.runs) / name)
+
+
+def probe(config: Any) -> float:
+    """Test accuracy in percent of a logistic regression on standardized pretrained features.
+
+    The network normalizes with its own running statistics, and sees the images as they are. C is
+    0.01, since there are more features (1,280) than images.
+    """
+    dataset = load_dataset(config)
+    labeled = choose_labeled_indices(
+        dataset.train_labels, config.num_labels, dataset.num_classes, config.seed
+    )
+    compute = create_feature_function(config, dataset)
+    classifier = LogisticRegression(C=0.01, max_iter=10_000)
+    scaler = StandardScaler()
+    features = scaler.fit_transform(compute(dataset.train_images[labeled]))
+    classifier.fit(features, dataset.train_labels[labeled])
+    features = scaler.transform(compute(dataset.test_images[np.arange(len(dataset.test_labels))]))
+    return 100.0 * classifier.score(features, dataset.test_labels)
+
+
+def create_feature_function(config: Any, dataset: Dataset) -> Callable[[np.ndarray], np.ndarray]:
+    """The pretrained network as a function of uint8 images [B, H, W, C] → float32 [B, 1280]."""
+    dataset = use_own_normalization(config, dataset, pathlib.Path())
+    program = create_program(
+        use_mean_and_std(config, dataset.mean, dataset.std),
+        dataset.shape,
+        read_weights=functools.partial(read_weights, config),
+    )
+    state = program.init_state()
+
+    @jax.jit
+    def apply(images: jax.Array) -> jax.Array:
+        features, _ = program.ensemble.forward(
+            state.params, state.batch_stats, program.normalize(images), train=False, head=FEATURES
+        )
+        return features[0]
+
+    def compute(images: np.ndarray) -> np.ndarray:
+        batches = iterate_padded(images, np.zeros(len(images)), config.eval_batch_size)
+        parts = [np.asarray(apply(batch))[is_image] for batch, _, is_image in batches]
+        return np.concatenate(parts)
+
+    return compute
+
+
+def train_rows(
+    arguments: argparse.Namespace, rows: Sequence[str]
+) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Row and budget → results of all seeds; the probe's hold the accuracy alone."""
+    cells = {
+        (row, budget): [create_cell(arguments, row, budget, seed) for seed in arguments.seeds]
+        for row in rows
+        for budget in arguments.budgets
+    }
+    outcomes = {
+        key: [{"test_accuracy": probe(cell.config)} for cell in group]
+        for key, group in cells.items()
+        if key[0] == PROBE
+    }
+    runs = {key: group for key, group in cells.items() if key[0] != PROBE}
+    results = iter(grid.run_grid([cell for group in runs.values() for cell in group]))
+    return outcomes | {key: [next(results) for _ in group] for key, group in runs.items()}
+
+
+def format_table(
+    rows: Iterable[str],
+    budgets: Sequence[int],
+    outcomes: dict[tuple[str, int], list[dict[str, Any]]],
+) -> str:
+    """Markdown with a row per row, and accuracy and minutes of training per budget."""
+    header = ["", *(part for budget in budgets for part in (f"{budget} labels", "minutes"))]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        line = [ROWS[row].title]
+        for budget in budgets:
+            results = outcomes[row, budget]
+            seconds = [result.get("train_seconds", 0.0) for result in results]
+            line.append(grid.describe_mean(result["test_accuracy"] for result in results))
+            line.append(f"{np.mean(seconds) / 60:.1f}" if row != PROBE else "")
+        lines.append(line)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def describe_settings(rows: Iterable[str]) -> str:
+    """The values that each row sets, as Markdown."""
+    return "\n".join(
+        f"- {ROWS[row].title}: "
+        + ", ".join(f"`{key}={value}`" for key, value in ROWS[row].settings.items())
+        for row in rows
+    )
+
+
+def main() -> None:
+    """Trains what is missing and writes the page."""
+    arguments = grid.parse_arguments(create_parser())
+    rows = arguments.rows.split(",")
+    outcomes = train_rows(arguments, rows)
+    text = (
+        f"# From a pretrained network\n\n{grid.describe_provenance()}\n"
+        f"Test accuracy in percent at {arguments.pixels} pixels (fine-tuning: EMA weights of "
+        f"network 1 after the last step), mean ± standard deviation over the seeds "
+        f"({', '.join(map(str, arguments.seeds))}), and minutes of training.\n\n"
+        f"{format_table(rows, arguments.budgets, outcomes)}\n\n"
+        f"Settings:\n\n{describe_settings(rows)}\n"
+    )
+    grid.write_output(arguments.output, text)
+
+
+if __name__ == "__main__":
+    grid.run_main(main)
