@@ -33,7 +33,7 @@ def create_summary(side=500, num_images=10_000, root="photos"):
 def fit(summary=None, resources=CPU, method="cls", **settings):
     config = create_folder_config("photos", method)
     apply_settings(config, settings)
-    fit_to_folder(Given(config, summary or create_summary(), resources), settings)
+    fit_to_folder(Given(config, summary or create_summary(), resources, settings))
     validate_config(config)
     return config
 
@@ -98,6 +98,28 @@ def test_means_and_evaluations_follow_the_number_of_steps():
     assert long.ema_decay == long.model.bn_momentum == 0.999
     assert (short.eval_every, long.eval_every) == (30, 500)
     assert short.checkpoint_every == short.eval_every
+
+
+PRETRAINED = CPU._replace(has_pretrained=True)
+
+
+def test_photographs_start_from_pretrained_weights_where_they_are_installed():
+    config = fit(resources=PRETRAINED)
+    assert config.model.init == "builtin:efficientnet_lite0"
+    assert (config.data.image_size, config.optimizer.name) == (96, "adamw")
+    assert config.num_steps < fit().num_steps
+    assert fit().model.init == fit(create_summary(side=32), PRETRAINED).model.init == ""
+    assert fit().optimizer.name == "sgd"
+
+
+def test_a_network_that_the_user_chose_stays():
+    assert fit(resources=PRETRAINED, **{"model.name": "resnet18"}).model.init == ""
+    assert fit(resources=PRETRAINED, **{"model.init": ""}).model.init == ""
+
+
+def test_a_short_fine_tuning_has_a_short_warm_up():
+    config = fit(resources=PRETRAINED, num_steps=10)
+    assert config.optimizer.warmup_steps == config.optimizer.head_steps == 1
 
 
 def test_without_tensorflow_batches_are_made_on_the_device():

@@ -112,7 +112,7 @@ def evaluate_run(workdir: str | None, data_dir: str | None = None) -> None:
         if calibration := read_calibration(folder, step):
             print(
                 f"Calibrated on {calibration.num_images:,} test images: temperature "
-                f"{calibration.temperature:.2f}"
+                f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
             )
 
 

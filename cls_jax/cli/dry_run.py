@@ -59,14 +59,16 @@ def describe_folder(summary: FolderSummary) -> list[str]:
 def describe_training(plan: Plan) -> list[str]:
     """Lines about what would be trained."""
     config = plan.config
-    num_networks = get_method(config.method.name).num_networks
+    method = get_method(config.method.name)
+    num_unlabeled = config.batch_size * config.mu if method.unlabeled_views else 0
+    unlabeled = f" and {num_unlabeled} unlabeled" if num_unlabeled else ""
     verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
     labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
     return [
-        f"Method:      {config.method.name}, {num_networks} x {describe_model(config)} at "
+        f"Method:      {config.method.name}, {method.num_networks} x {describe_model(config)} at "
         f"{config.data.image_size} pixels, with {labels}",
-        f"Steps:       {config.num_steps:,} with {config.batch_size} labeled and "
-        f"{config.batch_size * config.mu} unlabeled images each",
+        f"Steps:       {config.num_steps:,} with {config.batch_size} labeled"
+        f"{unlabeled} images each",
         f"Run:         {verb} {plan.workdir}",
     ]
 

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict, config_flags
 from cls_jax.cli.process import USAGE_ERRORS, explain_usage_error
 from cls_jax.config import get_value, read_config, validate_config
 from cls_jax.config.from_folder import (
+    PRETRAINED,
     RULES,
     Given,
     Resources,
@@ -23,8 +24,10 @@ from cls_jax.config.from_folder import (
 )
 from cls_jax.data.sources.folder_summary import FolderSummary, summarize_folder
 from cls_jax.errors import UserError
+from cls_jax.models.weights.sources import is_installed
 from cls_jax.runs.folder import CONFIG, get_default_workdir
 from cls_jax.training.memory import get_device_memory
+from cls_jax.training.pretrained import resolve_model
 
 # Classes count as unequal from this ratio of the largest to the smallest.
 _UNEQUAL = 2
@@ -74,8 +77,8 @@ def plan_run(
         for key in RULES.keys() - settings.keys():
             set_value(config, key, get_value(stored, key))
     else:
-        fit_to_folder(Given(config, summary, find_resources()), settings)
-    return Plan(config, path, summary)
+        fit_to_folder(Given(config, summary, find_resources(), settings))
+    return Plan(resolve_model(config), path, summary)
 
 
 def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
@@ -102,6 +105,7 @@ def find_resources() -> Resources:
         has_accelerator=jax.default_backend() != "cpu",
         memory=get_device_memory(jax.local_devices()[0]),
         has_tensorflow=importlib.util.find_spec("tensorflow") is not None,
+        has_pretrained=is_installed(PRETRAINED),
     )
 
 

@@ -29,6 +29,12 @@ _EPOCHS = 64
 _BYTES_PER_IMAGE = 4e6
 _MAX_MEMORY_SHARE = 0.5
 
+_ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
+PRETRAINED = "builtin:efficientnet_lite0"
+# EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
+_PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
+_MIN_PHOTOGRAPH = 64  # Pixels on the short side.
+
 
 class Resources(NamedTuple):
     """What a machine offers.
@@ -37,11 +43,13 @@ class Resources(NamedTuple):
         has_accelerator: whether JAX computes on something faster than a CPU.
         memory: of a device, or of the host if it computes, in bytes.
         has_tensorflow: whether tf.data can feed images.
+        has_pretrained: whether the weights `builtin:efficientnet_lite0` are installed.
     """
 
     has_accelerator: bool
     memory: int
     has_tensorflow: bool
+    has_pretrained: bool = False
 
 
 def create_folder_config(path: str, method_name: str) -> ConfigDict:
@@ -78,30 +86,44 @@ class Given(NamedTuple):
         config: with the user's values, and those of the rules before this one.
         summary: of the folder.
         resources: of the machine.
+        is_set: dotted keys that the user has set.
     """
 
     config: ConfigDict
     summary: FolderSummary
     resources: Resources
+    is_set: Collection[str] = ()
 
 
-def fit_to_folder(given: Given, is_set: Collection[str] = ()) -> None:
-    """Sets the keys of `RULES` in the configuration, except those that the user has set.
-
-    Args:
-        given: the configuration, which is changed in place, the folder and the machine.
-        is_set: dotted keys that the user has set.
-    """
+def fit_to_folder(given: Given) -> None:
+    """Sets the keys of `RULES` in the configuration, except those that the user has set."""
     for key, rule in RULES.items():
-        if key not in is_set:
+        if key not in given.is_set:
             set_value(given.config, key, rule(given))
 
 
+def _choose_init(given: Given) -> str:
+    """Pretrained weights for photographs, if they are installed and no network has been chosen."""
+    has_network = not _ARCHITECTURE.isdisjoint(given.is_set)
+    is_photograph = _find_short_side(given.summary) >= _MIN_PHOTOGRAPH
+    is_fitting = given.resources.has_pretrained and is_photograph and not has_network
+    return PRETRAINED if is_fitting else given.config.model.init
+
+
+def _find_short_side(summary: FolderSummary) -> int:
+    """The median short side of the images in pixels."""
+    return int(np.median(summary.sizes.min(axis=1)))
+
+
 def _choose_image_size(given: Given) -> int:
-    """The median short side, at most 64 pixels on an accelerator and 32 on a CPU."""
+    """The median short side, at most 64 pixels on an accelerator and 32 on a CPU.
+
+    At most 96 for pretrained weights, which expect more.
+    """
     largest = 64 if given.resources.has_accelerator else 32
-    median = int(np.median(given.summary.sizes.min(axis=1)))
-    return min(max(median // 8 * 8, _MIN_IMAGE_SIZE), largest)
+    if given.config.model.init:
+        largest = 96
+    return min(max(_find_short_side(given.summary) // 8 * 8, _MIN_IMAGE_SIZE), largest)
 
 
 def _choose_batch_size(given: Given) -> int:
@@ -116,21 +138,47 @@ def _choose_batch_size(given: Given) -> int:
 def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
     """Bytes that a step needs per labeled image and the unlabeled ones that come with it."""
     method = get_method(config.method.name)
-    num_images = 1 + config.mu * len(method.unlabeled_views)
+    num_images = (1 + config.mu * len(method.unlabeled_views)) * method.num_networks
+    if config.model.init:
+        return _PRETRAINED_BYTES_PER_PIXEL * config.data.image_size**2 * num_images
     stem = STEMS[resolve_stem(config.model.stem, config.data.image_size)]
     side = config.data.image_size / stem.stride / (2 if stem.pools else 1)
     size = 1.0
     if config.model.name == "wide_resnet":
         size = config.model.width / 2 * (config.model.depth - 4) / 24
-    return _BYTES_PER_IMAGE * size * (side / 32) ** 2 * num_images * method.num_networks
+    return _BYTES_PER_IMAGE * size * (side / 32) ** 2 * num_images
 
 
 def _choose_num_steps(given: Given) -> int:
-    """64 times through all training images, from 1,000 to 20,000 steps (5,000 on a CPU)."""
-    most = given.config.num_steps if given.resources.has_accelerator else 5_000
+    """64 times through all training images, from 1,000 to 20,000 steps (5,000 on a CPU).
+
+    Pretrained networks need fewer: 8 times, from 300 to 2,000 steps.
+    """
+    is_pretrained = bool(given.config.model.init)
+    fewest, most = _MIN_STEPS, 20_000 if given.resources.has_accelerator else 5_000
+    epochs = _EPOCHS
+    if is_pretrained:
+        fewest, most, epochs = 300, 2_000, _EPOCHS // 8
     num_images = given.summary.num_labeled + given.summary.num_unlabeled
-    wanted = _EPOCHS * num_images / (given.config.batch_size * given.config.mu)
-    return min(max(100 * math.ceil(wanted / 100), _MIN_STEPS), most)
+    wanted = epochs * num_images / (given.config.batch_size * given.config.mu)
+    return min(max(100 * math.ceil(wanted / 100), fewest), most)
+
+
+def _fine_tune(key: str, value: Any, per_step: float | None = None) -> Callable[[Given], Any]:
+    """A rule: the value of docs/finetuning.md for pretrained weights, else the default.
+
+    Args:
+        key: of the section "optimizer".
+        value: for pretrained weights.
+        per_step: bounds the value, a number of steps, by this share of the run.
+    """
+
+    def rule(given: Given) -> Any:
+        if not given.config.model.init:
+            return given.config.optimizer[key]
+        return value if per_step is None else min(value, int(per_step * given.config.num_steps))
+
+    return rule
 
 
 def _choose_decay(given: Given) -> float:
@@ -145,6 +193,7 @@ def _choose_interval(given: Given) -> int:
 
 # Key → the rule for its value, in an order in which each rule finds what it reads.
 RULES: dict[str, Callable[[Given], Any]] = {
+    "model.init": _choose_init,
     "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",
     "data.image_size": _choose_image_size,
     # On a CPU a network of a twentieth of the work, and fewer unlabeled images per step.
@@ -158,6 +207,13 @@ RULES: dict[str, Callable[[Given], Any]] = {
     "eval_every": _choose_interval,
     "checkpoint_every": _choose_interval,
     "log_every": lambda given: min(max(given.config.num_steps // 100, 1), given.config.log_every),
+    "optimizer.name": _fine_tune("name", "adamw"),
+    "optimizer.learning_rate": _fine_tune("learning_rate", 1e-3),
+    "optimizer.layer_decay": _fine_tune("layer_decay", 0.9),
+    "optimizer.warmup_steps": _fine_tune("warmup_steps", 20, per_step=0.1),
+    "optimizer.head_learning_rate": _fine_tune("head_learning_rate", 3e-3),
+    "optimizer.head_steps": _fine_tune("head_steps", 30, per_step=0.1),
+    "optimizer.frozen_stages": _fine_tune("frozen_stages", 2),
 }
 
 

@@ -1,9 +1,15 @@
-"""Calibrated probabilities: one temperature per run, fitted on labels that training never saw.
+"""Calibrated probabilities: two numbers per run, fitted on labels that training never saw.
+
+q = (1 - ε) softmax(log p / T) + ε / K
 
 Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, 2017) divides the
-logarithms of the networks' mean probabilities by a temperature T > 0, the one under which the test
-labels are most likely. It changes no prediction, and a single number cannot overfit a hundred
-labels. Labeled training images would not do: the networks have learned them by heart.
+logarithms of the networks' mean probabilities p by a temperature T > 0. Networks trained on few
+labels also mistake whole groups of images for another class, with full confidence, and a
+temperature that makes those mistakes likely enough takes away the confidence of all others: alone
+it raised the calibration error on digits (docs/predict.md). Hence the share ε of predictions that
+mean nothing. T and ε are those under which the test labels are most likely. They change no
+predicted class, and two numbers cannot overfit a hundred labels. Labeled training images would not
+do: the networks have learned them by heart.
 
 Shape suffixes: B images, K classes.
 """
@@ -33,43 +39,47 @@ class Calibration(NamedTuple):
 
     Attributes:
         step: of the checkpoint.
-        temperature: above 1 where the networks are too confident.
+        temperature: T, above 1 where the networks are too confident.
+        uniform_share: ε, from 0 to 1.
         num_images: the test images that it was fitted on.
         abstain_below: predictions of a lower calibrated confidence should not be relied on.
     """
 
     step: int
     temperature: float
+    uniform_share: float
     num_images: int
     abstain_below: float = ABSTAIN_BELOW
 
 
-def fit_temperature(p_BK: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature, from 0.05 to 20, under which the labels are most likely.
+def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """The temperature, from 0.05 to 20, and the share under which the labels are most likely.
 
     Args:
         p_BK: float32 [B, K], probabilities.
         labels: int [B], true classes.
     """
 
-    def negative_log_likelihood(log_temperature: float) -> float:
-        log_p_BK = _scale(p_BK, np.exp(log_temperature))
-        return -float(log_p_BK[np.arange(len(labels)), labels].mean())
+    def negative_log_likelihood(parameters: np.ndarray) -> float:
+        q_BK = apply_calibration(p_BK, *_to_temperature_and_share(parameters))
+        return -float(np.log(np.maximum(q_BK[np.arange(len(labels)), labels], _SMALLEST)).mean())
 
-    bounds = tuple(np.log(_TEMPERATURES))
-    found = scipy.optimize.minimize_scalar(negative_log_likelihood, bounds=bounds, method="bounded")
-    return float(np.exp(found.x))
-
-
-def apply_temperature(p_BK: np.ndarray, temperature: float) -> np.ndarray:
-    """Calibrated probabilities softmax(log p / T), float32 [B, K]."""
-    return np.exp(_scale(p_BK, temperature)).astype(np.float32)
+    start = np.asarray([0.0, -2.0])
+    found = scipy.optimize.minimize(negative_log_likelihood, start, method="Nelder-Mead")
+    return _to_temperature_and_share(found.x)
 
 
-def _scale(p_BK: np.ndarray, temperature: float) -> np.ndarray:
-    """Log softmax(log p / T), float64."""
+def _to_temperature_and_share(parameters: np.ndarray) -> tuple[float, float]:
+    """Two unbounded numbers as T and ε: e^x within bounds, and the logistic function."""
+    temperature = np.clip(np.exp(np.clip(parameters[0], -9, 9)), *_TEMPERATURES)
+    return float(temperature), float(scipy.special.expit(parameters[1]))
+
+
+def apply_calibration(p_BK: np.ndarray, temperature: float, uniform_share: float) -> np.ndarray:
+    """Calibrated probabilities q, float64 [B, K]; see above."""
     logits = np.log(np.maximum(p_BK, _SMALLEST), dtype=np.float64) / temperature
-    return scipy.special.log_softmax(logits, axis=-1)
+    q_BK = scipy.special.softmax(logits, axis=-1)
+    return (1 - uniform_share) * q_BK + uniform_share / p_BK.shape[-1]
 
 
 def write_calibration(workdir: pathlib.Path, calibration: Calibration) -> None:
@@ -106,6 +116,6 @@ def _from_json(stored: dict) -> Calibration:
     calibration = Calibration(**stored)
     if not all(map(is_number, calibration)):
         raise ValueError("a value is not a number")
-    if calibration.temperature <= 0:
-        raise ValueError("the temperature is not positive")
+    if calibration.temperature <= 0 or not 0 <= calibration.uniform_share <= 1:
+        raise ValueError("the temperature or the share is out of range")
     return calibration

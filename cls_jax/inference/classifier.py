@@ -1,14 +1,11 @@
 """A trained run as a function from images to classes."""
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
@@ -18,6 +15,7 @@ from cls_jax.data.types import ImageSource
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
 from cls_jax.inference.restore import restore_run
+from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.runs.folder import read_dataset_description
 from cls_jax.training.program import Program
@@ -189,16 +187,8 @@ def _compute_probabilities(program: Program, state: TrainState, images: jax.Arra
 
 
 def _compute_features(program: Program, state: TrainState, images: jax.Array) -> jax.Array:
-    """Inputs float32 [N, B, C] of the layer "head", which every architecture ends with."""
-    inputs = []
-
-    def keep_input(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
-        if context.module.name == "head" and context.method_name == "__call__":
-            inputs.append(args[0])
-        return call(*args, **kwargs)
-
-    # One network after the other: values kept from within a vmap could not be used outside of it.
-    ensemble = dataclasses.replace(program.ensemble, lowering="unrolled")
-    with nn.intercept_methods(keep_input):
-        ensemble.forward(state.ema_params, state.batch_stats, images, train=False)
-    return jnp.stack(inputs)
+    """Inputs of the last layers, float32 [N, B, C]."""
+    features, _ = program.ensemble.forward(
+        state.ema_params, state.batch_stats, images, train=False, head=FEATURES
+    )
+    return features

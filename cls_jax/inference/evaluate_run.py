@@ -15,7 +15,7 @@ from cls_jax.inference.calibration import (
     CALIBRATION,
     MIN_IMAGES,
     Calibration,
-    fit_temperature,
+    fit_calibration,
     write_calibration,
 )
 from cls_jax.inference.classifier import Classifier, load
@@ -45,7 +45,7 @@ def train_calibrated(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any
 def calibrate_run(
     workdir: pathlib.Path, classifier: Classifier, dataset: Dataset
 ) -> Calibration | None:
-    """Fits a temperature on the test images and stores it in the run's folder.
+    """Fits a calibration on the test images and stores it in the run's folder.
 
     Returns:
         What was stored; None if there are fewer than 100 test images.
@@ -57,7 +57,7 @@ def calibrate_run(
     if len(labels) < MIN_IMAGES:
         return None
     p_BK = classifier.predict_probabilities(dataset.test_images).mean(axis=0)
-    calibration = Calibration(classifier.step, fit_temperature(p_BK, labels), len(labels))
+    calibration = Calibration(classifier.step, *fit_calibration(p_BK, labels), len(labels))
     write_calibration(workdir, calibration)
     return calibration
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.inference.calibration import Calibration, apply_temperature
+from cls_jax.inference.calibration import Calibration, apply_calibration
 
 NUM_TOP = 5
 
@@ -28,7 +28,7 @@ class Prediction(NamedTuple):
         probabilities: float32 [B, K], the mean over networks.
         network_probabilities: float32 [N, B, K].
         class_names: str [K].
-        calibrated_confidence: float32 [B], the confidence after temperature scaling: the share of
+        calibrated_confidence: float32 [B], the confidence after calibration: the share of
             predictions of this confidence that is right; None for a run without calibration.
         abstain: bool [B], whether it is below the calibration's threshold; None likewise.
     """
@@ -66,7 +66,8 @@ def create_prediction(
     )
     if calibration is None:
         return prediction
-    confidence = apply_temperature(p_BK, calibration.temperature).max(axis=-1)
+    q_BK = apply_calibration(p_BK, calibration.temperature, calibration.uniform_share)
+    confidence = q_BK.max(axis=-1).astype(np.float32)
     return prediction._replace(
         calibrated_confidence=confidence, abstain=confidence < calibration.abstain_below
     )

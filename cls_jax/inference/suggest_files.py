@@ -1,12 +1,15 @@
 """Suggests which files to label next: of a folder, with or without labels, or of a run's images."""
 
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cls_jax.batch import DatasetSpec
 from cls_jax.config import read_config
+from cls_jax.config.from_folder import PRETRAINED, apply_settings, create_folder_config
 from cls_jax.data.images.files import find_images, read_ahead
 from cls_jax.data.images.index import list_images
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
@@ -14,13 +17,18 @@ from cls_jax.data.sources.folder_summary import take_evenly
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.suggest import choose_typical, compute_pixel_features
-from cls_jax.runs.folder import CONFIG
+from cls_jax.models import MODELS
+from cls_jax.models.weights.sources import is_installed
+from cls_jax.runs.folder import CONFIG, use_mean_and_std
+from cls_jax.training.pretrained import read_weights, resolve_model
+from cls_jax.training.program import create_program
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 # So that memory and time do not grow with the number of files.
 _MAX_FILES = 20_000
 _PIXELS = (16, 16, 3)
 _BATCH_SIZE = 256
+_PRETRAINED_SIZE = 96
 
 Extract = Callable[[np.ndarray], np.ndarray]
 
@@ -35,7 +43,8 @@ class Files(NamedTuple):
 def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[dict[str, Any]]:
     """Suggests images of a folder, or of the folder that a run was trained on.
 
-    The features are those of the run's networks; without a run, components of the pixels.
+    The features are those of the run's networks; without a run, those of EfficientNet-Lite0 with
+    ImageNet weights if they are installed, else components of the pixels.
 
     Args:
         folder_or_run: a folder of images, none of which needs a label, or a run on such a folder.
@@ -49,7 +58,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
     """
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
-        return suggest_from(list_by_label(path), num_images)
+        return suggest_from(list_by_label(path), num_images, open_pretrained())
     config = read_config(path / CONFIG)
     if config.data.name != "folder":
         raise UserError(
@@ -57,6 +66,25 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
             "a run on a folder of images."
         )
     return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, load(path))
+
+
+def open_pretrained() -> Classifier | None:
+    """A pretrained network for its features; None if the weights are not installed.
+
+    Nobody trained its last layer, so it cannot predict.
+    """
+    if not is_installed(PRETRAINED):
+        return None
+    config = create_folder_config("", "supervised")
+    apply_settings(config, {"model.init": PRETRAINED, "data.image_size": _PRETRAINED_SIZE})
+    config = resolve_model(config)
+    layout = MODELS[config.model.name].layout
+    assert layout is not None, config.model.name
+    config = use_mean_and_std(config, *layout.normalization)
+    spec = DatasetSpec((_PRETRAINED_SIZE, _PRETRAINED_SIZE, 3), num_classes=2, num_images=1)
+    weights = functools.partial(read_weights, config)
+    program = create_program(config, spec, read_weights=weights)
+    return Classifier(program, program.init_state(), ("", ""), 0)
 
 
 def list_by_label(root: pathlib.Path) -> Files:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import statistics
 import time
 from typing import Any
@@ -17,6 +18,7 @@ from cls_jax.data.sampling import create_stream_spec
 from cls_jax.data.types import Dataset
 from cls_jax.runs.folder import use_mean_and_std
 from cls_jax.training.memory import check_step_memory, release_freed_memory
+from cls_jax.training.pretrained import read_weights
 from cls_jax.training.program import create_program
 from cls_jax.training.step import create_train_step
 
@@ -51,11 +53,12 @@ def rehearse(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehearsal
             arranged as `config.mesh` says.
     """
     config = use_mean_and_std(config, *compute_mean_and_std(dataset.train_images))
+    weights = functools.partial(read_weights, config)
     labeled = np.flatnonzero(dataset.train_labels >= 0).astype(np.int32)
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
     split = create_split(dataset.train_labels[labeled], dataset.num_classes, num_images)
     spec = dataset.shape._replace(num_images=num_images)
-    program = create_program(config, spec, split=split)
+    program = create_program(config, spec, split=split, read_weights=weights)
     views = (program.method.labeled_view, program.method.unlabeled_views)
     stream = create_stream_spec(config, *views, labeled, everything)
     pipeline = create_pipeline(stream, dataset, program.mesh, 0, _NUM_STEPS)

@@ -15,7 +15,9 @@ from cls_jax.cli.process import run_to_end
 from cls_jax.config import to_json
 from tests.conftest import ROOT
 
+# One network without augmentation compiles in seconds.
 TINY = [
+    "--method=supervised",
     "--config.data.pipeline=device",
     "--config.mesh.data=1",
     "--config.mesh.network=1",
@@ -60,9 +62,9 @@ def cache(tmp_path, monkeypatch):
 def test_from_a_folder_to_predictions(images, tmp_path, capsys):
     assert run_console("train", images, *TINY) == 0
     output = capsys.readouterr().out
-    workdir = tmp_path / "runs" / "pets-all-cls-seed0"
+    workdir = tmp_path / "runs" / "pets-all-supervised-seed0"
     assert "Classes are unequal: 7 labels of 'bee' and 2 of 'ant'" in output
-    assert "cls-jax evaluate runs/pets-all-cls-seed0" in output
+    assert "cls-jax evaluate runs/pets-all-supervised-seed0" in output
     assert json.loads((workdir / "calibration.json").read_text())["num_images"] == 120
     config = json.loads((workdir / "config.json").read_text())
     assert (config["num_steps"], config["model"]["depth"]) == (2, 10)
@@ -106,8 +108,8 @@ def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
     assert "9 labeled, 20 unlabeled and 120 test images; 2 classes" in output
     assert "Classes are unequal" in output
     assert "9 to 9 pixels, median 9" in output
-    assert "cls, 2 x WRN-10-1 at 8 pixels, with all labels" in output
-    assert "2 with 4 labeled and 8 unlabeled images each" in output
+    assert "supervised, 1 x WRN-10-1 at 8 pixels, with all labels" in output
+    assert "2 with 4 labeled images each" in output
     assert "GiB on each device" in output
     assert "s per step" in output
     assert not list(tmp_path.iterdir())

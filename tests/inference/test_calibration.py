@@ -1,4 +1,4 @@
-"""A temperature that makes confidences honest, and its file in the run's folder."""
+"""Two numbers that make confidences honest, and their file in the run's folder."""
 
 import dataclasses
 import json
@@ -13,8 +13,8 @@ from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
     CALIBRATION,
     Calibration,
-    apply_temperature,
-    fit_temperature,
+    apply_calibration,
+    fit_calibration,
     read_calibration,
     write_calibration,
 )
@@ -24,39 +24,42 @@ from cls_jax.report.scores import compute_calibration
 from tests.conftest import create_tiny_config
 
 
-def sample(temperature, num_images=20_000, num_classes=5):
-    """Probabilities that are off by a temperature, and labels drawn from the honest ones."""
+def sample(temperature, uniform_share, num_images=20_000, num_classes=5):
+    """Probabilities that are off, and labels that are drawn from the honest ones."""
     rng = np.random.default_rng(0)
-    logits = rng.normal(0, 2, (num_images, num_classes))
-    honest = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    claimed = rng.dirichlet([0.3] * num_classes, num_images).astype(np.float32)
+    honest = apply_calibration(claimed, temperature, uniform_share)
     labels = (honest.cumsum(axis=1) > rng.random((num_images, 1))).argmax(axis=1)
-    claimed = apply_temperature(honest.astype(np.float32), 1 / temperature)
     return claimed, labels
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_temperature_is_found_and_removes_the_error(temperature):
-    p_BK, labels = sample(temperature)
-    found = fit_temperature(p_BK, labels)
-    assert found == pytest.approx(temperature, rel=0.05)
-    assert compute_calibration(apply_temperature(p_BK, found), labels).error < 0.02
-    if temperature != 1:
-        assert compute_calibration(p_BK, labels).error > 0.1
+@pytest.mark.parametrize("uniform_share", [0.01, 0.2])
+def test_calibration_is_found_and_removes_the_error(temperature, uniform_share):
+    p_BK, labels = sample(temperature, uniform_share)
+    found = fit_calibration(p_BK, labels)
+    assert found == pytest.approx((temperature, uniform_share), rel=0.15, abs=0.02)
+    after = compute_calibration(apply_calibration(p_BK, *found), labels).error
+    assert after < 0.02
+    if (temperature, uniform_share) != (1.0, 0.01):
+        assert compute_calibration(p_BK, labels).error > 2 * after
 
 
-def test_temperature_changes_no_prediction():
-    p_BK, _ = sample(1.0, 100)
-    calibrated = apply_temperature(p_BK, 2.5)
+def test_calibration_changes_no_prediction():
+    p_BK, _ = sample(1.0, 0.0, 100)
+    calibrated = apply_calibration(p_BK, 2.5, 0.1)
     np.testing.assert_array_equal(calibrated.argmax(axis=1), p_BK.argmax(axis=1))
     np.testing.assert_allclose(calibrated.sum(axis=1), 1, rtol=1e-5)
     assert (calibrated.max(axis=1) < p_BK.max(axis=1)).all()
-    np.testing.assert_allclose(apply_temperature(p_BK, 1.0), p_BK, rtol=1e-5)
+    np.testing.assert_allclose(apply_calibration(p_BK, 1.0, 0.0), p_BK, rtol=1e-4, atol=1e-7)
 
 
 def test_probabilities_of_0_and_1_can_be_fitted():
     p_BK = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
-    assert 0.05 <= fit_temperature(p_BK, np.asarray([0, 1, 2, 1])) <= 20
-    assert np.isfinite(apply_temperature(p_BK, 20.0)).all()
+    temperature, share = fit_calibration(p_BK, np.asarray([0, 1, 2, 1]))
+    assert 0.05 <= temperature <= 20
+    assert 0 < share < 1
+    assert np.isfinite(apply_calibration(p_BK, 20.0, 0.0)).all()
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +75,17 @@ def test_evaluation_calibrates_the_predictions_of_its_checkpoint(run):
     assert (calibration.step, calibration.num_images) == (6, 450)
     dataset = load_dataset(create_tiny_config())
     prediction = cls_jax.load(run).predict(dataset.test_images)
-    errors = [
-        np.log(apply_temperature(prediction.probabilities, t)[range(450), dataset.test_labels])
-        for t in (calibration.temperature, 0.9 * calibration.temperature, 1.0)
+    numbers = (calibration.temperature, calibration.uniform_share)
+    likelihoods = [
+        np.log(apply_calibration(prediction.probabilities, t, e)[range(450), dataset.test_labels])
+        for t, e in (numbers, (0.9 * numbers[0], numbers[1]), (numbers[0], 0.5), (1.0, 0.0))
     ]
-    assert errors[0].mean() >= max(error.mean() for error in errors)
-    expected = apply_temperature(prediction.probabilities, calibration.temperature).max(axis=1)
+    assert likelihoods[0].mean() >= max(value.mean() for value in likelihoods)
+    expected = apply_calibration(prediction.probabilities, *numbers).max(axis=1)
     np.testing.assert_allclose(prediction.calibrated_confidence, expected, rtol=1e-6)
-    np.testing.assert_array_equal(prediction.abstain, expected < calibration.abstain_below)
+    np.testing.assert_array_equal(
+        prediction.abstain, prediction.calibrated_confidence < calibration.abstain_below
+    )
 
 
 def test_a_run_without_calibration_has_none(trained_run):
@@ -88,8 +94,8 @@ def test_a_run_without_calibration_has_none(trained_run):
 
 
 def test_calibration_of_another_checkpoint_is_left_out(tmp_path):
-    write_calibration(tmp_path, Calibration(3, 1.5, 200))
-    assert read_calibration(tmp_path, 3) == Calibration(3, 1.5, 200, 0.8)
+    write_calibration(tmp_path, Calibration(3, 1.5, 0.1, 200))
+    assert read_calibration(tmp_path, 3) == Calibration(3, 1.5, 0.1, 200, 0.8)
     assert read_calibration(tmp_path, 6) is None
 
 
@@ -109,8 +115,9 @@ def test_too_few_test_images_are_not_calibrated_on(trained_run, tmp_path):
         "[]",
         "3",
         "{}",
-        json.dumps({"step": 6, "temperature": 0, "num_images": 9}),
-        json.dumps({"step": 6, "temperature": "1", "num_images": 9}),
+        json.dumps({"step": 6, "temperature": 0, "uniform_share": 0.1, "num_images": 9}),
+        json.dumps({"step": 6, "temperature": "1", "uniform_share": 0.1, "num_images": 9}),
+        json.dumps({"step": 6, "temperature": 1, "uniform_share": 2, "num_images": 9}),
     ],
 )
 def test_damaged_calibration_is_named(tmp_path, text):

@@ -180,7 +180,7 @@ def test_a_calibrated_run_fills_its_columns_and_changes_no_other(classifier, tmp
     files = sorted(map(str, tmp_path.glob("*.png")))
     predict_files(classifier, files, tmp_path / "before.csv")
     threshold = float(np.sort(classifier.predict(files).confidence)[2:4].mean())
-    monkeypatch.setattr(classifier, "calibration", Calibration(6, 1.0, 450, threshold))
+    monkeypatch.setattr(classifier, "calibration", Calibration(6, 1.0, 0.0, 450, threshold))
     predict_files(classifier, files, tmp_path / "after.csv")
     before, after = read(tmp_path / "before.csv"), read(tmp_path / "after.csv")
     assert list(after[0]) == list(PREDICTION_COLUMNS)

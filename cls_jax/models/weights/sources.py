@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import importlib.util
 import io
 import pathlib
 from collections.abc import Mapping
@@ -44,6 +45,12 @@ PACKAGES = {
 def get_implied_name(init: str) -> str | None:
     """The architecture that a value of `model.init` names, as "builtin:…" does; else None."""
     return init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else None
+
+
+def is_installed(init: str) -> bool:
+    """Whether the package with the weights of a `model.init` is installed; imports nothing."""
+    package = PACKAGES.get(get_implied_name(init) or "")
+    return package is not None and importlib.util.find_spec(package.module) is not None
 
 
 def read_builtin(name: str) -> Mapping[str, np.ndarray]:
