@@ -18,8 +18,8 @@ from experiments import grid
 
 # In the order in which they are trained.
 ROWS = (
-    *("cls", "cls+align=joint", "freematch", "fixmatch", "supervised", "softmatch", "adamatch"),
-    *("flexmatch", "infomatch"),
+    *("cls", "cls+align=joint+lambda_cutmix=1.0", "cls+align=joint"),
+    *("freematch", "fixmatch", "supervised", "softmatch", "adamatch", "flexmatch", "infomatch"),
 )
 BASELINES = {"cls": "CLS", "freematch": "FreeMatch"}
 
@@ -70,7 +70,7 @@ def compare(results: Results, baseline: Results, key: str) -> tuple[float, float
 
 
 def describe_row(row: str, rows: dict[str, Results], key: str) -> list[str]:
-    """The cells of a line: name, seeds, mean, worst seed, differences, seconds."""
+    """The cells of a line: name, seeds, mean, worst seed, differences, seconds, other accuracy."""
     results = rows[row]
     values = [result[key] for result in results.values()]
     line = [row.replace("+", ", "), describe_seeds(results), grid.describe_mean(values)]
@@ -84,7 +84,10 @@ def describe_row(row: str, rows: dict[str, Results], key: str) -> list[str]:
         pairs = "" if count == len(results) else f" ({count} pairs)"
         line.append(f"{mean:+.2f} ± {error:.2f}{pairs}")
     seconds = [result["train_seconds"] for result in results.values()]
-    return [*line, f"{min(seconds):.0f}"]
+    line.append(f"{min(seconds):.0f}")
+    if key != "test_accuracy":
+        line.append(grid.describe_mean(result["test_accuracy"] for result in results.values()))
+    return line
 
 
 def describe_seeds(results: Results) -> str:
@@ -103,9 +106,10 @@ def format_table(rows: dict[str, Results], key: str) -> str:
         key: of the accuracy in a result.
     """
     header = ["method", "seeds", "mean ± sd", "worst"]
-    header += [f"− {name}, ± standard error" for name in BASELINES.values()]
+    header += [f"− {name}, ± standard error" for name in BASELINES.values()] + ["seconds"]
+    header += ["accuracy"] if key != "test_accuracy" else []
     lines = [describe_row(row, rows, key) for row, results in rows.items() if results]
-    table = [[*header, "seconds"], ["---"] * (len(header) + 1), *lines]
+    table = [header, ["---"] * len(header), *lines]
     return "\n".join("| " + " | ".join(line) + " |" for line in table)
 
 

@@ -44,7 +44,7 @@ def with_defaults(
         KeyError: if the preset has one that is not among them.
     """
     return dict(hyperparameters) | {
-        name: dataclasses.replace(hyperparameters[name], default=value)
+        name: dataclasses.replace(hyperparameters[name], default=value, source="our choice")
         for name, value in preset.items()
     }
 
