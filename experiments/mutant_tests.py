@@ -7,7 +7,6 @@ the project, on a copy of the tree. Processes that tests start run without the f
 import ast
 import builtins
 import dataclasses
-import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -67,12 +66,19 @@ class Outcome:
 class Recorder:
     """A plugin of pytest: which functions of instrumented modules each test calls, and its time."""
 
-    def __init__(self) -> None:
-        """Starts with what is called while modules are imported."""
+    def __init__(self, known: dict[str, Case]) -> None:
+        """Runs tests that are not in `known`; its other cases are kept where the test exists."""
         self.cases: dict[str, Case] = {}
         self.failed: list[str] = []
+        self._known = known
         self._on_import: set[str] = set()
         builtins.note_call = self._on_import.add  # type: ignore[attr-defined]
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Leaves out what is known."""
+        tests = {item.nodeid for item in items}
+        self.cases |= {test: case for test, case in self._known.items() if test in tests}
+        items[:] = [item for item in items if item.nodeid not in self._known]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any):
@@ -160,41 +166,37 @@ def run_pytest(arguments: list[str], plugin: Any) -> int:
 
 
 def record_tests(
-    files: Sequence[str], modules: Sequence[str], known: dict[str, dict[str, Case]]
+    files: Sequence[str], modules: Sequence[str], known: dict[str, Case]
 ) -> dict[str, Case]:
     """Runs test files without a fault; returns the cases of all their tests by node id.
 
     Args:
         files: paths in the current folder.
         modules: paths below cls_jax/ of those whose functions count.
-        known: cases of earlier runs by the digest of their file, which are not run; grows.
+        known: cases of an earlier run, which are not run again.
 
     Raises:
         ValueError: if a test fails.
     """
-    digests = {file: hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() for file in files}
-    if new := [file for file in files if digests[file] not in known]:
 
-        def record() -> tuple[list[str], dict[str, Any]]:
-            sources = {m: pathlib.Path("cls_jax", m).read_text() for m in modules}
-            import_instead({m: instrument(m, source) for m, source in sources.items()})
-            recorder = Recorder()
-            run_pytest(new, recorder)
-            return recorder.failed, {k: dataclasses.asdict(v) for k, v in recorder.cases.items()}
+    def record() -> tuple[list[str], dict[str, Any]]:
+        sources = {module: pathlib.Path("cls_jax", module).read_text() for module in modules}
+        import_instead({module: instrument(module, text) for module, text in sources.items()})
+        recorder = Recorder(known)
+        run_pytest(list(files), recorder)
+        return recorder.failed, {k: dataclasses.asdict(v) for k, v in recorder.cases.items()}
 
-        failed, cases = call_in_fork(record)
-        if failed or not cases:
-            raise ValueError(f"without any fault, these tests fail: {failed}")
-        known |= {digests[file]: {} for file in new}
-        for test, case in cases.items():
-            known[digests[test.split("::")[0]]][test] = Case(**case)
-    return {test: case for file in files for test, case in known[digests[file]].items()}
+    failed, cases = call_in_fork(record)
+    if failed or not cases:
+        raise ValueError(f"without any fault, these tests fail: {failed}")
+    return {test: Case(**case) for test, case in cases.items()}
 
 
 def choose_tests(mutant: Mutant, cases: dict[str, Case], budget: float) -> list[str]:
-    """The tests that call a mutant's function: its module's first, the quickest first.
+    """The tests of a mutant's module, then others that it concerns, the quickest first.
 
-    For a change that runs on import these are all that call anything in the module.
+    Those are the tests that call its function; for a change that runs on import, all of a file of
+    which one calls anything in the module: they may read its tables.
 
     Args:
         mutant: the change.
@@ -203,12 +205,20 @@ def choose_tests(mutant: Mutant, cases: dict[str, Case], budget: float) -> list[
     """
     own_file = f"/test_{pathlib.Path(mutant.module).stem}.py"
 
-    def is_concerned(case: Case) -> bool:
-        if mutant.function:
-            return f"{mutant.module}:{mutant.function}" in case.functions
-        return any(function.startswith(f"{mutant.module}:") for function in case.functions)
+    def calls_it(case: Case) -> bool:
+        if mutant.function is None:
+            return any(name.startswith(f"{mutant.module}:") for name in case.functions)
+        return f"{mutant.module}:{mutant.function}" in case.functions
 
-    affected = [test for test, case in cases.items() if is_concerned(case)]
+    calling = {test for test, case in cases.items() if calls_it(case)}
+    files = {test.split("::")[0] for test in calling} if mutant.function is None else set()
+
+    def is_concerned(test: str) -> bool:
+        # Tests of the module's own file for which JAX had traced the function before do not call
+        # it in this process, but would in another.
+        return test in calling or own_file in test or test.split("::")[0] in files
+
+    affected = list(filter(is_concerned, cases))
     affected.sort(key=lambda test: (own_file not in test, cases[test].seconds))
     chosen, seconds = [], 0.0
     for test in affected:

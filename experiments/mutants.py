@@ -61,6 +61,7 @@ SUITE = (
     *("tests/data/augment/test_randaugment.py", "tests/data/pipelines/test_device.py"),
     *(f"tests/models/test_{name}.py" for name in ("batch_norm", "ensemble", "layer_order")),
     *(f"tests/runs/test_{name}.py" for name in ("checkpoint", "folder", "result")),
+    "tests/test_io.py",
     *(f"tests/training/test_{name}.py" for name in ("evaluate", "loop", "not_finite", "progress")),
     *(f"tests/training/test_{name}.py" for name in ("optimizer", "state", "step")),
 )
@@ -94,15 +95,15 @@ def choose_mutants(arguments: argparse.Namespace) -> list[Mutant]:
     return [mutant for mutant in mutants if arguments.only in str(mutant)]
 
 
-def record_suite(memory: pathlib.Path) -> dict[str, Case]:
-    """The cases of `SUITE`; those of test files as they were are read from `memory`."""
-    known: dict[str, dict[str, Case]] = {}
-    if memory.exists():
-        stored = json.loads(memory.read_text())
-        known = {key: {t: Case(**c) for t, c in tests.items()} for key, tests in stored.items()}
+def record_suite(memory: pathlib.Path | None) -> dict[str, Case]:
+    """The cases of `SUITE`; those of tests that `memory` knows are read from it."""
+    known: dict[str, Case] = {}
+    if memory and memory.exists():
+        known = {test: Case(**case) for test, case in json.loads(memory.read_text()).items()}
     modules = [module for modules in ROOMS.values() for module in modules]
     cases = record_tests(SUITE, modules, known)
-    memory.write_text(json.dumps(known, default=dataclasses.asdict))
+    if memory:
+        memory.write_text(json.dumps(cases, default=dataclasses.asdict))
     return cases
 
 
@@ -115,11 +116,11 @@ def main() -> None:
     parser.add_argument("--again", default="", help="a log: of these, its survivors")
     parser.add_argument("--budget", type=float, default=20, help="CPU seconds of tests per mutant")
     parser.add_argument("--log", default="runs/mutants.jsonl", help="a row for each mutant")
-    parser.add_argument("--memory", default="", help="a file that remembers the tests' calls")
+    parser.add_argument("--memory", type=pathlib.Path, help="a file that remembers what tests call")
     arguments = parser.parse_args()
     mutants = choose_mutants(arguments)
     log = pathlib.Path(arguments.log).resolve()
-    memory = pathlib.Path(arguments.memory or log.with_suffix(".json")).resolve()
+    memory = arguments.memory and arguments.memory.resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
     outcomes = []
     with tempfile.TemporaryDirectory() as folder, log.open("w") as file:

@@ -237,7 +237,7 @@ def soak(
 def describe_stops(stops: list[Stop], outcomes: list[str], number: signal.Signals) -> str:
     """A summary and a row for each stop, as Markdown."""
     hits = collections.Counter(stop.hit for stop in stops)
-    counts = ", ".join(f"{count} in {hit}" for hit, count in sorted(hits.items()))
+    counts = ", ".join(f"{count} within {hit}" for hit, count in sorted(hits.items()))
     times = [stop.seconds for stop in stops]
     return "\n".join(
         [

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import ImageFilter
 
 from cls_jax.config import read_config
 from cls_jax.data.augment import jax_augment
@@ -117,6 +118,14 @@ def test_every_operation_level_and_sign_equals_pil(backend, preset, shape):
     for draw, ours, theirs in zip(draws, result, np.array(expected, int), strict=True):
         is_close = is_exact or POOL[draw[0]] in EXACT_POOL
         assert np.abs(ours - theirs).max() <= (0 if is_close else 1), (POOL[draw[0]], *draw[1:])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_smoothing_equals_pils_filter(shape):
+    """Exactly: in a blend of sharpness, an error of one gray level could pass for rounding."""
+    images = create_images(shape)
+    expected = [to_array(to_pil(image).filter(ImageFilter.SMOOTH)) for image in images]
+    np.testing.assert_array_equal(jax_augment._smooth(jnp.asarray(images)), expected)
 
 
 def test_level_zero_leaves_images_alone():
