@@ -49,7 +49,7 @@ $(GPU_VENV)/installed: requirements.txt
 	touch $@
 
 mutants: $(VENV)/installed-dev
-	$(VENV)/bin/python -m experiments.mutants --count 200
+	$(VENV)/bin/python -m experiments.mutants
 
 # Saves more often than the demo's every 100 steps, which changes no bit of the result.
 SOAK = $(VENV)/bin/python -m experiments.soak --stops 20 --config configs/digits.py:40 \

@@ -14,7 +14,6 @@ import json
 import os
 import pathlib
 import resource
-import shutil
 import signal
 import sys
 import tempfile
@@ -26,14 +25,6 @@ import pytest
 
 from experiments.mutations import Mutant, instrument
 
-ROOT = pathlib.Path(__file__).parent.parent
-
-# Imported before the first fork; nothing is run with them: that would not survive one.
-_LIBRARIES = (
-    *("jax", "flax.linen", "optax", "orbax.checkpoint", "scipy.stats", "PIL.Image"),
-    *("sklearn.datasets", "clu.metric_writers", "tensorflow"),
-)
-_COPIED = ("cls_jax", "configs", "experiments", "tests", "docs")
 # A fault may cost time: this many times the CPU time of the tests, and seconds on top.
 _PATIENCE = (4, 30)
 # A fork that waits for something for so many seconds waits forever.
@@ -193,10 +184,12 @@ def record_tests(
 
 
 def choose_tests(mutant: Mutant, cases: dict[str, Case], budget: float) -> list[str]:
-    """The tests of a mutant's module, then others that it concerns, the quickest first.
+    """The tests that may notice a mutant, in the order in which they are tried.
 
-    Those are the tests that call its function; for a change that runs on import, all of a file of
-    which one calls anything in the module: they may read its tables.
+    They are those of the module's own file, and of every file of which one test calls the changed
+    function or, for a change that runs on import, anything in the module. Not only the tests that
+    call it: where JAX has traced a function before, a test seems not to call it, and others read
+    tables. First come its own file, then tests that call the function, then the quickest.
 
     Args:
         mutant: the change.
@@ -211,15 +204,14 @@ def choose_tests(mutant: Mutant, cases: dict[str, Case], budget: float) -> list[
         return f"{mutant.module}:{mutant.function}" in case.functions
 
     calling = {test for test, case in cases.items() if calls_it(case)}
-    files = {test.split("::")[0] for test in calling} if mutant.function is None else set()
+    files = {test.split("::")[0] for test in calling}
 
-    def is_concerned(test: str) -> bool:
-        # Tests of the module's own file for which JAX had traced the function before do not call
-        # it in this process, but would in another.
-        return test in calling or own_file in test or test.split("::")[0] in files
+    def rank(test: str) -> tuple[bool, bool, float]:
+        is_late = mutant.function is not None and test not in calling
+        return own_file not in test, is_late, cases[test].seconds
 
-    affected = list(filter(is_concerned, cases))
-    affected.sort(key=lambda test: (own_file not in test, cases[test].seconds))
+    affected = [test for test in cases if own_file in test or test.split("::")[0] in files]
+    affected.sort(key=rank)
     chosen, seconds = [], 0.0
     for test in affected:
         seconds += cases[test].seconds
@@ -281,24 +273,3 @@ def import_instead(sources: dict[str, str | ast.Module]) -> None:
             return importlib.util.spec_from_file_location(fullname, file, loader=loader)
 
     sys.meta_path.insert(0, Finder())
-
-
-def prepare_process(folder: pathlib.Path) -> None:
-    """Copies the tree to `folder` and makes it this process's; imports the libraries."""
-    ignored = shutil.ignore_patterns("__pycache__", ".cache")
-    for name in _COPIED:
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for path in ROOT.glob("*"):
-        if path.is_file():
-            shutil.copy(path, folder)
-    os.chdir(folder)
-    sys.dont_write_bytecode = False  # Forks read what the first has compiled.
-    sys.path[:] = [str(folder), *(entry for entry in sys.path if entry not in ("", str(ROOT)))]
-    sys.modules["experiments"].__path__[:] = [str(folder / "experiments")]
-    # Even the smallest of the programs that mutants share are compiled once only.
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    # What the tests set before they import JAX.
-    spec = importlib.util.spec_from_file_location("mutants_conftest", "tests/conftest.py")
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    for library in _LIBRARIES:
-        importlib.import_module(library)

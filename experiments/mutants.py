@@ -3,11 +3,11 @@
 python -m experiments.mutants [--count 172] [--seed 0] [--only methods/uda] [--again FILE]
 
 First all tests of `SUITE` run once, without a fault: that gives the CPU time of each and the
-functions that it calls. Then every mutant, a module with one small change, meets the tests that
-call the changed function, those of its own module first, the quickest first, until one fails. A
-mutant that passes `--budget` CPU seconds of tests has survived. Mutants are drawn at random, the
-same for the same seed, evenly from the modules of `ROOMS`. Survivors are to be killed by a better
-test or explained: some change nothing that can be observed.
+functions that it calls. Then every mutant, a module with one small change, meets the tests that may
+notice it (`choose_tests`) until one fails. A mutant that passes `--budget` CPU seconds of tests has
+survived. Mutants are drawn at random, the same for the same seed, evenly from the modules of
+`ROOMS`. Survivors are to be killed by a better test or explained: some change nothing that can be
+observed.
 
 Every mutant runs in a fork of a process that has imported the libraries but nothing of the project,
 on a copy of the tree; processes that tests start run without the fault.
@@ -16,12 +16,19 @@ on a copy of the tree; processes that tests start run without the fault.
 import argparse
 import collections
 import dataclasses
+import importlib
+import importlib.util
 import json
+import os
 import pathlib
+import shutil
+import sys
 import tempfile
 
-from experiments.mutant_tests import ROOT, Case, Outcome, prepare_process, record_tests, run_mutant
+from experiments.mutant_tests import Case, Outcome, record_tests, run_mutant
 from experiments.mutations import Mutant, draw_mutants
+
+ROOT = pathlib.Path(__file__).parent.parent
 
 # Room → its modules below cls_jax/.
 ROOMS = {
@@ -46,25 +53,28 @@ ROOMS = {
     "run folder": ["runs/folder.py", "runs/result.py"],
     "checkpoints": ["runs/checkpoint.py", "runs/checksum.py"],
 }
+
 # Tests that mutants meet: those of these modules, without whole programs for every method.
 SUITE = (
-    *(
-        f"tests/methods/test_{name}.py"
-        for name in ("alignment", "cls_switches", "cutmix", "losses")
-    ),
-    *(
-        f"tests/methods/test_{name}.py"
-        for name in ("mixing", "oracles", "pseudo_labels", "registry")
-    ),
-    *(f"tests/methods/test_{name}.py" for name in ("rules", "schedules", "ups")),
-    *(f"tests/data/test_{name}.py" for name in ("label_split", "sampling")),
+    *(f"tests/methods/test_{name}.py" for name in ("alignment", "cls_switches", "cutmix")),
+    *(f"tests/methods/test_{name}.py" for name in ("losses", "mixing", "oracles")),
+    *(f"tests/methods/test_{name}.py" for name in ("pseudo_labels", "registry", "rules")),
+    *(f"tests/methods/test_{name}.py" for name in ("schedules", "ups")),
     *("tests/data/augment/test_randaugment.py", "tests/data/pipelines/test_device.py"),
+    *(f"tests/data/test_{name}.py" for name in ("label_split", "sampling")),
     *(f"tests/models/test_{name}.py" for name in ("batch_norm", "ensemble", "layer_order")),
     *(f"tests/runs/test_{name}.py" for name in ("checkpoint", "folder", "result")),
     "tests/test_io.py",
-    *(f"tests/training/test_{name}.py" for name in ("evaluate", "loop", "not_finite", "progress")),
-    *(f"tests/training/test_{name}.py" for name in ("optimizer", "state", "step")),
+    *(f"tests/training/test_{name}.py" for name in ("evaluate", "loop", "not_finite", "optimizer")),
+    *(f"tests/training/test_{name}.py" for name in ("progress", "state", "step")),
 )
+
+# Imported before the first fork; nothing is run with them: that would not survive one.
+_LIBRARIES = (
+    *("jax", "flax.linen", "optax", "orbax.checkpoint", "scipy.stats", "PIL.Image"),
+    *("sklearn.datasets", "clu.metric_writers", "tensorflow"),
+)
+_COPIED = ("cls_jax", "configs", "experiments", "tests", "docs")
 
 
 def describe(outcomes: list[Outcome]) -> str:
@@ -95,6 +105,27 @@ def choose_mutants(arguments: argparse.Namespace) -> list[Mutant]:
     return [mutant for mutant in mutants if arguments.only in str(mutant)]
 
 
+def prepare_process(folder: pathlib.Path) -> None:
+    """Copies the tree to `folder` and makes it this process's; imports the libraries."""
+    ignored = shutil.ignore_patterns("__pycache__", ".cache")
+    for name in _COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for path in ROOT.glob("*"):
+        if path.is_file():
+            shutil.copy(path, folder)
+    os.chdir(folder)
+    sys.dont_write_bytecode = False  # Forks read what the first has compiled.
+    sys.path[:] = [str(folder), *(entry for entry in sys.path if entry not in ("", str(ROOT)))]
+    sys.modules["experiments"].__path__[:] = [str(folder / "experiments")]
+    # Even the smallest of the programs that mutants share are compiled once only.
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    # What the tests set before they import JAX.
+    spec = importlib.util.spec_from_file_location("mutants_conftest", "tests/conftest.py")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    for library in _LIBRARIES:
+        importlib.import_module(library)
+
+
 def record_suite(memory: pathlib.Path | None) -> dict[str, Case]:
     """The cases of `SUITE`; those of tests that `memory` knows are read from it."""
     known: dict[str, Case] = {}
@@ -114,7 +145,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--only", default="", help="of these, those whose description has this")
     parser.add_argument("--again", default="", help="a log: of these, its survivors")
-    parser.add_argument("--budget", type=float, default=20, help="CPU seconds of tests per mutant")
+    parser.add_argument("--budget", type=float, default=40, help="CPU seconds of tests per mutant")
     parser.add_argument("--log", default="runs/mutants.jsonl", help="a row for each mutant")
     parser.add_argument("--memory", type=pathlib.Path, help="a file that remembers what tests call")
     arguments = parser.parse_args()
