@@ -189,7 +189,7 @@ def choose_tests(mutant: Mutant, cases: dict[str, Case], budget: float) -> list[
     They are those of the module's own file, and of every file of which one test calls the changed
     function or, for a change that runs on import, anything in the module. Not only the tests that
     call it: where JAX has traced a function before, a test seems not to call it, and others read
-    tables. First come its own file, then tests that call the function, then the quickest.
+    tables. Tests that call the function come first, then the quickest.
 
     Args:
         mutant: the change.
@@ -206,9 +206,8 @@ def choose_tests(mutant: Mutant, cases: dict[str, Case], budget: float) -> list[
     calling = {test for test, case in cases.items() if calls_it(case)}
     files = {test.split("::")[0] for test in calling}
 
-    def rank(test: str) -> tuple[bool, bool, float]:
-        is_late = mutant.function is not None and test not in calling
-        return own_file not in test, is_late, cases[test].seconds
+    def rank(test: str) -> tuple[bool, float]:
+        return mutant.function is not None and test not in calling, cases[test].seconds
 
     affected = [test for test in cases if own_file in test or test.split("::")[0] in files]
     affected.sort(key=rank)
