@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cls_jax.methods import METHODS
 from cls_jax.methods.mixup import deinterleave, interleave, mixup, sample_lambda, sharpen
 from cls_jax.methods.remixmatch import rotate_quarters
 from tests.methods.oracles import interleave_rows
@@ -83,3 +84,7 @@ def test_quarters_of_the_batch_are_rotated_by_what_their_labels_say(num_images):
         np.testing.assert_allclose(image, np.rot90(original, int(k)), rtol=1e-6)
     counts = np.bincount(turns, minlength=4)
     assert counts.max() - counts.min() <= 1
+
+
+def test_the_rotation_head_has_a_class_for_each_quarter_turn():
+    assert METHODS["remixmatch"].extra_heads == (("rotation", 4),)
