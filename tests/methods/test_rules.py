@@ -270,6 +270,16 @@ def test_flexmatchs_bar_is_full_for_the_largest_class_once_all_images_have_a_lab
     np.testing.assert_allclose(output.monitors["monitors/threshold"], 0.95 / K)
 
 
+def test_udas_annealing_starts_at_the_probability_of_a_guess():
+    """1 / K and not one over the number of images: here K < B, and p lies between the two."""
+    logits, batch = create_logits("random")[None], create_batch(2)
+    p = np.full((B, K), 0.205)
+    p[np.arange(B), batch.y] = 0.18
+    logits[0, :B] = np.log(p)
+    output = compute_output("uda", logits, (), batch, progress=0.0, annealing="linear")
+    np.testing.assert_allclose(output.monitors["train/loss_supervised"], -np.log(0.18), rtol=1e-5)
+
+
 class RecordingEnsemble(GivenLogits):
     """Keeps the groups of images of each pass."""
 
