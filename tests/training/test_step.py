@@ -147,6 +147,7 @@ def test_every_device_holds_only_its_networks():
 def test_average_moves_towards_the_parameters_by_one_minus_decay(step):
     before = step.initial_state().params
     after, _ = step.run(num_steps=1)
+    assert int(after.step) == 1  # Keys, progress and batches follow from it.
     jax.tree.map(
         lambda average, old, new: np.testing.assert_allclose(
             average, 0.99 * old + 0.01 * new, atol=1e-6
