@@ -272,6 +272,11 @@ KEYS: dict[str, Key] = {
         "Added to the variance in BatchNorm of ResNets; EfficientNet has its own, 1e-3.",
         "PyTorch's default",
     ),
+    "model.bn_frozen": Key(
+        False,
+        YES_OR_NO,
+        "Normalize by pretrained running statistics in training, too, and leave them as they are.",
+    ),
     "model.leaky_slope": Key(
         0.1, between(0.0, 1.0), "Slope of a Wide ResNet's LeakyReLU below 0.", "authors"
     ),
@@ -344,7 +349,7 @@ KEYS: dict[str, Key] = {
         0,
         between(0, 2**31 - 1),
         "First steps in which only the heads are trained. BatchNorm's running statistics move all "
-        "the same.",
+        "the same, unless `model.bn_frozen`.",
     ),
     "optimizer.frozen_stages": Key(
         0,

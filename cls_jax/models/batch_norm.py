@@ -25,6 +25,7 @@ class BatchNorm(nn.Module):
         epsilon: added to the variance.
         dtype: of the result; statistics and arithmetic are float32.
         axis_name: mesh axis over which batch statistics are averaged in training, or None.
+        frozen: whether training, too, normalizes by the running statistics, and leaves them.
         scale_init: initializer of the scale; the bias starts at 0.
     """
 
@@ -32,6 +33,7 @@ class BatchNorm(nn.Module):
     epsilon: float
     dtype: Any = jnp.float32
     axis_name: str | None = None
+    frozen: bool = False
     scale_init: Callable[..., jax.Array] = nn.initializers.ones
 
     @nn.compact
@@ -43,7 +45,7 @@ class BatchNorm(nn.Module):
         scale = self.param("scale", self.scale_init, shape)
         bias = self.param("bias", nn.initializers.zeros, shape)
         x = x.astype(jnp.float32)
-        if use_running_average:
+        if use_running_average or self.frozen:
             mean, var = running_mean.value, running_var.value
         else:
             mean, var = self._compute_moments(x)

@@ -56,6 +56,7 @@ class Architecture(nn.Module):
             float32.
         bn_momentum: of the running statistics, in Flax's sense (1 - PyTorch's).
         bn_epsilon: added to the variance.
+        bn_frozen: whether training, too, normalizes by the running statistics, and leaves them.
         dropout_rate: share of activations dropped in every block when dropout is asked for.
         extra_heads: name and size of outputs in addition to the classes.
         data_axis: mesh axis over which BatchNorm statistics are averaged in training, or None.
@@ -68,6 +69,7 @@ class Architecture(nn.Module):
     dtype: Any = jnp.float32
     bn_momentum: float = 0.999
     bn_epsilon: float = 1e-5
+    bn_frozen: bool = False
     dropout_rate: float = 0.0
     extra_heads: tuple[tuple[str, int], ...] = ()
     data_axis: str | None = None
@@ -89,6 +91,7 @@ class Architecture(nn.Module):
             epsilon=self.bn_epsilon,
             dtype=self.dtype,
             axis_name=self.data_axis,
+            frozen=self.bn_frozen,
         )
 
 

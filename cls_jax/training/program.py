@@ -193,6 +193,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         num_classes=num_classes,
         dtype=jnp.dtype(model_config.dtype),
         bn_momentum=model_config.bn_momentum,
+        bn_frozen=model_config.bn_frozen,
         dropout_rate=config.method.get("dropout", 0.0),
         extra_heads=method.extra_heads,
         data_axis=DATA_AXIS,

@@ -15,6 +15,13 @@ FLAX = nn.BatchNorm(momentum=0.9, epsilon=1e-5)
 X = 2.0 + 3.0 * jax.random.normal(jax.random.key(0), (6, 4, 4, 5))
 
 
+def test_frozen_statistics_normalize_in_training_and_stay(variables):
+    frozen = BatchNorm(momentum=0.9, epsilon=1e-5, frozen=True)
+    y, updated = frozen.apply(variables, X, use_running_average=False, mutable=["batch_stats"])
+    np.testing.assert_array_equal(y, OURS.apply(variables, X, use_running_average=True))
+    jax.tree.map(np.testing.assert_array_equal, updated["batch_stats"], variables["batch_stats"])
+
+
 @pytest.fixture(scope="module")
 def variables():
     variables = OURS.init(jax.random.key(1), X, use_running_average=False)
