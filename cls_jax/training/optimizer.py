@@ -132,7 +132,7 @@ def _is_frozen(layer: Layer, frozen_stages: int) -> bool:
 
 def _check_stages(layers: dict[str, Layer], frozen_stages: int) -> None:
     """Raises a UserError if there are fewer stages than are to be frozen."""
-    num_stages = max(layer.stage for layer in layers.values() if layer.stage is not None)
+    num_stages = max(layer.stage or 0 for layer in layers.values())
     if frozen_stages > num_stages:
         raise UserError(
             f"optimizer.frozen_stages={frozen_stages} is more than the network has: choose at most "

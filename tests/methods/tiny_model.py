@@ -1,5 +1,7 @@
 """A network that compiles in a second, for tests of the compiled step and of whole runs."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import pytest
@@ -13,6 +15,9 @@ from tests.conftest import DATASET_SPEC, create_raw_batch
 
 class TinyNet(nn.Module):
     """One hidden layer with BatchNorm, and a last layer large enough for confident predictions."""
+
+    stem_names: ClassVar[tuple[str, ...]] = ()  # As every architecture, for rates per layer.
+    head_names: ClassVar[tuple[str, ...]] = ("head",)
 
     num_classes: int
     data_axis: str
