@@ -13,6 +13,7 @@ from cls_jax.cli import console
 from cls_jax.cli.plan import plan_run
 from cls_jax.cli.process import run_to_end
 from cls_jax.config import to_json
+from cls_jax.inference import suggest_files
 from tests.conftest import ROOT
 
 # One network without augmentation compiles in seconds.
@@ -57,6 +58,7 @@ def cache(tmp_path, monkeypatch):
     """Relative paths lead into the test's own folder, and so does the cache of images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(suggest_files, "is_installed", lambda init: False)  # Seconds to compile.
 
 
 def test_from_a_folder_to_predictions(images, tmp_path, capsys):

