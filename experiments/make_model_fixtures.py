@@ -19,13 +19,31 @@ import numpy as np
 FIXTURES = pathlib.Path(__file__).parent.parent / "tests" / "models" / "fixtures"
 NUM_CLASSES = 10
 PACKAGES = ("torch", "torchvision", "timm", "efficientnet_lite_pytorch")
-IMAGE_SIZE = {"efficientnet_lite0": 64}
+# Small images: two pixels reach the last stage of a ResNet.
+IMAGE_SIZE = {
+    "efficientnet_lite0": 64,
+    "resnet18": 64,
+    "resnet50": 64,
+    "vit_tiny": 32,
+    "vit_small": 32,
+    "vit_base": 32,
+    "dinov2_small": 28,
+    "dinov2_small_reg4": 28,
+}
+DEPTH = 2  # Of transformers, whose blocks are all alike.
+TIMM_NAMES = {
+    "vit_tiny": "vit_tiny_patch16_224",
+    "vit_small": "vit_small_patch16_224",
+    "vit_base": "vit_base_patch16_224",
+    "dinov2_small": "vit_small_patch14_dinov2",
+    "dinov2_small_reg4": "vit_small_patch14_reg4_dinov2",
+}
 
 
 def draw_parameter(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Numbers for a parameter or statistic of this name, float32, of a size that keeps signals."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    if len(shape) > 1 and "embed.proj" not in name and "weight" in name:
+    if len(shape) > 1 and name.endswith("weight"):
         return rng.normal(0, (2 / np.prod(shape[1:])) ** 0.5, shape).astype(np.float32)
     if name.endswith(("weight", "running_var", "gamma")):
         return rng.uniform(0.5, 1.5, shape).astype(np.float32)
@@ -51,10 +69,23 @@ def load_sample_pixels() -> np.ndarray:
 
 def create_reference(name: str) -> tuple[Any, Callable[[Any], Any]]:
     """The PyTorch model of an architecture, and the function that gives its heads' inputs."""
+    import timm
+    import torch
+    import torchvision
     from efficientnet_lite_pytorch import EfficientNet
 
-    model = EfficientNet.from_name("efficientnet-lite0", num_classes=NUM_CLASSES)
-    return model, lambda images: model.extract_features(images).mean((2, 3))
+    if name == "efficientnet_lite0":
+        model = EfficientNet.from_name("efficientnet-lite0", num_classes=NUM_CLASSES)
+        return model, lambda images: model.extract_features(images).mean((2, 3))
+    if name in TIMM_NAMES:
+        settings = {"img_size": IMAGE_SIZE[name], "depth": DEPTH, "num_classes": NUM_CLASSES}
+        model = timm.create_model(TIMM_NAMES[name], **settings)
+        return model, lambda images: model.forward_head(
+            model.forward_features(images), pre_logits=True
+        )
+    model = torchvision.models.get_model(name, num_classes=NUM_CLASSES)
+    trunk = torch.nn.Sequential(*list(model.children())[:-1], torch.nn.Flatten())
+    return model, trunk
 
 
 def fill(model: Any) -> None:
@@ -103,6 +134,13 @@ def main() -> None:
     model.load_state_dict(torch.load(path, weights_only=True))
     images = ((pixels - 127.0) / 128).astype(np.float32)
     save("efficientnet_lite0_photographs", logits=compute(model, model, images))
+
+    from timm.layers import resample_abs_pos_embed
+
+    for side in (2, 7):
+        positions = torch.from_numpy(draw_parameter("pos_embed", (1, 1 + 4**2, 8)))
+        resized = resample_abs_pos_embed(positions, [side, side])
+        save(f"pos_embed_{side}", resized=resized.numpy())
 
     torch.manual_seed(0)
     tensors = {"a": torch.randn(3, 4).T, "b": torch.nn.Parameter(torch.ones(2).bfloat16())}

@@ -25,11 +25,11 @@ import jax
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.inference.restore import restore_run
 from cls_jax.io import PARTIAL
 from cls_jax.runs.folder import CONFIG, DATASET, LABELED_INDICES, read_result
 from cls_jax.runs.lock import LOCK
 from cls_jax.runs.metrics import read_metrics
+from cls_jax.training.restore import restore_run
 from experiments import grid
 
 # What stops aim at, in turn.

@@ -119,7 +119,7 @@ def test_unknown_method_lists_the_known_ones():
         ({"data__randaugment_levels": 11}, "choose a whole number from 2 to 10"),
         ({"data__flip": None}, "data.flip=None is invalid: choose True or False"),
         ({"model__matmul_precision": "float32"}, "choose default, high or highest"),
-        ({"model__name": "vgg"}, "choose wide_resnet, resnet18 or"),
+        ({"model__name": "vgg"}, "choose wide_resnet, resnet18, "),
         ({"model__stem": "big"}, "choose auto, cifar, small or imagenet"),
     ],
 )

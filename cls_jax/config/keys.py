@@ -212,8 +212,9 @@ KEYS: dict[str, Key] = {
     "model.init": Key(
         "",
         TEXT,
-        "Pretrained weights that the networks start from, all but their last layer, as in "
-        "docs/pretrained.md: `builtin:efficientnet_lite0`. Empty: random weights.",
+        "Pretrained weights that the networks start from, all but their last layer: "
+        "`builtin:efficientnet_lite0`, a `.safetensors` file, the folder of a run or an export, or "
+        "`hf:OWNER/NAME`; see docs/pretrained.md. Empty: random weights.",
     ),
     "model.init_noise": Key(
         0.0,

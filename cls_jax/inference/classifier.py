@@ -14,11 +14,11 @@ from cls_jax.data.images.files import read_ahead
 from cls_jax.data.types import ImageSource
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
-from cls_jax.inference.restore import restore_run
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.runs.folder import read_dataset_description
 from cls_jax.training.program import Program
+from cls_jax.training.restore import restore_run
 from cls_jax.training.state import TrainState
 
 Forward = Callable[[TrainState, jax.Array], jax.Array]

@@ -19,10 +19,10 @@ from cls_jax.inference.calibration import (
     write_calibration,
 )
 from cls_jax.inference.classifier import Classifier, load
-from cls_jax.inference.restore import restore_run
 from cls_jax.runs.folder import read_dataset_description
 from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.loop import train
+from cls_jax.training.restore import restore_run
 
 
 def train_calibrated(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -14,17 +15,20 @@ import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier
-from cls_jax.inference.restore import restore_run
 from cls_jax.io import write_atomically
 from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.weights.layout import Weights
+from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
 from cls_jax.runs.folder import read_dataset_description
+from cls_jax.training.pretrained import collect_weights
 from cls_jax.training.program import Program, create_model
+from cls_jax.training.restore import restore_run
 from cls_jax.training.state import TrainState
 
 MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
 PREPROCESSING = "preprocessing.json"
 EXAMPLE, README = "example.py", "README.md"
-_FILES = {MODEL, ONNX_MODEL, LABELS, PREPROCESSING, EXAMPLE, README}
+_FILES = {MODEL, ONNX_MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, EXAMPLE, README}
 _EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
 
 _README = """# An image classifier
@@ -35,7 +39,7 @@ normalization is included.
 
 - `model.jaxexport`: for JAX on CPU, CUDA and TPU. Made with JAX {version}; `jax.export` promises
   that JAX reads it for at least six months from then.
-{onnx}- `labels.json`: the classes, in the order of the probabilities.
+{onnx}{weights}- `labels.json`: the classes, in the order of the probabilities.
 - `preprocessing.json`: how a photo becomes the input, for programs.
 - `example.py`: `python example.py IMAGE …`; needs `numpy` and `pillow`, and {runtime}.
 
@@ -43,6 +47,9 @@ Images must be upright and opaque with 8 bits per channel, scaled so that the sh
 center-cropped, as `example.py` does.
 """
 _README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"
+_README_WEIGHTS = """- `model.safetensors`: the weights of network 1 alone, for `model.init` of
+  other runs; with the names of torchvision and timm where these have the architecture.
+"""
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 TOLERANCE = 1e-4  # Largest accepted difference of a probability.
@@ -93,7 +100,9 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
             "probability: install the versions of requirements.txt and export again."
         )
-    _write(output, model, onnx_model, describe(classifier, workdir, has_onnx=reason is None))
+    weights = encode_weights(collect_weights(program, state))
+    files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: weights}
+    _write(output, files, describe(classifier, workdir, [name for name in files if files[name]]))
     return reason
 
 
@@ -218,8 +227,18 @@ def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray
     return model
 
 
-def describe(classifier: Classifier, workdir: pathlib.Path, *, has_onnx: bool) -> dict[str, str]:
-    """The text files of an export: name → content."""
+def encode_weights(weights: Weights) -> bytes | None:
+    """The content of `model.safetensors`, or None if the package for it is not installed."""
+    if importlib.util.find_spec("safetensors") is None:
+        return None
+    return to_safetensors(weights)
+
+
+def describe(
+    classifier: Classifier, workdir: pathlib.Path, models: Collection[str]
+) -> dict[str, str]:
+    """The text files of an export with these models: name → content."""
+    has_onnx = ONNX_MODEL in models
     height, width, channels = classifier.image_shape
     num_classes = len(classifier.class_names)
     readme = _README.format(
@@ -230,6 +249,7 @@ def describe(classifier: Classifier, workdir: pathlib.Path, *, has_onnx: bool) -
         num_classes=num_classes,
         version=jax.__version__,
         onnx=_README_ONNX if has_onnx else "",
+        weights=_README_WEIGHTS if WEIGHTS_FILE in models else "",
         runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
     )
     return {
@@ -261,16 +281,16 @@ def describe_preprocessing(classifier: Classifier) -> dict[str, Any]:
 
 
 def _write(
-    output: pathlib.Path, model: bytes, onnx_model: bytes | None, texts: dict[str, str]
+    output: pathlib.Path, models: Mapping[str, bytes | None], texts: Mapping[str, str]
 ) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             write_atomically(output / name, text)
-        (output / ONNX_MODEL).unlink(missing_ok=True)
-        if onnx_model is not None:
-            (output / ONNX_MODEL).write_bytes(onnx_model)
-        (output / MODEL).write_bytes(model)
+        for name, model in models.items():
+            (output / name).unlink(missing_ok=True)
+            if model is not None:
+                (output / name).write_bytes(model)
     except OSError as error:
         raise UserError(
             f"{output} cannot be written ({error.strerror}): give --output another folder."

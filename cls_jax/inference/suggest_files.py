@@ -78,9 +78,7 @@ def open_pretrained() -> Classifier | None:
     config = create_folder_config("", "supervised")
     apply_settings(config, {"model.init": PRETRAINED, "data.image_size": _PRETRAINED_SIZE})
     config = resolve_model(config)
-    layout = MODELS[config.model.name].layout
-    assert layout is not None, config.model.name
-    config = use_mean_and_std(config, *layout.normalization)
+    config = use_mean_and_std(config, *MODELS[config.model.name].layout.normalization)
     spec = DatasetSpec((_PRETRAINED_SIZE, _PRETRAINED_SIZE, 3), num_classes=2, num_images=1)
     weights = functools.partial(read_weights, config)
     program = create_program(config, spec, read_weights=weights)

@@ -1,13 +1,15 @@
 """The architectures by name: their modules, the keys that they read, and how weights are stored."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 from cls_jax.models.efficientnet import EfficientNetLite0
 from cls_jax.models.layers import Architecture
-from cls_jax.models.resnet import ResNet18
-from cls_jax.models.weights import efficientnet
-from cls_jax.models.weights.layout import Layout
+from cls_jax.models.resnet import ResNet18, ResNet50
+from cls_jax.models.vit import VisionTransformer
+from cls_jax.models.weights import efficientnet, resnet, vit
+from cls_jax.models.weights.layout import OWN, Layout
 from cls_jax.models.wide_resnet import WideResNet
 
 
@@ -15,24 +17,41 @@ class Entry(NamedTuple):
     """An architecture.
 
     Attributes:
-        create: a subclass of `Architecture`, or a function that makes one of its arguments.
+        create: makes a module of the arguments that all architectures take, and of `keys`.
         title: its usual name; words in braces are keys of `config.model`.
+        layout: of files with its weights.
         keys: the keys of `config.model` that only some architectures have.
-        layout: of files with pretrained weights; None if there are none.
+        patch: the image size is a multiple of this.
     """
 
     create: Callable[..., Architecture]
     title: str
+    layout: Layout = OWN
     keys: tuple[str, ...] = ()
-    layout: Layout | None = None
+    patch: int = 1
 
+
+_RESNET_KEYS = ("stem", "bn_epsilon")
+_tiny = functools.partial(VisionTransformer, width=192, num_heads=3)
+_small = functools.partial(VisionTransformer, width=384, num_heads=6)
+_base = functools.partial(VisionTransformer, width=768, num_heads=12)
+_dinov2 = functools.partial(_small, patch=14, layer_scale=1e-5)
 
 MODELS = {
     "wide_resnet": Entry(
-        WideResNet, "WRN-{depth}-{width}", ("stem", "bn_epsilon", "depth", "width", "leaky_slope")
+        WideResNet, "WRN-{depth}-{width}", keys=(*_RESNET_KEYS, "depth", "width", "leaky_slope")
     ),
-    "resnet18": Entry(ResNet18, "ResNet-18", ("stem", "bn_epsilon")),
-    "efficientnet_lite0": Entry(
-        EfficientNetLite0, "EfficientNet-Lite0", layout=efficientnet.LAYOUT
+    "resnet18": Entry(ResNet18, "ResNet-18", resnet.LAYOUT, _RESNET_KEYS),
+    "resnet50": Entry(ResNet50, "ResNet-50", resnet.LAYOUT, _RESNET_KEYS),
+    "efficientnet_lite0": Entry(EfficientNetLite0, "EfficientNet-Lite0", efficientnet.LAYOUT),
+    "vit_tiny": Entry(_tiny, "ViT-Ti/16", vit.LAYOUT, patch=16),
+    "vit_small": Entry(_small, "ViT-S/16", vit.LAYOUT, patch=16),
+    "vit_base": Entry(_base, "ViT-B/16", vit.LAYOUT, patch=16),
+    "dinov2_small": Entry(_dinov2, "DINOv2 ViT-S/14", vit.DINOV2, patch=14),
+    "dinov2_small_reg4": Entry(
+        functools.partial(_dinov2, num_registers=4),
+        "DINOv2 ViT-S/14 with registers",
+        vit.DINOV2,
+        patch=14,
     ),
 }

@@ -3,29 +3,42 @@
 import dataclasses
 import pathlib
 
+import jax
 from ml_collections import ConfigDict
 
 from cls_jax.config import KEYS
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
-from cls_jax.models.weights.layout import Arrays
-from cls_jax.models.weights.sources import get_implied_name, read_builtin
-from cls_jax.runs.folder import DATASET, read_mean_and_std
+from cls_jax.models.ensemble import take_network
+from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.models.weights.sources import (
+    BUILTIN,
+    HUB,
+    WEIGHTS_FILE,
+    read_builtin,
+    read_hub,
+    read_safetensors,
+)
+from cls_jax.runs.folder import CONFIG, DATASET, read_mean_and_std
+from cls_jax.training.program import Program
+from cls_jax.training.restore import restore_run
+from cls_jax.training.state import TrainState
 
 
 def resolve_model(config: ConfigDict) -> ConfigDict:
-    """The configuration with the `model.name` that its `model.init` implies.
+    """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
 
     Raises:
         UserError: if `model.name` was set to another architecture.
     """
-    implied, name = get_implied_name(config.model.init), config.model.name
-    if implied is None or implied == name:
+    init, name = config.model.init, config.model.name
+    implied = init.removeprefix(BUILTIN)
+    if implied in (init, name):
         return config
     if name != KEYS["model.name"].default:
         raise UserError(
-            f"model.init={config.model.init:.100} has the weights of another architecture than "
+            f"model.init={init:.100} has the weights of another architecture than "
             f"model.name={name}: set only one of the two."
         )
     config = config.copy_and_resolve_references()
@@ -33,13 +46,33 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def read_weights(config: ConfigDict) -> Arrays:
+def read_weights(config: ConfigDict) -> Weights:
     """Reads the weights of `model.init`.
 
     Raises:
         UserError: if they cannot be read.
     """
-    return read_builtin(config.model.name)
+    init = config.model.init
+    if init.startswith(BUILTIN):
+        return read_builtin(init.removeprefix(BUILTIN))
+    if init.startswith(HUB):
+        return read_hub(init.removeprefix(HUB))
+    path = pathlib.Path(init).expanduser()
+    if (path / CONFIG).exists():
+        program, state, _ = restore_run(path)
+        return collect_weights(program, state)
+    return read_safetensors(path / WEIGHTS_FILE if path.is_dir() else path)
+
+
+def collect_weights(program: Program, state: TrainState) -> Weights:
+    """Network 1 of a run with its EMA parameters, without additional heads."""
+    networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
+    variables = jax.device_get(take_network(networks, 0))
+    for head, _ in program.method.extra_heads:
+        del variables["params"][head]
+    data = program.config.data
+    layout = MODELS[program.config.model.name].layout
+    return Weights(to_torch(variables, layout), (tuple(data.mean), tuple(data.std)))
 
 
 def use_own_normalization(config: ConfigDict, dataset: Dataset, workdir: pathlib.Path) -> Dataset:
@@ -53,7 +86,6 @@ def use_own_normalization(config: ConfigDict, dataset: Dataset, workdir: pathlib
     if (workdir / DATASET).exists():
         mean, std = read_mean_and_std(workdir)
     else:
-        layout = MODELS[config.model.name].layout
-        assert layout is not None, config.model.name
-        mean, std = layout.normalization
+        own = read_weights(config).normalization
+        mean, std = own or MODELS[config.model.name].layout.normalization
     return dataclasses.replace(dataset, mean=mean, std=std)

@@ -19,7 +19,7 @@ from cls_jax.methods import InitContext, Method, get_method
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import Architecture
-from cls_jax.models.weights.layout import Arrays, WeightsError
+from cls_jax.models.weights.layout import Weights, WeightsError
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
 from cls_jax.training.optimizer import create_optimizer
 from cls_jax.training.state import (
@@ -59,7 +59,7 @@ class Program:
     init_context: InitContext
     state_shapes: TrainState
     state_specs: TrainState
-    read_weights: Callable[[], Arrays] | None = None
+    read_weights: Callable[[], Weights] | None = None
 
     def init_state(self, round_index: int = 0) -> TrainState:
         """Initializes the state on the mesh.
@@ -77,7 +77,7 @@ class Program:
             self.method.num_networks,
             self.dataset_spec.image_shape,
         )
-        if self.config.model.init:
+        if self.read_weights is not None and self.config.model.init:
             inputs = (inputs[0], *self._load_weights(round_index, *inputs[1:]))
         # Compiled, so that parameters and their average are two buffers: the step donates both.
         start = jax.jit(self._start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
@@ -85,10 +85,9 @@ class Program:
 
     def _load_weights(self, round_index: int, params: Any, batch_stats: Any) -> tuple[Any, Any]:
         """The networks with the weights of `config.model.init`."""
-        assert self.read_weights is not None, "a program with model.init is made to read weights"
+        assert self.read_weights is not None
         model = self.config.model
-        arrays, layout = self.read_weights(), MODELS[model.name].layout
-        assert layout is not None, model.name
+        arrays, layout = self.read_weights().arrays, MODELS[model.name].layout
         heads = ["head", *dict(self.method.extra_heads)]
         seed = (self.config.seed, round_index)
         try:
@@ -114,7 +113,7 @@ def create_program(
     dataset_spec: DatasetSpec,
     devices: Sequence[jax.Device] | None = None,
     split: TrainingSplit | None = None,
-    read_weights: Callable[[], Arrays] | None = None,
+    read_weights: Callable[[], Weights] | None = None,
 ) -> Program:
     """Builds the program of a configuration; allocates nothing on the devices.
 
@@ -124,7 +123,8 @@ def create_program(
         devices: to run on; all of the default backend's by default.
         split: the labeled and unlabeled set, for the method's initial state; by default classes
             are equally frequent. It changes no shapes, so only a new run needs it.
-        read_weights: reads the weights of `config.model.init`; needed by a new run that has one.
+        read_weights: reads the weights of `config.model.init`; without it, networks start from
+            random ones.
 
     Raises:
         UserError: if the devices cannot be arranged as `config.mesh` says.
@@ -183,12 +183,21 @@ def create_program(
 
 
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:
-    """Builds the architecture that `config.model` describes, with the heads the method asks for."""
+    """Builds the architecture that `config.model` describes, with the heads the method asks for.
+
+    Raises:
+        UserError: if images of `data.image_size` cannot be divided into its patches.
+    """
     model_config = config.model
-    entry = MODELS[model_config.name]
+    entry, image_size = MODELS[model_config.name], config.data.image_size
+    if image_size % entry.patch:
+        raise UserError(
+            f"{entry.title} cuts images into patches of {entry.patch} pixels, which do not divide "
+            f"data.image_size={image_size}: choose a multiple of {entry.patch}."
+        )
     settings = {key: model_config[key] for key in entry.keys}
     if "stem" in settings:
-        settings["stem"] = resolve_stem(model_config.stem, config.data.image_size)
+        settings["stem"] = resolve_stem(model_config.stem, image_size)
     return entry.create(
         num_classes=num_classes,
         dtype=jnp.dtype(model_config.dtype),

@@ -49,8 +49,8 @@ def rehearse(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehearsal
         num_images: training images of the whole dataset, which some methods keep a state for.
 
     Raises:
-        UserError: if the step does not fit into the device's memory, or the devices cannot be
-            arranged as `config.mesh` says.
+        UserError: if pretrained weights cannot be read, the step does not fit into the device's
+            memory, or the devices cannot be arranged as `config.mesh` says.
     """
     config = use_mean_and_std(config, *compute_mean_and_std(dataset.train_images))
     weights = functools.partial(read_weights, config)

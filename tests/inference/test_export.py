@@ -28,7 +28,11 @@ from cls_jax.inference.export import (
     create_images,
     export_run,
 )
+from cls_jax.models.ensemble import take_network
+from cls_jax.models.weights.sources import WEIGHTS_FILE
 from cls_jax.runs.folder import CONFIG
+from cls_jax.training.pretrained import read_weights
+from cls_jax.training.restore import restore_run
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,22 @@ def test_model_predicts_what_the_run_predicts_for_any_batch_size(trained_run, ex
         np.testing.assert_allclose(probabilities, expected.probabilities[:size], atol=1e-5)
     labels = np.asarray(json.loads((exported / LABELS).read_text()))
     np.testing.assert_array_equal(labels[probabilities.argmax(axis=-1)], expected.label)
+
+
+def test_weights_are_those_of_network_1_and_start_another_run(trained_run, exported):
+    config = read_config(trained_run / CONFIG)
+    expected = jax.device_get(take_network(restore_run(trained_run)[1].ema_params, 0))
+    for init in (exported, exported / WEIGHTS_FILE, trained_run):
+        config.model.init = str(init)
+        weights = read_weights(config)
+        assert weights.normalization == (config.data.mean, config.data.std)
+        np.testing.assert_array_equal(
+            weights.arrays["head.weight"].T, expected["head"]["kernel"], err_msg=str(init)
+        )
+        np.testing.assert_array_equal(
+            weights.arrays["stage1_block1.conv1.weight"].transpose(2, 3, 1, 0),
+            expected["stage1_block1"]["conv1"]["kernel"],
+        )
 
 
 def test_preprocessing_is_what_the_model_was_trained_with(trained_run, exported):

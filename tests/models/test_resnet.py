@@ -182,7 +182,7 @@ def _grad_of(pool, x):
 def test_configuration_chooses_the_architecture(name):
     from cls_jax.methods import get_method
 
-    config = create_tiny_config(model__name=name, model__stem="auto", data__image_size=64)
+    config = create_tiny_config(model__name=name, model__stem="auto", data__image_size=112)
     model = create_model(config, get_method("cls"), 10)
     assert type(model) is type(MODELS[name].create(num_classes=10))
-    assert "stem" not in MODELS[name].keys or model.stem == "small"
+    assert "stem" not in MODELS[name].keys or model.stem == "imagenet"

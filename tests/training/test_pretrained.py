@@ -1,93 +1,93 @@
 """Runs that start from pretrained weights."""
 
 import dataclasses
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
-from cls_jax.batch import DatasetSpec
+from cls_jax.config import read_config
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
-from cls_jax.models import MODELS
-from cls_jax.models.weights.layout import to_torch
+from cls_jax.models.ensemble import take_network
+from cls_jax.models.weights.layout import OWN, Weights, to_torch
+from cls_jax.runs.folder import CONFIG, read_mean_and_std
+from cls_jax.training.loop import train
 from cls_jax.training.pretrained import resolve_model, use_own_normalization
 from cls_jax.training.program import create_program
 from experiments.make_model_fixtures import draw_parameter
-from tests.conftest import create_tiny_config
-
-SPEC = DatasetSpec(image_shape=(32, 32, 3), num_classes=4, num_images=100)
+from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 
 
 def draw_weights(program):
-    """Weights for the program's architecture, by PyTorch's names, and a head of 1000 classes."""
-    shapes = {
-        "params": program.state_shapes.params,
-        "batch_stats": program.state_shapes.batch_stats,
-    }
+    """Weights for the program's architecture, and a head of 1000 classes."""
+    state = program.state_shapes
+    shapes = {"params": state.params, "batch_stats": state.batch_stats}
     network = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], np.float32), shapes)
-    layout = MODELS[program.config.model.name].layout
-    arrays = {
-        name: draw_parameter(name, value.shape) for name, value in to_torch(network, layout).items()
-    }
-    head = layout.to_torch_name(("head",))
-    arrays[f"{head}.weight"] = np.zeros((1000, 7), np.float32)
-    arrays[f"{head}.bias"] = np.zeros(1000, np.float32)
-    return arrays
+    names = to_torch(network, OWN)
+    arrays = {name: draw_parameter(name, value.shape) for name, value in names.items()}
+    head = {"head.weight": np.zeros((1000, 7)), "head.bias": np.zeros(1000)}
+    return {**arrays, **head}
 
 
-def create(method="cls", **changes):
-    config = create_tiny_config(f"20,{method}", data__image_size=32, **changes)
-    program = create_program(config, SPEC)
-    weights = draw_weights(program)
-    return dataclasses.replace(program, read_weights=lambda: weights), weights
+@pytest.fixture
+def create():
+    """Builds (program, the weights that it reads) for a tiny configuration."""
+
+    def create(**changes):
+        config = create_tiny_config(model__init="w.safetensors", **changes)
+        program = create_program(config, DATASET_SPEC)
+        weights = draw_weights(program)
+        return dataclasses.replace(program, read_weights=lambda: Weights(weights)), weights
+
+    return create
 
 
 def get_networks(state):
     return jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
 
 
-def test_both_networks_start_from_the_weights_with_their_own_heads():
-    program, weights = create(model__init="weights.safetensors", model__name="efficientnet_lite0")
-    networks = get_networks(program.init_state())
-    layout = MODELS["efficientnet_lite0"].layout
-    first, second = (
-        to_torch(jax.tree.map(lambda leaf, i=i: leaf[i], networks), layout) for i in (0, 1)
-    )
-    for name, value in first.items():
-        if name.startswith("_fc."):
-            assert value.shape[0] == 4
-            continue
-        np.testing.assert_array_equal(value, weights[name], err_msg=name)
+def test_both_networks_start_from_the_weights_with_their_own_heads(create):
+    program, weights = create()
+    state = program.init_state()
+    first, second = (to_torch(take_network(get_networks(state), i), OWN) for i in (0, 1))
+    heads = {"head.weight", "head.bias"}
+    assert heads < first.keys() == weights.keys()
+    for name in weights.keys() - heads:
+        np.testing.assert_array_equal(first[name], weights[name], err_msg=name)
         np.testing.assert_array_equal(second[name], weights[name], err_msg=name)
-    assert np.abs(first["_fc.weight"] - second["_fc.weight"]).max() > 0.01
+    assert first["head.weight"].shape == (10, 64)
+    assert np.abs(first["head.weight"] - second["head.weight"]).max() > 0.01
+    jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
 
 
-def test_noise_is_that_of_the_second_network_alone():
-    changes = {"model__init": "weights.safetensors", "model__name": "efficientnet_lite0"}
-    program, weights = create(model__init_noise=0.1, **changes)
+def test_noise_is_that_of_the_second_network_alone(create):
+    program, weights = create(model__init_noise=0.1)
     params = get_networks(program.init_state())["params"]
-    kernel, norm = params["stage3_block2"]["expand"]["kernel"], params["top_norm"]["scale"]
-    expected = weights["_blocks.4._expand_conv.weight"].transpose(2, 3, 1, 0)
+    kernel, norm = params["stage3_block1"]["conv2"]["kernel"], params["norm"]["scale"]
+    expected = weights["stage3_block1.conv2.weight"].transpose(2, 3, 1, 0)
     np.testing.assert_array_equal(kernel[0], expected)
     ratio = np.std(kernel[1] - kernel[0]) / np.sqrt(np.mean(kernel[0] ** 2))
     assert ratio == pytest.approx(0.1, rel=0.05)
     np.testing.assert_array_equal(norm[0], norm[1])
 
 
-def test_weights_of_another_architecture_are_refused():
-    program, weights = create(model__init="w.safetensors", model__name="efficientnet_lite0")
-    for change in (
-        lambda: weights.pop("_blocks.3._bn1.bias"),
-        lambda: weights.update({"_blocks.16._bn1.bias": np.zeros(3)}),
-        lambda: weights.update({"_conv_stem.weight": np.zeros((32, 1, 3, 3), np.float32)}),
-    ):
-        kept = dict(weights)
-        change()
-        with pytest.raises(UserError, match=r"does not fit EfficientNet-Lite0 .*: set model.name"):
-            program.init_state()
-        weights.clear()
-        weights.update(kept)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"norm.bias": None},
+        {"stage9_block1.conv2.weight": np.zeros(3)},
+        {"stem.weight": np.zeros((16, 3, 3, 3))},
+    ],
+)
+def test_weights_of_another_architecture_are_refused(create, change):
+    program, weights = create()
+    weights.update(change)
+    for name in [name for name, value in weights.items() if value is None]:
+        del weights[name]
+    with pytest.raises(UserError, match=r"does not fit WRN-10-1 .*: set model.name"):
+        program.init_state()
 
 
 def test_builtin_weights_imply_their_architecture_and_contradict_another():
@@ -98,6 +98,19 @@ def test_builtin_weights_imply_their_architecture_and_contradict_another():
     config.model.name = "resnet18"
     with pytest.raises(UserError, match="set only one of the two"):
         resolve_model(config)
+
+
+def test_a_run_starts_from_another_and_resumes_without_it(trained_run, tmp_path):
+    source, workdir = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(trained_run, source)
+    config = create_tiny_config("20,fixmatch", model__init=str(source), data__mean=(), data__std=())
+    train_interrupted(config, workdir, 3)
+    assert read_config(workdir / CONFIG).model.init == str(source)
+    assert read_mean_and_std(workdir) == ((0.3053,), (0.3186,))  # Of the source's configuration.
+    shutil.rmtree(source)
+    assert train(config, workdir)["step"] == config.num_steps
+    with pytest.raises(UserError, match=r"set model\.init to a \.safetensors file"):
+        train(config, tmp_path / "new")
 
 
 @pytest.mark.parametrize("init", ["", "builtin:efficientnet_lite0"])

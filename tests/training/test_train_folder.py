@@ -14,11 +14,11 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import evaluate_run
-from cls_jax.inference.restore import restore_run
 from cls_jax.report.data import collect_run
 from cls_jax.runs.folder import get_default_workdir, load_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
+from cls_jax.training.restore import restore_run
 from tests.conftest import load_config, train_interrupted
 
 TINY = {

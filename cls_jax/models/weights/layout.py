@@ -20,11 +20,25 @@ _LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var":
 _KERNEL_AXES = {4: (3, 2, 0, 1), 2: (1, 0)}
 _COUNTER = "num_batches_tracked"  # Of PyTorch's BatchNorm, which uses it only without a momentum.
 
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Means and standard deviations, one per channel, on the scale from 0 to 1.
+Normalization = tuple[tuple[float, ...], tuple[float, ...]]
+IMAGENET: Normalization = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class WeightsError(ValueError):
     """Why weights do not fit an architecture."""
+
+
+class Weights(NamedTuple):
+    """The content of a file.
+
+    Attributes:
+        arrays: by PyTorch's names.
+        normalization: of the images that the weights expect; None if the file has none.
+    """
+
+    arrays: Arrays
+    normalization: Normalization | None = None
 
 
 class Layout(NamedTuple):
@@ -32,16 +46,18 @@ class Layout(NamedTuple):
 
     Attributes:
         to_torch_name: path of a module or leaf here → its name in the file.
-        normalization: means and standard deviations, per channel on the scale from 0 to 1, of the
-            images that such weights expect where nothing else is known.
+        normalization: of the images that such weights expect, where nothing else is known.
         unused: beginnings of names in the file that have no counterpart here.
         adapt: (arrays, shape of each of our leaves by the file's names) → arrays that fit.
     """
 
     to_torch_name: Callable[[Path], str]
-    normalization: tuple[tuple[float, ...], tuple[float, ...]] = IMAGENET
+    normalization: Normalization = IMAGENET
     unused: tuple[str, ...] = ()
     adapt: Callable[[Arrays, Mapping[str, tuple[int, ...]]], Arrays] = lambda arrays, shapes: arrays
+
+
+OWN = Layout(".".join)  # Of architectures that PyTorch's libraries do not have.
 
 
 def to_torch(variables: PyTree, layout: Layout) -> dict[str, np.ndarray]:

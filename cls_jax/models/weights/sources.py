@@ -1,21 +1,27 @@
-"""Where pretrained weights come from: the values of `model.init` that name a file."""
+"""Files with pretrained weights, and where they come from.
+
+Only two kinds of file are read: safetensors, which are plain numbers with names, and a file of
+PyTorch in a package, which is known by its hash.
+"""
 
 import hashlib
 import importlib
 import importlib.util
 import io
+import json
 import pathlib
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.io import PARSE_ERRORS, describe_error, read_bytes
+from cls_jax.io import PARSE_ERRORS, describe_error, is_number, read_bytes, read_json
+from cls_jax.models.weights.layout import Normalization, Weights
 from cls_jax.models.weights.torch_file import read_torch_file
 
-BUILTIN = "builtin:"
-_MAX_BYTES = 4 * 2**30
+BUILTIN, HUB = "builtin:", "hf:"
+WEIGHTS_FILE = "model.safetensors"
+_INSTALL = "run pip install '.[pretrained]'"
 
 
 class _Package(NamedTuple):
@@ -40,20 +46,16 @@ PACKAGES = {
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     ),
 }
-
-
-def get_implied_name(init: str) -> str | None:
-    """The architecture that a value of `model.init` names, as "builtin:…" does; else None."""
-    return init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else None
+_MAX_PACKAGE_BYTES = 2**26
 
 
 def is_installed(init: str) -> bool:
     """Whether the package with the weights of a `model.init` is installed; imports nothing."""
-    package = PACKAGES.get(get_implied_name(init) or "")
+    package = PACKAGES.get(init.removeprefix(BUILTIN))
     return package is not None and importlib.util.find_spec(package.module) is not None
 
 
-def read_builtin(name: str) -> Mapping[str, np.ndarray]:
+def read_builtin(name: str) -> Weights:
     """Reads the weights of an architecture from the Python package that has them.
 
     Raises:
@@ -64,18 +66,100 @@ def read_builtin(name: str) -> Mapping[str, np.ndarray]:
             f"There are no weights {BUILTIN}{name:.100}: choose {BUILTIN}{' or '.join(PACKAGES)}."
         )
     package = PACKAGES[name]
-    install = "run pip install --force-reinstall '.[pretrained]'"
+    path = _find(package.module) / package.file
     try:
-        module = importlib.import_module(package.module)
-    except ImportError as error:
-        raise UserError(f"{BUILTIN}{name} needs a package with the weights: {install}.") from error
-    path = pathlib.Path(str(module.__file__)).parent / package.file
-    try:
-        content = read_bytes(path, _MAX_BYTES)
+        content = read_bytes(path, _MAX_PACKAGE_BYTES)
         if hashlib.sha256(content).hexdigest() != package.sha256:
             raise ValueError("its SHA-256 is another")
-        return read_torch_file(io.BytesIO(content))
+        return Weights(read_torch_file(io.BytesIO(content)))
     except PARSE_ERRORS as error:
         raise UserError(
-            f"{path} does not have the weights it should ({describe_error(error)}): {install}."
+            f"{path} does not have the weights it should ({describe_error(error)}): reinstall "
+            f"{package.module.replace('_', '-')}."
         ) from error
+
+
+def _find(module: str) -> pathlib.Path:
+    return pathlib.Path(str(_import(module).__file__)).parent
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(f"model.init needs the package {module}: {_INSTALL}.") from error
+
+
+def read_safetensors(path: pathlib.Path) -> Weights:
+    """Reads a safetensors file.
+
+    Raises:
+        UserError: if it is missing or damaged, or a package for it is not installed.
+    """
+    safetensors = _import("safetensors")
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+        mean, std = (json.loads(metadata.get(name, "null")) for name in ("mean", "std"))
+        return Weights(arrays, _to_normalization(mean, std))
+    except (safetensors.SafetensorError, *PARSE_ERRORS) as error:
+        raise UserError(
+            f"{path} cannot be read as weights ({describe_error(error)}): set model.init to a "
+            ".safetensors file."
+        ) from error
+
+
+def to_safetensors(weights: Weights) -> bytes:
+    """The content of a file that `read_safetensors` and PyTorch's libraries read.
+
+    Raises:
+        UserError: if a package for it is not installed.
+    """
+    metadata = {"format": "pt"}
+    if weights.normalization is not None:
+        names = ("mean", "std")
+        metadata |= {
+            name: json.dumps(value)
+            for name, value in zip(names, weights.normalization, strict=True)
+        }
+    arrays = {name: np.ascontiguousarray(array) for name, array in weights.arrays.items()}
+    return bytes(_import("safetensors.numpy").save(arrays, metadata))
+
+
+def read_hub(repository: str) -> Weights:
+    """Reads the weights of a repository on the Hugging Face hub, from its cache where it has them.
+
+    Raises:
+        UserError: if they cannot be downloaded, and an earlier download is not in the cache.
+    """
+    download = _import("huggingface_hub").hf_hub_download
+    try:
+        path = download(repository, WEIGHTS_FILE)
+    except Exception as error:  # The library raises its own and those of its network layers.
+        raise UserError(
+            f"{HUB}{repository:.100} has no {WEIGHTS_FILE} that could be downloaded or was before "
+            f"({type(error).__name__}): check the name, or download the file and set model.init to "
+            "its path."
+        ) from error
+    weights = read_safetensors(pathlib.Path(path))
+    try:
+        settings = read_json(download(repository, "config.json"))["pretrained_cfg"]
+        return weights._replace(normalization=_to_normalization(settings["mean"], settings["std"]))
+    except Exception:  # Only repositories of timm have it; the architecture's own has to do.
+        return weights
+
+
+def _to_normalization(mean: Any, std: Any) -> Normalization | None:
+    """Mean and standard deviation from JSON; None without them.
+
+    Raises:
+        ValueError: if they are something else.
+    """
+    if mean is None and std is None:
+        return None
+    if not (isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std)):
+        raise ValueError("mean and std are not lists of one length")
+    if not all(map(is_number, mean + std)) or min(std) <= 0:
+        raise ValueError("mean and std are not numbers and positive ones")
+    return tuple(map(float, mean)), tuple(map(float, std))

