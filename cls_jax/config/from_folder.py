@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config.build import create_defaults
-from cls_jax.config.dotted import get_value
+from cls_jax.config.dotted import flatten
 from cls_jax.data.sources.folder_summary import FolderSummary
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
@@ -224,13 +224,12 @@ def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
         UserError: if a key does not exist or a value has another type.
     """
     for key, value in settings.items():
-        try:
-            get_value(config, key)
-            set_value(config, key, value)
-        except (KeyError, AttributeError) as error:
+        if key not in flatten(config.to_dict()):
             raise UserError(
                 f"The configuration has no key {key}: see docs/configuration.md for all keys."
-            ) from error
+            )
+        try:
+            set_value(config, key, value)
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"{key} cannot be {value!r:.100}: see docs/configuration.md for its values."
