@@ -36,6 +36,16 @@ def test_every_config_builds_for_every_method(name, budget, method):
     assert set(config.method) == {"name", *METHODS[method].hyperparameters}
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_small_cifar_recipe_builds_for_every_method(method):
+    config = load_config("cifar10", f"250,{method},small")
+    validate_config(config)
+    assert (config.num_labels, config.method.name) == (250, method)
+    assert (config.num_steps, config.model.depth, config.data.pipeline) == (8000, 10, "device")
+    # Running means must forget their start long before the end.
+    assert config.method.get("statistics_decay", 0.995) == 0.995
+
+
 def test_every_file_of_configs_is_tested():
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {*BUDGETS, "folder"}
 

@@ -204,6 +204,8 @@ RULES: dict[str, Callable[[Given], Any]] = {
     "num_steps": _choose_num_steps,
     "ema_decay": _choose_decay,
     "model.bn_momentum": _choose_decay,
+    # Statistics of small batches would destroy what pretrained features are worth.
+    "model.bn_frozen": lambda given: bool(given.config.model.init),
     "eval_every": _choose_interval,
     "checkpoint_every": _choose_interval,
     "log_every": lambda given: min(max(given.config.num_steps // 100, 1), given.config.log_every),

@@ -140,7 +140,7 @@ def test_without_a_converter_the_rest_is_there(trained_run, tmp_path, no_convert
     commands.export_run(str(trained_run), str(tmp_path / "out"))
     assert "pip install jax2onnx onnxruntime" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {MODEL, LABELS, PREPROCESSING, EXAMPLE, "README.md"}
+    assert names == {MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, EXAMPLE, "README.md"}
     assert ONNX_MODEL not in (tmp_path / "out" / "README.md").read_text()
 
 
