@@ -3,6 +3,7 @@
 Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -14,13 +15,15 @@ _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # Channels, stride.
 _EXPANSION = 4  # Channels that leave a bottleneck over those inside.
 
 
-class BasicBlock(nn.Module):
-    """Conv, BN, ReLU, conv, BN, plus the shortcut, ReLU.
+class ResidualBlock(nn.Module):
+    """ReLU of a branch of convolutions plus the shortcut; subclasses say which branch.
 
     Attributes:
         features: channels that leave the block.
-        stride: of the first convolution and of the projection.
-        dropout_rate: share of activations dropped between the convolutions.
+        stride: of the branch and of the shortcut's projection.
+        conv: a convolution, but for its size.
+        norm: a BatchNorm.
+        dropout_rate: share of activations dropped before the last convolution.
     """
 
     features: int
@@ -32,50 +35,60 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool, dropout: bool) -> jax.Array:
         """Returns float32 or bfloat16 [B, H / stride, W / stride, features]."""
-        strides = (self.stride, self.stride)
-        y = self.conv(self.features, (3, 3), strides=strides, name="conv1")(x)
-        y = nn.relu(self.norm(name="norm1")(y, use_running_average=not train))
-        y = nn.Dropout(self.dropout_rate, deterministic=not dropout)(y)
+
+        def normalize(y: jax.Array, name: str, **settings: Any) -> jax.Array:
+            return self.norm(name=name, **settings)(y, use_running_average=not train)
+
+        y = self.compute_branch(
+            x, normalize, nn.Dropout(self.dropout_rate, deterministic=not dropout)
+        )
+        if x.shape[-1] != self.features:
+            strides = (self.stride, self.stride)
+            x = self.conv(self.features, (1, 1), strides=strides, name="projection")(x)
+            x = normalize(x, "projection_norm")
+        return nn.relu(x + y)
+
+    def compute_branch(
+        self, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
+    ) -> jax.Array:
+        """The sum's other term, of the block's shape.
+
+        Its last BatchNorm starts with scale 0, so that every block starts as its shortcut, like
+        torchvision's `zero_init_residual`. With 1, gradients are large at first, and losses rise
+        before they fall.
+        """
+        raise NotImplementedError
+
+
+class BasicBlock(ResidualBlock):
+    """Two 3x3 convolutions, the first with the stride."""
+
+    def compute_branch(
+        self, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
+    ) -> jax.Array:
+        """Conv, BN, ReLU, conv, BN."""
+        y = self.conv(self.features, (3, 3), strides=(self.stride, self.stride), name="conv1")(x)
+        y = drop(nn.relu(normalize(y, "norm1")))
         y = self.conv(self.features, (3, 3), name="conv2")(y)
-        # 0, so that every block starts as its shortcut, like torchvision's `zero_init_residual`.
-        # With 1, gradients are large at first, and losses rise before they fall.
-        scale_init = nn.initializers.zeros
-        y = self.norm(name="norm2", scale_init=scale_init)(y, use_running_average=not train)
-        if x.shape[-1] != self.features:
-            x = self.conv(self.features, (1, 1), strides=strides, name="projection")(x)
-            x = self.norm(name="projection_norm")(x, use_running_average=not train)
-        return nn.relu(x + y)
+        return normalize(y, "norm2", scale_init=nn.initializers.zeros)
 
 
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolution, each with BN, plus the shortcut, ReLU.
+class Bottleneck(ResidualBlock):
+    """1x1, 3x3 and 1x1 convolution; the first two have a quarter of the channels.
 
-    The stride is the second convolution's, as in torchvision ("ResNet v1.5"), not the first's.
-    Attributes as in `BasicBlock`; inside the block there are a quarter of the channels.
+    The stride is the second's, as in torchvision ("ResNet v1.5"), not the first's.
     """
 
-    features: int
-    stride: int
-    conv: Any
-    norm: Any
-    dropout_rate: float
-
-    @nn.compact
-    def __call__(self, x: jax.Array, train: bool, dropout: bool) -> jax.Array:
-        """Returns float32 or bfloat16 [B, H / stride, W / stride, features]."""
-        inner, strides = self.features // _EXPANSION, (self.stride, self.stride)
-        y = self.conv(inner, (1, 1), name="conv1")(x)
-        y = nn.relu(self.norm(name="norm1")(y, use_running_average=not train))
-        y = self.conv(inner, (3, 3), strides=strides, name="conv2")(y)
-        y = nn.relu(self.norm(name="norm2")(y, use_running_average=not train))
-        y = nn.Dropout(self.dropout_rate, deterministic=not dropout)(y)
+    def compute_branch(
+        self, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
+    ) -> jax.Array:
+        """Conv, BN, ReLU, conv, BN, ReLU, conv, BN."""
+        inner = self.features // _EXPANSION
+        y = nn.relu(normalize(self.conv(inner, (1, 1), name="conv1")(x), "norm1"))
+        y = self.conv(inner, (3, 3), strides=(self.stride, self.stride), name="conv2")(y)
+        y = drop(nn.relu(normalize(y, "norm2")))
         y = self.conv(self.features, (1, 1), name="conv3")(y)
-        scale_init = nn.initializers.zeros  # As in `BasicBlock`.
-        y = self.norm(name="norm3", scale_init=scale_init)(y, use_running_average=not train)
-        if x.shape[-1] != self.features:
-            x = self.conv(self.features, (1, 1), strides=strides, name="projection")(x)
-            x = self.norm(name="projection_norm")(x, use_running_average=not train)
-        return nn.relu(x + y)
+        return normalize(y, "norm3", scale_init=nn.initializers.zeros)
 
 
 class ResNet18(Architecture):

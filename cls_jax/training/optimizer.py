@@ -78,6 +78,7 @@ def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.Gradi
     def update(
         updates: PyTree, state: optax.ScaleByScheduleState, params: PyTree = None
     ) -> tuple[PyTree, optax.ScaleByScheduleState]:
+        """Each leaf times its layer's negative rate; the interface is optax's."""
         step = state.count
         head_rate, rate = head(step), others(step)
         if settings.head_steps:

@@ -130,20 +130,8 @@ def create_program(
         UserError: if the devices cannot be arranged as `config.mesh` says.
     """
     method = get_method(config.method.name)
-    batch_sizes = [config.batch_size]
-    if method.unlabeled_views:
-        batch_sizes.append(config.batch_size * config.mu)
-    mesh = create_mesh(
-        method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
-    )
+    mesh = _create_mesh(config, method, devices)
     model = create_model(config, method, dataset_spec.num_classes)
-    ensemble = Ensemble(
-        model,
-        config.model.lowering,
-        mesh.shape[NETWORK_AXIS],
-        config.model.remat,
-        config.model.matmul_precision,
-    )
     optimizer = create_optimizer(config, model)
     split = split or create_even_split(dataset_spec)
     init_context = InitContext(
@@ -155,18 +143,19 @@ def create_program(
         class_frequencies=split.class_frequencies,
     )
 
-    def trace_state() -> TrainState:
+    def create_state() -> TrainState:
         inputs = init_networks_and_key(
             model, config.seed, 0, method.num_networks, dataset_spec.image_shape
         )
         return start_state(*inputs, optimizer, method, init_context)
 
-    abstract = jax.eval_shape(trace_state)
-    specs = get_state_specs(abstract)
-    shapes = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        abstract,
-        to_shardings(mesh, specs),
+    shapes, specs = _trace_state(create_state, mesh)
+    ensemble = Ensemble(
+        model,
+        config.model.lowering,
+        mesh.shape[NETWORK_AXIS],
+        config.model.remat,
+        config.model.matmul_precision,
     )
     return Program(
         config,
@@ -180,6 +169,29 @@ def create_program(
         specs,
         read_weights,
     )
+
+
+def _create_mesh(config: ConfigDict, method: Method, devices: Sequence[jax.Device] | None) -> Mesh:
+    batch_sizes = [config.batch_size]
+    if method.unlabeled_views:
+        batch_sizes.append(config.batch_size * config.mu)
+    return create_mesh(
+        method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
+    )
+
+
+def _trace_state(
+    create_state: Callable[[], TrainState], mesh: Mesh
+) -> tuple[TrainState, TrainState]:
+    """Shapes with shardings, and partition specs, of a state; computes none of its values."""
+    abstract = jax.eval_shape(create_state)
+    specs = get_state_specs(abstract)
+    shapes = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        abstract,
+        to_shardings(mesh, specs),
+    )
+    return shapes, specs
 
 
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:

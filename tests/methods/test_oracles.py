@@ -16,7 +16,7 @@ from cls_jax.batch import Batch
 from cls_jax.methods import METHODS, Context
 from cls_jax.methods.cls_switches import SWITCHES
 from cls_jax.models.ensemble import Ensemble
-from tests.methods.oracles import (
+from tests.methods.oracle_parts import (
     CENTERING,
     DROPOUT_MASK,
     PIXELS,
@@ -24,10 +24,9 @@ from tests.methods.oracles import (
     STATS_MOMENTUM,
     Inputs,
     K,
-    compute_expected,
-    differentiate,
     draw_lambda,
 )
+from tests.methods.oracles import compute_expected, differentiate
 from tests.methods.rule_cases import PRESETS, RULES
 
 # What the papers and their authors' code use, by method: its shape, then its hyperparameters.

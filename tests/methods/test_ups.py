@@ -15,7 +15,7 @@ from cls_jax.training.loop import train
 from cls_jax.training.program import create_program
 from cls_jax.training.rounds import is_round_start, mc_dropout_logits, start_round
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
-from tests.methods.oracles import softmax
+from tests.methods.oracle_parts import softmax
 
 K = 5
 HPARAMS = ml_collections.ConfigDict(

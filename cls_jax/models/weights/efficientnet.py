@@ -3,7 +3,7 @@
 import re
 
 from cls_jax.models.efficientnet import STAGES
-from cls_jax.models.weights.layout import Layout, Path
+from cls_jax.models.weights.layout import Layout
 
 _MODULES = {
     "stem": "_conv_stem",
@@ -20,12 +20,8 @@ _MODULES = {
 }
 
 
-def to_torch_name(path: Path) -> str:
-    """("stage2_block1", "expand") → "_blocks.1._expand_conv"; blocks are counted through."""
-    return ".".join(map(_to_torch_module, path))
-
-
-def _to_torch_module(name: str) -> str:
+def to_torch_module(name: str) -> str:
+    """`stage2_block1` → `_blocks.1`, blocks counted through; `expand` → `_expand_conv`."""
     if not (match := re.fullmatch(r"stage(\d+)_block(\d+)", name)):
         return _MODULES.get(name, name)
     stage, block = map(int, match.groups())
@@ -33,4 +29,4 @@ def _to_torch_module(name: str) -> str:
     return f"_blocks.{earlier + block - 1}"
 
 
-LAYOUT = Layout(to_torch_name, normalization=((127 / 255,) * 3, (128 / 255,) * 3))
+LAYOUT = Layout(to_torch_module, normalization=((127 / 255,) * 3, (128 / 255,) * 3))

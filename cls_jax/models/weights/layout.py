@@ -45,19 +45,23 @@ class Layout(NamedTuple):
     """How files with weights of an architecture are written.
 
     Attributes:
-        to_torch_name: path of a module or leaf here → its name in the file.
+        to_torch_module: name of a module here → its name in the file, often of several parts.
         normalization: of the images that such weights expect, where nothing else is known.
         unused: beginnings of names in the file that have no counterpart here.
         adapt: (arrays, shape of each of our leaves by the file's names) → arrays that fit.
     """
 
-    to_torch_name: Callable[[Path], str]
+    to_torch_module: Callable[[str], str]
     normalization: Normalization = IMAGENET
     unused: tuple[str, ...] = ()
     adapt: Callable[[Arrays, Mapping[str, tuple[int, ...]]], Arrays] = lambda arrays, shapes: arrays
 
+    def to_torch_name(self, path: Sequence[str]) -> str:
+        """("stage2_block1", "projection") → "layer2.0.downsample.0", as torchvision has it."""
+        return ".".join(map(self.to_torch_module, path))
 
-OWN = Layout(".".join)  # Of architectures that PyTorch's libraries do not have.
+
+OWN = Layout(str)  # Of architectures that PyTorch's libraries do not have.
 
 
 def to_torch(variables: PyTree, layout: Layout) -> dict[str, np.ndarray]:
@@ -126,7 +130,7 @@ def add_noise(arrays: Arrays, noise: float, seed: Sequence[int]) -> Arrays:
 
 def _name(path: Any, layout: Layout) -> str:
     _, *modules, leaf = (entry.key for entry in path)  # Without "params" or "batch_stats".
-    prefix = layout.to_torch_name(tuple(modules)) + "." if modules else ""
+    prefix = layout.to_torch_name(modules) + "." if modules else ""
     return prefix + _LEAVES.get(leaf, leaf)
 
 

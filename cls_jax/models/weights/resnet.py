@@ -2,7 +2,7 @@
 
 import re
 
-from cls_jax.models.weights.layout import Layout, Path
+from cls_jax.models.weights.layout import Layout
 
 _MODULES = {
     "stem": "conv1",
@@ -16,15 +16,11 @@ _MODULES = {
 }
 
 
-def to_torch_name(path: Path) -> str:
-    """("stage2_block1", "projection") → "layer2.0.downsample.0"."""
-    return ".".join(map(_to_torch_module, path))
-
-
-def _to_torch_module(name: str) -> str:
+def to_torch_module(name: str) -> str:
+    """`stage2_block1` → `layer2.0`, `projection` → `downsample.0`."""
     if match := re.fullmatch(r"stage(\d+)_block(\d+)", name):
         return f"layer{match[1]}.{int(match[2]) - 1}"
     return _MODULES.get(name, name)
 
 
-LAYOUT = Layout(to_torch_name)
+LAYOUT = Layout(to_torch_module)

@@ -7,17 +7,13 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from cls_jax.models.weights.layout import IMAGENET, Arrays, Layout, Path
+from cls_jax.models.weights.layout import IMAGENET, Arrays, Layout
 
 HALF = (0.5,) * 3, (0.5,) * 3  # Of Google's ViTs ("augreg"); others bring their own.
 
 
-def to_torch_name(path: Path) -> str:
-    """("block1", "attn", "qkv") → "blocks.0.attn.qkv"."""
-    return ".".join(map(_to_torch_module, path))
-
-
-def _to_torch_module(name: str) -> str:
+def to_torch_module(name: str) -> str:
+    """`block1` → `blocks.0`, `patch_embed` → `patch_embed.proj`."""
     if match := re.fullmatch(r"block(\d+)", name):
         return f"blocks.{int(match[1]) - 1}"
     return "patch_embed.proj" if name == "patch_embed" else name
@@ -43,5 +39,5 @@ def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> A
     return {**arrays, "pos_embed": np.concatenate([extra, resized], axis=1)}
 
 
-LAYOUT = Layout(to_torch_name, HALF, adapt=resize_positions)
-DINOV2 = Layout(to_torch_name, IMAGENET, unused=("mask_token",), adapt=resize_positions)
+LAYOUT = Layout(to_torch_module, HALF, adapt=resize_positions)
+DINOV2 = Layout(to_torch_module, IMAGENET, unused=("mask_token",), adapt=resize_positions)

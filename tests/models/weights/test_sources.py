@@ -1,4 +1,4 @@
-"""Files of weights, and what is said where they are missing, damaged or of another kind."""
+"""Weight files: reading, writing, and the errors for missing, damaged or unsuitable ones."""
 
 import importlib
 
