@@ -168,6 +168,11 @@ def explain_usage_error(error: Exception) -> str:
         return f"The configuration has no key {similar[2]}: did you mean {similar[1]}?"
     if unknown := re.fullmatch(r"""["']+(\w+)["']+""", text):
         return f"The configuration has no key {unknown[1]}: see docs/configuration.md for all keys."
+    if section := re.match(r"flag --config\.(.*?)=.* as a ConfigDict", text):
+        return (
+            f"--config.{section[1]} is a group of settings: set one of them, as in "
+            f"--config.{section[1]}.NAME=VALUE, with a name from docs/configuration.md."
+        )
     text = re.sub(r"\. Did you mean: (.*) \?$", r" (did you mean --\1?)", text)
     if text[:1] in ("'", '"') and text[-1:] == text[:1]:  # The repr of a message.
         text = text[1:-1].replace("\\n", "\n").replace("\\'", "'")

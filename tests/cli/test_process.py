@@ -71,6 +71,7 @@ RUN = ["--workdir", "tests"]  # A folder, but not that of a run.
         ([*DIGITS, "--config.sead=1"], "has no key sead: did you mean seed?"),
         ([*DIGITS, "--config.model.zzzzzz=1"], "has no key zzzzzz: see docs/configuration.md"),
         ([*DIGITS, "--config.seed=one"], "seed"),
+        ([*DIGITS, "--config.method=cls"], "--config.method is a group of settings: set one of"),
         ([*DIGITS, "--config.mu=0"], "choose a whole number from 1 to"),
         ([*DIGITS, "seed=1"], "'seed=1': options begin with --"),
         ([*DIGITS, "--data_dir=x"], "choose --mode eval or report"),
