@@ -10,6 +10,7 @@ import pytest
 
 from cls_jax.batch import RawBatch
 from cls_jax.methods import METHODS
+from cls_jax.models import wide_resnet
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training import state as state_lib
 from cls_jax.training.program import create_program
@@ -32,8 +33,11 @@ LABELS_PER_IMAGE = 5  # Exchanged: pseudo, complementary, weight, confidence, ma
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _initialize_once():
-    """The same initial networks for all methods of the same architecture, computed once."""
+def _compile_less():
+    """A network of one block, whose initial values are computed once for all methods.
+
+    The step and its communication are the same for each layer; only compilation takes longer.
+    """
     init, networks = state_lib.init_networks, {}
 
     def init_once(model, key, num_networks, image_shape):
@@ -46,6 +50,7 @@ def _initialize_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state_lib, "init_networks", init_once)
+        patch.setattr(wide_resnet, "_stages", lambda width: [(32 * width, 2)])
         yield
     compile_step.cache_clear()
     run.cache_clear()
