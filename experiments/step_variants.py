@@ -6,7 +6,7 @@ A variant is written "precision,lowering,input" or "precision,lowering,input,rep
   throughout) or bfloat16.
 - lowering: unrolled or vmap, on one device; mesh, one network per device; remat, unrolled and
   keeping less for the gradient (`model.remat`); or separate, unrolled with the weakly augmented
-  images in a pass of their own instead of the joint one.
+  images in a pass of their own (`method.weak_pass=fast`).
 - input: synthetic, one batch again and again; device, made inside the step; tfdata, made by
   TensorFlow on the host; loop, all of `train` as a user runs it, on the configuration's dataset.
 - repeat: how many steps one call of the compiled program takes; 1 by default.
@@ -29,7 +29,6 @@ from cls_jax.data.sampling import create_stream_spec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
-from cls_jax.models.ensemble import Ensemble
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.loop import train
 from cls_jax.training.memory import measure_step_memory
@@ -74,24 +73,6 @@ class StepVariant:
         self.seconds.append(self.advance(num_steps) / num_steps)
 
 
-class SeparateEnsemble(Ensemble):
-    """Networks whose middle group of a joint pass has a pass, and BatchNorm statistics, of its own.
-
-    For a method with the groups [labeled, weak, strong] whose weak logits take no gradient. Not
-    what the authors do.
-    """
-
-    def forward_concatenated(self, params, batch_stats, groups, dropout_key=None):
-        """See `Ensemble.forward_concatenated`."""
-        labeled, weak, strong = groups
-        logits_weak, _ = self.forward(params, batch_stats, weak, train=True)
-        (logits_labeled, logits_strong), batch_stats = super().forward_concatenated(
-            params, batch_stats, (labeled, strong), dropout_key
-        )
-        logits_weak = jax.lax.stop_gradient(logits_weak)
-        return [logits_labeled, logits_weak, logits_strong], batch_stats
-
-
 def configure_variant(name: str, config, num_devices: int = 0) -> tuple[Any, str]:
     """A copy of the configuration as a variant wants it, and the variant's input.
 
@@ -102,7 +83,7 @@ def configure_variant(name: str, config, num_devices: int = 0) -> tuple[Any, str
             one for each network.
 
     Raises:
-        UserError: if there is no such variant.
+        UserError: if there is no such variant, or none of this method.
     """
     parts = name.split(",")
     if len(parts) not in (3, 4):
@@ -117,6 +98,10 @@ def configure_variant(name: str, config, num_devices: int = 0) -> tuple[Any, str
     config.model.lowering = "vmap" if lowering == "vmap" else "unrolled"
     config.model.remat = lowering == "remat"
     config.mesh.network = config.mesh.data = 1
+    if lowering == "separate":
+        if "weak_pass" not in config.method:
+            raise UserError(f"{config.method.name} has no weak pass: leave {name!r} out.")
+        config.method.weak_pass = "fast"
     if lowering == "mesh":
         config.mesh.network = get_method(config.method.name).num_networks
         config.mesh.data = max(1, num_devices // config.mesh.network)
@@ -136,14 +121,10 @@ def create_variant(name: str, config) -> StepVariant:
     config, source = configure_variant(name, config)
     if source == "loop":
         return create_loop_variant(name, config)
-    _, lowering, _, *rest = name.split(",")
-    repeat = int(rest[0]) if rest else 1
+    repeat = int(name.split(",")[3]) if name.count(",") == 3 else 1
     dataset = create_random_dataset(config)
     program = create_program(config, dataset.shape)
     state = program.init_state()
-    if lowering == "separate":
-        separate = SeparateEnsemble(**vars(program.ensemble))
-        program = dataclasses.replace(program, ensemble=separate)
     inputs, input_specs, create_batch = create_inputs(source, config, program, dataset)
     step = create_train_step(program, create_batch, input_specs)
     first_input = next(inputs)

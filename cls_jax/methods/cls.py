@@ -52,9 +52,8 @@ def compute_loss(
     """The loss above. Signature after the flags: see `Method.compute_loss`."""
     hparams = switches.read_hyperparameters(context.hparams)
     mixes = switches.mix_views(context, hparams, batch)
-    # One concatenated forward: the BatchNorm statistics are those of all groups together.
     groups = (batch.x, *batch.u, *(mix.images for mix in mixes))
-    logits, batch_stats = context.ensemble.forward_concatenated(params, batch_stats, groups)
+    logits, batch_stats = switches.forward(context, hparams, params, batch_stats, groups)
     logits_x, logits_weak, logits_strong, *logits_mix = logits
     labels, state, state_monitors = switches.make_labels(context, hparams, logits_weak)
     weight = switches.scale_weight(hparams, labels.weight)
@@ -90,7 +89,8 @@ def compute_loss(
 
 def create_method(exchange: bool, negative: bool, reweight: bool, **preset: float | str) -> Method:
     """Builds a row of Table 2 with the hyperparameters that it uses, some with other defaults."""
-    hyperparameters = {"lambda_self": Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u")}
+    lambda_self = Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u")
+    hyperparameters = {"lambda_self": lambda_self, "weak_pass": switches.WEAK_PASS}
     if exchange:
         hyperparameters = EXCHANGE_HYPERPARAMETERS | switches.SWITCHES
     if not reweight:

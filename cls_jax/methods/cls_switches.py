@@ -1,13 +1,13 @@
 """Switches of CLS that its paper does not have; with all of them off, CLS is as published.
 
 They balance classes (`align`, `adaptive_tau`), let networks that disagree exchange less
-(`exchange_rule`), make them trust their labels later or less (`ramp`, `weight_power`) and train on
-mixed images as well (`lambda_cutmix`). All are static: code for a switch that is off is not
-compiled, and the state holds only the entries that some switch needs. A preset is one more entry of
-`cls.METHODS` with other defaults.
+(`exchange_rule`), make them trust their labels later or less (`ramp`, `weight_power`), train on
+mixed images as well (`lambda_cutmix`) and make a step cheaper (`weak_pass`). All are static: code
+for a switch that is off is not compiled, and the state holds only the entries that some switch
+needs. A preset is one more entry of `cls.METHODS` with other defaults.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,11 +21,12 @@ from cls_jax.methods.alignment import (
     init_class_means,
     update_mean,
 )
-from cls_jax.methods.base import Context, Hyperparameter, InitContext
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, PyTree
 from cls_jax.methods.cutmix import Mix, cutmix
 from cls_jax.methods.pseudo_labels import PseudoLabels, make_pseudo_labels
 from cls_jax.methods.schedules import ramp_up
 
+WEAK_PASS = Hyperparameter("joint", source="paper", choices=("joint", "fast"))
 SWITCHES = {
     "align": Hyperparameter("off", source="paper: none", choices=("off", "own", "joint")),
     "adaptive_tau": Hyperparameter("off", source="paper: none", choices=("off", "on")),
@@ -33,6 +34,7 @@ SWITCHES = {
     "lambda_cutmix": Hyperparameter(0.0, 0.0, 1e3, "paper: none"),
     "ramp": Hyperparameter(0.0, 0.0, 1.0, "paper: none; share of the run"),
     "weight_power": Hyperparameter(1.0, 0.0, 100.0, "paper, Eq. 6"),
+    "weak_pass": WEAK_PASS,
     "statistics_decay": STATISTICS_DECAY,
 }
 
@@ -50,6 +52,28 @@ def mix_views(context: Context, hparams: Mapping[str, Any], batch: Batch) -> lis
     if hparams["lambda_cutmix"] == 0:
         return []
     return [cutmix(context.key, batch.u[0], batch.u_index)]
+
+
+def forward(
+    context: Context,
+    hparams: Mapping[str, Any],
+    params: PyTree,
+    batch_stats: PyTree,
+    groups: Sequence[jax.Array],
+) -> tuple[list[jax.Array], PyTree]:
+    """Logits of [labeled, weak, strong, mixed...], each [N, B_i, K], and BatchNorm statistics.
+
+    `weak_pass=joint` is one pass, normalized by the statistics of all groups together, as in the
+    authors' code. Weak images teach nothing, since their logits are constants in the loss, but they
+    take part in the statistics and so in the gradient. `fast` leaves them out of both.
+    """
+    if hparams["weak_pass"] == "joint":
+        return context.ensemble.forward_concatenated(params, batch_stats, groups)
+    labeled, weak, *others = groups
+    logits, logits_weak, batch_stats = context.ensemble.forward_beside(
+        params, batch_stats, (labeled, *others), weak
+    )
+    return [logits[0], logits_weak, *logits[1:]], batch_stats
 
 
 def init_state(init: InitContext) -> Any:

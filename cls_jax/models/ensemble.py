@@ -119,6 +119,38 @@ class Ensemble:
         starts = np.cumsum([len(group) for group in groups[:-1]])
         return jnp.split(logits, starts, axis=1), batch_stats
 
+    def forward_beside(
+        self,
+        params: PyTree,
+        batch_stats: PyTree,
+        groups: Sequence[jax.Array],
+        images: jax.Array,
+    ) -> tuple[list[jax.Array], jax.Array, PyTree]:
+        """One training pass over groups, and a pass without gradients beside it.
+
+        The second pass takes the first one's batch statistics as they are: each image is normalized
+        like those that are trained on, which statistics of its own would not do.
+
+        Args:
+            params: stacked, each leaf [N, ...].
+            batch_stats: stacked likewise.
+            groups: of the first pass, each float32 [B_i, H, W, C].
+            images: of the second, float32 [B, H, W, C].
+
+        Returns:
+            Logits of each group, float32 [N, B_i, K]; logits of `images`, float32 [N, B, K]; and
+            the BatchNorm statistics after the first pass.
+        """
+        # Without momentum, the running statistics after a pass are those of its images.
+        forgetful = dataclasses.replace(self, model=self.model.clone(bn_momentum=0.0))
+        logits, moments = forgetful.forward_concatenated(params, batch_stats, groups)
+        params, moments = jax.lax.stop_gradient((params, moments))
+        logits_beside, _ = self.forward(params, moments, images, train=False)
+        share = 1 - self.model.bn_momentum
+        # In this form, frozen statistics keep their bits.
+        batch_stats = jax.tree.map(lambda old, new: old + share * (new - old), batch_stats, moments)
+        return logits, logits_beside, batch_stats
+
     def average_over_data(self, value: jax.Array) -> jax.Array:
         """The mean of a batch mean over the devices that share the batch."""
         return jax.lax.pmean(value, DATA_AXIS)

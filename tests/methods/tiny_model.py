@@ -21,12 +21,15 @@ class TinyNet(nn.Module):
 
     num_classes: int
     data_axis: str
+    bn_momentum: float = 0.9
 
     @nn.compact
     def __call__(self, x, *, train=False, head="head", dropout=False):
         x = nn.Dense(16)(x.reshape(len(x), -1))
         x = nn.BatchNorm(
-            use_running_average=not train, momentum=0.9, axis_name=self.data_axis if train else None
+            use_running_average=not train,
+            momentum=self.bn_momentum,
+            axis_name=self.data_axis if train else None,
         )(x)
         init = nn.initializers.normal(0.6)
         return nn.Dense(self.num_classes, kernel_init=init, name=head)(nn.relu(x))
