@@ -59,7 +59,7 @@ SUITE = (
     *(f"tests/methods/test_{name}.py" for name in ("alignment", "cls_switches", "cutmix")),
     *(f"tests/methods/test_{name}.py" for name in ("losses", "mixing", "oracles")),
     *(f"tests/methods/test_{name}.py" for name in ("pseudo_labels", "registry", "rules")),
-    *(f"tests/methods/test_{name}.py" for name in ("schedules", "ups")),
+    *(f"tests/methods/test_{name}.py" for name in ("schedules", "ups", "weak_pass")),
     *("tests/data/augment/test_randaugment.py", "tests/data/pipelines/test_device.py"),
     *(f"tests/data/test_{name}.py" for name in ("label_split", "sampling")),
     *(f"tests/models/test_{name}.py" for name in ("batch_norm", "ensemble", "layer_order")),

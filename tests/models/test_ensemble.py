@@ -82,6 +82,20 @@ def test_joint_forward_splits_what_one_pass_computes(stacked):
     np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-5)
 
 
+def test_a_pass_beside_takes_the_statistics_of_the_training_pass(stacked):
+    params, batch_stats = stacked
+    images = jax.random.normal(jax.random.key(1), (9, 8, 8, 1))
+    ensemble, groups = Ensemble(MODEL), (images[:2], images[2:])
+    whole, stats = ensemble.forward(params, batch_stats, images, train=True)
+    # The same images, of which one passes alone.
+    parts, same, stats_beside = ensemble.forward_beside(params, batch_stats, groups, images)
+    _, one, _ = ensemble.forward_beside(params, batch_stats, groups, images[4:5])
+    for actual in (np.concatenate(parts, axis=1), same):
+        np.testing.assert_allclose(actual, whole, atol=1e-4)
+    np.testing.assert_allclose(one, whole[:, 4:5], atol=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), stats_beside, stats)
+
+
 @pytest.mark.parametrize(("num_networks", "shards"), [(2, 1), (2, 2), (4, 2), (4, 4), (3, 3)])
 def test_exchange_hands_each_network_its_predecessors_labels(num_networks, shards):
     values = jnp.arange(num_networks * 5.0).reshape(num_networks, 5)
