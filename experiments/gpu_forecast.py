@@ -21,7 +21,8 @@ from experiments.gpu_roofline import GPUS, Kernel, list_kernels
 # Variant, and on how many devices.
 _VARIANTS = (
     "bfloat16,unrolled,device:1 bfloat16,mesh,device:2 bfloat16,mesh,device:4 "
-    "float32,unrolled,tfdata:1 bfloat16,vmap,device:1 bfloat16,remat,device:1"
+    "float32,unrolled,tfdata:1 bfloat16,vmap,device:1 bfloat16,remat,device:1 "
+    "bfloat16,separate,device:1"
 )
 _SMALL_BYTES = 2**20
 _WARNING = """\
