@@ -73,8 +73,12 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
     """
     eval_step = create_eval_step(program)
     specs = (P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS))
-    num_shards = program.mesh.shape[DATA_AXIS]
-    batch_size = -(-program.config.eval_batch_size // num_shards) * num_shards
+
+    def choose_batch_size(num_images: int) -> int:
+        """At most `eval_batch_size`, no larger than a small set, and a multiple of the shards."""
+        size = max(1, min(program.config.eval_batch_size, num_images))
+        num_shards = program.mesh.shape[DATA_AXIS]
+        return -(-size // num_shards) * num_shards
 
     def evaluate(
         state: TrainState,
@@ -85,7 +89,7 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
         """Evaluates; gives up before the next batch if `should_stop()`."""
         counts: list[Any] = []
         in_flight: collections.deque[Any] = collections.deque()
-        for batch in iterate_padded(images, labels, batch_size):
+        for batch in iterate_padded(images, labels, choose_batch_size(len(labels))):
             if should_stop():
                 return {}
             on_mesh = to_global_arrays(batch, program.mesh, specs)

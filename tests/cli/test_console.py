@@ -16,10 +16,11 @@ from cls_jax.config import to_json
 from cls_jax.inference import suggest_files
 from tests.conftest import ROOT
 
-# One network without augmentation compiles in seconds.
+# One network compiles in seconds, without RandAugment.
 TINY = [
     "--method=supervised",
     "--config.data.pipeline=device",
+    "--config.data.randaugment_ops=0",
     "--config.mesh.data=1",
     "--config.mesh.network=1",
     "--config.num_steps=2",
@@ -141,7 +142,7 @@ def test_suggestions_need_neither_labels_nor_a_run(images, capsys):
         (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
         (["train", "IMAGES", "--config.seed=one"], "--config.seed=one"),
         (["train", "IMAGES", "--config.mu=0"], "choose a whole number from 1 to"),
-        (["train", "IMAGES", "--config.data=3"], "--config.data=3"),
+        (["train", "IMAGES", "--config.data=3"], "--config.data is a group of settings"),
         (["predict", "RUN"], "required: IMAGES"),
         (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),
         (["predict", "nothing", "IMAGES"], "nothing is not the folder of a run"),

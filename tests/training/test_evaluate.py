@@ -6,6 +6,7 @@ import pytest
 
 from cls_jax.batch import normalize
 from cls_jax.models.ensemble import take_network
+from cls_jax.training import evaluate as evaluate_lib
 from cls_jax.training.evaluate import create_evaluate, iterate_padded
 from cls_jax.training.program import create_program
 from tests.conftest import DATASET_SPEC, create_tiny_config
@@ -42,7 +43,7 @@ def evaluate_plainly(program, state, images, labels):
 
 
 @pytest.mark.parametrize("mesh", [(1, 1), (2, 2)])
-@pytest.mark.parametrize("batch_size", [32, NUM_IMAGES])
+@pytest.mark.parametrize("batch_size", [32, NUM_IMAGES, 1000])
 def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_size):
     config = create_tiny_config(eval_batch_size=batch_size)
     config.mesh.network, config.mesh.data = mesh
@@ -73,3 +74,18 @@ def test_last_batch_is_padded_and_masked(test_set):
     assert [batch[2].sum() for batch in batches] == [32, 32, 6]
     restored = np.concatenate([batch[0][batch[2]] for batch in batches])
     np.testing.assert_array_equal(restored, images)
+
+
+def test_small_set_is_not_padded_to_a_whole_batch(test_set, monkeypatch):
+    program = create_program(create_tiny_config(eval_batch_size=1000), DATASET_SPEC)
+    sizes = []
+
+    def cut(images, labels, batch_size):
+        sizes.append(batch_size)
+        return iter(())
+
+    monkeypatch.setattr(evaluate_lib, "iterate_padded", cut)
+    images, labels = test_set
+    evaluate = create_evaluate(program)
+    assert evaluate(None, images, labels) == evaluate(None, images[:0], labels[:0]) == {}
+    assert sizes == [NUM_IMAGES, 1]
