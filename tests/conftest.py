@@ -127,3 +127,13 @@ def trained_run(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("trained") / "run"
     train(create_tiny_config(), workdir)
     return workdir
+
+
+@pytest.fixture(scope="module")
+def one_block():
+    """Wide ResNets have one block: for tests of what surrounds them, most of which is compiling."""
+    from cls_jax.models import wide_resnet
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wide_resnet, "_stages", lambda width: [(32 * width, 2)])
+        yield

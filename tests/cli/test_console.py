@@ -16,6 +16,8 @@ from cls_jax.config import to_json
 from cls_jax.inference import suggest_files
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("one_block")
+
 # One network compiles in seconds, without RandAugment.
 TINY = [
     "--method=supervised",

@@ -8,6 +8,8 @@ from experiments.benchmark import Benchmark, describe_variants
 from experiments.step_variants import StepVariant, create_variant
 from tests.conftest import create_tiny_config
 
+pytestmark = pytest.mark.usefixtures("one_block")
+
 
 @pytest.mark.parametrize(
     "name",

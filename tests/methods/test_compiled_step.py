@@ -10,7 +10,6 @@ import pytest
 
 from cls_jax.batch import RawBatch
 from cls_jax.methods import METHODS
-from cls_jax.models import wide_resnet
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training import state as state_lib
 from cls_jax.training.program import create_program
@@ -33,10 +32,10 @@ LABELS_PER_IMAGE = 5  # Exchanged: pseudo, complementary, weight, confidence, ma
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _compile_less():
-    """A network of one block, whose initial values are computed once for all methods.
+def _initialize_once(one_block):
+    """The same initial networks for all methods of the same architecture, computed once.
 
-    The step and its communication are the same for each layer; only compilation takes longer.
+    They have one block: the step and its communication are the same for each layer.
     """
     init, networks = state_lib.init_networks, {}
 
@@ -50,7 +49,6 @@ def _compile_less():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state_lib, "init_networks", init_once)
-        patch.setattr(wide_resnet, "_stages", lambda width: [(32 * width, 2)])
         yield
     compile_step.cache_clear()
     run.cache_clear()

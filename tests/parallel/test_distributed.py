@@ -31,8 +31,9 @@ _TINY = [
     "--config.mesh.network=1",
     "--config.mesh.data=2",
 ]
-# Makes the batches without TensorFlow, which takes seconds to start.
-_ON_DEVICE = "--config.data.pipeline=device"
+# Batches without TensorFlow, which takes seconds to start, and without RandAugment, which takes
+# seconds to compile.
+_ON_DEVICE = ["--config.data.pipeline=device", "--config.data.randaugment_ops=0"]
 _PATIENCE_S = 180
 
 
@@ -91,7 +92,7 @@ def test_two_processes_compute_what_one_does(tmp_path):
 
 
 def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(tmp_path, capsys):
-    options = ["--config.num_steps=2000", "--config.checkpoint_every=10", _ON_DEVICE]
+    options = ["--config.num_steps=2000", "--config.checkpoint_every=10", *_ON_DEVICE]
     first, second = start_all([tmp_path] * 2, *options)
     deadline = time.monotonic() + _PATIENCE_S
     while not (tmp_path / "checkpoints" / "10").exists():
@@ -112,7 +113,7 @@ def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(tmp_path, caps
 
 
 def test_a_process_asked_to_stop_stops_the_other_and_both_save_one_step(tmp_path):
-    options = ["--config.num_steps=2000", "--config.checkpoint_every=1000", _ON_DEVICE]
+    options = ["--config.num_steps=2000", "--config.checkpoint_every=1000", *_ON_DEVICE]
     options += ["--config.mesh.network=2", "--config.mesh.data=1"]
     first, second = start_all([tmp_path] * 2, *options)
     deadline = time.monotonic() + _PATIENCE_S
@@ -137,7 +138,7 @@ def test_processes_of_different_runs_are_refused(tmp_path):
 
 
 def test_a_process_without_a_device_in_the_mesh_ends_all_with_the_remedy(tmp_path):
-    codes, outputs = zip(*map(finish, start_all([tmp_path / "run"] * 3, _ON_DEVICE)), strict=True)
+    codes, outputs = zip(*map(finish, start_all([tmp_path / "run"] * 3, *_ON_DEVICE)), strict=True)
     assert all(codes), outputs
     # Whichever ends last may be told first that the others have left.
     assert any(

@@ -18,6 +18,8 @@ from cls_jax.training.program import Program
 from experiments.soak import describe_difference, read_end
 from tests.conftest import create_tiny_config, train_interrupted
 
+pytestmark = pytest.mark.usefixtures("one_block")
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
