@@ -202,6 +202,13 @@ def test_adamatchs_threshold_follows_the_confidence_of_the_labeled_batch():
     assert thresholds[0] < thresholds[1] < thresholds[2]
 
 
+def test_adamatch_teaches_what_just_reaches_its_threshold():
+    """Predictions of 1 where the labeled ones are 1, too."""
+    logits, state = create_logits("certain_class")[None], create_state("adamatch", "random")
+    output = compute_output("adamatch", logits, state, create_batch(2), confidence=1.0)
+    assert output.monitors["monitors/threshold"] == output.monitors["monitors/mask_ratio"] == 1
+
+
 def test_adamatchs_ramp_rises_from_nothing_to_the_loss_without_it_and_stays():
     logits, batch = create_logits("random")[None], create_batch(2)
     state = create_state("adamatch", "random")
@@ -268,6 +275,13 @@ def test_flexmatchs_bar_is_full_for_the_largest_class_once_all_images_have_a_lab
     state["label"][0, :3] = -1
     output = compute_output("flexmatch", create_logits("random")[None], state, create_batch(2))
     np.testing.assert_allclose(output.monitors["monitors/threshold"], 0.95 / K)
+
+
+def test_flexmatchs_class_balance_compares_the_classes_learned_least_and_most():
+    state = create_state("flexmatch", "random")
+    state["label"] = np.array([[0] * 10 + [1, 2, 3, 4] * 5], np.int32)
+    output = compute_output("flexmatch", create_logits("random")[None], state, create_batch(2))
+    np.testing.assert_allclose(output.monitors["monitors/class_balance"], 0.5)
 
 
 def test_udas_annealing_starts_at_the_probability_of_a_guess():
