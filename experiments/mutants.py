@@ -66,7 +66,7 @@ SUITE = (
     *(f"tests/runs/test_{name}.py" for name in ("checkpoint", "folder", "result")),
     "tests/test_io.py",
     *(f"tests/training/test_{name}.py" for name in ("evaluate", "loop", "not_finite", "optimizer")),
-    *(f"tests/training/test_{name}.py" for name in ("progress", "state", "step")),
+    *(f"tests/training/test_{name}.py" for name in ("pretrained", "progress", "state", "step")),
 )
 
 # Imported before the first fork; nothing is run with them: that would not survive one.

@@ -72,6 +72,11 @@ def test_description_of_impossible_sizes_is_refused(tmp_path, change):
         read_dataset_description(tmp_path)
 
 
+def test_mean_and_standard_deviation_come_back(tmp_path):
+    (tmp_path / "dataset.json").write_text(json.dumps(DATASET | {"mean": [0.5], "std": [2]}))
+    assert read_mean_and_std(tmp_path) == ((0.5,), (2.0,))
+
+
 @pytest.mark.parametrize(
     "change",
     [{"std": [0.2] * 2}, {"std": [0.2, 0.0, 0.2]}, {"mean": ["x"] * 3}, {"mean": [1e400] * 3}],

@@ -193,7 +193,8 @@ def _train_to_end(
                     state = start_round(program, state, dataset, spec, step)
             step_input = next(inputs)
             if step == first_step and not config.debug_nans:
-                train_step = _compile_step(train_step, state, step_input, bar.say)
+                device = program.mesh.local_devices[0]
+                train_step = _compile_step(train_step, state, step_input, device, bar.say)
             if step == 0:
                 writer.write_images(step, select_images(make_batch(state, step_input), spec))
             state, step_metrics = train_step(state, step_input)
@@ -214,13 +215,17 @@ def _train_to_end(
 
 
 def _compile_step(
-    train_step: Any, state: TrainState, step_input: Any, say: Callable[[str], None]
+    train_step: Any,
+    state: TrainState,
+    step_input: Any,
+    device: jax.Device,
+    say: Callable[[str], None],
 ) -> Any:
-    """Compiles ahead of the first step, to check the memory that the step needs."""
+    """Compiles ahead of the first step, to check the memory that the step needs of a device."""
     started = time.perf_counter()
     compiled = train_step.lower(state, step_input).compile()
     release_freed_memory()
-    memory = check_step_memory(compiled, jax.local_devices()[0])
+    memory = check_step_memory(compiled, device)
     say(f"{memory}; compiled in {time.perf_counter() - started:.1f} s")
     return compiled
 

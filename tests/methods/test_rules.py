@@ -294,6 +294,15 @@ def test_udas_annealing_starts_at_the_probability_of_a_guess():
     np.testing.assert_allclose(output.monitors["train/loss_supervised"], -np.log(0.18), rtol=1e-5)
 
 
+def test_udas_annealing_ends_with_all_images():
+    """Also those whose probability is 1, as is the threshold."""
+    logits, batch = create_logits("random")[None], create_batch(2)
+    logits[0, :B] = 0
+    logits[0, np.arange(B // 2), batch.y[: B // 2]] = 1e4
+    output = compute_output("uda", logits, (), batch, progress=1.0, annealing="linear")
+    np.testing.assert_allclose(output.monitors["train/loss_supervised"], np.log(K) / 2, rtol=1e-5)
+
+
 class RecordingEnsemble(GivenLogits):
     """Keeps the groups of images of each pass."""
 

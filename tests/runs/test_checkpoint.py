@@ -55,6 +55,16 @@ def assert_equal(a, b):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(a), jax.device_get(b))
 
 
+def test_closing_closes_orbax_unless_it_is_closed(tmp_path, monkeypatch):
+    checkpointer, closed = Checkpointer(tmp_path, keep=1), []
+    monkeypatch.setattr(checkpointer._manager, "close", lambda: closed.append(True))
+    checkpointer.close()
+    assert closed == [True]
+    checkpointer._forget(step=3)  # After a failed save there is nothing to close.
+    checkpointer.close()
+    assert closed == [True]
+
+
 def test_state_and_metadata_come_back_bit_for_bit(tmp_path, state):
     save(tmp_path, [7], state)
     restored = Checkpointer(tmp_path).restore_newest(state)
