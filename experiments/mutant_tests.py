@@ -27,6 +27,8 @@ from experiments.mutations import Mutant, instrument
 
 # A fault may cost time: this many times the CPU time of the tests, and seconds on top.
 _PATIENCE = (4, 30)
+# CPU seconds of a test that costs nothing to try.
+_QUICK = 0.1
 # A fork that waits for something for so many seconds waits forever.
 _GIVE_UP_SECONDS = 900
 
@@ -189,7 +191,7 @@ def choose_tests(mutant: Mutant, cases: dict[str, Case], budget: float) -> list[
     They are those of the module's own file, and of every file of which one test calls the changed
     function or, for a change that runs on import, anything in the module. Not only the tests that
     call it: where JAX has traced a function before, a test seems not to call it, and others read
-    tables. Tests that call the function come first, then the quickest.
+    tables. Tests that call the function, and any of milliseconds, come first; the quickest first.
 
     Args:
         mutant: the change.
@@ -207,7 +209,8 @@ def choose_tests(mutant: Mutant, cases: dict[str, Case], budget: float) -> list[
     files = {test.split("::")[0] for test in calling}
 
     def rank(test: str) -> tuple[bool, float]:
-        return mutant.function is not None and test not in calling, cases[test].seconds
+        seconds = cases[test].seconds
+        return test not in calling and seconds > _QUICK, seconds
 
     affected = [test for test in cases if own_file in test or test.split("::")[0] in files]
     affected.sort(key=rank)
