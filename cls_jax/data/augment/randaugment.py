@@ -56,7 +56,7 @@ class OpTable:
     factors: np.ndarray
     lookups: np.ndarray
     affines: np.ndarray
-    is_always_applied: bool = False
+    is_always_applied: bool
 
 
 def create_table(
