@@ -108,6 +108,7 @@ def test_photographs_start_from_pretrained_weights_where_they_are_installed():
     assert config.model.init == "builtin:efficientnet_lite0"
     assert (config.data.image_size, config.optimizer.name) == (96, "adamw")
     assert config.model.bn_frozen
+    assert config.model.init_head == "probe"
     assert config.num_steps < fit().num_steps
     assert fit().model.init == fit(create_summary(side=32), PRETRAINED).model.init == ""
     assert fit().optimizer.name == "sgd"
@@ -120,7 +121,7 @@ def test_a_network_that_the_user_chose_stays():
 
 def test_a_short_fine_tuning_has_a_short_warm_up():
     config = fit(resources=PRETRAINED, num_steps=10)
-    assert config.optimizer.warmup_steps == config.optimizer.head_steps == 1
+    assert config.optimizer.warmup_steps == 1
 
 
 def test_without_tensorflow_batches_are_made_on_the_device():

@@ -118,6 +118,11 @@ def _check_combinations(values: Mapping[str, Any]) -> None:
             "data.mean and data.std have different lengths: set both, or set both to () to have "
             "them computed from the training images."
         )
+    if values["model.init_head"] == "probe" and not values["model.init"]:
+        raise UserError(
+            "model.init_head=probe needs the features of a pretrained network: set model.init, or "
+            "model.init_head=random."
+        )
     if values["data.shift"] >= values["data.image_size"]:
         raise UserError(
             f"data.shift={values['data.shift']} needs images of more than that many pixels, not "

@@ -194,6 +194,7 @@ def _choose_interval(given: Given) -> int:
 # Key → the rule for its value, in an order in which each rule finds what it reads.
 RULES: dict[str, Callable[[Given], Any]] = {
     "model.init": _choose_init,
+    "model.init_head": lambda given: "probe" if given.config.model.init else "random",
     "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",
     "data.image_size": _choose_image_size,
     # On a CPU a network of a twentieth of the work, and fewer unlabeled images per step.
@@ -213,8 +214,6 @@ RULES: dict[str, Callable[[Given], Any]] = {
     "optimizer.learning_rate": _fine_tune("learning_rate", 1e-3),
     "optimizer.layer_decay": _fine_tune("layer_decay", 0.9),
     "optimizer.warmup_steps": _fine_tune("warmup_steps", 20, per_step=0.1),
-    "optimizer.head_learning_rate": _fine_tune("head_learning_rate", 3e-3),
-    "optimizer.head_steps": _fine_tune("head_steps", 30, per_step=0.1),
     "optimizer.frozen_stages": _fine_tune("frozen_stages", 2),
 }
 

@@ -222,6 +222,12 @@ KEYS: dict[str, Key] = {
         "Gaussian noise on pretrained kernels, relative to their root mean square, in all networks "
         "but the first.",
     ),
+    "model.init_head": Key(
+        "random",
+        one_of("random", "probe"),
+        "Last layer of pretrained networks: random weights, or logistic regression on the features "
+        "of the labeled images, each network on its own part of the features.",
+    ),
     "model.stem": Key(
         "cifar",
         one_of("auto", *STEMS),

@@ -51,6 +51,7 @@ from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.memory import check_step_memory, release_freed_memory
 from cls_jax.training.not_finite import report_non_finite
 from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
+from cls_jax.training.probe import init_state
 from cls_jax.training.program import Program, create_program
 from cls_jax.training.progress import MetricsQueue, PausableTimer, ProgressBar
 from cls_jax.training.rounds import is_round_start, start_round
@@ -126,7 +127,9 @@ def _train_to_end(
     """
     config = program.config
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
-    state, first_step, timer = _restore_or_init(checkpointer, program)
+    state, first_step, timer = _restore_or_init(
+        checkpointer, program, lambda: init_state(program, dataset, spec.labeled_indices)
+    )
     if is_main_process():
         warn_of_lost_steps(workdir, first_step, config.checkpoint_every)
         record_session(workdir, first_step)
@@ -235,7 +238,7 @@ def _is_due(step: int, every: int) -> bool:
 
 
 def _restore_or_init(
-    checkpointer: Checkpointer, program: Program
+    checkpointer: Checkpointer, program: Program, init: Callable[[], TrainState]
 ) -> tuple[TrainState, int, PausableTimer]:
     """The state to start from, its step, and the timer of the run so far.
 
@@ -243,5 +246,5 @@ def _restore_or_init(
     """
     restored = checkpointer.restore_newest(program.state_shapes)
     if restored is None:
-        return program.init_state(), 0, PausableTimer()
+        return init(), 0, PausableTimer()
     return restored.state, restored.step, PausableTimer(restored.metadata["train_seconds"])

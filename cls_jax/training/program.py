@@ -20,6 +20,7 @@ from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError
+from cls_jax.models.weights.misfit import find_remedy
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
 from cls_jax.training.optimizer import create_optimizer
 from cls_jax.training.state import (
@@ -95,9 +96,10 @@ class Program:
                 arrays, layout, heads, model.init_noise, seed, params, batch_stats
             )
         except WeightsError as error:
+            remedy = find_remedy(arrays, layout, params)
             raise UserError(
                 f"model.init={model.init:.200} does not fit {describe_model(self.config)} "
-                f"({error}): set model.name, and model.stem, to the architecture of these weights."
+                f"({error}): {remedy}."
             ) from error
 
     def _start_state(self, key: jax.Array, params: Any, batch_stats: Any) -> TrainState:

@@ -20,6 +20,7 @@ from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.methods.schedules import get_round_length
 from cls_jax.parallel.mesh import to_global_arrays
+from cls_jax.training.probe import init_state
 from cls_jax.training.program import Program
 from cls_jax.training.state import TrainState
 
@@ -57,7 +58,8 @@ def _start_round(
     select_labels = program.method.select_labels
     assert select_labels is not None, "only a method that selects labels has rounds"
     rows = [select_labels(network, config.method, round_index) for network in logits]
-    fresh, specs = program.init_state(round_index), program.state_specs
+    fresh = init_state(program, dataset, spec.labeled_indices, round_index)
+    specs = program.state_specs
     no_labels = program.method.init_state(program.init_context)
     method_state = jax.tree.map(
         lambda table, *chosen: _replace_images(table, candidates, chosen), no_labels, *rows

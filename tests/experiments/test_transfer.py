@@ -47,7 +47,7 @@ def test_table_has_means_and_minutes():
     }
     assert transfer.format_table(["probe", "cls"], [40], outcomes).splitlines()[2:] == [
         "| linear probe | 50.00 |  |",
-        "| CLS, fine-tuning | 72.00 ± 2.83 | 1.5 |",
+        "| CLS with `align=joint`, fine-tuning | 72.00 ± 2.83 | 1.5 |",
     ]
 
 
@@ -63,5 +63,5 @@ def test_probe_tells_colors_apart(tmp_path, monkeypatch):
                 Image.fromarray(pixels).save(folder / split / name / f"{i}.png")
     # Random features of a small network tell as much, and are there in a second.
     config = transfer.create_cell(parse(folder, pixels=8), "scratch", 6, seed=0).config
-    config.model.depth, config.model.width = 10, 1
+    config.model.depth, config.model.width, config.model.init_head = 10, 1, "probe"
     assert transfer.probe(config) == 100.0

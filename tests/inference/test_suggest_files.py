@@ -47,6 +47,17 @@ def test_a_folder_without_labels_gets_one_suggestion_of_each_kind(folder):
     assert all(row["score"] > 0 for row in rows)
 
 
+@pytest.mark.parametrize("size", [12, 40])
+def test_the_pretrained_network_sees_photographs_only(tmp_path, monkeypatch, size):
+    opened = []
+    monkeypatch.setattr(suggest_module, "open_pretrained", lambda: opened.append(size))
+    for i in range(3):
+        Image.new("RGB", (60, size), (9 * i, 0, 0)).save(tmp_path / f"{i}.png")
+    (tmp_path / "a_broken.png").write_text("no image")
+    assert len(suggest_files(tmp_path, 2)) == 2
+    assert opened == ([40] if size == 40 else [])
+
+
 def test_labeled_images_are_not_suggested_and_their_kinds_come_last(folder):
     (folder / "labels.csv").write_text("file,label\nred1.png,warm\nblue1.png,cold\n")
     assert get_colors(suggest_files(folder, 1)) == {"green"}

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from cls_jax.models.depthwise import convolve_grouped, convolve_shifted
+from cls_jax.parallel.mesh import create_mesh
 
 
 @pytest.mark.parametrize("kernel", [3, 5])
@@ -29,3 +31,40 @@ def test_lowerings_and_their_gradients_agree(kernel, stride, size):
     ):
         assert shifted.shape == grouped.shape
         np.testing.assert_allclose(shifted, grouped, rtol=1e-5, atol=1e-5)
+
+
+def test_gradient_exists_for_stacked_rematerialized_and_spread_networks():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 4, 5, 6, 3)).astype(np.float32)
+    filters = rng.normal(size=(2, 3, 3, 1, 3)).astype(np.float32)
+
+    def compute_gradients(convolve, x, filters):
+        apply = jax.checkpoint(lambda x, filters: convolve(x, filters, 2))
+        loss = lambda x, filters: jnp.sum(jnp.sin(jax.vmap(apply)(x, filters)))  # noqa: E731
+        return jax.grad(loss, argnums=(0, 1))(x, filters)
+
+    spread = jax.shard_map(
+        lambda x, filters: compute_gradients(convolve_shifted, x, filters),
+        mesh=create_mesh(2, [4], network=2, data=2),
+        in_specs=(P("network", "data"), P("network")),  # As in a step.
+        out_specs=(P("network", "data"), P("network")),
+    )
+    expected = compute_gradients(convolve_grouped, x, filters)
+    for gradients in (compute_gradients(convolve_shifted, x, filters), jax.jit(spread)(x, filters)):
+        for ours, reference in zip(gradients, expected, strict=True):
+            np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradient_has_the_type_of_its_argument(stride):
+    rng = np.random.default_rng(0)
+    x, filters = rng.normal(size=(3, 6, 6, 4)), rng.normal(size=(3, 3, 1, 4))
+
+    def differentiate(dtype):
+        loss = lambda x, filters: jnp.sum(convolve_shifted(x, filters, stride) ** 2)  # noqa: E731
+        return jax.grad(loss, argnums=(0, 1))(x.astype(dtype), filters.astype(dtype))
+
+    for half, single in zip(differentiate(jnp.bfloat16), differentiate(jnp.float32), strict=True):
+        assert half.dtype == jnp.bfloat16
+        scale = np.abs(single).max()
+        np.testing.assert_allclose(half.astype(np.float32) / scale, single / scale, atol=0.05)

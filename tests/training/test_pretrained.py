@@ -78,7 +78,7 @@ def test_noise_is_that_of_the_second_network_alone(create):
     [
         {"norm.bias": None},
         {"stage9_block1.conv2.weight": np.zeros(3)},
-        {"stem.weight": np.zeros((16, 3, 3, 3))},
+        {"stem.weight": np.zeros((8, 1, 3, 3))},
     ],
 )
 def test_weights_of_another_architecture_are_refused(create, change):
@@ -87,6 +87,22 @@ def test_weights_of_another_architecture_are_refused(create, change):
     for name in [name for name, value in weights.items() if value is None]:
         del weights[name]
     with pytest.raises(UserError, match=r"does not fit WRN-10-1 .*: set model.name"):
+        program.init_state()
+
+
+@pytest.mark.parametrize(
+    ("shape", "remedy"),
+    [
+        ((16, 1, 7, 7), r"set model\.stem=imagenet, which these weights have\."),
+        ((16, 3, 3, 3), "for 3 color channels and the images have 1, so choose other weights"),
+        ((16, 3, 7, 7), "for 3 color channels"),
+        ((16, 1, 5, 5), r"set model\.name"),
+    ],
+)
+def test_the_first_layer_tells_what_to_change(create, shape, remedy):
+    program, weights = create()
+    weights["stem.weight"] = np.zeros(shape)
+    with pytest.raises(UserError, match=remedy):
         program.init_state()
 
 

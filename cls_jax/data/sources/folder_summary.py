@@ -61,7 +61,7 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
         raise UserError(f"{folder} is not a folder: name one with images, some of them labeled.")
     layout = read_layout(root, list_images(root))
     counts = Counter(name for _, name in layout.train)
-    sizes = _read_sizes([root / file.name for file, _ in take_evenly(layout.train, _NUM_SIZES)])
+    sizes = read_sizes([root / file.name for file, _ in take_evenly(layout.train, _NUM_SIZES)])
     if not len(sizes):
         raise UserError(
             f"None of the images in {root} that were tried can be read: convert them to JPEG or "
@@ -83,7 +83,8 @@ def take_evenly(rows: Sequence, limit: int) -> list:
     return [rows[i] for i in np.linspace(0, len(rows) - 1, count).astype(int)]
 
 
-def _read_sizes(paths: Sequence[pathlib.Path]) -> np.ndarray:
+def read_sizes(paths: Sequence[pathlib.Path]) -> np.ndarray:
+    """Width and height in pixels, int64 [n, 2], of the images whose headers can be read."""
     sizes = []
     for path in paths:
         try:

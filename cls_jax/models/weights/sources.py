@@ -46,6 +46,7 @@ PACKAGES = {
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     ),
 }
+_PYTORCH_SUFFIXES = {".pth", ".pt", ".bin"}
 _MAX_PACKAGE_BYTES = 2**26
 
 
@@ -104,9 +105,15 @@ def read_safetensors(path: pathlib.Path) -> Weights:
         mean, std = (json.loads(metadata.get(name, "null")) for name in ("mean", "std"))
         return Weights(arrays, _to_normalization(mean, std))
     except (safetensors.SafetensorError, *PARSE_ERRORS) as error:
+        remedy = "set model.init to a .safetensors file"
+        if path.suffix in _PYTORCH_SUFFIXES and path.is_file():
+            remedy = (
+                f"convert it with python -m cls_jax.models.weights.convert {path} FILE.safetensors"
+            )
+        elif path.is_file():
+            remedy = f"it is damaged or something else, so copy it again or {remedy}"
         raise UserError(
-            f"{path} cannot be read as weights ({describe_error(error)}): set model.init to a "
-            ".safetensors file."
+            f"{path} cannot be read as weights ({describe_error(error)}): {remedy}."
         ) from error
 
 

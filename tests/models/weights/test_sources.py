@@ -47,8 +47,20 @@ def test_files_that_are_no_weights(tmp_path):
     with pytest.raises(UserError, match="cannot be read as weights"):
         read_safetensors(path)
     path.write_bytes(b"{}" * 100)
-    with pytest.raises(UserError, match=r"set model\.init to a \.safetensors file"):
+    with pytest.raises(
+        UserError, match=r"copy it again or set model\.init to a \.safetensors file"
+    ):
         read_safetensors(path)
+    path.write_bytes(to_safetensors(Weights(ARRAYS))[:-1])
+    with pytest.raises(UserError, match=r"it is damaged or something else, so copy it again"):
+        read_safetensors(path)
+
+
+def test_a_file_of_pytorch_is_to_be_converted():
+    with pytest.raises(
+        UserError, match=r"convert it with python -m cls_jax.models.weights.convert"
+    ):
+        read_safetensors(FIXTURES / "checkpoint.pth")
 
 
 def test_conversion_keeps_names_and_numbers(tmp_path, capsys):

@@ -1,0 +1,112 @@
+"""Heads that start from a linear probe."""
+
+import jax
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from cls_jax.config import validate_config
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.training.loop import train
+from cls_jax.training.probe import compute_features, fit_heads, init_state
+from cls_jax.training.program import create_program
+from experiments.soak import describe_difference, read_end
+from tests.conftest import create_tiny_config, train_interrupted
+
+
+def draw_features(num_networks, num_images, num_classes):
+    rng = np.random.default_rng(0)
+    labels = np.arange(num_images) % num_classes
+    centers = rng.normal(0, 2, (num_classes, 40))
+    features = 3 + centers[labels] * 5 + rng.normal(0, 9, (num_networks, num_images, 40))
+    return features.astype(np.float32), labels
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_a_single_network_starts_from_scikit_learns_logistic_regression(num_classes):
+    features, labels = draw_features(1, 30, num_classes)
+    [head] = fit_heads(features, labels, num_classes, (0, 0))
+    standardized = StandardScaler().fit_transform(features[0])
+    classifier = LogisticRegression(C=0.01).fit(standardized, labels)
+    logits = features[0] @ head.kernel + head.bias
+    np.testing.assert_allclose(
+        jax.nn.softmax(logits), classifier.predict_proba(standardized), atol=1e-4
+    )
+
+
+def test_a_feature_that_hardly_varies_gets_no_large_weights():
+    features, labels = draw_features(1, 30, 3)
+    features[0, :, 7] = 1e-4 * (labels == 0)
+    [head] = fit_heads(features, labels, 3, (0, 0))
+    assert np.abs(head.kernel[7]).max() < np.abs(head.kernel).max()
+
+
+def test_networks_divide_the_features_among_them():
+    features, labels = draw_features(2, 30, 3)
+    first, second = (head.kernel.any(axis=1) for head in fit_heads(features, labels, 3, (0, 0)))
+    assert first.sum() == second.sum() == 20
+    assert not (first & second).any()
+    others = fit_heads(features, labels, 3, (1, 0))
+    assert (others[0].kernel.any(axis=1) != first).any()
+
+
+def test_a_class_without_label_gets_no_weights():
+    features, labels = draw_features(1, 30, 3)
+    is_known = labels < 2
+    [head] = fit_heads(features[:, is_known], 2 * labels[is_known], 4, (0, 0))
+    assert head.kernel.any(axis=0).tolist() == head.bias.astype(bool).tolist()
+    assert head.kernel.any(axis=0).tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("mesh", [(1, 1), (2, 1)])
+def test_both_kinds_of_parameters_start_from_the_heads(mesh, trained_run):
+    config = create_tiny_config(model__init=str(trained_run), model__init_head="probe")
+    config.mesh.network, config.mesh.data = mesh
+    dataset, labeled = load_dataset(config), np.arange(50)
+    program = create_program(config, dataset.shape)
+    state = init_state(program, dataset, labeled)
+    for leaf, shape in zip(
+        jax.tree.leaves(state), jax.tree.leaves(program.state_shapes), strict=True
+    ):
+        assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
+    jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
+    features = compute_features(program, state, dataset.train_images, labeled)
+    labels = dataset.train_labels[labeled]
+    expected = fit_heads(features, labels, 10, (config.seed, 0))
+    for i, head in enumerate(expected):
+        np.testing.assert_allclose(state.params["head"]["kernel"][i], head.kernel, atol=1e-5)
+        logits = features[i] @ head.kernel + head.bias
+        assert np.mean(logits.argmax(axis=1) == labels) > 0.3  # Chance is 0.1.
+    start = program.init_state()
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        {name: value for name, value in state.params.items() if name != "head"},
+        {name: value for name, value in start.params.items() if name != "head"},
+    )
+
+
+def test_features_do_not_depend_on_the_batch():
+    config = create_tiny_config()
+    dataset = load_dataset(config)
+    parts = []
+    for config.eval_batch_size in (7, 100):
+        program = create_program(config, dataset.shape)
+        state = program.init_state()
+        parts.append(compute_features(program, state, dataset.train_images, np.arange(20)))
+    assert parts[0].shape == (2, 20, 64)
+    np.testing.assert_allclose(*parts, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_with_a_probe_resumes_exactly(trained_run, tmp_path):
+    config = create_tiny_config("20,cls", model__init=str(trained_run), model__init_head="probe")
+    train(config, tmp_path / "whole")
+    train_interrupted(config, tmp_path / "resumed", 5)
+    train(config, tmp_path / "resumed")
+    assert not describe_difference(*(read_end(tmp_path / name) for name in ("whole", "resumed")))
+
+
+def test_a_probe_needs_pretrained_weights():
+    with pytest.raises(UserError, match=r"set model\.init, or model\.init_head=random"):
+        validate_config(create_tiny_config(model__init_head="probe"))
