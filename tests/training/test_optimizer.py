@@ -259,3 +259,7 @@ def test_contradictions_are_refused(changes, message):
 def test_more_frozen_stages_than_there_are_is_an_error():
     with pytest.raises(UserError, match=r"frozen_stages=4 .*choose at most 3"):
         create_program(create_tiny_config(optimizer__frozen_stages=4), DATASET_SPEC)
+
+
+def test_all_stages_can_be_frozen():
+    create_program(create_tiny_config(optimizer__frozen_stages=3), DATASET_SPEC)
