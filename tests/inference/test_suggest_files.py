@@ -48,7 +48,7 @@ def test_a_folder_without_labels_gets_one_suggestion_of_each_kind(folder):
 
 
 @pytest.mark.parametrize("size", [12, 40])
-def test_the_pretrained_network_sees_photographs_only(tmp_path, monkeypatch, size):
+def test_the_pretrained_network_sees_photographs_only(tmp_path, monkeypatch, capsys, size):
     opened = []
     monkeypatch.setattr(suggest_module, "open_pretrained", lambda: opened.append(size))
     for i in range(3):
@@ -56,6 +56,7 @@ def test_the_pretrained_network_sees_photographs_only(tmp_path, monkeypatch, siz
     (tmp_path / "a_broken.png").write_text("no image")
     assert len(suggest_files(tmp_path, 2)) == 2
     assert opened == ([40] if size == 40 else [])
+    assert ("[pretrained]" in capsys.readouterr().err) == bool(opened)
 
 
 def test_labeled_images_are_not_suggested_and_their_kinds_come_last(folder):
