@@ -53,7 +53,7 @@ _PARTS = (
     ("shuffle", ("sample_indices", "shuffle_index")),
     ("augmentation", ("_create_batch", "normalize_batch")),
     ("BatchNorm, activation", ("BatchNorm.__call__", "Block.__call__", "WideResNet.__call__")),
-    ("BatchNorm, activation", ("BasicBlock.__call__", "ResNet18.__call__")),
+    ("BatchNorm, activation", ("ResidualBlock.__call__", "ResNet18.__call__")),
     ("forward, other", ("Ensemble.forward",)),
     ("loss", ("compute_loss",)),
     ("optimizer, EMA, monitors", ("create_train_step.<locals>.step_on_device",)),

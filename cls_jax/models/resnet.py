@@ -16,9 +16,15 @@ _EXPANSION = 4  # Channels that leave a bottleneck over those inside.
 
 
 class ResidualBlock(nn.Module):
-    """ReLU of a branch of convolutions plus the shortcut; subclasses say which branch.
+    """ReLU of a branch of convolutions plus the shortcut.
+
+    The branch's last BatchNorm starts with scale 0, so that every block starts as its shortcut,
+    like torchvision's `zero_init_residual`. With 1, gradients are large at first, and losses rise
+    before they fall.
 
     Attributes:
+        compute_branch: (block, input, normalize, drop) → the sum's other term, of the block's
+            shape: `basic_branch` or `bottleneck_branch`.
         features: channels that leave the block.
         stride: of the branch and of the shortcut's projection.
         conv: a convolution, but for its size.
@@ -26,6 +32,7 @@ class ResidualBlock(nn.Module):
         dropout_rate: share of activations dropped before the last convolution.
     """
 
+    compute_branch: Callable[..., jax.Array]
     features: int
     stride: int
     conv: Any
@@ -39,56 +46,39 @@ class ResidualBlock(nn.Module):
         def normalize(y: jax.Array, name: str, **settings: Any) -> jax.Array:
             return self.norm(name=name, **settings)(y, use_running_average=not train)
 
-        y = self.compute_branch(
-            x, normalize, nn.Dropout(self.dropout_rate, deterministic=not dropout)
-        )
+        drop = nn.Dropout(self.dropout_rate, deterministic=not dropout)
+        y = self.compute_branch(self, x, normalize, drop)
         if x.shape[-1] != self.features:
             strides = (self.stride, self.stride)
             x = self.conv(self.features, (1, 1), strides=strides, name="projection")(x)
             x = normalize(x, "projection_norm")
         return nn.relu(x + y)
 
-    def compute_branch(
-        self, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
-    ) -> jax.Array:
-        """The sum's other term, of the block's shape.
 
-        Its last BatchNorm starts with scale 0, so that every block starts as its shortcut, like
-        torchvision's `zero_init_residual`. With 1, gradients are large at first, and losses rise
-        before they fall.
-        """
-        raise NotImplementedError
-
-
-class BasicBlock(ResidualBlock):
-    """Two 3x3 convolutions, the first with the stride."""
-
-    def compute_branch(
-        self, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
-    ) -> jax.Array:
-        """Conv, BN, ReLU, conv, BN."""
-        y = self.conv(self.features, (3, 3), strides=(self.stride, self.stride), name="conv1")(x)
-        y = drop(nn.relu(normalize(y, "norm1")))
-        y = self.conv(self.features, (3, 3), name="conv2")(y)
-        return normalize(y, "norm2", scale_init=nn.initializers.zeros)
+def basic_branch(
+    block: ResidualBlock, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
+) -> jax.Array:
+    """3x3 conv with the stride, BN, ReLU, 3x3 conv, BN."""
+    y = block.conv(block.features, (3, 3), strides=(block.stride, block.stride), name="conv1")(x)
+    y = drop(nn.relu(normalize(y, "norm1")))
+    y = block.conv(block.features, (3, 3), name="conv2")(y)
+    return normalize(y, "norm2", scale_init=nn.initializers.zeros)
 
 
-class Bottleneck(ResidualBlock):
-    """1x1, 3x3 and 1x1 convolution; the first two have a quarter of the channels.
+def bottleneck_branch(
+    block: ResidualBlock, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
+) -> jax.Array:
+    """1x1 conv, BN, ReLU, 3x3 conv, BN, ReLU, 1x1 conv, BN.
 
-    The stride is the second's, as in torchvision ("ResNet v1.5"), not the first's.
+    The first two have a quarter of the channels. The stride is the second's, as in torchvision
+    ("ResNet v1.5"), not the first's.
     """
-
-    def compute_branch(
-        self, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
-    ) -> jax.Array:
-        """Conv, BN, ReLU, conv, BN, ReLU, conv, BN."""
-        inner = self.features // _EXPANSION
-        y = nn.relu(normalize(self.conv(inner, (1, 1), name="conv1")(x), "norm1"))
-        y = self.conv(inner, (3, 3), strides=(self.stride, self.stride), name="conv2")(y)
-        y = drop(nn.relu(normalize(y, "norm2")))
-        y = self.conv(self.features, (1, 1), name="conv3")(y)
-        return normalize(y, "norm3", scale_init=nn.initializers.zeros)
+    inner = block.features // _EXPANSION
+    y = nn.relu(normalize(block.conv(inner, (1, 1), name="conv1")(x), "norm1"))
+    y = block.conv(inner, (3, 3), strides=(block.stride, block.stride), name="conv2")(y)
+    y = drop(nn.relu(normalize(y, "norm2")))
+    y = block.conv(block.features, (1, 1), name="conv3")(y)
+    return normalize(y, "norm3", scale_init=nn.initializers.zeros)
 
 
 class ResNet18(Architecture):
@@ -97,7 +87,7 @@ class ResNet18(Architecture):
     Attributes:
         stem: a key of `STEMS`.
         blocks_per_stage: how many residual blocks each stage has.
-        has_bottlenecks: whether they are `Bottleneck` and not `BasicBlock`.
+        has_bottlenecks: whether their branch is `bottleneck_branch` and not `basic_branch`.
     """
 
     stem_names: ClassVar[tuple[str, ...]] = ("stem", "norm")
@@ -112,13 +102,16 @@ class ResNet18(Architecture):
     ) -> jax.Array:
         """See `Architecture`."""
         conv, norm = self.conv_layer(), self.norm_layer()
-        block, expansion = (Bottleneck, _EXPANSION) if self.has_bottlenecks else (BasicBlock, 1)
+        branch, expansion = basic_branch, 1
+        if self.has_bottlenecks:
+            branch, expansion = bottleneck_branch, _EXPANSION
         x = create_stem_conv(self.stem, _STAGES[0][0], self.dtype)(x_BHWC.astype(self.dtype))
         x = nn.relu(norm(name="norm")(x, use_running_average=not train))
         x = pool_stem(self.stem, x)
         for stage, (features, stride) in enumerate(_STAGES, start=1):
             for i in range(self.blocks_per_stage[stage - 1]):
-                x = block(
+                x = ResidualBlock(
+                    branch,
                     features * expansion,
                     stride if i == 0 else 1,
                     conv=conv,

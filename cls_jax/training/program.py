@@ -135,14 +135,8 @@ def create_program(
     mesh = _create_mesh(config, method, devices)
     model = create_model(config, method, dataset_spec.num_classes)
     optimizer = create_optimizer(config, model)
-    split = split or create_even_split(dataset_spec)
-    init_context = InitContext(
-        hparams=config.method,
-        num_networks=method.num_networks,
-        num_classes=dataset_spec.num_classes,
-        num_images=dataset_spec.num_images,
-        num_unlabeled=split.num_unlabeled,
-        class_frequencies=split.class_frequencies,
+    init_context = _create_init_context(
+        config, method, dataset_spec, split or create_even_split(dataset_spec)
     )
 
     def create_state() -> TrainState:
@@ -179,6 +173,19 @@ def _create_mesh(config: ConfigDict, method: Method, devices: Sequence[jax.Devic
         batch_sizes.append(config.batch_size * config.mu)
     return create_mesh(
         method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
+    )
+
+
+def _create_init_context(
+    config: ConfigDict, method: Method, dataset_spec: DatasetSpec, split: TrainingSplit
+) -> InitContext:
+    return InitContext(
+        hparams=config.method,
+        num_networks=method.num_networks,
+        num_classes=dataset_spec.num_classes,
+        num_images=dataset_spec.num_images,
+        num_unlabeled=split.num_unlabeled,
+        class_frequencies=split.class_frequencies,
     )
 
 
