@@ -1,12 +1,16 @@
 """Few labels of your own photos: from random weights, and from a network that knows ImageNet.
 
 python -m experiments.transfer --data FOLDER --labels 250 --seeds 0 --pixels 64
+python -m experiments.transfer --data FOLDER --imbalance 10 \
+  --rows supervised,fixmatch,freematch,published,cls,cls_plus
 
 FOLDER is arranged as in docs/own_images.md, with a test folder. The rows of the table:
 
 - scratch: CLS from random weights, with the default network of configs/folder.py;
 - probe: the pretrained network as it is, with a logistic regression on its features as its head;
-- supervised, fixmatch, cls: the pretrained network, fine-tuned by that method.
+- supervised, fixmatch, freematch, cls, cls_plus: the pretrained network, fine-tuned by that method,
+  cls with `align=joint`;
+- published: likewise by CLS as its paper has it.
 
 Finished runs are skipped and interrupted ones resume; the probe has no run and takes a minute.
 """
@@ -55,7 +59,7 @@ _FINE_TUNING = {
 }
 _FAST = {"method.weak_pass": "fast"}  # With frozen BatchNorm the same gradients, for less.
 # Running class means, too, must forget their start.
-_ALIGNED = {"method.align": "joint", "method.statistics_decay": 0.99}
+_DECAY = {"method.statistics_decay": 0.99}
 PROBE = "probe"
 
 
@@ -78,8 +82,16 @@ ROWS = {
     PROBE: Row("linear probe", "", {"model.init": _INIT, "model.init_head": "probe"}),
     "supervised": Row("supervised fine-tuning", "supervised", _FINE_TUNING),
     "fixmatch": Row("FixMatch, fine-tuning", "fixmatch", _FINE_TUNING | _FAST),
-    "cls": Row("CLS with `align=joint`, fine-tuning", "cls", _FINE_TUNING | _ALIGNED | _FAST),
+    "freematch": Row("FreeMatch, fine-tuning", "freematch", _FINE_TUNING | _DECAY),
+    "published": Row("CLS as published, fine-tuning", "cls", _FINE_TUNING | _FAST),
+    "cls": Row(
+        "CLS with `align=joint`, fine-tuning",
+        "cls",
+        _FINE_TUNING | _DECAY | _FAST | {"method.align": "joint"},
+    ),
+    "cls_plus": Row("`cls_plus`, fine-tuning", "cls_plus", _FINE_TUNING | _DECAY | _FAST),
 }
+_DEFAULT_ROWS = ("scratch", PROBE, "supervised", "fixmatch", "cls")
 
 
 def create_parser() -> argparse.ArgumentParser:
@@ -93,7 +105,8 @@ def create_parser() -> argparse.ArgumentParser:
     parser.add_argument("--labels", dest="budgets", default="250", help="comma-separated budgets")
     parser.add_argument("--seeds", default="0", help="comma-separated seeds")
     parser.add_argument("--pixels", type=int, default=64, help="height and width of the images")
-    parser.add_argument("--rows", default=",".join(ROWS), help="comma-separated rows")
+    parser.add_argument("--rows", default=",".join(_DEFAULT_ROWS), help=f"among {', '.join(ROWS)}")
+    parser.add_argument("--imbalance", type=float, default=1.0, help="data.imbalance of all rows")
     parser.add_argument("--runs", default="runs/transfer", help="folder for the runs")
     parser.add_argument("--output", default="experiments/results/transfer.md", help="where to")
     return parser
@@ -108,13 +121,20 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
     _, method, settings = ROWS[row]
     config = grid.load_config("configs/folder.py", f"{arguments.data},{method or 'supervised'}")
     config.update_from_flattened_dict(
-        {**settings, "data.image_size": arguments.pixels, "num_labels": budget, "seed": seed}
+        {
+            **settings,
+            "data.image_size": arguments.pixels,
+            "data.imbalance": arguments.imbalance,
+            "num_labels": budget,
+            "seed": seed,
+        }
     )
     for key, text in arguments.overrides.items():
         grid.set_value(config, key, text)
     validate_config(config)
     config = resolve_model(config)
-    name = f"{row}-{arguments.pixels}px-{budget}-seed{seed}"
+    tail = "" if arguments.imbalance == 1 else f"-{arguments.imbalance:g}to1"
+    name = f"{row}-{arguments.pixels}px-{budget}{tail}-seed{seed}"
     return grid.Cell(config, pathlib.Path(arguments.runs) / name)
 
 
@@ -122,7 +142,11 @@ def probe(config: Any) -> float:
     """Test accuracy in percent of the head that `model.init_head=probe` gives to one network."""
     dataset = load_dataset(config)
     labeled = choose_labeled_indices(
-        dataset.train_labels, config.num_labels, dataset.num_classes, config.seed
+        dataset.train_labels,
+        config.num_labels,
+        dataset.num_classes,
+        config.seed,
+        config.data.imbalance,
     )
     dataset = use_own_normalization(config, dataset, pathlib.Path())
     program = create_program(
@@ -191,8 +215,9 @@ def main() -> None:
     text = (
         f"# From a pretrained network\n\n{grid.describe_provenance()}\n"
         f"Test accuracy in percent at {arguments.pixels} pixels (fine-tuning: EMA weights of "
-        f"network 1 after the last step), mean ± standard deviation over the seeds "
-        f"({', '.join(map(str, arguments.seeds))}), and minutes of training.\n\n"
+        f"network 1 after the last step), classes {arguments.imbalance:g}:1 in training, mean ± "
+        f"standard deviation over the seeds ({', '.join(map(str, arguments.seeds))}), and minutes "
+        f"of training.\n\n"
         f"{format_table(rows, arguments.budgets, outcomes)}\n\n"
         f"Settings:\n\n{describe_settings(rows)}\n"
     )

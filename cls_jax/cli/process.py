@@ -122,13 +122,14 @@ def reexec_with_malloc_settings() -> None:
 def use_all_cores_for_convolutions() -> None:
     """Has XLA compute convolutions on a CPU with Eigen, on all cores; does nothing for a GPU.
 
-    jaxlib 0.10 hands them to YNNPACK, which uses one core: forward and backward of WRN-28-2 on 60
-    images and 2 cores take 507 ms with it and 349 ms with Eigen, those of WRN-10-1 on 288 digits 56
-    and 41 ms. The leading minus removes only convolutions from YNNPACK's list: reductions are
-    faster there. Other versions of jaxlib may not know the flag, and XLA aborts on unknown flags.
+    jaxlib hands them to YNNPACK, which in version 0.10 uses one core: forward and backward of
+    WRN-28-2 on 60 images and 2 cores take 507 ms with it and 349 ms with Eigen, those of WRN-10-1
+    on 288 digits 56 and 41 ms. With 0.11, CLS's step for WRN-28-2 takes 680 and 582 ms. The leading
+    minus removes only convolutions from YNNPACK's list: reductions are faster there. Other versions
+    of jaxlib may not know the flag, and XLA aborts on unknown flags.
     """
     xla_flags = os.environ.get("XLA_FLAGS", "")
-    is_known = importlib.metadata.version("jaxlib").startswith("0.10.")
+    is_known = importlib.metadata.version("jaxlib").startswith(("0.10.", "0.11."))
     is_set = "xla_cpu_experimental_ynn_fusion_type" in xla_flags
     if is_known and not is_set and not will_use_gpu():
         os.environ["XLA_FLAGS"] = f"{xla_flags} {_CONVOLUTIONS_WITH_EIGEN}".strip()

@@ -149,7 +149,7 @@ def test_flag_that_jaxlib_may_not_know_or_the_user_has_set_is_left_alone(monkeyp
     process.use_all_cores_for_convolutions()
     assert os.environ["XLA_FLAGS"] == "--xla_cpu_experimental_ynn_fusion_type=X"
     monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.11.0")
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.12.0")
     process.use_all_cores_for_convolutions()
     assert os.environ["XLA_FLAGS"] == ""
 

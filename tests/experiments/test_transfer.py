@@ -11,7 +11,13 @@ from experiments import transfer
 
 
 def parse(tmp_path, **changes):
-    defaults = {"data": str(tmp_path), "pixels": 32, "runs": "runs/transfer", "overrides": {}}
+    defaults = {
+        "data": str(tmp_path),
+        "pixels": 32,
+        "imbalance": 1.0,
+        "runs": "runs/transfer",
+        "overrides": {},
+    }
     return argparse.Namespace(**(defaults | changes))
 
 
@@ -35,6 +41,12 @@ def test_options_apply_to_every_row(tmp_path):
     assert transfer.create_cell(arguments, "cls", 40, 0).config.num_steps == 77
     with pytest.raises(UserError, match=r"There is no --config\.nothing"):
         transfer.create_cell(parse(tmp_path, overrides={"nothing": "1"}), "cls", 40, 0)
+
+
+def test_unequal_classes_have_runs_of_their_own(tmp_path):
+    cell = transfer.create_cell(parse(tmp_path, imbalance=10.0), "cls", 40, 0)
+    assert cell.config.data.imbalance == 10.0
+    assert cell.workdir.name == "cls-32px-40-10to1-seed0"
 
 
 def test_table_has_means_and_minutes():
