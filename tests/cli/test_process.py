@@ -1,5 +1,6 @@
 """What users see in the terminal: results, or one line and exit code 2."""
 
+import ast
 import errno
 import html
 import importlib.metadata
@@ -58,49 +59,91 @@ def test_train_then_eval_then_train_again(tmp_path):
 
 DIGITS = ["--config", "configs/digits.py:40"]
 RUN = ["--workdir", "tests"]  # A folder, but not that of a run.
+MISTAKES = [
+    ([], "add --config configs/digits.py:40"),
+    (["--config", "configs/nothing.py"], "There is no file configs/nothing.py: choose one"),
+    (["--config", "configs/digits.py:many"], "write the number of labels"),
+    (["--config", "configs/digits.py:40,fixmatsch"], "choose one of"),
+    (["--config", "configs/digits.py:45"], "choose a multiple of 10"),
+    ([*DIGITS, "--config.sead=1"], "has no key sead: did you mean seed?"),
+    ([*DIGITS, "--config.model.zzzzzz=1"], "has no key zzzzzz: see docs/configuration.md"),
+    ([*DIGITS, "--config.seed=one"], "seed"),
+    ([*DIGITS, "--config.method=cls"], "--config.method is a group of settings: set one of"),
+    ([*DIGITS, "--config.mu=0"], "choose a whole number from 1 to"),
+    ([*DIGITS, "seed=1"], "'seed=1': options begin with --"),
+    ([*DIGITS, "--data_dir=x"], "choose --mode eval or report"),
+    (["--confg", "configs/digits.py:40"], "did you mean --config?"),
+    (["--mode", "sing"], "train|eval|predict|export|report"),
+    (["--mode", "eval"], "add --workdir DIR"),
+    (["--mode", "eval", *RUN], "name the folder that training printed"),
+    (["--mode", "eval", *RUN, *DIGITS], "remove it, or choose --mode train"),
+    (["--mode", "predict", *RUN, "--images=x"], "add --output predictions.csv"),
+    (["--mode", "predict", "--suggest=-1"], "--suggest=-1"),
+    (["--mode", "predict", *RUN, "--data_dir=x"], "choose --mode eval or report"),
+    (["--mode", "export", *RUN], "add --output DIR"),
+    (["--mode", "export", *RUN, "--output=/proc/x"], "name the folder that"),
+    (["--mode", "export", *RUN, "--images=x"], "choose --mode predict"),
+    (["--mode", "report"], "add --workdir DIR"),
+    (["--mode", "report", "--workdir", "main.py"], "main.py is not the folder of a run"),
+    (["--mode", "report", *RUN, "--suggest=3"], "choose --mode predict"),
+]
+# Each command line in a process of its own, as it would be; importing JAX 26 times takes a minute.
+FORK_EACH = """
+import os, runpy, sys, tempfile
+import cls_jax.cli.commands, cls_jax.data.datasets, ml_collections.config_flags
+for line in sys.stdin:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        if (child := os.fork()) == 0:
+            os.dup2(out.fileno(), 1), os.dup2(err.fileno(), 2)
+            sys.argv = eval(line)
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        texts = [file.seek(0) or file.read() for file in (out, err)]
+    print(repr((status, *texts)), flush=True)
+"""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "remedy"),
-    [
-        ([], "add --config configs/digits.py:40"),
-        (["--config", "configs/nothing.py"], "There is no file configs/nothing.py: choose one"),
-        (["--config", "configs/digits.py:many"], "write the number of labels"),
-        (["--config", "configs/digits.py:40,fixmatsch"], "choose one of"),
-        (["--config", "configs/digits.py:45"], "choose a multiple of 10"),
-        ([*DIGITS, "--config.sead=1"], "has no key sead: did you mean seed?"),
-        ([*DIGITS, "--config.model.zzzzzz=1"], "has no key zzzzzz: see docs/configuration.md"),
-        ([*DIGITS, "--config.seed=one"], "seed"),
-        ([*DIGITS, "--config.method=cls"], "--config.method is a group of settings: set one of"),
-        ([*DIGITS, "--config.mu=0"], "choose a whole number from 1 to"),
-        ([*DIGITS, "seed=1"], "'seed=1': options begin with --"),
-        ([*DIGITS, "--data_dir=x"], "choose --mode eval or report"),
-        (["--confg", "configs/digits.py:40"], "did you mean --config?"),
-        (["--mode", "sing"], "train|eval|predict|export|report"),
-        (["--mode", "eval"], "add --workdir DIR"),
-        (["--mode", "eval", *RUN], "name the folder that training printed"),
-        (["--mode", "eval", *RUN, *DIGITS], "remove it, or choose --mode train"),
-        (["--mode", "predict", *RUN, "--images=x"], "add --output predictions.csv"),
-        (["--mode", "predict", "--suggest=-1"], "--suggest=-1"),
-        (["--mode", "predict", *RUN, "--data_dir=x"], "choose --mode eval or report"),
-        (["--mode", "export", *RUN], "add --output DIR"),
-        (["--mode", "export", *RUN, "--output=/proc/x"], "name the folder that"),
-        (["--mode", "export", *RUN, "--images=x"], "choose --mode predict"),
-        (["--mode", "report"], "add --workdir DIR"),
-        (["--mode", "report", "--workdir", "main.py"], "main.py is not the folder of a run"),
-        (["--mode", "report", *RUN, "--suggest=3"], "choose --mode predict"),
-    ],
-)
-def test_user_errors_print_one_line(tmp_path, arguments, remedy):
-    if "--workdir" not in arguments and "--config" in arguments:
-        arguments = [*arguments, "--workdir", tmp_path / "run"]
-    outcome = run_main(*arguments)
-    assert outcome.returncode == 2, outcome.stderr
-    (line,) = outcome.stderr.strip().splitlines()
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def outcomes(workdir):
+    """Exit code, standard output and standard error of every mistake."""
+    lines = []
+    for arguments, _ in MISTAKES:
+        if "--workdir" not in arguments and "--config" in arguments:
+            arguments = [*arguments, "--workdir", str(workdir)]
+        lines.append(f"{['main.py', *arguments]!r}\n")
+    environment = {
+        **os.environ,
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_EACH],
+        input="".join(lines),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [ast.literal_eval(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("index", range(len(MISTAKES)), ids=lambda index: MISTAKES[index][1])
+def test_user_errors_print_one_line(outcomes, workdir, index):
+    status, out, err = outcomes[index]
+    assert status == 2, err
+    (line,) = err.strip().splitlines()
     assert line.startswith("Error: ")
-    assert remedy in line
-    assert outcome.stdout == ""
-    assert not list(tmp_path.rglob("checkpoints"))
+    assert MISTAKES[index][1] in line
+    assert out == ""
+    assert not list(workdir.iterdir())
 
 
 def test_help_names_every_mode_and_option():

@@ -17,6 +17,8 @@ from cls_jax.training.rounds import is_round_start, mc_dropout_logits, start_rou
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.methods.oracle_parts import softmax
 
+pytestmark = pytest.mark.usefixtures("one_block")
+
 K = 5
 HPARAMS = ml_collections.ConfigDict(
     {name: hp.default for name, hp in METHODS["ups"].hyperparameters.items()}
@@ -107,7 +109,7 @@ def create_ups_config(**changes):
 
 
 @pytest.fixture(scope="module")
-def first_round():
+def first_round(one_block):
     """(program, state, dataset) before the second round starts."""
     # Any prediction is confident enough.
     config = create_ups_config(
@@ -213,15 +215,17 @@ def test_every_round_and_batch_has_its_own_dropout(first_round):
     assert len({first.tobytes() for first in firsts}) == 4
 
 
-@pytest.mark.parametrize("num_batches", [3, 5])
-def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path, num_batches):
+def train_to_the_end(config, workdir):
+    assert train(config, workdir)["step"] == 6
+    state = create_program(config, DATASET_SPEC).init_state()
+    return Checkpointer(workdir).restore_newest(state).state
+
+
+def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path):
     """The second round begins before step 3; checkpoints are at 2 and 4."""
     config = create_ups_config()
-    train_interrupted(config, tmp_path / "killed", num_batches)
-    states = []
-    for name in ("killed", "whole"):
-        result = train(config, tmp_path / name)
-        assert result["step"] == 6
-        state = create_program(config, DATASET_SPEC).init_state()
-        states.append(Checkpointer(tmp_path / name).restore_newest(state).state)
-    jax.tree.map(np.testing.assert_array_equal, *states)
+    expected = train_to_the_end(config, tmp_path / "whole")
+    for num_batches in (3, 5):
+        workdir = tmp_path / f"killed after {num_batches}"
+        train_interrupted(config, workdir, num_batches)
+        jax.tree.map(np.testing.assert_array_equal, train_to_the_end(config, workdir), expected)
