@@ -114,6 +114,14 @@ def test_photographs_start_from_pretrained_weights_where_they_are_installed():
     assert fit().optimizer.name == "sgd"
 
 
+def test_weak_images_get_a_cheaper_pass_where_it_changes_nothing():
+    assert fit(resources=PRETRAINED).method.weak_pass == "fast"
+    assert fit().method.weak_pass == "joint"
+    assert fit(resources=PRETRAINED, **{"model.bn_frozen": False}).method.weak_pass == "joint"
+    assert fit(resources=PRETRAINED, **{"method.weak_pass": "joint"}).method.weak_pass == "joint"
+    assert "weak_pass" not in fit(resources=PRETRAINED, method="freematch").method
+
+
 def test_a_network_that_the_user_chose_stays():
     assert fit(resources=PRETRAINED, **{"model.name": "resnet18"}).model.init == ""
     assert fit(resources=PRETRAINED, **{"model.init": ""}).model.init == ""

@@ -96,9 +96,9 @@ class Given(NamedTuple):
 
 
 def fit_to_folder(given: Given) -> None:
-    """Sets the keys of `RULES` in the configuration, except those that the user has set."""
+    """Sets the keys of `RULES` that the method has, except those that the user has set."""
     for key, rule in RULES.items():
-        if key not in given.is_set:
+        if key not in given.is_set and key in flatten(given.config.to_dict()):
             set_value(given.config, key, rule(given))
 
 
@@ -207,6 +207,8 @@ RULES: dict[str, Callable[[Given], Any]] = {
     "model.bn_momentum": _choose_decay,
     # Statistics of small batches would destroy what pretrained features are worth.
     "model.bn_frozen": lambda given: bool(given.config.model.init),
+    # Then both give the same labels and gradients.
+    "method.weak_pass": lambda given: "fast" if given.config.model.bn_frozen else "joint",
     "eval_every": _choose_interval,
     "checkpoint_every": _choose_interval,
     "log_every": lambda given: min(max(given.config.num_steps // 100, 1), given.config.log_every),
