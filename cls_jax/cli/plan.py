@@ -11,7 +11,8 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from cls_jax.cli.process import USAGE_ERRORS, explain_usage_error
-from cls_jax.config import get_value, read_config, validate_config
+from cls_jax.config import read_config, validate_config
+from cls_jax.config.dotted import flatten
 from cls_jax.config.from_folder import (
     PRETRAINED,
     RULES,
@@ -20,7 +21,6 @@ from cls_jax.config.from_folder import (
     apply_settings,
     create_folder_config,
     fit_to_folder,
-    set_value,
 )
 from cls_jax.data.sources.folder_summary import FolderSummary, summarize_folder
 from cls_jax.errors import UserError
@@ -73,9 +73,9 @@ def plan_run(
     validate_config(config)  # Rules divide by what the user has set.
     path = pathlib.Path(workdir or get_default_workdir(config))
     if (path / CONFIG).exists():
-        stored = read_config(path / CONFIG)
-        for key in RULES.keys() - settings.keys():
-            set_value(config, key, get_value(stored, key))
+        stored, own = flatten(read_config(path / CONFIG).to_dict()), flatten(config.to_dict())
+        for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
+            config.update_from_flattened_dict({key: stored[key]})
     else:
         fit_to_folder(Given(config, summary, find_resources(), settings))
     return Plan(resolve_model(config), path, summary)

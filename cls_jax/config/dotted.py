@@ -3,28 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings → values by dotted key; an empty mapping leaves no trace."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 
-def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(tree: dict[str, Any]) -> dict[str, Any]:
+    """Nested dicts → values by dotted key; an empty dict leaves no trace."""
+    return flatten_dict(tree, sep=".")
+
+
+def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
     """Values by dotted key → nested dicts."""
-    tree: dict[str, Any] = {}
-    for key, value in flat.items():
-        *sections, name = key.split(".")
-        node = tree
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[name] = value
-    return tree
+    return unflatten_dict(flat, sep=".")
 
 
 def get_value(tree: Mapping[str, Any], key: str) -> Any:

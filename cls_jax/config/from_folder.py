@@ -99,7 +99,7 @@ def fit_to_folder(given: Given) -> None:
     """Sets the keys of `RULES` that the method has, except those that the user has set."""
     for key, rule in RULES.items():
         if key not in given.is_set and key in flatten(given.config.to_dict()):
-            set_value(given.config, key, rule(given))
+            given.config.update_from_flattened_dict({key: rule(given)})
 
 
 def _choose_init(given: Given) -> str:
@@ -232,18 +232,8 @@ def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
                 f"The configuration has no key {key}: see docs/configuration.md for all keys."
             )
         try:
-            set_value(config, key, value)
+            config.update_from_flattened_dict({key: value})
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"{key} cannot be {value!r:.100}: see docs/configuration.md for its values."
             ) from error
-
-
-def set_value(config: ConfigDict, key: str, value: Any) -> None:
-    """Sets one dotted key of a locked configuration.
-
-    Raises:
-        KeyError: or an AttributeError, if there is no such key.
-        TypeError: if the value has another type.
-    """
-    config.update_from_flattened_dict({key: value})

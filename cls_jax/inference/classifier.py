@@ -3,7 +3,7 @@
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 import jax
 import numpy as np
@@ -53,8 +53,8 @@ class Classifier:
         self.step = step
         self.calibration = calibration
         self._mesh, self._state = program.mesh, state
-        self._compute_probabilities = _compile(program, _compute_probabilities)
-        self._compute_features = _compile(program, _compute_features)
+        self._compute_probabilities = _compile(program, "head")
+        self._compute_features = _compile(program, FEATURES)
         self.batch_size = self._round_up(self.config.eval_batch_size)
         self._compiled_size = 0
 
@@ -165,11 +165,17 @@ def load(run: str | os.PathLike) -> Classifier:
     return Classifier(program, state, class_names, step, read_calibration(workdir, step))
 
 
-def _compile(program: Program, compute: Callable[[Program, TrainState, jax.Array], Any]) -> Forward:
-    """Compiles (state, uint8 [B, H, W, C]) → float32 [N, B, ...] for the program's mesh."""
+def _compile(program: Program, head: str) -> Forward:
+    """Compiles (state, uint8 [B, H, W, C]) → float32 [N, B, ...] for the program's mesh.
+
+    That are the networks' probabilities for "head", and the heads' inputs for `FEATURES`.
+    """
 
     def forward(state: TrainState, images: jax.Array) -> jax.Array:
-        return compute(program, state, program.normalize(images))
+        output, _ = program.ensemble.forward(
+            state.ema_params, state.batch_stats, program.normalize(images), train=False, head=head
+        )
+        return output if head == FEATURES else jax.nn.softmax(output)
 
     sharded = jax.shard_map(
         forward,
@@ -178,17 +184,3 @@ def _compile(program: Program, compute: Callable[[Program, TrainState, jax.Array
         out_specs=P(NETWORK_AXIS, DATA_AXIS),
     )
     return jax.jit(sharded)
-
-
-def _compute_probabilities(program: Program, state: TrainState, images: jax.Array) -> jax.Array:
-    """Probabilities float32 [N, B, K] of this device's networks."""
-    logits, _ = program.ensemble.forward(state.ema_params, state.batch_stats, images, train=False)
-    return jax.nn.softmax(logits)
-
-
-def _compute_features(program: Program, state: TrainState, images: jax.Array) -> jax.Array:
-    """Inputs of the last layers, float32 [N, B, C]."""
-    features, _ = program.ensemble.forward(
-        state.ema_params, state.batch_stats, images, train=False, head=FEATURES
-    )
-    return features

@@ -17,7 +17,6 @@ from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier
 from cls_jax.io import write_atomically
 from cls_jax.models.ensemble import Ensemble
-from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
 from cls_jax.runs.folder import read_dataset_description
 from cls_jax.training.pretrained import collect_weights
@@ -100,7 +99,8 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
             "probability: install the versions of requirements.txt and export again."
         )
-    weights = encode_weights(collect_weights(program, state))
+    has_package = importlib.util.find_spec("safetensors") is not None
+    weights = to_safetensors(collect_weights(program, state)) if has_package else None
     files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: weights}
     _write(output, files, describe(classifier, workdir, [name for name in files if files[name]]))
     return reason
@@ -225,13 +225,6 @@ def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray
             f"use {MODEL}."
         )
     return model
-
-
-def encode_weights(weights: Weights) -> bytes | None:
-    """The content of `model.safetensors`, or None if the package for it is not installed."""
-    if importlib.util.find_spec("safetensors") is None:
-        return None
-    return to_safetensors(weights)
 
 
 def describe(

@@ -5,7 +5,7 @@ import importlib
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from cls_jax.errors import UserError
 from cls_jax.io import write_rows
@@ -27,16 +27,6 @@ PREDICTION_COLUMNS = {
     "calibrated_confidence": float,
     "abstain": bool,
 }
-
-
-class Table(Protocol):
-    """A table to append rows to."""
-
-    def write(self, rows: Iterable[Row]) -> None:
-        """Appends rows; missing columns stay empty."""
-
-    def close(self) -> None:
-        """Writes the rows that are still in memory."""
 
 
 class CsvTable:
@@ -108,7 +98,9 @@ def check_path(path: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def create_table(path: pathlib.Path, columns: Mapping[str, type]) -> Iterator[Table]:
+def create_table(
+    path: pathlib.Path, columns: Mapping[str, type]
+) -> Iterator[CsvTable | ParquetTable]:
     """Opens a table that is written whole when the block ends, or not at all if it fails.
 
     Args:

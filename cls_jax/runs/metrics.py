@@ -148,13 +148,12 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _is_row(row: Any) -> bool:
-    if not isinstance(row, dict) or not 0 <= _to_step(row.get("step")) < 2**53:
+    if not isinstance(row, dict):
+        return False
+    step = row.get("step")
+    if type(step) is not int or not 0 <= step < 2**53:  # Not isinstance: True is an int, too.
         return False
     return all(value is None or is_number(value) for value in row.values())
-
-
-def _to_step(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
 def _to_line(row: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sampling import StreamSpec, create_stream_spec
 from cls_jax.data.types import Dataset
-from cls_jax.errors import UserError
+from cls_jax.errors import StoppedError, UserError
 from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.runs.checkpoint import Checkpointer, describe_newest
@@ -55,12 +55,7 @@ from cls_jax.training.probe import init_state
 from cls_jax.training.program import Program, create_program
 from cls_jax.training.progress import MetricsQueue, PausableTimer, ProgressBar
 from cls_jax.training.rounds import is_round_start, start_round
-from cls_jax.training.run_description import (
-    describe_run,
-    describe_stop,
-    select_images,
-    warn_of_lost_steps,
-)
+from cls_jax.training.run_description import describe_run, select_images, warn_of_lost_steps
 from cls_jax.training.state import TrainState
 from cls_jax.training.step import compute_distances, create_train_step, make_batch_fn
 
@@ -188,11 +183,16 @@ def _train_to_end(
                 save(step)
             if is_stopping:
                 checkpointer.finish()
-                raise describe_stop(stop, step, checkpointer.latest_step())
+                saved = describe_newest(checkpointer.latest_step())
+                raise StoppedError(
+                    f"Stopped before step {step}; {saved}: rerun the command to continue.",
+                    stop.signal,
+                )
             if is_last:
                 break
             if is_round_start(config, step):
-                with timer.paused():
+                # Nothing is in flight between rounds, so copies to the host delay nothing.
+                with timer.paused(), jax.transfer_guard("allow"):
                     state = start_round(program, state, dataset, spec, step)
             step_input = next(inputs)
             if step == first_step and not config.debug_nans:

@@ -78,7 +78,13 @@ def report_non_finite(
                 dump = f"is in {write_dump(workdir, error, batch)}"
             except OSError as os_error:
                 dump = f"could not be written ({os_error.strerror})"
-        raise to_user_error(error, checkpointer.latest_step(), dump) from error
+        good_step = describe_newest(checkpointer.latest_step(), "last good")
+        raise UserError(
+            f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}; "
+            f"{good_step}, the batch {dump}. Rerun the command with --config.debug_nans=True to "
+            "continue from there and name the operation; a lower --config.optimizer.learning_rate "
+            "in a new --workdir may help."
+        ) from error
     except FloatingPointError as error:
         raise UserError(
             f"NaN or Inf produced{_find_line(error)}: {describe_failure(error)}."
@@ -96,19 +102,3 @@ def _find_line(error: Exception) -> str:
         return ""
     path = pathlib.Path(inner[-1].filename).relative_to(package.parent)
     return f" in {path}, line {inner[-1].lineno}"
-
-
-def to_user_error(error: NonFiniteError, good_step: int | None, dump: str) -> UserError:
-    """The error message for the user.
-
-    Args:
-        error: the metric and its step.
-        good_step: step of the newest checkpoint.
-        dump: where the batch is, or why it was not written.
-    """
-    return UserError(
-        f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}; "
-        f"{describe_newest(good_step, 'last good')}, the batch {dump}. Rerun the command "
-        "with --config.debug_nans=True to continue from there and name the operation; a lower "
-        "--config.optimizer.learning_rate in a new --workdir may help."
-    )

@@ -40,19 +40,6 @@ def start_round(
     """
     config = program.config
     round_index = step // get_round_length(config)
-    with jax.transfer_guard("allow"):  # Nothing is in flight between rounds.
-        return _start_round(program, state, dataset, spec, step, round_index)
-
-
-def _start_round(
-    program: Program,
-    state: TrainState,
-    dataset: Dataset,
-    spec: StreamSpec,
-    step: int,
-    round_index: int,
-) -> TrainState:
-    config = program.config
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     logits = mc_dropout_logits(program, state, dataset.train_images, candidates, round_index)
     select_labels = program.method.select_labels

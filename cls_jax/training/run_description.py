@@ -9,23 +9,13 @@ import numpy as np
 from cls_jax.batch import RawBatch
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
-from cls_jax.errors import StoppedError
 from cls_jax.models import count_parameters
-from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.runs.checkpoint import describe_newest
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.program import Program, describe_model
 from cls_jax.training.state import TrainState
 
 _NUM_SHOWN_IMAGES = 8
-
-
-def describe_stop(stop: PreemptionHandler, step: int, saved: int | None) -> StoppedError:
-    """The exception for a run asked to stop before `step`, with the step `saved` on disk."""
-    return StoppedError(
-        f"Stopped before step {step}; {describe_newest(saved)}: rerun the command to continue.",
-        stop.signal,
-    )
 
 
 def warn_of_lost_steps(workdir: pathlib.Path, first_step: int, checkpoint_every: int) -> None:

@@ -106,6 +106,16 @@ def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path):
     assert 0.5 != changed.config.model.bn_momentum == 0.6 != chosen
 
 
+def test_a_run_of_a_method_without_some_chosen_key_resumes_as_well(images, tmp_path):
+    """FreeMatch has no `method.weak_pass`, which is chosen for methods that have it."""
+    settings = {"num_steps": 2}
+    plan = plan_run(images, "freematch", tmp_path / "run", settings)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(to_json(plan.config))
+    again = plan_run(images, "freematch", tmp_path / "run", settings)
+    assert to_json(again.config) == to_json(plan.config)
+
+
 def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in images.rglob("*")}
     assert run_console("train", images, "--dry-run", *TINY) == 0

@@ -14,16 +14,7 @@ from cls_jax.data.augment.randaugment import OpKind, OpTable
 
 
 def flip_and_shift(images: jax.Array, uniforms: jax.Array, flip: bool, shift: int) -> jax.Array:
-    """Returns images mirrored with probability one half (if `flip`), then shifted.
-
-    See `tf_augment.flip_and_shift`.
-
-    Args:
-        images: uint8 [n, height, width, channels], larger than `shift` on both axes.
-        uniforms: float32 [n, WEAK_UNIFORMS]: flip, vertical shift, horizontal shift.
-        flip: whether images may be mirrored.
-        shift: the largest shift in pixels.
-    """
+    """Mirrors and shifts images, uint8 [n, H, W, C]; see `tf_augment.flip_and_shift`."""
     height, width = images.shape[1:3]
     offsets = jnp.floor(uniforms[:, 1:] * (2 * shift + 1)).astype(jnp.int32) - shift
     rows = _reflect(jnp.arange(height) + offsets[:, :1], height)
@@ -36,15 +27,7 @@ def flip_and_shift(images: jax.Array, uniforms: jax.Array, flip: bool, shift: in
 def apply_ops(
     images: jax.Array, op: jax.Array, level: jax.Array, sign: jax.Array, table: OpTable
 ) -> jax.Array:
-    """Returns images after one operation each.
-
-    Args:
-        images: uint8 [n, height, width, channels].
-        op: [n], whole numbers: rows of the table.
-        level: [n], likewise.
-        sign: [n], 0 or 1.
-        table: the pool, made for this height and width.
-    """
+    """Applies one operation to each image, uint8 [n, H, W, C]; see `tf_augment.apply_ops`."""
     op, level, sign = (jnp.asarray(draw).astype(jnp.int32) for draw in (op, level, sign))
     kinds = jnp.asarray(table.kinds)[op, level]
     present = {OpKind(kind) for kind in table.kinds.ravel()}
@@ -61,14 +44,7 @@ def apply_ops(
 def cutout(
     images: jax.Array, uniforms: jax.Array, side: float | jax.Array, color: Sequence[int]
 ) -> jax.Array:
-    """Returns images with a square of one color around a random center. See `tf_augment.cutout`.
-
-    Args:
-        images: uint8 [n, height, width, channels].
-        uniforms: float32 [n, 2]: the center's row and column.
-        side: nominal, in pixels; a number, or float32 [n, 1].
-        color: C values.
-    """
+    """Covers a square of each image, uint8 [n, H, W, C]; see `tf_augment.cutout`."""
     height, width = images.shape[1:3]
     centers = uniforms * jnp.array([height, width], jnp.float32)
     first = jnp.maximum(centers - side / 2, 0).astype(jnp.int32)

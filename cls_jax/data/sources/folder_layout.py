@@ -55,7 +55,7 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
     """
     layout = Layout((), [], [], list(listing.skipped), [])
     has_csv = (root / LABELS_CSV).is_file()
-    if has_csv and not _is_within(root / LABELS_CSV, root):
+    if has_csv and not (root / LABELS_CSV).resolve().is_relative_to(root.resolve()):
         raise UserError(
             f"{root / LABELS_CSV} leads out of the folder: replace the link by the file."
         )
@@ -187,10 +187,6 @@ def _read_csv(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) ->
             f"in {LABELS_CSV} and count as unlabeled."
         )
     return {name: min(given) for name, given in labels.items() if len(given) == 1}
-
-
-def _is_within(path: pathlib.Path, root: pathlib.Path) -> bool:
-    return path.resolve().is_relative_to(root.resolve())
 
 
 def _read_rows(path: pathlib.Path) -> list[tuple[str, str]]:

@@ -67,7 +67,7 @@ def read_builtin(name: str) -> Weights:
             f"There are no weights {BUILTIN}{name:.100}: choose {BUILTIN}{' or '.join(PACKAGES)}."
         )
     package = PACKAGES[name]
-    path = _find(package.module) / package.file
+    path = pathlib.Path(str(_import(package.module).__file__)).parent / package.file
     try:
         content = read_bytes(path, _MAX_PACKAGE_BYTES)
         if hashlib.sha256(content).hexdigest() != package.sha256:
@@ -78,10 +78,6 @@ def read_builtin(name: str) -> Weights:
             f"{path} does not have the weights it should ({describe_error(error)}): reinstall "
             f"{package.module.replace('_', '-')}."
         ) from error
-
-
-def _find(module: str) -> pathlib.Path:
-    return pathlib.Path(str(_import(module).__file__)).parent
 
 
 def _import(module: str) -> Any:
