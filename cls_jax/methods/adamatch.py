@@ -50,11 +50,11 @@ METHODS = {
         choose,
         init_state,
         {
-            "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: .9"),
-            "ramp": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: .5, share of the run"),
+            "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: 0.9"),
+            "ramp": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: 0.5, share of the run"),
             "statistics_decay": alignment.STATISTICS_DECAY,
             "align_to": Hyperparameter(
-                "predicted", source="paper, both codes", choices=alignment.TARGETS
+                "predicted", source="AdaMatch, both codes", choices=alignment.TARGETS
             ),
         },
     )

@@ -26,7 +26,7 @@ from cls_jax.methods.cutmix import Mix, cutmix
 from cls_jax.methods.pseudo_labels import PseudoLabels, make_pseudo_labels
 from cls_jax.methods.schedules import ramp_up
 
-WEAK_PASS = Hyperparameter("joint", source="paper", choices=("joint", "fast"))
+WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
 SWITCHES = {
     "align": Hyperparameter("off", source="paper: none", choices=("off", "own", "joint")),
     "adaptive_tau": Hyperparameter("off", source="paper: none", choices=("off", "on")),

@@ -74,9 +74,9 @@ METHODS = {
         choose,
         init_state,
         {
-            "tau": Hyperparameter(0.95, 0.0, 1.0, "paper, τ"),
+            "tau": Hyperparameter(0.95, 0.0, 1.0, "FlexMatch, τ"),
             "warmup": Hyperparameter(
-                "on", source="paper, Eq. 11; TorchSSL, all configs", choices=("on", "off")
+                "on", source="FlexMatch, Eq. 11; TorchSSL, all configs", choices=("on", "off")
             ),
         },
     )

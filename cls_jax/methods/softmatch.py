@@ -61,10 +61,12 @@ METHODS = {
             "statistics_decay": alignment.STATISTICS_DECAY,
             # On balanced labels this is the paper's and USB's "uniform" alignment.
             "align_to": Hyperparameter(
-                "labels", source="paper; released TorchSSL: predicted", choices=alignment.TARGETS
+                "labels",
+                source="SoftMatch; released TorchSSL: predicted",
+                choices=alignment.TARGETS,
             ),
             "statistics": Hyperparameter(
-                "raw", source="paper, TorchSSL; USB: aligned", choices=("raw", "aligned")
+                "raw", source="SoftMatch, TorchSSL; USB: aligned", choices=("raw", "aligned")
             ),
             "sharpness": Hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n"),
         },
