@@ -6,7 +6,7 @@ First all tests of `SUITE` run once, without a fault: that gives the CPU time of
 functions that it calls. Then every mutant, a module with one small change, meets the tests that may
 notice it (`choose_tests`) until one fails. A mutant that passes `--budget` CPU seconds of tests has
 survived. Mutants are drawn at random, the same for the same seed, evenly from the modules of
-`ROOMS`. Survivors are to be killed by a better test or explained: some change nothing that can be
+`GROUPS`. Survivors are to be killed by a better test or explained: some change nothing that can be
 observed.
 
 Every mutant runs in a fork of a process that has imported the libraries but nothing of the project,
@@ -30,8 +30,8 @@ from experiments.mutations import Mutant, draw_mutants
 
 ROOT = pathlib.Path(__file__).parent.parent
 
-# Room → its modules below cls_jax/.
-ROOMS = {
+# Group → its modules below cls_jax/.
+GROUPS = {
     "methods": [
         *(f"methods/{name}.py" for name in ("adamatch", "alignment", "cls", "cls_exchange")),
         *(f"methods/{name}.py" for name in ("cls_switches", "consistency", "cutmix", "flexmatch")),
@@ -78,24 +78,24 @@ _COPIED = ("cls_jax", "configs", "experiments", "tests", "docs")
 
 
 def describe(outcomes: list[Outcome]) -> str:
-    """Counts by room as a Markdown table, then the survivors."""
-    rooms = {module: room for room, modules in ROOMS.items() for module in modules}
+    """Counts by group as a Markdown table, then the survivors."""
+    groups = {module: group for group, modules in GROUPS.items() for module in modules}
     counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     for outcome in outcomes:
-        counts[rooms[outcome.mutant.module]][outcome.fate] += 1
+        counts[groups[outcome.mutant.module]][outcome.fate] += 1
         counts["all"][outcome.fate] += 1
-    lines = ["| room | mutants | killed | timed out | survived |", "|---|---|---|---|---|"]
-    for room in [*ROOMS, "all"]:
-        counter = counts[room]
+    lines = ["| group | mutants | killed | timed out | survived |", "|---|---|---|---|---|"]
+    for group in [*GROUPS, "all"]:
+        counter = counts[group]
         numbers = [counter.total(), *(counter[x] for x in ("killed", "timed out", "survived"))]
-        lines.append(f"| {room} | {' | '.join(map(str, numbers))} |")
+        lines.append(f"| {group} | {' | '.join(map(str, numbers))} |")
     survivors = [f"- {x.mutant} {x.test}" for x in outcomes if x.fate == "survived"]
     return "\n".join([*lines, "", "Survivors:", "", *(survivors or ["none"])]) + "\n"
 
 
 def choose_mutants(arguments: argparse.Namespace) -> list[Mutant]:
     """The mutants that the command line asks for."""
-    modules = [module for modules in ROOMS.values() for module in modules]
+    modules = [module for modules in GROUPS.values() for module in modules]
     sources = {module: (ROOT / "cls_jax" / module).read_text() for module in modules}
     mutants = draw_mutants(sources, arguments.count, arguments.seed)
     if arguments.again:
@@ -131,7 +131,7 @@ def record_suite(memory: pathlib.Path | None) -> dict[str, Case]:
     known: dict[str, Case] = {}
     if memory and memory.exists():
         known = {test: Case(**case) for test, case in json.loads(memory.read_text()).items()}
-    modules = [module for modules in ROOMS.values() for module in modules]
+    modules = [module for modules in GROUPS.values() for module in modules]
     cases = record_tests(SUITE, modules, known)
     if memory:
         memory.write_text(json.dumps(cases, default=dataclasses.asdict))

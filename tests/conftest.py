@@ -26,7 +26,7 @@ from cls_jax.batch import DatasetSpec, RawBatch
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
 
-# Rooms whose tests are about files, pages and processes, or about our formulas rather than XLA's
+# Packages whose tests are about files, pages and processes, or about our formulas rather than XLA's
 # code for them. Most of their time is compilation, which is a quarter shorter without
 # optimizations. Networks, augmentations and whole trainings are tested as users run them,
 # optimized. Tests that share `trained_run` are compiled alike: they compare runs bit for bit.

@@ -48,9 +48,9 @@ def test_named_tests_exist(page):
 
 def test_every_room_is_on_the_page_of_the_architecture():
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    rooms = [path for path in (ROOT / "cls_jax").iterdir() if not path.name.startswith("__")]
-    for room in rooms:
-        assert room.suffix in (".typed", "") or f"`{room.name}`" in page, room
-        assert not room.is_dir() or f"`{room.name}/`" in page, room
+    packages = [path for path in (ROOT / "cls_jax").iterdir() if not path.name.startswith("__")]
+    for package in packages:
+        assert package.suffix in (".typed", "") or f"`{package.name}`" in page, package
+        assert not package.is_dir() or f"`{package.name}/`" in page, package
     assert find_links(page)
     assert find_tests(page)
