@@ -21,6 +21,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
+from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.training.program import create_model
 from experiments import grid
@@ -161,7 +162,13 @@ def create_torch_passes(layer: Convolution, channels_last: bool) -> list[Callabl
 
 
 def create_passes(layer: Convolution, form: str) -> list[Callable]:
-    """Functions without arguments, one for each of `PASSES`, by a form."""
+    """Functions without arguments, one for each of `PASSES`, by a form.
+
+    Raises:
+        UserError: if there is no such form, or no PyTorch for it.
+    """
+    if form not in _FORMS:
+        raise UserError(f"Unknown form {form!r}: choose from {', '.join(_FORMS)}.")
     if form in ("xla", "patches"):
         return create_jax_passes(
             layer, functools.partial(convolve if form == "xla" else multiply_patches, layer)

@@ -5,7 +5,7 @@ python -m experiments.figure5 --config configs/digits.py --budgets 20 --seeds 0,
 
 import statistics
 
-from cls_jax.config import get_value
+from cls_jax.config import flatten
 from experiments import grid, plots
 
 # Key with "__" for "." → axis label and values.
@@ -22,12 +22,12 @@ def main() -> None:
     parser = grid.create_parser(__doc__, "20", "experiments/results/figure5_digits.png")
     arguments = grid.parse_arguments(parser)
     budget = arguments.budgets[0]
-    default = grid.create_cell(arguments, budget, "cls", 0).config
+    default = flatten(grid.create_cell(arguments, budget, "cls", 0).config.to_dict())
     cells = {}
     for key, (_, values) in SWEEPS.items():
         for value in values:
             # The default shares its folder with the tables' runs.
-            is_default = get_value(default, key.replace("__", ".")) == value
+            is_default = default[key.replace("__", ".")] == value
             changes = {} if is_default else {key: value}
             cells[key, value] = [
                 grid.create_cell(arguments, budget, "cls", seed, **changes)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cls_jax.config import get_value, validate_config
+from cls_jax.config import flatten, validate_config
 from cls_jax.config.from_folder import (
     RULES,
     Given,
@@ -45,10 +45,10 @@ def test_defaults_are_valid_for_every_method(method, resources):
 
 
 def test_fitted_keys_keep_what_the_user_has_set():
-    default = create_folder_config("photos", "cls")
-    settings = {key: get_value(default, key) for key in RULES}
-    config = fit(**settings)
-    assert {key: get_value(config, key) for key in RULES} == settings
+    default = flatten(create_folder_config("photos", "cls").to_dict())
+    settings = {key: default[key] for key in RULES}
+    config = flatten(fit(**settings).to_dict())
+    assert {key: config[key] for key in RULES} == settings
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from cls_jax.cli.process import USAGE_ERRORS, explain_usage_error
-from cls_jax.config import read_config, validate_config
-from cls_jax.config.dotted import flatten
+from cls_jax.config import flatten, read_config, validate_config
 from cls_jax.config.from_folder import (
     PRETRAINED,
     RULES,

@@ -1,12 +1,18 @@
 """A run's configuration: one table of keys, and the defaults, checks and JSON made from it.
 
-`keys` is the table; `build` makes a locked `ConfigDict` of it, which `configs/*.py` adapt to their
-dataset, and validates one; `files` writes and reads `config.json`. docs/configuration.md is
-generated from the same table.
+`keys` is the table and `rules` its valid values. `build` makes a locked `ConfigDict` of it, which
+`configs/*.py` adapt to their dataset. `files` writes and reads `config.json`. docs/configuration.md
+is generated from the same table.
 """
 
-from cls_jax.config.build import create_config, create_defaults, parse_argument, validate_config
-from cls_jax.config.dotted import flatten, get_value, show_value
+from cls_jax.config.build import (
+    create_config,
+    create_defaults,
+    flatten,
+    parse_argument,
+    show_value,
+    validate_config,
+)
 from cls_jax.config.files import describe_differences, read_config, to_json
 from cls_jax.config.keys import KEYS, get_keys
 
@@ -17,7 +23,6 @@ __all__ = [
     "describe_differences",
     "flatten",
     "get_keys",
-    "get_value",
     "parse_argument",
     "read_config",
     "show_value",

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from cls_jax.config.dotted import flatten, show_value, unflatten
 from cls_jax.config.keys import Key, get_keys
 from cls_jax.errors import UserError
 from cls_jax.methods.schedules import get_round_length
@@ -64,6 +64,21 @@ def parse_argument(argument: str) -> tuple[int, str]:
             "optionally followed by a method, as in 250 or 250,fixmatch."
         )
     return int(budget), method or "cls"
+
+
+def flatten(tree: dict[str, Any]) -> dict[str, Any]:
+    """Nested dicts → values by dotted key; an empty dict leaves no trace."""
+    return flatten_dict(tree, sep=".")
+
+
+def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
+    """Values by dotted key → nested dicts."""
+    return unflatten_dict(flat, sep=".")
+
+
+def show_value(value: Any) -> str:
+    """A value as the command line takes it."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def validate_config(config: ml_collections.ConfigDict) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import ml_collections
 
-from cls_jax.config.build import validate_config
-from cls_jax.config.dotted import flatten, show_value, unflatten
+from cls_jax.config.build import flatten, show_value, unflatten, validate_config
 from cls_jax.config.keys import KEYS, Key, get_keys
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json

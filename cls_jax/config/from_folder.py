@@ -9,12 +9,10 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.config.build import create_defaults
-from cls_jax.config.dotted import flatten
-from cls_jax.data.sources.folder_summary import FolderSummary
+from cls_jax.config.build import create_defaults, flatten
+from cls_jax.data.sources.folder_summary import FolderSummary, find_short_side
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.models.layers import STEMS, resolve_stem
@@ -97,22 +95,18 @@ class Given(NamedTuple):
 
 def fit_to_folder(given: Given) -> None:
     """Sets the keys of `RULES` that the method has, except those that the user has set."""
+    own = flatten(given.config.to_dict())
     for key, rule in RULES.items():
-        if key not in given.is_set and key in flatten(given.config.to_dict()):
+        if key in own and key not in given.is_set:
             given.config.update_from_flattened_dict({key: rule(given)})
 
 
 def _choose_init(given: Given) -> str:
     """Pretrained weights for photographs, if they are installed and no network has been chosen."""
     has_network = not _ARCHITECTURE.isdisjoint(given.is_set)
-    is_photograph = _find_short_side(given.summary) >= _MIN_PHOTOGRAPH
+    is_photograph = find_short_side(given.summary.sizes) >= _MIN_PHOTOGRAPH
     is_fitting = given.resources.has_pretrained and is_photograph and not has_network
     return PRETRAINED if is_fitting else given.config.model.init
-
-
-def _find_short_side(summary: FolderSummary) -> int:
-    """The median short side of the images in pixels."""
-    return int(np.median(summary.sizes.min(axis=1)))
 
 
 def _choose_image_size(given: Given) -> int:
@@ -123,7 +117,7 @@ def _choose_image_size(given: Given) -> int:
     largest = 64 if given.resources.has_accelerator else 32
     if given.config.model.init:
         largest = 96
-    return min(max(_find_short_side(given.summary) // 8 * 8, _MIN_IMAGE_SIZE), largest)
+    return min(max(int(find_short_side(given.summary.sizes)) // 8 * 8, _MIN_IMAGE_SIZE), largest)
 
 
 def _choose_batch_size(given: Given) -> int:

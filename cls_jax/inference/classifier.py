@@ -166,9 +166,10 @@ def load(run: str | os.PathLike) -> Classifier:
 
 
 def _compile(program: Program, head: str) -> Forward:
-    """Compiles (state, uint8 [B, H, W, C]) → float32 [N, B, ...] for the program's mesh.
+    """Compiles (state, uint8 [B, H, W, C]) → float32 for the program's mesh.
 
-    That are the networks' probabilities for "head", and the heads' inputs for `FEATURES`.
+    The result is probabilities [N, B, K] for "head", and the heads' inputs [N, B, C] for
+    `FEATURES`.
     """
 
     def forward(state: TrainState, images: jax.Array) -> jax.Array:

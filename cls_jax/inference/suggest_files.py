@@ -14,7 +14,7 @@ from cls_jax.config.from_folder import PRETRAINED, apply_settings, create_folder
 from cls_jax.data.images.files import find_images, read_ahead
 from cls_jax.data.images.index import list_images
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
-from cls_jax.data.sources.folder_summary import read_sizes, take_evenly
+from cls_jax.data.sources.folder_summary import find_short_side, sample_sizes, take_evenly
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.suggest import choose_typical, compute_pixel_features
@@ -30,8 +30,7 @@ _MAX_FILES = 20_000
 _PIXELS = (16, 16, 3)
 _BATCH_SIZE = 256
 _PRETRAINED_SIZE = 96
-_MIN_PHOTOGRAPH = 32  # Pixels on the short side.
-_NUM_SIZES = 200
+_MIN_SIDE = 32  # Pixels on the short side.
 
 Extract = Callable[[np.ndarray], np.ndarray]
 
@@ -93,8 +92,8 @@ def _are_photographs(files: Sequence[str]) -> bool:
     On digits of 8 pixels its features suggest worse labels than the pixels do, on photographs of 32
     pixels better ones: experiments/results/suggest_photos.md.
     """
-    sizes = read_sizes(take_evenly([pathlib.Path(file) for file in files], _NUM_SIZES))
-    return len(sizes) > 0 and bool(np.median(sizes.min(axis=1)) >= _MIN_PHOTOGRAPH)
+    sizes = sample_sizes([pathlib.Path(file) for file in files])
+    return len(sizes) > 0 and find_short_side(sizes) >= _MIN_SIDE
 
 
 def open_pretrained() -> Classifier | None:

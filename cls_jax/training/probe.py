@@ -1,7 +1,7 @@
 """A linear probe as the start of fine-tuning (LP-FT: Kumar et al., ICLR 2022).
 
-A head of random weights sends its errors into the pretrained layers below it, and makes pseudo
-labels that are wrong. `model.init_head=probe` first fits the heads to the features of the labeled
+A randomly initialized head backpropagates its errors into the pretrained layers, and its pseudo
+labels are wrong. `model.init_head=probe` first fits the heads to the features of the labeled
 images; then training is that of any other run.
 
 Shape suffixes: N networks, B images, C features, K classes.

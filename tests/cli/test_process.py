@@ -1,6 +1,5 @@
 """What users see in the terminal: results, or one line and exit code 2."""
 
-import ast
 import errno
 import html
 import importlib.metadata
@@ -89,18 +88,18 @@ MISTAKES = [
 ]
 # Each command line in a process of its own, as it would be; importing JAX 26 times takes a minute.
 FORK_EACH = """
-import os, runpy, sys, tempfile
+import json, os, runpy, sys, tempfile
 import cls_jax.cli.commands, cls_jax.data.datasets, ml_collections.config_flags
 for line in sys.stdin:
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         if (child := os.fork()) == 0:
             os.dup2(out.fileno(), 1), os.dup2(err.fileno(), 2)
-            sys.argv = eval(line)
+            sys.argv = json.loads(line)
             runpy.run_path(sys.argv[0], run_name="__main__")
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         texts = [file.seek(0) or file.read() for file in (out, err)]
-    print(repr((status, *texts)), flush=True)
+    print(json.dumps((status, *texts)), flush=True)
 """
 
 
@@ -116,7 +115,8 @@ def outcomes(workdir):
     for arguments, _ in MISTAKES:
         if "--workdir" not in arguments and "--config" in arguments:
             arguments = [*arguments, "--workdir", str(workdir)]
-        lines.append(f"{['main.py', *arguments]!r}\n")
+        lines.append(json.dumps(["main.py", *arguments]) + "\n")
+    # With this variable set, main.py does not start itself again, which would import all anew.
     environment = {
         **os.environ,
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",
@@ -132,7 +132,7 @@ def outcomes(workdir):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [ast.literal_eval(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("index", range(len(MISTAKES)), ids=lambda index: MISTAKES[index][1])

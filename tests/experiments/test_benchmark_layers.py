@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from cls_jax.errors import UserError
 from experiments import benchmark_layers, grid
 
 
@@ -38,6 +39,11 @@ def test_all_forms_compute_the_same(stride, kernel):
     passes = [benchmark_layers.create_passes(layer, form) for form in ("xla", "patches")]
     for one, other in zip(*passes, strict=True):
         np.testing.assert_allclose(one(), other(), rtol=1e-4, atol=1e-4)
+
+
+def test_an_unknown_form_is_refused(layers):
+    with pytest.raises(UserError, match="Unknown form 'onedn': choose from xla, patches, onednn"):
+        benchmark_layers.create_passes(next(iter(layers)), "onedn")
 
 
 def test_table_adds_up_all_layers(layers):

@@ -61,7 +61,7 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
         raise UserError(f"{folder} is not a folder: name one with images, some of them labeled.")
     layout = read_layout(root, list_images(root))
     counts = Counter(name for _, name in layout.train)
-    sizes = read_sizes([root / file.name for file, _ in take_evenly(layout.train, _NUM_SIZES)])
+    sizes = sample_sizes([root / file.name for file, _ in layout.train])
     if not len(sizes):
         raise UserError(
             f"None of the images in {root} that were tried can be read: convert them to JPEG or "
@@ -83,15 +83,23 @@ def take_evenly(rows: Sequence, limit: int) -> list:
     return [rows[i] for i in np.linspace(0, len(rows) - 1, count).astype(int)]
 
 
-def read_sizes(paths: Sequence[pathlib.Path]) -> np.ndarray:
-    """Width and height in pixels, int64 [n, 2], of the images whose headers can be read."""
+def sample_sizes(paths: Sequence[pathlib.Path]) -> np.ndarray:
+    """Width and height in pixels, int64 [n, 2], of up to 200 of the images, evenly spaced.
+
+    Those whose headers cannot be read are left out.
+    """
     sizes = []
-    for path in paths:
+    for path in take_evenly(paths, _NUM_SIZES):
         try:
             sizes.append(read_size(path))
         except ImageError:
             continue  # Training lists it in skipped_files.csv.
     return np.asarray(sizes, np.int64).reshape(-1, 2)
+
+
+def find_short_side(sizes: np.ndarray) -> float:
+    """The median short side in pixels of widths and heights [n, 2]."""
+    return float(np.median(sizes.min(axis=1)))
 
 
 def load_sample(summary: FolderSummary, image_size: int, limit: int) -> Dataset:
