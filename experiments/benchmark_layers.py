@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
-from cls_jax.training.program import create_model
+from cls_jax.training.setup import create_model
 from experiments import grid
 from experiments.peer import NUM_CLASSES, import_torch
 from experiments.step_variants import count_images

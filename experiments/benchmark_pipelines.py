@@ -24,7 +24,7 @@ from cls_jax.data.sampling import create_stream_spec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import make_batch_fn
 from experiments import grid
 from experiments.step_variants import create_inputs, create_random_dataset
@@ -52,10 +52,10 @@ def create_tf_timer(config, dataset: Dataset) -> Callable[[int], float]:
 
 def create_device_timer(config, dataset: Dataset) -> Callable[[int], float]:
     """Times the device pipeline, on the same batch again and again."""
-    program = create_program(config, dataset.shape)
-    state = program.init_state()
-    inputs, specs, create_batch = create_inputs("device", config, program, dataset)
-    make, data = make_batch_fn(program, create_batch, specs), next(inputs)
+    setup = create_train_setup(config, dataset.shape)
+    state = setup.init_state()
+    inputs, specs, create_batch = create_inputs("device", config, setup, dataset)
+    make, data = make_batch_fn(setup, create_batch, specs), next(inputs)
     return lambda num_batches: _time(lambda: jax.block_until_ready(make(state, data)), num_batches)
 
 

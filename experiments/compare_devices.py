@@ -14,7 +14,7 @@ from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sampling import create_stream_spec
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step, make_batch_fn
 from experiments import grid
 from experiments.step_variants import create_random_batch, create_random_dataset
@@ -27,19 +27,19 @@ def compute_on(device: jax.Device, config):
     """The batch of step 0, and monitors and parameters after one step on one device."""
     with jax.default_device(device):
         dataset = create_random_dataset(config)
-        program = create_program(config, dataset.shape, [device])
-        state = program.init_state()
+        setup = create_train_setup(config, dataset.shape, [device])
+        state = setup.init_state()
         labeled = choose_labeled_indices(dataset.train_labels, config.num_labels, 10, config.seed)
         everything = np.arange(len(dataset.train_images), dtype=np.int32)
         spec = create_stream_spec(
-            config, program.method.labeled_view, program.method.unlabeled_views, labeled, everything
+            config, setup.method.labeled_view, setup.method.unlabeled_views, labeled, everything
         )
-        inputs, specs, create_batch = create_pipeline(spec, dataset, program.mesh, 0, 1)
-        batch = make_batch_fn(program, create_batch, specs)(state, next(inputs))
+        inputs, specs, create_batch = create_pipeline(spec, dataset, setup.mesh, 0, 1)
+        batch = make_batch_fn(setup, create_batch, specs)(state, next(inputs))
         step_input = jax.device_put(
-            create_random_batch(config), to_shardings(program.mesh, BATCH_SPECS)
+            create_random_batch(config), to_shardings(setup.mesh, BATCH_SPECS)
         )
-        state, monitors = create_train_step(program)(state, step_input)
+        state, monitors = create_train_step(setup)(state, step_input)
         return jax.device_get((batch, monitors, state.params))
 
 

@@ -24,7 +24,7 @@ from cls_jax.data.pipelines import device
 from cls_jax.data.sampling import create_stream_spec
 from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from experiments.step_variants import (
     NUM_CLASSES,
@@ -140,19 +140,19 @@ def _add_assembler_to_path() -> None:
 def _trace(config, devices: list[jax.Device]):
     """The step, its state and its input as shapes: arrays would need the devices."""
     image_shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
-    program = create_program(config, DatasetSpec(image_shape, NUM_CLASSES, NUM_IMAGES), devices)
+    setup = create_train_setup(config, DatasetSpec(image_shape, NUM_CLASSES, NUM_IMAGES), devices)
     if config.data.pipeline == "device":
-        step_input, specs, create_batch = _trace_device_pipeline(config, program)
-        step = create_train_step(program, create_batch, specs)
+        step_input, specs, create_batch = _trace_device_pipeline(config, setup)
+        step = create_train_step(setup, create_batch, specs)
     else:
         step_input, specs = create_random_batch(config), BATCH_SPECS
-        step = create_train_step(program)
-    return step, program.state_shapes, _to_abstract(step_input, program.mesh, specs)
+        step = create_train_step(setup)
+    return step, setup.state_shapes, _to_abstract(step_input, setup.mesh, specs)
 
 
-def _trace_device_pipeline(config, program):
+def _trace_device_pipeline(config, setup):
     """What `device.create_pipeline` returns, with shapes in place of the dataset."""
-    method, image_shape = program.method, program.dataset_spec.image_shape
+    method, image_shape = setup.method, setup.dataset_spec.image_shape
     indices = np.arange(NUM_IMAGES, dtype=np.int32)
     spec = create_stream_spec(
         config,
@@ -169,7 +169,7 @@ def _trace_device_pipeline(config, program):
         unlabeled_indices=indices,
     )
     specs = device.DeviceData(*(P() for _ in data))
-    return data, specs, device.make_batch_creator(spec, image_shape, program.mesh)
+    return data, specs, device.make_batch_creator(spec, image_shape, setup.mesh)
 
 
 def _to_abstract(tree, mesh, specs):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from cls_jax.batch import DatasetSpec, RawBatch
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.state import TrainState
 from cls_jax.training.step import create_train_step
 from experiments import grid
@@ -147,10 +147,10 @@ def compare_steps(path: str, config, num_steps: int) -> list[tuple[str, int, flo
     torch = import_torch()
     theirs, referee = Peer(path, config, "cpu"), Peer(path, config, "cpu")
     referee.double()
-    program = create_program(config, DatasetSpec((32, 32, 3), NUM_CLASSES, 50_000))
-    state = program.init_state()
+    setup = create_train_setup(config, DatasetSpec((32, 32, 3), NUM_CLASSES, 50_000))
+    state = setup.init_state()
     state = set_networks(state, [to_ours(model.state_dict()) for model in theirs.models])
-    train_step = create_train_step(program)
+    train_step = create_train_step(setup)
     mean, std = np.array(config.data.mean), np.array(config.data.std)
     rows = []
     for step in range(num_steps):

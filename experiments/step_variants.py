@@ -32,7 +32,7 @@ from cls_jax.methods import get_method
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.loop import train
 from cls_jax.training.memory import measure_step_memory
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 
 NUM_IMAGES, NUM_CLASSES = 50_000, 10  # As many as CIFAR-10 has.
@@ -123,10 +123,10 @@ def create_variant(name: str, config) -> StepVariant:
         return create_loop_variant(name, config)
     repeat = int(name.split(",")[3]) if name.count(",") == 3 else 1
     dataset = create_random_dataset(config)
-    program = create_program(config, dataset.shape)
-    state = program.init_state()
-    inputs, input_specs, create_batch = create_inputs(source, config, program, dataset)
-    step = create_train_step(program, create_batch, input_specs)
+    setup = create_train_setup(config, dataset.shape)
+    state = setup.init_state()
+    inputs, input_specs, create_batch = create_inputs(source, config, setup, dataset)
+    step = create_train_step(setup, create_batch, input_specs)
     first_input = next(inputs)
     started = time.perf_counter()
     compiled = repeat_step(step, repeat).lower(state, first_input).compile()
@@ -153,10 +153,10 @@ def create_variant(name: str, config) -> StepVariant:
     )
 
 
-def create_inputs(source: str, config, program, dataset: Dataset):
+def create_inputs(source: str, config, setup, dataset: Dataset):
     """The pipeline of a variant: its endless inputs, their specs, and what makes the batch."""
     if source == "synthetic":
-        batch = jax.device_put(create_random_batch(config), to_shardings(program.mesh, BATCH_SPECS))
+        batch = jax.device_put(create_random_batch(config), to_shardings(setup.mesh, BATCH_SPECS))
         return _repeat(batch), BATCH_SPECS, lambda state, batch: batch
     config.data.pipeline = source
     labeled = choose_labeled_indices(
@@ -164,9 +164,9 @@ def create_inputs(source: str, config, program, dataset: Dataset):
     )
     everything = np.arange(NUM_IMAGES, dtype=np.int32)
     spec = create_stream_spec(
-        config, program.method.labeled_view, program.method.unlabeled_views, labeled, everything
+        config, setup.method.labeled_view, setup.method.unlabeled_views, labeled, everything
     )
-    return create_pipeline(spec, dataset, program.mesh, 0, config.num_steps)
+    return create_pipeline(spec, dataset, setup.mesh, 0, config.num_steps)
 
 
 def _repeat(batch: RawBatch) -> Generator[RawBatch, None, None]:

@@ -30,7 +30,7 @@ from cls_jax.runs.folder import use_mean_and_std
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
 from cls_jax.training.probe import init_state
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from experiments import grid
 
 _INIT = "builtin:efficientnet_lite0"
@@ -149,15 +149,13 @@ def probe(config: Any) -> float:
         config.data.imbalance,
     )
     dataset = use_own_normalization(config, dataset, pathlib.Path())
-    program = create_program(
+    setup = create_train_setup(
         use_mean_and_std(config, dataset.mean, dataset.std),
         dataset.shape,
         read_weights=functools.partial(read_weights, config),
     )
-    state = init_state(program, dataset, labeled)
-    return create_evaluate(program)(state, dataset.test_images, dataset.test_labels)[
-        "test/accuracy"
-    ]
+    state = init_state(setup, dataset, labeled)
+    return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]
 
 
 def train_rows(

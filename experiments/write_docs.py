@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cls_jax.config import KEYS, create_defaults, flatten, get_keys, show_value
-from cls_jax.config.keys import Key
+from cls_jax.config import OPTIONS, create_defaults, flatten, get_options, show_value
+from cls_jax.config.keys import Option
 from cls_jax.methods import METHODS
 from experiments.grid import load_config
 
@@ -65,13 +65,13 @@ def create_page() -> str:
     """The whole page as Markdown."""
     parts = [_INTRODUCTION]
     for prefix, title in _SECTIONS.items():
-        rows = {key: row for key, row in KEYS.items() if key.rpartition(".")[0] == prefix[:-1]}
+        rows = {key: row for key, row in OPTIONS.items() if key.rpartition(".")[0] == prefix[:-1]}
         parts.append(f"\n## {title}\n\n{_describe_keys(rows)}")
     parts += [_METHODS, "\n", _describe_methods(), _CONFIG_FILES, "\n", _describe_config_files()]
     return "".join(parts)
 
 
-def _describe_keys(rows: dict[str, Key]) -> str:
+def _describe_keys(rows: dict[str, Option]) -> str:
     cells = (
         (_name(key, row), _show(row.default), row.rule.text, row.help, row.source)
         for key, row in rows.items()
@@ -83,8 +83,8 @@ def _describe_methods() -> str:
     cells = (
         (f"`{method}`", f"`{key}`", _show(row.default), row.rule.text, row.source)
         for method in METHODS
-        for key, row in get_keys(method).items()
-        if key == "mu" or (key not in KEYS and key != "method.name")
+        for key, row in get_options(method).items()
+        if key == "mu" or (key not in OPTIONS and key != "method.name")
     )
     return _table(("method", "key", "default", "values", "source of the default"), cells)
 
@@ -97,7 +97,7 @@ def _describe_config_files() -> str:
         for name, argument in _ARGUMENTS.items()
     }
     cells = []
-    for key in get_keys("cls"):
+    for key in get_options("cls"):
         values = [config[key] for config in configs.values()]
         if key not in ("num_labels", "data.data_dir") and set(values) != {default[key]}:
             shown = ("" if value == default[key] else _show(value) for value in values)
@@ -105,7 +105,7 @@ def _describe_config_files() -> str:
     return _table(("key", "default", *configs), cells)
 
 
-def _name(key: str, row: Key) -> str:
+def _name(key: str, row: Option) -> str:
     return f"`{key}`" + (" †" if row.is_runtime else "")
 
 

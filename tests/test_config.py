@@ -6,10 +6,10 @@ import json
 import pytest
 
 from cls_jax.config import (
-    KEYS,
+    OPTIONS,
     create_config,
     describe_differences,
-    get_keys,
+    get_options,
     parse_argument,
     read_config,
     to_json,
@@ -161,8 +161,10 @@ def test_run_older_than_a_key_has_the_keys_legacy_value(tmp_path, monkeypatch):
         read_config(tmp_path / "config.json").to_dict()
         == create_tiny_config(mesh__network=0, mesh__data=0).to_dict()
     )
-    changed = dataclasses.replace(KEYS["model.matmul_precision"], default="high", legacy="highest")
-    monkeypatch.setitem(KEYS, "model.matmul_precision", changed)
+    changed = dataclasses.replace(
+        OPTIONS["model.matmul_precision"], default="high", legacy="highest"
+    )
+    monkeypatch.setitem(OPTIONS, "model.matmul_precision", changed)
     assert read_config(tmp_path / "config.json").model.matmul_precision == "highest"
     assert create_tiny_config().model.matmul_precision == "high"
 
@@ -178,15 +180,15 @@ def test_number_edited_by_hand_keeps_the_type_of_its_key(tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_default_is_valid_and_every_key_is_explained(method):
-    keys = get_keys(method)
-    assert set(KEYS) <= set(keys)
+    keys = get_options(method)
+    assert set(OPTIONS) <= set(keys)
     for key, row in keys.items():
         assert row.rule.accepts(row.default), key
         assert row.help or row.source, key
 
 
 def test_architectures_that_can_be_chosen_are_those_that_can_be_built():
-    assert all(KEYS["model.name"].rule.accepts(name) for name in MODELS)
+    assert all(OPTIONS["model.name"].rule.accepts(name) for name in MODELS)
 
 
 def test_interval_ends_where_its_text_says():

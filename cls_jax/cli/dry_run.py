@@ -7,8 +7,8 @@ from cls_jax.data.sources.folder_summary import FolderSummary, load_sample
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
 from cls_jax.runs.folder import CONFIG
-from cls_jax.training.program import describe_model
-from cls_jax.training.rehearsal import Rehearsal, rehearse
+from cls_jax.training.rehearsal import Rehearsal, profile_steps
+from cls_jax.training.setup import describe_model
 
 _NUM_SAMPLED = 64
 _NUM_SHOWN_CLASSES = 20
@@ -23,7 +23,7 @@ def describe_dry_run(plan: Plan) -> str:
     size = plan.config.data.image_size
     sample = load_sample(plan.summary, size, _NUM_SAMPLED)
     num_images = plan.summary.num_labeled + plan.summary.num_unlabeled
-    rehearsal = rehearse(plan.config, sample, num_images)
+    rehearsal = profile_steps(plan.config, sample, num_images)
     return "\n".join(
         [
             *describe_folder(plan.summary),

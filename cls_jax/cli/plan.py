@@ -15,7 +15,7 @@ from cls_jax.config import flatten, read_config, validate_config
 from cls_jax.config.from_folder import (
     PRETRAINED,
     RULES,
-    Given,
+    FolderContext,
     Resources,
     apply_settings,
     create_folder_config,
@@ -76,7 +76,7 @@ def plan_run(
         for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
             config.update_from_flattened_dict({key: stored[key]})
     else:
-        fit_to_folder(Given(config, summary, find_resources(), settings))
+        fit_to_folder(FolderContext(config, summary, find_resources(), settings))
     return Plan(resolve_model(config), path, summary)
 
 

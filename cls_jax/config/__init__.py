@@ -14,15 +14,15 @@ from cls_jax.config.build import (
     validate_config,
 )
 from cls_jax.config.files import describe_differences, read_config, to_json
-from cls_jax.config.keys import KEYS, get_keys
+from cls_jax.config.keys import OPTIONS, get_options
 
 __all__ = [
-    "KEYS",
+    "OPTIONS",
     "create_config",
     "create_defaults",
     "describe_differences",
     "flatten",
-    "get_keys",
+    "get_options",
     "parse_argument",
     "read_config",
     "show_value",

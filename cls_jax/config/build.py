@@ -6,7 +6,7 @@ from typing import Any
 import ml_collections
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from cls_jax.config.keys import Key, get_keys
+from cls_jax.config.keys import Option, get_options
 from cls_jax.errors import UserError
 from cls_jax.methods.schedules import get_round_length
 
@@ -44,7 +44,7 @@ def create_defaults(
     Raises:
         UserError: if there is no such method.
     """
-    values = {key: row.default for key, row in get_keys(method_name).items()}
+    values = {key: row.default for key, row in get_options(method_name).items()}
     values["num_labels"] = num_labels
     for name, value in (method_settings or {}).get(method_name, {}).items():
         values[f"method.{name}"] = value
@@ -89,7 +89,7 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
             the remedy.
     """
     values = flatten(config.to_dict())
-    keys = get_keys(values["method.name"]) if "method.name" in values else get_keys("cls")
+    keys = get_options(values["method.name"]) if "method.name" in values else get_options("cls")
     _check_names(values, keys)
     for key, row in keys.items():
         if not _is_valid(values[key], row):
@@ -98,7 +98,7 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
     _check_optimizer(values, get_round_length(config))
 
 
-def _check_names(values: Mapping[str, Any], keys: Mapping[str, Key]) -> None:
+def _check_names(values: Mapping[str, Any], keys: Mapping[str, Option]) -> None:
     """Raises a UserError unless a configuration has exactly the keys of its method."""
     wrong = sorted(set(values) ^ set(keys))
     if not wrong:
@@ -114,7 +114,7 @@ def _check_names(values: Mapping[str, Any], keys: Mapping[str, Key]) -> None:
     raise UserError(f"{wrong[0]:.100} is not a key of the configuration: remove it.")
 
 
-def _is_valid(value: Any, row: Key) -> bool:
+def _is_valid(value: Any, row: Option) -> bool:
     try:
         # A ConfigDict takes None for any key.
         return isinstance(value, type(row.default)) and row.rule.accepts(value)

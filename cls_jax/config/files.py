@@ -7,7 +7,7 @@ from typing import Any
 import ml_collections
 
 from cls_jax.config.build import flatten, show_value, unflatten, validate_config
-from cls_jax.config.keys import KEYS, Key, get_keys
+from cls_jax.config.keys import OPTIONS, Option, get_options
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json
 
@@ -46,7 +46,7 @@ def _from_stored(stored: Any) -> ml_collections.ConfigDict:
     values = flatten(stored) if isinstance(stored, dict) else {}
     if "method.name" not in values:
         raise ValueError("it has no method.name")
-    keys = get_keys(values["method.name"])
+    keys = get_options(values["method.name"])
     if unknown := sorted(set(values) - set(keys)):
         raise ValueError(f"{unknown[0]:.100} is not a key")
     restored = {
@@ -65,7 +65,7 @@ def _restore_type(value: Any, default: Any) -> Any:
     return float(value) if type(value) is int and isinstance(default, float) else value
 
 
-def _get_legacy(row: Key) -> Any:
+def _get_legacy(row: Option) -> Any:
     return row.default if row.legacy is None else row.legacy
 
 
@@ -80,6 +80,6 @@ def describe_differences(
     return [
         f"{key}: {show_value(theirs.get(key))} → {show_value(ours.get(key))}"
         for key in sorted(ours | theirs)
-        if not (key in KEYS and KEYS[key].is_runtime)
+        if not (key in OPTIONS and OPTIONS[key].is_runtime)
         and show_value(ours.get(key)) != show_value(theirs.get(key))
     ]

@@ -77,7 +77,7 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
     return config
 
 
-class Given(NamedTuple):
+class FolderContext(NamedTuple):
     """What a rule may look at.
 
     Attributes:
@@ -93,7 +93,7 @@ class Given(NamedTuple):
     is_set: Collection[str] = ()
 
 
-def fit_to_folder(given: Given) -> None:
+def fit_to_folder(given: FolderContext) -> None:
     """Sets the keys of `RULES` that the method has, except those that the user has set."""
     own = flatten(given.config.to_dict())
     for key, rule in RULES.items():
@@ -101,7 +101,7 @@ def fit_to_folder(given: Given) -> None:
             given.config.update_from_flattened_dict({key: rule(given)})
 
 
-def _choose_init(given: Given) -> str:
+def _choose_init(given: FolderContext) -> str:
     """Pretrained weights for photographs, if they are installed and no network has been chosen."""
     has_network = not _ARCHITECTURE.isdisjoint(given.is_set)
     is_photograph = find_short_side(given.summary.sizes) >= _MIN_PHOTOGRAPH
@@ -109,7 +109,7 @@ def _choose_init(given: Given) -> str:
     return PRETRAINED if is_fitting else given.config.model.init
 
 
-def _choose_image_size(given: Given) -> int:
+def _choose_image_size(given: FolderContext) -> int:
     """The median short side, at most 64 pixels on an accelerator and 32 on a CPU.
 
     At most 96 for pretrained weights, which expect more.
@@ -120,7 +120,7 @@ def _choose_image_size(given: Given) -> int:
     return min(max(int(find_short_side(given.summary.sizes)) // 8 * 8, _MIN_IMAGE_SIZE), largest)
 
 
-def _choose_batch_size(given: Given) -> int:
+def _choose_batch_size(given: FolderContext) -> int:
     """Labeled images per step: up to 32 (16 on a CPU), as many as half of the memory holds."""
     largest = 32 if given.resources.has_accelerator else 16
     needed = estimate_memory_per_labeled_image(given.config)
@@ -143,7 +143,7 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
     return _BYTES_PER_IMAGE * size * (side / 32) ** 2 * num_images
 
 
-def _choose_num_steps(given: Given) -> int:
+def _choose_num_steps(given: FolderContext) -> int:
     """64 times through all training images, from 1,000 to 20,000 steps (5,000 on a CPU).
 
     Pretrained networks need fewer: 8 times, from 300 to 2,000 steps.
@@ -158,7 +158,9 @@ def _choose_num_steps(given: Given) -> int:
     return min(max(100 * math.ceil(wanted / 100), fewest), most)
 
 
-def _fine_tune(key: str, value: Any, per_step: float | None = None) -> Callable[[Given], Any]:
+def _fine_tune(
+    key: str, value: Any, per_step: float | None = None
+) -> Callable[[FolderContext], Any]:
     """A rule: the value of docs/finetuning.md for pretrained weights, else the default.
 
     Args:
@@ -167,7 +169,7 @@ def _fine_tune(key: str, value: Any, per_step: float | None = None) -> Callable[
         per_step: bounds the value, a number of steps, by this share of the run.
     """
 
-    def rule(given: Given) -> Any:
+    def rule(given: FolderContext) -> Any:
         if not given.config.model.init:
             return given.config.optimizer[key]
         return value if per_step is None else min(value, int(per_step * given.config.num_steps))
@@ -175,18 +177,18 @@ def _fine_tune(key: str, value: Any, per_step: float | None = None) -> Callable[
     return rule
 
 
-def _choose_decay(given: Given) -> float:
+def _choose_decay(given: FolderContext) -> float:
     """A mean over the last twentieth of a run, and over 100 to 1,000 steps."""
     return 1 - 1 / min(max(given.config.num_steps / 20, 100), 1000)
 
 
-def _choose_interval(given: Given) -> int:
+def _choose_interval(given: FolderContext) -> int:
     """Ten times per run, and at least every 500 steps."""
     return min(max(given.config.num_steps // 10, 1), 500)
 
 
 # Key → the rule for its value, in an order in which each rule finds what it reads.
-RULES: dict[str, Callable[[Given], Any]] = {
+RULES: dict[str, Callable[[FolderContext], Any]] = {
     "model.init": _choose_init,
     "model.init_head": lambda given: "probe" if given.config.model.init else "random",
     "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",

@@ -26,7 +26,7 @@ from cls_jax.models import MODELS, STEMS
 
 
 @dataclasses.dataclass(frozen=True)
-class Key:
+class Option:
     """A value that a user may set as `--config.KEY=VALUE`.
 
     Attributes:
@@ -48,153 +48,159 @@ class Key:
     legacy: Any = None
 
 
-KEYS: dict[str, Key] = {
-    "seed": Key(
+OPTIONS: dict[str, Option] = {
+    "seed": Option(
         0,
         between(0, 2**31 - 1),
         "Seed of the initial weights, the label split, the sample order and the augmentation.",
     ),
-    "num_labels": Key(
+    "num_labels": Option(
         0,
         between(0, 2**31 - 1),
         "Labeled training images, the number after the colon of `--config`; 0, with "
         "`configs/folder.py` only: all that have a label.",
     ),
-    "num_steps": Key(
+    "num_steps": Option(
         307_200,
         between(1, 2**31 - 1),
         "Training steps.",
         "paper: 300 epochs of 1,024 steps",
     ),
-    "batch_size": Key(64, between(1, 2**20), "Labeled images per step.", "paper"),
-    "mu": Key(
+    "batch_size": Option(64, between(1, 2**20), "Labeled images per step.", "paper"),
+    "mu": Option(
         7,
         between(1, 2**20),
         "Unlabeled images per labeled image; each method has its own default.",
     ),
-    "ema_decay": Key(
+    "ema_decay": Option(
         0.999,
         between(0.0, 1.0, excludes="high"),
         "Decay per step of the weights' exponential moving average (EMA); 0 averages nothing.",
         "authors' `--ema-decay`",
     ),
-    "log_every": Key(64, AT_LEAST_1, "Steps between two rows of losses and monitors."),
-    "eval_every": Key(1024, AT_LEAST_1, "Steps between two evaluations.", "authors' `--eval-step`"),
-    "checkpoint_every": Key(1024, AT_LEAST_1, "Steps between two checkpoints."),
-    "keep_checkpoints": Key(3, AT_LEAST_1, "How many of the newest checkpoints are kept."),
-    "eval_batch_size": Key(500, between(1, 2**16), "Images evaluated at once."),
-    "debug_nans": Key(
+    "log_every": Option(64, AT_LEAST_1, "Steps between two rows of losses and monitors."),
+    "eval_every": Option(
+        1024, AT_LEAST_1, "Steps between two evaluations.", "authors' `--eval-step`"
+    ),
+    "checkpoint_every": Option(1024, AT_LEAST_1, "Steps between two checkpoints."),
+    "keep_checkpoints": Option(3, AT_LEAST_1, "How many of the newest checkpoints are kept."),
+    "eval_batch_size": Option(500, between(1, 2**16), "Images evaluated at once."),
+    "debug_nans": Option(
         False,
         YES_OR_NO,
         "Stop at the operation that produces the first NaN; slow.",
         is_runtime=True,
     ),
-    "data.name": Key(
+    "data.name": Option(
         "", TEXT, "Dataset: cifar10, cifar100, digits or folder; set by the config file."
     ),
-    "data.data_dir": Key(
+    "data.data_dir": Option(
         "",
         TEXT,
         "Where the dataset is: for CIFAR a TFDS folder, an `.npz` or an archive (empty: TFDS's own "
         "folder); for `configs/folder.py` the folder of images.",
         is_runtime=True,
     ),
-    "data.pipeline": Key(
+    "data.pipeline": Option(
         "tfdata",
         one_of("tfdata", "device"),
         "Where batches are made: by tf.data on the host, or on the accelerator.",
     ),
-    "data.image_size": Key(
+    "data.image_size": Option(
         32, between(8, 1024), "Height and width in pixels to which images are scaled."
     ),
-    "data.unlabeled": Key(
+    "data.unlabeled": Option(
         "all",
         one_of("all", "rest"),
         "Unlabeled images: all training images, or those that are not labeled.",
         "authors",
     ),
-    "data.imbalance": Key(
+    "data.imbalance": Option(
         1.0,
         between(1.0, 1e6),
         "Ratio of the largest class to the smallest, among labeled and unlabeled images: a long "
         "tail; 1 leaves the classes as they are.",
     ),
-    "data.mean": Key(
+    "data.mean": Option(
         (0.5, 0.5, 0.5),
         NUMBERS,
         "Mean per channel on the scale from 0 to 1; empty, like `data.std`: computed from the "
         "training images.",
     ),
-    "data.std": Key((0.5, 0.5, 0.5), POSITIVE_NUMBERS, "Standard deviation per channel, likewise."),
-    "data.flip": Key(True, YES_OR_NO, "Flip half of the images horizontally.", "authors"),
-    "data.shift": Key(4, between(0), "Pixels of reflected border to crop from.", "authors: 32 / 8"),
-    "data.randaugment": Key(
+    "data.std": Option(
+        (0.5, 0.5, 0.5), POSITIVE_NUMBERS, "Standard deviation per channel, likewise."
+    ),
+    "data.flip": Option(True, YES_OR_NO, "Flip half of the images horizontally.", "authors"),
+    "data.shift": Option(
+        4, between(0), "Pixels of reflected border to crop from.", "authors: 32 / 8"
+    ),
+    "data.randaugment": Option(
         "authors",
         one_of("authors", "torchssl"),
         "How strong views are made. The preset torchssl fixes operations, levels and the square's "
         "side: of the four keys below it uses only the pool, and whether `data.cutout` is 0.",
     ),
-    "data.randaugment_ops": Key(
+    "data.randaugment_ops": Option(
         2, between(0, 14), "RandAugment operations per strong view.", "authors: `n=2`"
     ),
-    "data.randaugment_levels": Key(
+    "data.randaugment_levels": Option(
         10,
         between(2, PARAMETER_MAX),
         "Bound of RandAugment's strength, itself excluded: an operation's level is drawn from 1 to "
         "this minus 1.",
         "authors: `m=10`",
     ),
-    "data.randaugment_pool": Key(
+    "data.randaugment_pool": Option(
         tuple(OPS), POOL, "RandAugment operations to draw from.", "FixMatch: all 14"
     ),
-    "data.cutout": Key(
+    "data.cutout": Option(
         16,
         between(0),
         "Side in pixels of the gray square in strong views; 0: no square.",
         "authors: half the image",
     ),
-    "model.name": Key(
+    "model.name": Option(
         "wide_resnet", one_of(*MODELS), "Architecture; `model.init=builtin:NAME` implies it."
     ),
-    "model.init": Key(
+    "model.init": Option(
         "",
         TEXT,
         "Pretrained weights that the networks start from, all but their last layer: "
         "`builtin:efficientnet_lite0`, a `.safetensors` file, the folder of a run or an export, or "
         "`hf:OWNER/NAME`; see docs/pretrained.md. Empty: random weights.",
     ),
-    "model.init_noise": Key(
+    "model.init_noise": Option(
         0.0,
         between(0.0, 1.0),
         "Gaussian noise on pretrained kernels, relative to their root mean square, in all networks "
         "but the first.",
     ),
-    "model.init_head": Key(
+    "model.init_head": Option(
         "random",
         one_of("random", "probe"),
         "Last layer of pretrained networks: random weights, or logistic regression on the features "
         "of the labeled images, each network on its own part of the features.",
     ),
-    "model.stem": Key(
+    "model.stem": Option(
         "cifar",
         one_of("auto", *STEMS),
         "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet); "
         "auto chooses by `data.image_size`.",
     ),
-    "model.depth": Key(28, DEPTH, "Layers of a Wide ResNet.", "paper: WRN-28-2"),
-    "model.width": Key(
+    "model.depth": Option(28, DEPTH, "Layers of a Wide ResNet.", "paper: WRN-28-2"),
+    "model.width": Option(
         2,
         between(1, 64),
         "Width factor of a Wide ResNet.",
         "paper: WRN-28-2 (WRN-28-8 on CIFAR-100)",
     ),
-    "model.dtype": Key(
+    "model.dtype": Option(
         "float32",
         one_of("float32", "bfloat16"),
         "Type of convolutions and activations; parameters, BatchNorm statistics and losses are "
         "always float32.",
     ),
-    "model.matmul_precision": Key(
+    "model.matmul_precision": Option(
         "default",
         one_of("default", "high", "highest"),
         "How exactly an accelerator multiplies float32, as JAX's `default_matmul_precision`. On "
@@ -203,121 +209,121 @@ KEYS: dict[str, Key] = {
         "PyTorch convolutions, hence the authors' code",
         is_runtime=True,
     ),
-    "model.lowering": Key(
+    "model.lowering": Option(
         "unrolled",
         one_of("unrolled", "vmap"),
         "How two networks on one device are compiled: one after the other, or as grouped "
         "convolutions.",
     ),
-    "model.remat": Key(
+    "model.remat": Option(
         False,
         YES_OR_NO,
         "Recompute normalizations and activations for the gradient: less memory, more work.",
     ),
-    "model.bn_momentum": Key(
+    "model.bn_momentum": Option(
         0.999,
         between(0.0, 1.0, excludes="high"),
         "Decay per step of BatchNorm's running statistics.",
         "authors: PyTorch's momentum .001",
     ),
-    "model.bn_epsilon": Key(
+    "model.bn_epsilon": Option(
         1e-5,
         between(0.0, 1.0, excludes="low"),
         "Added to the variance in BatchNorm of ResNets; EfficientNet has its own, 1e-3.",
         "PyTorch's default",
     ),
-    "model.bn_frozen": Key(
+    "model.bn_frozen": Option(
         False,
         YES_OR_NO,
         "Normalize by pretrained running statistics in training, too, and leave them as they are.",
     ),
-    "model.leaky_slope": Key(
+    "model.leaky_slope": Option(
         0.1, between(0.0, 1.0), "Slope of a Wide ResNet's LeakyReLU below 0.", "authors"
     ),
-    "method.name": Key("cls", TEXT, "Method; choose it after the colon of `--config`."),
-    "optimizer.name": Key(
+    "method.name": Option("cls", TEXT, "Method; choose it after the colon of `--config`."),
+    "optimizer.name": Option(
         "sgd",
         one_of("sgd", "adamw"),
         "Update rule: SGD with Nesterov momentum, or AdamW; docs/finetuning.md has settings for "
         "pretrained networks.",
         "paper, FixMatch",
     ),
-    "optimizer.learning_rate": Key(
+    "optimizer.learning_rate": Option(
         0.03,
         between(0.0, 100.0, excludes="low"),
         "Initial learning rate; AdamW needs far less than SGD, at most 0.01.",
         "paper, FixMatch",
     ),
-    "optimizer.momentum": Key(
+    "optimizer.momentum": Option(
         0.9, between(0.0, 1.0, excludes="high"), "Nesterov momentum of SGD.", "paper, FixMatch"
     ),
-    "optimizer.beta1": Key(
+    "optimizer.beta1": Option(
         0.9,
         between(0.0, 1.0, excludes="high"),
         "Decay per step of AdamW's mean gradient.",
         "PyTorch's default",
     ),
-    "optimizer.beta2": Key(
+    "optimizer.beta2": Option(
         0.999,
         between(0.0, 1.0, excludes="high"),
         "Decay per step of AdamW's mean squared gradient.",
         "PyTorch's default",
     ),
-    "optimizer.epsilon": Key(
+    "optimizer.epsilon": Option(
         1e-8,
         between(0.0, 1.0, excludes="low"),
         "Added to the root of AdamW's mean squared gradient.",
         "PyTorch's default",
     ),
-    "optimizer.weight_decay": Key(
+    "optimizer.weight_decay": Option(
         5e-4,
         between(0.0, 1.0, excludes="high"),
         "Weight decay of kernels; all other parameters have none. SGD adds it to the gradient, "
         "AdamW to the update.",
         "authors' `--wdecay`",
     ),
-    "optimizer.cosine_cycles": Key(
+    "optimizer.cosine_cycles": Option(
         7 / 16,
         between(0.0, 0.5),
         "Share of a cosine's half cycle over which the rate falls: 0 keeps it constant, 7/16 "
         "ends at a fifth, ½ at 0.",
         "FixMatch",
     ),
-    "optimizer.warmup_steps": Key(
+    "optimizer.warmup_steps": Option(
         0,
         between(0, 2**31 - 1),
         "Steps over which the rate rises linearly from 0; the cosine begins after them.",
         "FixMatch",
     ),
-    "optimizer.layer_decay": Key(
+    "optimizer.layer_decay": Option(
         1.0,
         between(0.0, 1.0, excludes="low"),
         "Factor on the learning rate per block, counted from the head; 1: all layers learn alike.",
     ),
-    "optimizer.head_learning_rate": Key(
+    "optimizer.head_learning_rate": Option(
         0.0,
         between(0.0, 100.0),
         "Learning rate of the heads; 0: `optimizer.learning_rate`.",
     ),
-    "optimizer.head_steps": Key(
+    "optimizer.head_steps": Option(
         0,
         between(0, 2**31 - 1),
         "First steps in which only the heads are trained. BatchNorm's running statistics move all "
         "the same, unless `model.bn_frozen`.",
     ),
-    "optimizer.frozen_stages": Key(
+    "optimizer.frozen_stages": Option(
         0,
         between(0, 1000),
         "Stages (of a network without stages: blocks) that are never trained, with the stem, "
         "counted from the images; saves time. 0: everything is trained.",
     ),
-    "mesh.network": Key(
+    "mesh.network": Option(
         0,
         DEVICES,
         "Devices over which the networks are spread; 0: chosen automatically.",
         is_runtime=True,
     ),
-    "mesh.data": Key(
+    "mesh.data": Option(
         0,
         DEVICES,
         "Devices over which a batch is spread; 0: chosen automatically.",
@@ -326,7 +332,7 @@ KEYS: dict[str, Key] = {
 }
 
 
-def get_keys(method_name: str) -> dict[str, Key]:
+def get_options(method_name: str) -> dict[str, Option]:
     """The table for one method: with its own `mu`, and its hyperparameters as `method.*`.
 
     Raises:
@@ -338,14 +344,14 @@ def get_keys(method_name: str) -> dict[str, Key]:
         for name, hyperparameter in method.hyperparameters.items()
     }
     return {
-        **KEYS,
-        "mu": dataclasses.replace(KEYS["mu"], default=method.mu),
-        "method.name": dataclasses.replace(KEYS["method.name"], default=method_name),
+        **OPTIONS,
+        "mu": dataclasses.replace(OPTIONS["mu"], default=method.mu),
+        "method.name": dataclasses.replace(OPTIONS["method.name"], default=method_name),
         **hyperparameters,
     }
 
 
-def _to_key(hyperparameter: Hyperparameter) -> Key:
+def _to_key(hyperparameter: Hyperparameter) -> Option:
     low, high, choices = hyperparameter.low, hyperparameter.high, hyperparameter.choices
     rule = one_of(*choices) if choices else between(low, high)
-    return Key(hyperparameter.default, rule, "", hyperparameter.source)
+    return Option(hyperparameter.default, rule, "", hyperparameter.source)

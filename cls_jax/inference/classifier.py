@@ -17,8 +17,8 @@ from cls_jax.inference.prediction import Prediction, create_prediction
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.runs.folder import read_dataset_description
-from cls_jax.training.program import Program
 from cls_jax.training.restore import restore_run
+from cls_jax.training.setup import TrainSetup
 from cls_jax.training.state import TrainState
 
 Forward = Callable[[TrainState, jax.Array], jax.Array]
@@ -39,7 +39,7 @@ class Classifier:
 
     def __init__(
         self,
-        program: Program,
+        setup: TrainSetup,
         state: TrainState,
         class_names: tuple[str, ...],
         step: int,
@@ -47,14 +47,14 @@ class Classifier:
     ):
         """Wraps a restored run; see `load`."""
         self.class_names = class_names
-        self.image_shape = program.dataset_spec.image_shape
-        self.num_networks = program.method.num_networks
-        self.config = program.config
+        self.image_shape = setup.dataset_spec.image_shape
+        self.num_networks = setup.method.num_networks
+        self.config = setup.config
         self.step = step
         self.calibration = calibration
-        self._mesh, self._state = program.mesh, state
-        self._compute_probabilities = _compile(program, "head")
-        self._compute_features = _compile(program, FEATURES)
+        self._mesh, self._state = setup.mesh, state
+        self._compute_probabilities = _compile(setup, "head")
+        self._compute_features = _compile(setup, FEATURES)
         self.batch_size = self._round_up(self.config.eval_batch_size)
         self._compiled_size = 0
 
@@ -160,12 +160,12 @@ def load(run: str | os.PathLike) -> Classifier:
         UserError: if the folder is not that of a run or holds no checkpoint yet.
     """
     workdir = pathlib.Path(run)
-    program, state, step = restore_run(workdir)
+    setup, state, step = restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
-    return Classifier(program, state, class_names, step, read_calibration(workdir, step))
+    return Classifier(setup, state, class_names, step, read_calibration(workdir, step))
 
 
-def _compile(program: Program, head: str) -> Forward:
+def _compile(setup: TrainSetup, head: str) -> Forward:
     """Compiles (state, uint8 [B, H, W, C]) → float32 for the program's mesh.
 
     The result is probabilities [N, B, K] for "head", and the heads' inputs [N, B, C] for
@@ -173,15 +173,15 @@ def _compile(program: Program, head: str) -> Forward:
     """
 
     def forward(state: TrainState, images: jax.Array) -> jax.Array:
-        output, _ = program.ensemble.forward(
-            state.ema_params, state.batch_stats, program.normalize(images), train=False, head=head
+        output, _ = setup.ensemble.forward(
+            state.ema_params, state.batch_stats, setup.normalize(images), train=False, head=head
         )
         return output if head == FEATURES else jax.nn.softmax(output)
 
     sharded = jax.shard_map(
         forward,
-        mesh=program.mesh,
-        in_specs=(program.state_specs, P(DATA_AXIS)),
+        mesh=setup.mesh,
+        in_specs=(setup.state_specs, P(DATA_AXIS)),
         out_specs=P(NETWORK_AXIS, DATA_AXIS),
     )
     return jax.jit(sharded)

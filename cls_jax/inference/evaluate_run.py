@@ -76,10 +76,10 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> tuple[in
         UserError: if the folder is not that of a run or holds no checkpoint yet, or the dataset
             has no test images or other classes.
     """
-    program, state, step = restore_run(workdir)
+    setup, state, step = restore_run(workdir)
     if data_dir is not None:
-        program.config.data.data_dir = data_dir
-    dataset = load_dataset(program.config)
+        setup.config.data.data_dir = data_dir
+    dataset = load_dataset(setup.config)
     class_names, _ = read_dataset_description(workdir)
     if dataset.class_names != class_names:
         raise UserError(
@@ -91,9 +91,9 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> tuple[in
             f"{dataset.name} has no test images to evaluate on: add them as test/<class>/ beside "
             "the training images."
         )
-    accuracies = create_evaluate(program)(state, dataset.test_images, dataset.test_labels)
+    accuracies = create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)
     if jax.process_count() == 1:
-        classifier = Classifier(program, state, class_names, step)
+        classifier = Classifier(setup, state, class_names, step)
         with contextlib.suppress(OSError):  # A folder that is read-only can still be evaluated.
             calibrate_run(workdir, classifier, dataset)
     return step, accuracies

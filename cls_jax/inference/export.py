@@ -20,8 +20,8 @@ from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
 from cls_jax.runs.folder import read_dataset_description
 from cls_jax.training.pretrained import collect_weights
-from cls_jax.training.program import Program, create_model
 from cls_jax.training.restore import restore_run
+from cls_jax.training.setup import TrainSetup, create_model
 from cls_jax.training.state import TrainState
 
 MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
@@ -74,10 +74,10 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
             or the exported model disagrees with the run.
     """
     check_output(output)
-    program, state, step = restore_run(workdir)
+    setup, state, step = restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
-    classifier = Classifier(program, state, class_names, step)
-    function = create_function(program, state)
+    classifier = Classifier(setup, state, class_names, step)
+    function = create_function(setup, state)
     images = create_images(classifier.image_shape)
     model = serialize(function, classifier.image_shape)
     # Accelerators round products by default, so models are compared on a CPU.
@@ -93,14 +93,14 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     ours = measure_difference(
         lambda images: classifier.predict(images).probabilities, images, expected
     )
-    is_exact = program.config.model.dtype == "float32" and jax.default_backend() == "cpu"
+    is_exact = setup.config.model.dtype == "float32" and jax.default_backend() == "cpu"
     if not (exported <= TOLERANCE and ours <= (TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
         raise UserError(
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
             "probability: install the versions of requirements.txt and export again."
         )
     has_package = importlib.util.find_spec("safetensors") is not None
-    weights = to_safetensors(collect_weights(program, state)) if has_package else None
+    weights = to_safetensors(collect_weights(setup, state)) if has_package else None
     files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: weights}
     _write(output, files, describe(classifier, workdir, [name for name in files if files[name]]))
     return reason
@@ -128,18 +128,18 @@ def check_output(output: pathlib.Path) -> None:
         )
 
 
-def create_function(program: Program, state: TrainState) -> Function:
+def create_function(setup: TrainSetup, state: TrainState) -> Function:
     """The EMA networks as one function with their weights inside, for a single device.
 
     Returns:
         uint8 [B, H, W, C] → mean probabilities of the networks, float32 [B, K].
     """
     params, batch_stats = jax.device_get((state.ema_params, state.batch_stats))
-    model = create_model(program.config, program.method, program.dataset_spec.num_classes)
+    model = create_model(setup.config, setup.method, setup.dataset_spec.num_classes)
     ensemble = Ensemble(model)
 
     def predict(images: jax.Array) -> jax.Array:
-        logits, _ = ensemble.forward(params, batch_stats, program.normalize(images), train=False)
+        logits, _ = ensemble.forward(params, batch_stats, setup.normalize(images), train=False)
         return jnp.mean(jax.nn.softmax(logits), axis=0)
 
     return predict

@@ -22,7 +22,7 @@ from cls_jax.models import MODELS
 from cls_jax.models.weights.sources import is_installed
 from cls_jax.runs.folder import CONFIG, use_mean_and_std
 from cls_jax.training.pretrained import read_weights, resolve_model
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 # So that memory and time do not grow with the number of files.
@@ -109,8 +109,8 @@ def open_pretrained() -> Classifier | None:
     config = use_mean_and_std(config, *MODELS[config.model.name].layout.normalization)
     spec = DatasetSpec((_PRETRAINED_SIZE, _PRETRAINED_SIZE, 3), num_classes=2, num_images=1)
     weights = functools.partial(read_weights, config)
-    program = create_program(config, spec, read_weights=weights)
-    return Classifier(program, program.init_state(), ("", ""), 0)
+    setup = create_train_setup(config, spec, read_weights=weights)
+    return Classifier(setup, setup.init_state(), ("", ""), 0)
 
 
 def list_by_label(root: pathlib.Path) -> Files:

@@ -70,7 +70,7 @@ def forward(
     if hparams["weak_pass"] == "joint":
         return context.ensemble.forward_concatenated(params, batch_stats, groups)
     labeled, weak, *others = groups
-    logits, logits_weak, batch_stats = context.ensemble.forward_beside(
+    logits, logits_weak, batch_stats = context.ensemble.forward_with_frozen_group(
         params, batch_stats, (labeled, *others), weak
     )
     return [logits[0], logits_weak, *logits[1:]], batch_stats

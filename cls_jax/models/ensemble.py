@@ -119,7 +119,7 @@ class Ensemble:
         starts = np.cumsum([len(group) for group in groups[:-1]])
         return jnp.split(logits, starts, axis=1), batch_stats
 
-    def forward_beside(
+    def forward_with_frozen_group(
         self,
         params: PyTree,
         batch_stats: PyTree,
@@ -223,13 +223,13 @@ def take_network(tree: PyTree, index: int) -> PyTree:
 def stack_networks(trees: Sequence[PyTree]) -> PyTree:
     """Stacks pytrees of one structure and dtype, one per network, into leaves [N, ...].
 
-    Through one array, not leaf by leaf: see `separate_in_memory`.
+    Through one array, not leaf by leaf: see `flatten_before_update`.
     """
     rows, unravel = zip(*map(jax.flatten_util.ravel_pytree, trees), strict=True)
     return jax.vmap(unravel[0])(jax.lax.optimization_barrier(jnp.stack(rows)))
 
 
-def separate_in_memory(tree: PyTree) -> tuple[PyTree, jax.Array]:
+def flatten_before_update(tree: PyTree) -> tuple[PyTree, jax.Array]:
     """Puts a stacked pytree of one dtype into one array before anything is computed from it.
 
     Otherwise XLA fuses the update of a leaf with the operation that made its gradient (for a

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from cls_jax.data.types import ImageSource
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.training.memory import release_freed_memory
-from cls_jax.training.program import Program
+from cls_jax.training.setup import TrainSetup
 from cls_jax.training.state import TrainState
 
 Accuracies = dict[str, float]
@@ -22,7 +22,7 @@ Accuracies = dict[str, float]
 _MAX_IN_FLIGHT = 2
 
 
-def create_eval_step(program: Program) -> Callable:
+def create_eval_step(setup: TrainSetup) -> Callable:
     """Compiles (state, images, labels, is_image) → images of each class that predictors get right.
 
     The images are uint8 [B, H, W, C], the labels int32 [B], and `is_image` is False for padding.
@@ -34,11 +34,11 @@ def create_eval_step(program: Program) -> Callable:
         state: TrainState, images: jax.Array, labels: jax.Array, is_image: jax.Array
     ) -> Any:
         """Counts for this device's networks and its shard of the batch."""
-        images = program.normalize(images)
-        classes = jax.nn.one_hot(labels, program.dataset_spec.num_classes, dtype=jnp.int32)
+        images = setup.normalize(images)
+        classes = jax.nn.one_hot(labels, setup.dataset_spec.num_classes, dtype=jnp.int32)
 
         def compute_probabilities(params: Any) -> jax.Array:
-            logits, _ = program.ensemble.forward(params, state.batch_stats, images, train=False)
+            logits, _ = setup.ensemble.forward(params, state.batch_stats, images, train=False)
             return jax.nn.softmax(logits)
 
         def count_correct(probabilities: jax.Array) -> jax.Array:
@@ -56,14 +56,14 @@ def create_eval_step(program: Program) -> Callable:
 
     sharded_step = jax.shard_map(
         eval_step,
-        mesh=program.mesh,
-        in_specs=(program.state_specs, P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS)),
+        mesh=setup.mesh,
+        in_specs=(setup.state_specs, P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS)),
         out_specs={"raw": P(NETWORK_AXIS), "ema": P(NETWORK_AXIS), "ensemble": P()},
     )
-    return jax.jit(sharded_step, out_shardings=NamedSharding(program.mesh, P()))
+    return jax.jit(sharded_step, out_shardings=NamedSharding(setup.mesh, P()))
 
 
-def create_evaluate(program: Program) -> Callable[..., Accuracies]:
+def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
     """Returns a function (state, images, labels) → accuracies in percent, each image counted once.
 
     Its result has "test/accuracy" (network 1 with EMA parameters: the figure to report),
@@ -71,13 +71,13 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
     test images), "test/accuracy_network_<i>" and "test/accuracy_ensemble" (EMA), and
     "test/accuracy_live_network_<i>" (raw). It is empty without images or if interrupted.
     """
-    eval_step = create_eval_step(program)
+    eval_step = create_eval_step(setup)
     specs = (P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS))
 
     def choose_batch_size(num_images: int) -> int:
         """At most `eval_batch_size`, no larger than a small set, and a multiple of the shards."""
-        size = max(1, min(program.config.eval_batch_size, num_images))
-        num_shards = program.mesh.shape[DATA_AXIS]
+        size = max(1, min(setup.config.eval_batch_size, num_images))
+        num_shards = setup.mesh.shape[DATA_AXIS]
         return -(-size // num_shards) * num_shards
 
     def evaluate(
@@ -92,7 +92,7 @@ def create_evaluate(program: Program) -> Callable[..., Accuracies]:
         for batch in iterate_padded(images, labels, choose_batch_size(len(labels))):
             if should_stop():
                 return {}
-            on_mesh = to_global_arrays(batch, program.mesh, specs)
+            on_mesh = to_global_arrays(batch, setup.mesh, specs)
             in_flight.append(eval_step(state, *on_mesh))
             if len(in_flight) > _MAX_IN_FLIGHT:  # Wait for an earlier batch, not for this one.
                 counts.append(jax.device_get(in_flight.popleft()))

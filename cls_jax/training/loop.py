@@ -52,10 +52,10 @@ from cls_jax.training.memory import check_step_memory, release_freed_memory
 from cls_jax.training.not_finite import report_non_finite
 from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
 from cls_jax.training.probe import init_state
-from cls_jax.training.program import Program, create_program
 from cls_jax.training.progress import MetricsQueue, PausableTimer, ProgressBar
 from cls_jax.training.rounds import is_round_start, start_round
 from cls_jax.training.run_description import describe_run, select_images, warn_of_lost_steps
+from cls_jax.training.setup import TrainSetup, create_train_setup
 from cls_jax.training.state import TrainState
 from cls_jax.training.step import compute_distances, create_train_step, make_batch_fn
 
@@ -85,7 +85,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
     labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)
     candidates = choose_long_tail(dataset.train_labels, dataset.num_classes, imbalance, config.seed)
     unlabeled = choose_unlabeled_indices(candidates, labeled, config.data.unlabeled)
-    program = create_program(
+    setup = create_train_setup(
         use_mean_and_std(config, dataset.mean, dataset.std),
         dataset.shape,
         split=create_split(dataset.train_labels[labeled], dataset.num_classes, len(unlabeled)),
@@ -98,9 +98,9 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
             create_run_folder(workdir, config, labeled, dataset)
         wait_for_folder(workdir)
         spec = create_stream_spec(
-            config, program.method.labeled_view, program.method.unlabeled_views, labeled, unlabeled
+            config, setup.method.labeled_view, setup.method.unlabeled_views, labeled, unlabeled
         )
-        seconds = _train_to_end(program, dataset, spec, workdir)
+        seconds = _train_to_end(setup, dataset, spec, workdir)
         if is_main_process():
             result = create_result(config, workdir, len(labeled), seconds)
             write_result(workdir, result)
@@ -111,7 +111,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def _train_to_end(
-    program: Program, dataset: Dataset, spec: StreamSpec, workdir: pathlib.Path
+    setup: TrainSetup, dataset: Dataset, spec: StreamSpec, workdir: pathlib.Path
 ) -> float:
     """Trains from the newest checkpoint to the last step; returns the seconds of all sessions.
 
@@ -120,22 +120,22 @@ def _train_to_end(
             cannot be written.
         StoppedError: if the user or the system asks the run to stop; it has been saved.
     """
-    config = program.config
+    config = setup.config
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
     state, first_step, timer = _restore_or_init(
-        checkpointer, program, lambda: init_state(program, dataset, spec.labeled_indices)
+        checkpointer, setup, lambda: init_state(setup, dataset, spec.labeled_indices)
     )
     if is_main_process():
         warn_of_lost_steps(workdir, first_step, config.checkpoint_every)
         record_session(workdir, first_step)
-        print(describe_run(program, state, dataset, len(spec.labeled_indices), first_step, workdir))
+        print(describe_run(setup, state, dataset, len(spec.labeled_indices), first_step, workdir))
 
     inputs, input_specs, create_batch = create_pipeline(
-        spec, dataset, program.mesh, first_step, config.num_steps
+        spec, dataset, setup.mesh, first_step, config.num_steps
     )
-    train_step = create_train_step(program, create_batch, input_specs)
-    make_batch = make_batch_fn(program, create_batch, input_specs)
-    evaluate = create_evaluate(program)
+    train_step = create_train_step(setup, create_batch, input_specs)
+    make_batch = make_batch_fn(setup, create_batch, input_specs)
+    evaluate = create_evaluate(setup)
     bar = ProgressBar(first_step, config.num_steps)
     checkpointer.warn = bar.say
     writer = MetricsWriter(workdir, first_step, bar.say) if is_main_process() else SilentWriter()
@@ -193,10 +193,10 @@ def _train_to_end(
             if is_round_start(config, step):
                 # Nothing is in flight between rounds, so copies to the host delay nothing.
                 with timer.paused(), jax.transfer_guard("allow"):
-                    state = start_round(program, state, dataset, spec, step)
+                    state = start_round(setup, state, dataset, spec, step)
             step_input = next(inputs)
             if step == first_step and not config.debug_nans:
-                device = program.mesh.local_devices[0]
+                device = setup.mesh.local_devices[0]
                 train_step = _compile_step(train_step, state, step_input, device, bar.say)
             if step == 0:
                 writer.write_images(step, select_images(make_batch(state, step_input), spec))
@@ -238,13 +238,13 @@ def _is_due(step: int, every: int) -> bool:
 
 
 def _restore_or_init(
-    checkpointer: Checkpointer, program: Program, init: Callable[[], TrainState]
+    checkpointer: Checkpointer, setup: TrainSetup, init: Callable[[], TrainState]
 ) -> tuple[TrainState, int, PausableTimer]:
     """The state to start from, its step, and the timer of the run so far.
 
     A checkpoint is restored onto shapes alone: no initial state takes memory beside it.
     """
-    restored = checkpointer.restore_newest(program.state_shapes)
+    restored = checkpointer.restore_newest(setup.state_shapes)
     if restored is None:
         return init(), 0, PausableTimer()
     return restored.state, restored.step, PausableTimer(restored.metadata["train_seconds"])

@@ -6,7 +6,7 @@ import pathlib
 import jax
 from ml_collections import ConfigDict
 
-from cls_jax.config import KEYS
+from cls_jax.config import OPTIONS
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.models import MODELS
@@ -21,8 +21,8 @@ from cls_jax.models.weights.sources import (
     read_safetensors,
 )
 from cls_jax.runs.folder import CONFIG, DATASET, read_mean_and_std
-from cls_jax.training.program import Program
 from cls_jax.training.restore import restore_run
+from cls_jax.training.setup import TrainSetup
 from cls_jax.training.state import TrainState
 
 
@@ -36,7 +36,7 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
     implied = init.removeprefix(BUILTIN)
     if implied in (init, name):
         return config
-    if name != KEYS["model.name"].default:
+    if name != OPTIONS["model.name"].default:
         raise UserError(
             f"model.init={init:.100} has the weights of another architecture than "
             f"model.name={name}: set only one of the two."
@@ -59,19 +59,19 @@ def read_weights(config: ConfigDict) -> Weights:
         return read_hub(init.removeprefix(HUB))
     path = pathlib.Path(init).expanduser()
     if (path / CONFIG).exists():
-        program, state, _ = restore_run(path)
-        return collect_weights(program, state)
+        setup, state, _ = restore_run(path)
+        return collect_weights(setup, state)
     return read_safetensors(path / WEIGHTS_FILE if path.is_dir() else path)
 
 
-def collect_weights(program: Program, state: TrainState) -> Weights:
+def collect_weights(setup: TrainSetup, state: TrainState) -> Weights:
     """Network 1 of a run with its EMA parameters, without additional heads."""
     networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
     variables = jax.device_get(take_network(networks, 0))
-    for head, _ in program.method.extra_heads:
+    for head, _ in setup.method.extra_heads:
         del variables["params"][head]
-    data = program.config.data
-    layout = MODELS[program.config.model.name].layout
+    data = setup.config.data
+    layout = MODELS[setup.config.model.name].layout
     return Weights(to_torch(variables, layout), (tuple(data.mean), tuple(data.std)))
 
 

@@ -19,7 +19,7 @@ from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.training.evaluate import iterate_padded
-from cls_jax.training.program import Program
+from cls_jax.training.setup import TrainSetup
 from cls_jax.training.state import TrainState
 
 # The inverse of the penalty, as of scikit-learn. Strong, for there are more features (1,280 in
@@ -39,12 +39,12 @@ class Head(NamedTuple):
 
 
 def init_state(
-    program: Program, dataset: Dataset, labeled: np.ndarray, round_index: int = 0
+    setup: TrainSetup, dataset: Dataset, labeled: np.ndarray, round_index: int = 0
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
     Args:
-        program: of the run.
+        setup: of the run.
         dataset: its training images and their labels.
         labeled: indices of the labeled images.
         round_index: of a method with several rounds.
@@ -52,16 +52,16 @@ def init_state(
     Raises:
         UserError: if the pretrained weights cannot be read or do not fit.
     """
-    state = program.init_state(round_index)
-    if program.config.model.init_head == "random":
+    state = setup.init_state(round_index)
+    if setup.config.model.init_head == "random":
         return state
     labels = dataset.train_labels[labeled]
-    features_NBC = compute_features(program, state, dataset.train_images, labeled)
-    num_classes = program.dataset_spec.num_classes
-    heads = fit_heads(features_NBC, labels, num_classes, (program.config.seed, round_index))
+    features_NBC = compute_features(setup, state, dataset.train_images, labeled)
+    num_classes = setup.dataset_spec.num_classes
+    heads = fit_heads(features_NBC, labels, num_classes, (setup.config.seed, round_index))
     return state.replace(
-        params=_replace_heads(program, state.params, heads),
-        ema_params=_replace_heads(program, state.ema_params, heads),
+        params=_replace_heads(setup, state.params, heads),
+        ema_params=_replace_heads(setup, state.ema_params, heads),
     )
 
 
@@ -106,7 +106,7 @@ def _fit_head(
 
 
 def compute_features(
-    program: Program, state: TrainState, images: ImageSource, indices: np.ndarray
+    setup: TrainSetup, state: TrainState, images: ImageSource, indices: np.ndarray
 ) -> np.ndarray:
     """Features of clean images by the EMA networks, normalized by their running statistics.
 
@@ -115,27 +115,27 @@ def compute_features(
     """
 
     def apply(state: TrainState, images: jax.Array) -> jax.Array:
-        features, _ = program.ensemble.forward(
+        features, _ = setup.ensemble.forward(
             state.ema_params,
             state.batch_stats,
-            program.normalize(images),
+            setup.normalize(images),
             train=False,
             head=FEATURES,
         )
         return features
 
-    compute = jax.jit(apply, out_shardings=NamedSharding(program.mesh, P()))
-    size, parts = min(program.config.eval_batch_size, len(indices)), []
+    compute = jax.jit(apply, out_shardings=NamedSharding(setup.mesh, P()))
+    size, parts = min(setup.config.eval_batch_size, len(indices)), []
     for start in range(0, len(indices), size):
         chosen = images[indices[start : start + size]]
         [(batch, _, is_image)] = iterate_padded(chosen, np.zeros(len(chosen)), size)
-        on_mesh = to_global_arrays(batch, program.mesh, P())
+        on_mesh = to_global_arrays(batch, setup.mesh, P())
         parts.append(np.asarray(compute(state, on_mesh))[:, is_image])
     return np.concatenate(parts, axis=1)
 
 
-def _replace_heads(program: Program, params: dict, heads: list[Head]) -> dict:
+def _replace_heads(setup: TrainSetup, params: dict, heads: list[Head]) -> dict:
     """A copy of stacked parameters with these heads, on the mesh."""
     stacked = {name: np.stack([getattr(head, name) for head in heads]) for name in Head._fields}
-    specs = program.state_specs.params["head"]
-    return {**params, "head": to_global_arrays(stacked, program.mesh, specs)}
+    specs = setup.state_specs.params["head"]
+    return {**params, "head": to_global_arrays(stacked, setup.mesh, specs)}

@@ -19,7 +19,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.runs.folder import use_mean_and_std
 from cls_jax.training.memory import check_step_memory, release_freed_memory
 from cls_jax.training.pretrained import read_weights
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 
 _NUM_STEPS = 5
@@ -40,7 +40,7 @@ class Rehearsal:
     memory: str
 
 
-def rehearse(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehearsal:
+def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehearsal:
     """Compiles the step of a run and takes five of them; writes nothing.
 
     Args:
@@ -58,13 +58,13 @@ def rehearse(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehearsal
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
     split = create_split(dataset.train_labels[labeled], dataset.num_classes, num_images)
     spec = dataset.shape._replace(num_images=num_images)
-    program = create_program(config, spec, split=split, read_weights=weights)
-    views = (program.method.labeled_view, program.method.unlabeled_views)
+    setup = create_train_setup(config, spec, split=split, read_weights=weights)
+    views = (setup.method.labeled_view, setup.method.unlabeled_views)
     stream = create_stream_spec(config, *views, labeled, everything)
-    pipeline = create_pipeline(stream, dataset, program.mesh, 0, _NUM_STEPS)
-    step: Any = create_train_step(program, pipeline.create_batch, pipeline.input_specs)
+    pipeline = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
+    step: Any = create_train_step(setup, pipeline.create_batch, pipeline.input_specs)
     with contextlib.closing(pipeline.inputs):
-        state, step_input = program.init_state(), next(pipeline.inputs)
+        state, step_input = setup.init_state(), next(pipeline.inputs)
         started = time.perf_counter()
         compiled = step.lower(state, step_input).compile()
         compile_seconds = time.perf_counter() - started

@@ -11,11 +11,11 @@ from cls_jax.runs.folder import (
     read_mean_and_std,
     use_mean_and_std,
 )
-from cls_jax.training.program import Program, create_program
+from cls_jax.training.setup import TrainSetup, create_train_setup
 from cls_jax.training.state import TrainState
 
 
-def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
+def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
     """Restores the newest checkpoint of a run onto the devices at hand.
 
     Returns:
@@ -34,8 +34,8 @@ def restore_run(workdir: pathlib.Path) -> tuple[Program, TrainState, int]:
     _, dataset_spec = read_dataset_description(workdir)
     if not config.data.mean:
         config = use_mean_and_std(config, *read_mean_and_std(workdir))
-    program = create_program(config, dataset_spec)
-    restored = checkpointer.restore_newest(program.state_shapes)
+    setup = create_train_setup(config, dataset_spec)
+    restored = checkpointer.restore_newest(setup.state_shapes)
     checkpointer.close()
     assert restored is not None, workdir  # It has a latest step.
-    return program, restored.state, restored.step
+    return setup, restored.state, restored.step

@@ -21,7 +21,7 @@ from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.methods.schedules import get_round_length
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.training.probe import init_state
-from cls_jax.training.program import Program
+from cls_jax.training.setup import TrainSetup
 from cls_jax.training.state import TrainState
 
 
@@ -31,29 +31,29 @@ def is_round_start(config: ConfigDict, step: int) -> bool:
 
 
 def start_round(
-    program: Program, state: TrainState, dataset: Dataset, spec: StreamSpec, step: int
+    setup: TrainSetup, state: TrainState, dataset: Dataset, spec: StreamSpec, step: int
 ) -> TrainState:
     """Returns the state in which a round starts: new networks, selected labels, the same step.
 
     Labels are selected for images of the unlabeled set only, without those that are also labeled
     (`data.unlabeled=all`).
     """
-    config = program.config
+    config = setup.config
     round_index = step // get_round_length(config)
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
-    logits = mc_dropout_logits(program, state, dataset.train_images, candidates, round_index)
-    select_labels = program.method.select_labels
+    logits = mc_dropout_logits(setup, state, dataset.train_images, candidates, round_index)
+    select_labels = setup.method.select_labels
     assert select_labels is not None, "only a method that selects labels has rounds"
     rows = [select_labels(network, config.method, round_index) for network in logits]
-    fresh = init_state(program, dataset, spec.labeled_indices, round_index)
-    specs = program.state_specs
-    no_labels = program.method.init_state(program.init_context)
+    fresh = init_state(setup, dataset, spec.labeled_indices, round_index)
+    specs = setup.state_specs
+    no_labels = setup.method.init_state(setup.init_context)
     method_state = jax.tree.map(
         lambda table, *chosen: _replace_images(table, candidates, chosen), no_labels, *rows
     )
     return fresh.replace(
-        step=to_global_arrays(np.int32(step), program.mesh, specs.step),
-        method_state=to_global_arrays(method_state, program.mesh, specs.method_state),
+        step=to_global_arrays(np.int32(step), setup.mesh, specs.step),
+        method_state=to_global_arrays(method_state, setup.mesh, specs.method_state),
     )
 
 
@@ -65,7 +65,7 @@ def _replace_images(table: jax.Array, indices: np.ndarray, rows: Sequence[Any]) 
 
 
 def mc_dropout_logits(
-    program: Program,
+    setup: TrainSetup,
     state: TrainState,
     images: ImageSource,
     indices: np.ndarray,
@@ -80,12 +80,12 @@ def mc_dropout_logits(
     Returns:
         float32 [N, passes, len(indices), K].
     """
-    config, ensemble = program.config, program.ensemble
+    config, ensemble = setup.config, setup.ensemble
     passes, batch_size = config.method.passes, config.eval_batch_size
 
-    @functools.partial(jax.jit, out_shardings=NamedSharding(program.mesh, P()))
+    @functools.partial(jax.jit, out_shardings=NamedSharding(setup.mesh, P()))
     def predict(state: TrainState, batch: jax.Array, batch_index: jax.Array) -> jax.Array:
-        batch = program.normalize(batch)
+        batch = setup.normalize(batch)
         round_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), round_index)
         key = jax.random.fold_in(round_key, batch_index)
 
@@ -97,12 +97,12 @@ def mc_dropout_logits(
 
         return jnp.stack([predict_once(k) for k in jax.random.split(key, passes)], axis=1)
 
-    num_networks, num_classes = program.method.num_networks, program.dataset_spec.num_classes
+    num_networks, num_classes = setup.method.num_networks, setup.dataset_spec.num_classes
     logits = np.empty((num_networks, passes, len(indices), num_classes), np.float32)
     for i, start in enumerate(range(0, len(indices), batch_size)):
         part = images[indices[start : start + batch_size]]
         padded = np.pad(part, [(0, batch_size - len(part)), (0, 0), (0, 0), (0, 0)])
-        step_input = to_global_arrays((padded, np.int32(i)), program.mesh, (P(), P()))
+        step_input = to_global_arrays((padded, np.int32(i)), setup.mesh, (P(), P()))
         output: Any = jax.device_get(predict(state, *step_input))
         logits[:, :, start : start + len(part)] = output[:, :, : len(part)]
     return logits

@@ -12,7 +12,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.models import count_parameters
 from cls_jax.runs.checkpoint import describe_newest
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training.program import Program, describe_model
+from cls_jax.training.setup import TrainSetup, describe_model
 from cls_jax.training.state import TrainState
 
 _NUM_SHOWN_IMAGES = 8
@@ -39,7 +39,7 @@ def select_images(batch: RawBatch, spec: StreamSpec) -> dict[str, np.ndarray]:
 
 
 def describe_run(
-    program: Program,
+    setup: TrainSetup,
     state: TrainState,
     dataset: Dataset,
     num_labeled: int,
@@ -47,9 +47,9 @@ def describe_run(
     workdir: pathlib.Path,
 ) -> str:
     """Describes the networks, the data and the devices, with warnings about the data."""
-    config, num_networks = program.config, program.method.num_networks
+    config, num_networks = setup.config, setup.method.num_networks
     parameters = count_parameters(state.params) // num_networks
-    devices = " x ".join(str(size) for size in program.mesh.shape.values())
+    devices = " x ".join(str(size) for size in setup.mesh.shape.values())
     start = f"from step {first_step}" if first_step else "from the start"
     warnings = list(dataset.warnings)
     if num_labeled == len(dataset.train_images):

@@ -16,10 +16,10 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import Batch, RawBatch
 from cls_jax.methods import Context, LossOutput
-from cls_jax.models.ensemble import ravel_per_network, separate_in_memory
+from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.training.optimizer import create_freeze
-from cls_jax.training.program import Program
+from cls_jax.training.setup import TrainSetup
 from cls_jax.training.state import TrainState
 
 Metrics = dict[str, jax.Array]
@@ -34,27 +34,27 @@ def _take_as_batch(state: TrainState, batch: RawBatch) -> RawBatch:
 
 
 def create_train_step(
-    program: Program,
+    setup: TrainSetup,
     create_batch: Callable[[TrainState, Any], RawBatch] = _take_as_batch,
     input_specs: Any = BATCH_SPECS,
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
     """Compiles (state, input) → (state after the step, metrics); the state is donated.
 
     Args:
-        program: what to run.
+        setup: what to run.
         create_batch: makes this device's shard of the batch from the state and the step's input;
             by default the input is the batch.
         input_specs: partition specs of the input.
     """
 
     def step_on_device(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
-        return take_step(program, state, create_batch(state, step_input))
+        return take_step(setup, state, create_batch(state, step_input))
 
     sharded_step = jax.shard_map(
         step_on_device,
-        mesh=program.mesh,
-        in_specs=(program.state_specs, input_specs),
-        out_specs=(program.state_specs, P(NETWORK_AXIS, DATA_AXIS)),
+        mesh=setup.mesh,
+        in_specs=(setup.state_specs, input_specs),
+        out_specs=(setup.state_specs, P(NETWORK_AXIS, DATA_AXIS)),
     )
 
     def train_step(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
@@ -64,47 +64,45 @@ def create_train_step(
     # The state's shardings are fixed for input and output: an initial state, a restored one and
     # that of the previous step all run the same program, and donated buffers fit the new state.
     # The metrics are replicated, so that every process can read them.
-    state_shardings, input_shardings = to_shardings(
-        program.mesh, (program.state_specs, input_specs)
-    )
+    state_shardings, input_shardings = to_shardings(setup.mesh, (setup.state_specs, input_specs))
     return jax.jit(
         train_step,
         donate_argnums=0,
         in_shardings=(state_shardings, input_shardings),
-        out_shardings=(state_shardings, to_shardings(program.mesh, P())),
+        out_shardings=(state_shardings, to_shardings(setup.mesh, P())),
     )
 
 
 def take_step(
-    program: Program, state: TrainState, raw_batch: RawBatch
+    setup: TrainSetup, state: TrainState, raw_batch: RawBatch
 ) -> tuple[TrainState, Metrics]:
     """The step of this device's networks on its shard of the batch; runs inside `shard_map`.
 
     Args:
-        program: what to run.
+        setup: what to run.
         state: this device's networks, n of N.
         raw_batch: this device's shard.
 
     Returns:
         The state after the step, and metrics [n, 1].
     """
-    config = program.config
-    batch = normalize_batch(raw_batch, program.normalize)
-    context = create_context(program, state)
-    freeze = create_freeze(config, program.ensemble.model)
+    config = setup.config
+    batch = normalize_batch(raw_batch, setup.normalize)
+    context = create_context(setup, state)
+    freeze = create_freeze(config, setup.ensemble.model)
 
     def compute_total_loss(params: PyTree) -> tuple[jax.Array, LossOutput]:
         params = freeze(params)
-        output = program.method.compute_loss(params, state.batch_stats, batch, context)
+        output = setup.method.compute_loss(params, state.batch_stats, batch, context)
         # A sum: networks share no parameters, so each gets the gradient of its own loss; a mean
         # would divide the learning rate by their number. The pmean makes the loss the mean over
         # the whole batch, whatever the number of devices that share it.
         return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
 
     grads, gradient_norms, output = compute_gradients(
-        compute_total_loss, state.params, shares_batch=program.mesh.shape[DATA_AXIS] > 1
+        compute_total_loss, state.params, shares_batch=setup.mesh.shape[DATA_AXIS] > 1
     )
-    updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
+    updates, opt_state = setup.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     new_state = TrainState(
         step=state.step + 1,
@@ -118,11 +116,11 @@ def take_step(
     return new_state, collect_metrics(output, gradient_norms, raw_batch.u_truth)
 
 
-def create_context(program: Program, state: TrainState) -> Context:
+def create_context(setup: TrainSetup, state: TrainState) -> Context:
     """What the method's loss may need in addition to parameters and batch."""
     return Context(
-        ensemble=program.ensemble,
-        hparams=program.config.method,
+        ensemble=setup.ensemble,
+        hparams=setup.config.method,
         ema_params=state.ema_params,
         method_state=state.method_state,
         # The same key on all devices: it folds in the step and no axis index. Devices of different
@@ -130,7 +128,7 @@ def create_context(program: Program, state: TrainState) -> Context:
         # batch draw the same permutation for their own shards, whose images differ; no method
         # compares draws across shards, so this biases nothing.
         key=jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step),
-        progress=state.step.astype(jnp.float32) / program.config.num_steps,
+        progress=state.step.astype(jnp.float32) / setup.config.num_steps,
     )
 
 
@@ -160,7 +158,7 @@ def compute_gradients(
     if shares_batch:
         vector, to_tree = jax.flatten_util.ravel_pytree(grads)
         grads = to_tree(jax.lax.psum(vector, DATA_AXIS))
-    grads, rows = separate_in_memory(grads)
+    grads, rows = flatten_before_update(grads)
     return grads, jnp.linalg.norm(rows, axis=-1), output
 
 
@@ -214,16 +212,16 @@ def average_metrics(metrics: Metrics) -> Metrics:
 
 
 def make_batch_fn(
-    program: Program, create_batch: Callable[[TrainState, Any], RawBatch], input_specs: Any
+    setup: TrainSetup, create_batch: Callable[[TrainState, Any], RawBatch], input_specs: Any
 ) -> Callable[[TrainState, Any], RawBatch]:
     """Compiles (state, input) → the whole batch that the step would train on."""
     sharded = jax.shard_map(
         create_batch,
-        mesh=program.mesh,
-        in_specs=(program.state_specs, input_specs),
+        mesh=setup.mesh,
+        in_specs=(setup.state_specs, input_specs),
         out_specs=BATCH_SPECS,
     )
-    return jax.jit(sharded, out_shardings=NamedSharding(program.mesh, P()))
+    return jax.jit(sharded, out_shardings=NamedSharding(setup.mesh, P()))
 
 
 @jax.jit

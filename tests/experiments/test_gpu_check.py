@@ -89,7 +89,7 @@ def run_with_stub(folder: pathlib.Path, part: str, fails="nothing", hangs="nothi
 def test_every_part_measures_what_it_promises(folder, part, programs):
     outcome, calls = run_with_stub(folder, part)
     assert outcome.returncode == 0, outcome.stdout
-    places = [calls.index(program) for program in programs]
+    places = [calls.index(setup) for setup in programs]
     assert places == sorted(places)
 
 

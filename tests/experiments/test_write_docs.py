@@ -1,6 +1,6 @@
 """The page about the configuration matches the code."""
 
-from cls_jax.config import KEYS, get_keys
+from cls_jax.config import OPTIONS, get_options
 from cls_jax.methods import METHODS
 from experiments.write_docs import PAGE, create_page
 
@@ -13,9 +13,9 @@ def test_page_is_the_one_that_the_table_of_keys_gives():
 
 def test_page_has_a_row_for_every_key_and_hyperparameter():
     page = create_page()
-    assert all(f"| `{key}`" in page for key in KEYS if key != "method.name")
+    assert all(f"| `{key}`" in page for key in OPTIONS if key != "method.name")
     for method in METHODS:
-        for key in set(get_keys(method)) - set(KEYS):
+        for key in set(get_options(method)) - set(OPTIONS):
             assert f"| `{method}` | `{key}` | " in page
 
 

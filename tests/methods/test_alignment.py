@@ -5,7 +5,7 @@ import pytest
 
 from cls_jax.batch import TrainingSplit, create_even_split, create_split
 from cls_jax.methods import alignment
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
 from tests.methods import oracles_rules
 from tests.methods.rule_cases import K, compute_output, create_batch, create_logits, init_state
@@ -91,10 +91,10 @@ def test_split_counts_the_labels_of_the_labeled_set():
 
 def test_frequencies_of_a_run_reach_its_initial_state():
     frequencies = tuple(np.arange(10) / 45)
-    program = create_program(
+    setup = create_train_setup(
         create_tiny_config("20,softmatch"),
         DATASET_SPEC,
         split=TrainingSplit(frequencies, DATASET_SPEC.num_images),
     )
-    state = program.init_state().method_state
+    state = setup.init_state().method_state
     np.testing.assert_allclose(state["target"], [frequencies], rtol=1e-6)

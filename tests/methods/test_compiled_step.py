@@ -12,7 +12,7 @@ from cls_jax.batch import RawBatch
 from cls_jax.methods import METHODS
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training import state as state_lib
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
@@ -69,26 +69,26 @@ def compile_step(name: str, mesh: tuple[int, int], batch_size: int = 4, dtype: s
     )
     for key in REACHED.keys() & METHODS[name].hyperparameters.keys():
         config.method[key] = REACHED[key]
-    program = create_program(config, DATASET_SPEC)
-    state = program.init_state()
+    setup = create_train_setup(config, DATASET_SPEC)
+    state = setup.init_state()
     if name == "ups":  # As if a round had chosen labels.
         rng = np.random.default_rng(0)
         label = rng.integers(-1, 10, (1, DATASET_SPEC.num_images)).astype(np.int32)
         negative = (label == -1)[..., None] & (rng.uniform(size=(*label.shape, 10)) < 0.3)
         chosen = {"label": label, "negative": negative}
-        shardings = to_shardings(program.mesh, program.state_specs.method_state)
+        shardings = to_shardings(setup.mesh, setup.state_specs.method_state)
         state = state.replace(method_state=jax.device_put(chosen, shardings))
     batch = create_batch(config, 0)
-    step = create_train_step(program).lower(state, put(program, batch))
-    return config, program, jax.device_get(state), step.compile(compiler_options=COMPILER_OPTIONS)
+    step = create_train_step(setup).lower(state, put(setup, batch))
+    return config, setup, jax.device_get(state), step.compile(compiler_options=COMPILER_OPTIONS)
 
 
 def create_batch(config, seed: int) -> RawBatch:
     return create_raw_batch(config, len(METHODS[config.method.name].unlabeled_views), seed)
 
 
-def put(program, batch: RawBatch) -> RawBatch:
-    return jax.device_put(batch, to_shardings(program.mesh, BATCH_SPECS))
+def put(setup, batch: RawBatch) -> RawBatch:
+    return jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
 
 
 def repeat_twice(batch: RawBatch) -> RawBatch:
@@ -103,13 +103,13 @@ def repeat_twice(batch: RawBatch) -> RawBatch:
 @functools.cache
 def run(name, mesh, dtype="float32", repeats=False):
     """Losses of three steps, and parameters, statistics and EMA after them."""
-    _, program, state, step = compile_step(name, mesh, 8 if repeats else 4, dtype)
+    _, setup, state, step = compile_step(name, mesh, 8 if repeats else 4, dtype)
     half_config = compile_step(name, (1, 1), 4, dtype)[0]
-    state = jax.device_put(state, to_shardings(program.mesh, program.state_specs))
+    state = jax.device_put(state, to_shardings(setup.mesh, setup.state_specs))
     losses = []
     for seed in range(NUM_STEPS):
         batch = create_batch(half_config, seed)
-        state, monitors = step(state, put(program, repeat_twice(batch) if repeats else batch))
+        state, monitors = step(state, put(setup, repeat_twice(batch) if repeats else batch))
         losses.append({k: float(v) for k, v in monitors.items() if k.startswith("train/")})
     return losses, jax.device_get((state.params, state.batch_stats, state.ema_params))
 

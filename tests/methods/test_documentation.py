@@ -9,7 +9,7 @@ from cls_jax.batch import DatasetSpec
 from cls_jax.config import create_config, validate_config
 from cls_jax.methods import METHODS
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import ROOT, create_raw_batch
 
@@ -25,11 +25,11 @@ def test_example_of_a_new_method_trains(monkeypatch):
     config.data.mean = config.data.std = (0.5,)
     config.model.width = config.mesh.data = 1
     validate_config(config)
-    program = create_program(config, DatasetSpec((8, 8, 1), 10, 100))
-    state = program.init_state()
+    setup = create_train_setup(config, DatasetSpec((8, 8, 1), 10, 100))
+    state = setup.init_state()
     batch = create_raw_batch(config, num_views=1)
-    batch = jax.device_put(batch, to_shardings(program.mesh, BATCH_SPECS))
-    _, monitors = create_train_step(program)(state, batch)
+    batch = jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
+    _, monitors = create_train_step(setup)(state, batch)
     assert 0 < float(monitors["monitors/entropy"]) <= np.log(10)
 
 

@@ -84,7 +84,7 @@ SETTINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Momentum:
-    """All that `Ensemble.forward_beside` asks of a model."""
+    """All that `Ensemble.forward_with_frozen_group` asks of a model."""
 
     bn_momentum: float = STATS_MOMENTUM
 

@@ -10,7 +10,7 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import write_labeled_indices
 from cls_jax.training.loop import train
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.methods.rule_cases import ALL_ON, RULES
 from tests.methods.tiny_model import run_steps, tiny_model
@@ -62,7 +62,7 @@ def test_result_does_not_depend_on_the_number_of_devices(expected, name, network
 def test_steps_move_the_state_and_teach_some_images_and_not_others(expected, name):
     """Else the test above would compare nothing."""
     config = create_method_config(name)
-    start = jax.device_get(create_program(config, DATASET_SPEC).init_state())
+    start = jax.device_get(create_train_setup(config, DATASET_SPEC).init_state())
     state, history = expected(name)
     moved = jax.tree.map(lambda a, b: np.any(a != b), start.method_state, state.method_state)
     assert sum(jax.tree.leaves(moved)) >= len(moved) - 1  # The target, or what is outside, stays.
@@ -79,7 +79,7 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
     states = []
     for folder in ("killed", "whole"):
         assert train(config, tmp_path / folder)["step"] == 6
-        state = create_program(config, DATASET_SPEC).init_state()
+        state = create_train_setup(config, DATASET_SPEC).init_state()
         states.append(Checkpointer(tmp_path / folder).restore_newest(state).state)
     assert jax.tree.leaves(states[0].method_state)
     jax.tree.map(np.testing.assert_array_equal, *states)
@@ -93,7 +93,7 @@ def test_run_aligns_to_the_frequencies_of_its_labeled_images(tmp_path):
     config.num_labels = int(is_chosen.sum())
     write_labeled_indices(tmp_path, np.flatnonzero(is_chosen), dataset)
     train(config, tmp_path)
-    state = create_program(config, DATASET_SPEC).init_state()
+    state = create_train_setup(config, DATASET_SPEC).init_state()
     target = Checkpointer(tmp_path).restore_newest(state).state.method_state["target"]
     counts = np.bincount(dataset.train_labels[is_chosen], minlength=10)
     assert counts[0] == 5

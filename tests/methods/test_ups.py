@@ -12,8 +12,8 @@ from cls_jax.methods.ups_selection import NO_LABEL, balance, select_labels
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training import rounds
 from cls_jax.training.loop import train
-from cls_jax.training.program import create_program
 from cls_jax.training.rounds import is_round_start, mc_dropout_logits, start_round
+from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.methods.oracle_parts import softmax
 
@@ -115,27 +115,27 @@ def first_round(one_block):
     config = create_ups_config(
         method__threshold_positive=0.0, method__std_positive=1.0, method__balanced_share=1.0
     )
-    program = create_program(config, DATASET_SPEC)
-    state = program.init_state()
+    setup = create_train_setup(config, DATASET_SPEC)
+    state = setup.init_state()
     rng = np.random.default_rng(0)
 
     class Images:
         train_images = rng.integers(0, 256, (DATASET_SPEC.num_images, 8, 8, 1), dtype=np.uint8)
 
-    return program, state, Images
+    return setup, state, Images
 
 
 def start_second_round(first_round, labeled, which="all"):
-    program, state, dataset = first_round
+    setup, state, dataset = first_round
     everything = np.arange(DATASET_SPEC.num_images, dtype=np.int32)
     unlabeled = choose_unlabeled_indices(everything, labeled, which)
-    spec = create_stream_spec(program.config, "strong", ("strong",), labeled, unlabeled)
-    return start_round(program, state, dataset, spec, 3)
+    spec = create_stream_spec(setup.config, "strong", ("strong",), labeled, unlabeled)
+    return start_round(setup, state, dataset, spec, 3)
 
 
 def test_round_starts_with_other_networks_and_chosen_labels(first_round):
-    program, state, _ = first_round
-    assert [step for step in range(6) if is_round_start(program.config, step)] == [3]
+    setup, state, _ = first_round
+    assert [step for step in range(6) if is_round_start(setup.config, step)] == [3]
     labeled = np.arange(20)
     after = start_second_round(first_round, labeled)
     again = start_second_round(first_round, labeled)
@@ -162,7 +162,7 @@ def test_labeled_images_do_not_crowd_out_others_in_the_balancing(monkeypatch, fi
     num_images = DATASET_SPEC.num_images
     labeled = np.arange(500)  # 50 of each class.
 
-    def predict(program, state, images, indices, round_index):
+    def predict(setup, state, images, indices, round_index):
         logits = 4.0 * np.eye(10)[indices % 10]
         noise = np.where(indices < 500, 0.001, 0.01)[:, None]
         rng = np.random.default_rng(0)
@@ -178,26 +178,26 @@ def test_labeled_images_do_not_crowd_out_others_in_the_balancing(monkeypatch, fi
 
 def test_dropout_predictions_are_those_of_the_images_asked_for(first_round):
     """Predictions of a few images, batch by batch, whatever else there is."""
-    program, state, dataset = first_round
+    setup, state, dataset = first_round
     indices = np.arange(5, DATASET_SPEC.num_images, 2)
-    logits = mc_dropout_logits(program, state, dataset.train_images, indices, 1)
+    logits = mc_dropout_logits(setup, state, dataset.train_images, indices, 1)
     assert logits.shape == (1, 2, len(indices), 10)
     reordered = np.asarray(dataset.train_images)[indices]
-    again = mc_dropout_logits(program, state, reordered, np.arange(len(indices)), 1)
+    again = mc_dropout_logits(setup, state, reordered, np.arange(len(indices)), 1)
     np.testing.assert_array_equal(logits, again)
     assert np.any(logits[:, 0] != logits[:, 1])  # Passes differ in what they drop.
 
 
 def test_without_dropout_predictions_are_the_networks_own():
     config = create_ups_config(method__dropout=0.0, eval_batch_size=16)
-    program = create_program(config, DATASET_SPEC)
-    state = program.init_state()
+    setup = create_train_setup(config, DATASET_SPEC)
+    state = setup.init_state()
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
     indices = np.arange(1, 40, 2)  # A whole batch and a part of one.
-    logits = mc_dropout_logits(program, state, images, indices, 1)
-    expected, _ = program.ensemble.forward(
-        state.ema_params, state.batch_stats, program.normalize(images[indices]), train=False
+    logits = mc_dropout_logits(setup, state, images, indices, 1)
+    expected, _ = setup.ensemble.forward(
+        state.ema_params, state.batch_stats, setup.normalize(images[indices]), train=False
     )
     for a in range(2):
         np.testing.assert_allclose(logits[:, a], expected, rtol=1e-4, atol=1e-5)
@@ -205,11 +205,11 @@ def test_without_dropout_predictions_are_the_networks_own():
 
 def test_every_round_and_batch_has_its_own_dropout(first_round):
     """The same image everywhere: what differs is what was dropped."""
-    program, state, dataset = first_round
-    num_images = program.config.eval_batch_size + 1
+    setup, state, dataset = first_round
+    num_images = setup.config.eval_batch_size + 1
     images = np.repeat(dataset.train_images[:1], num_images, axis=0)
     rounds_logits = [
-        mc_dropout_logits(program, state, images, np.arange(num_images), i) for i in (1, 2)
+        mc_dropout_logits(setup, state, images, np.arange(num_images), i) for i in (1, 2)
     ]
     firsts = [logits[0, 0, i] for logits in rounds_logits for i in (0, num_images - 1)]
     assert len({first.tobytes() for first in firsts}) == 4
@@ -217,7 +217,7 @@ def test_every_round_and_batch_has_its_own_dropout(first_round):
 
 def train_to_the_end(config, workdir):
     assert train(config, workdir)["step"] == 6
-    state = create_program(config, DATASET_SPEC).init_state()
+    state = create_train_setup(config, DATASET_SPEC).init_state()
     return Checkpointer(workdir).restore_newest(state).state
 
 

@@ -7,8 +7,8 @@ import jax
 import pytest
 
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
-from cls_jax.training import program as program_lib
-from cls_jax.training.program import create_program
+from cls_jax.training import setup as program_lib
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch
 
@@ -47,12 +47,12 @@ def tiny_model(monkeypatch):
 
 def run_steps(config, num_steps=3):
     """The state after a few compiled steps, and what each monitored."""
-    program = create_program(config, DATASET_SPEC)
-    num_views = len(program.method.unlabeled_views)
-    state, step, history = program.init_state(), create_train_step(program), []
+    setup = create_train_setup(config, DATASET_SPEC)
+    num_views = len(setup.method.unlabeled_views)
+    state, step, history = setup.init_state(), create_train_step(setup), []
     for i in range(num_steps):
         batch = create_raw_batch(config, num_views, seed=i)
-        batch = jax.device_put(batch, to_shardings(program.mesh, BATCH_SPECS))
+        batch = jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
         state, monitors = step(state, batch)
         history.append(jax.device_get(monitors))
     return jax.device_get(state), history

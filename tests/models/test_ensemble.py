@@ -12,9 +12,9 @@ from jax.sharding import PartitionSpec as P
 from cls_jax.models import WideResNet
 from cls_jax.models.ensemble import (
     Ensemble,
+    flatten_before_update,
     init_networks,
     ravel_per_network,
-    separate_in_memory,
     stack_networks,
     take_network,
 )
@@ -88,8 +88,10 @@ def test_a_pass_beside_takes_the_statistics_of_the_training_pass(stacked):
     ensemble, groups = Ensemble(MODEL), (images[:2], images[2:])
     whole, stats = ensemble.forward(params, batch_stats, images, train=True)
     # The same images, of which one passes alone.
-    parts, same, stats_beside = ensemble.forward_beside(params, batch_stats, groups, images)
-    _, one, _ = ensemble.forward_beside(params, batch_stats, groups, images[4:5])
+    parts, same, stats_beside = ensemble.forward_with_frozen_group(
+        params, batch_stats, groups, images
+    )
+    _, one, _ = ensemble.forward_with_frozen_group(params, batch_stats, groups, images[4:5])
     for actual in (np.concatenate(parts, axis=1), same):
         np.testing.assert_allclose(actual, whole, atol=1e-4)
     np.testing.assert_allclose(one, whole[:, 4:5], atol=1e-4)
@@ -144,7 +146,7 @@ def test_precision_changes_nothing_on_a_cpu(stacked):
 
 def test_separated_leaves_keep_their_values():
     tree = {"b": jnp.arange(2.0)[:, None], "k": jnp.arange(8.0).reshape(2, 2, 2)}
-    separated, rows = jax.jit(separate_in_memory)(tree)
+    separated, rows = jax.jit(flatten_before_update)(tree)
     np.testing.assert_array_equal(rows, ravel_per_network(tree))
     for name, leaf in tree.items():
         np.testing.assert_array_equal(separated[name], leaf)

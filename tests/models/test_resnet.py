@@ -11,7 +11,7 @@ import pytest
 
 from cls_jax.models import MODELS, STEMS, ResNet18, WideResNet, count_parameters, resolve_stem
 from cls_jax.models.layers import pool_stem
-from cls_jax.training.program import create_model
+from cls_jax.training.setup import create_model
 from tests.conftest import create_tiny_config
 
 

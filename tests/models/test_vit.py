@@ -13,8 +13,8 @@ from cls_jax.models.registry import Entry
 from cls_jax.models.weights import vit
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.loop import train
-from cls_jax.training.program import create_model, create_program
 from cls_jax.training.restore import restore_run
+from cls_jax.training.setup import create_model, create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
@@ -50,13 +50,13 @@ def tiny_vit(monkeypatch):
 @pytest.mark.parametrize("method", ["supervised", "fixmatch", "cls", "mixmatch", "remixmatch"])
 def test_networks_without_batch_norm_train_with_every_method(method):
     config = create_tiny_config(f"20,{method}", model__name="vit_tiny", batch_size=4)
-    program = create_program(config, DATASET_SPEC)
-    assert jax.tree.leaves(program.state_shapes.batch_stats) == []
-    state = program.init_state()
+    setup = create_train_setup(config, DATASET_SPEC)
+    assert jax.tree.leaves(setup.state_shapes.batch_stats) == []
+    state = setup.init_state()
     before = jax.device_get(state.params)
-    batch = create_raw_batch(config, len(program.method.unlabeled_views))
-    batch = jax.device_put(batch, to_shardings(program.mesh, BATCH_SPECS))
-    step = create_train_step(program).lower(state, batch).compile(compiler_options=QUICK)
+    batch = create_raw_batch(config, len(setup.method.unlabeled_views))
+    batch = jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
+    step = create_train_step(setup).lower(state, batch).compile(compiler_options=QUICK)
     state, metrics = step(state, batch)
     assert np.isfinite(metrics["train/loss"])
     moved = jax.tree.map(lambda a, b: np.any(a != b), before, jax.device_get(state.params))

@@ -13,7 +13,7 @@ from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.loop import train
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from experiments.soak import describe_difference, read_end
 from tests.conftest import (
     DATASET_SPEC,
@@ -74,11 +74,11 @@ def test_signals_are_left_alone_outside_the_main_thread():
 
 def test_an_evaluation_is_given_up():
     config = create_tiny_config(eval_batch_size=50)
-    program = create_program(config, DATASET_SPEC)
-    state = program.init_state()
+    setup = create_train_setup(config, DATASET_SPEC)
+    state = setup.init_state()
     dataset = load_dataset(config)
     answers = iter([False, False, True])
-    evaluate = create_evaluate(program)
+    evaluate = create_evaluate(setup)
     assert evaluate(state, dataset.test_images, dataset.test_labels, lambda: next(answers)) == {}
     assert next(answers, "all asked") == "all asked"
 

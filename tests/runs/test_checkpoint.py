@@ -15,7 +15,7 @@ from cls_jax.errors import UserError
 from cls_jax.runs import checkpoint as checkpoint_lib
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.checksum import hash_arrays, sum_arrays
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
 # When one of Orbax's reads or writes fails, its others end without being awaited.
@@ -35,7 +35,7 @@ def collect_here():
 
 @pytest.fixture(scope="module")
 def initial_state():
-    return create_program(create_tiny_config(), DATASET_SPEC).init_state()
+    return create_train_setup(create_tiny_config(), DATASET_SPEC).init_state()
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def to_abstract(state):
 def test_shapes_and_shardings_suffice_and_a_restored_state_runs_the_same_program(tmp_path, mesh):
     """The first step after a resume may reuse the state's memory and is not compiled again."""
     config = create_tiny_config(mesh__network=mesh[0], mesh__data=mesh[1])
-    state = create_program(config, DATASET_SPEC).init_state()
+    state = create_train_setup(config, DATASET_SPEC).init_state()
     save(tmp_path, [5], state)
     step = jax.jit(lambda s: jax.tree.map(lambda leaf: leaf + 1, s), donate_argnums=0)
     like, expected = to_abstract(state), jax.tree.map(np.array, jax.device_get(state))
@@ -186,7 +186,7 @@ def test_only_the_newest_are_kept(tmp_path, state):
 def test_state_of_one_device_restores_onto_four(tmp_path, state):
     save(tmp_path, [0], state)
     config = create_tiny_config(mesh__network=2, mesh__data=2)
-    spread = create_program(config, DATASET_SPEC).init_state()
+    spread = create_train_setup(config, DATASET_SPEC).init_state()
     restored = Checkpointer(tmp_path).restore_newest(spread).state
     assert_equal(restored, state)
     assert len(restored.params["stem"]["kernel"].sharding.device_set) == 4

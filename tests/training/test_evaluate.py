@@ -8,7 +8,7 @@ from cls_jax.batch import normalize
 from cls_jax.models.ensemble import take_network
 from cls_jax.training import evaluate as evaluate_lib
 from cls_jax.training.evaluate import create_evaluate, iterate_padded
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
 NUM_IMAGES = 70
@@ -22,14 +22,14 @@ def test_set():
     return images, np.minimum(rng.integers(0, 10, NUM_IMAGES), 7).astype(np.int32)
 
 
-def evaluate_plainly(program, state, images, labels):
-    model, data = program.ensemble.model, program.config.data
+def evaluate_plainly(setup, state, images, labels):
+    model, data = setup.ensemble.model, setup.config.data
     state = jax.device_get(state)
 
     def accuracy(params):
         variables = [
             {"params": take_network(params, i), "batch_stats": take_network(state.batch_stats, i)}
-            for i in range(program.method.num_networks)
+            for i in range(setup.method.num_networks)
         ]
         x = normalize(images, data.mean, data.std)
         p = np.stack([jax.nn.softmax(model.apply(v, x)) for v in variables])
@@ -47,12 +47,12 @@ def evaluate_plainly(program, state, images, labels):
 def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_size):
     config = create_tiny_config(eval_batch_size=batch_size)
     config.mesh.network, config.mesh.data = mesh
-    program = create_program(config, DATASET_SPEC)
-    state = program.init_state()
+    setup = create_train_setup(config, DATASET_SPEC)
+    state = setup.init_state()
     # An average that differs from the parameters, so that mixing them up shows.
     state = state.replace(ema_params=jax.tree.map(lambda leaf: -leaf, state.params))
-    accuracies = create_evaluate(program)(state, *test_set)
-    averaged, balanced, ensemble, live = evaluate_plainly(program, state, *test_set)
+    accuracies = create_evaluate(setup)(state, *test_set)
+    averaged, balanced, ensemble, live = evaluate_plainly(setup, state, *test_set)
     expected = {
         "test/accuracy": averaged[0],
         "test/balanced_accuracy": balanced,
@@ -77,7 +77,7 @@ def test_last_batch_is_padded_and_masked(test_set):
 
 
 def test_small_set_is_not_padded_to_a_whole_batch(test_set, monkeypatch):
-    program = create_program(create_tiny_config(eval_batch_size=1000), DATASET_SPEC)
+    setup = create_train_setup(create_tiny_config(eval_batch_size=1000), DATASET_SPEC)
     sizes = []
 
     def cut(images, labels, batch_size):
@@ -86,6 +86,6 @@ def test_small_set_is_not_padded_to_a_whole_batch(test_set, monkeypatch):
 
     monkeypatch.setattr(evaluate_lib, "iterate_padded", cut)
     images, labels = test_set
-    evaluate = create_evaluate(program)
+    evaluate = create_evaluate(setup)
     assert evaluate(None, images, labels) == evaluate(None, images[:0], labels[:0]) == {}
     assert sizes == [NUM_IMAGES, 1]

@@ -14,7 +14,7 @@ from cls_jax.runs.folder import load_labeled_indices, write_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training import loop as train_lib
 from cls_jax.training.loop import PausableTimer, train
-from cls_jax.training.program import Program
+from cls_jax.training.setup import TrainSetup
 from experiments.soak import describe_difference, read_end
 from tests.conftest import create_tiny_config, train_interrupted
 
@@ -177,7 +177,7 @@ def test_seconds_of_a_run_are_those_of_its_steps_after_the_first(tmp_path, monke
     create_evaluate = train_lib.create_evaluate
     monkeypatch.setattr(train_lib.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(
-        train_lib, "create_evaluate", lambda program: slow_down(create_evaluate(program), 50)
+        train_lib, "create_evaluate", lambda setup: slow_down(create_evaluate(setup), 50)
     )
     monkeypatch.setattr(train_lib, "_compile_step", lambda step, *_: slow_down(step, 2))
     result = train(create_tiny_config(data__pipeline="device"), tmp_path / "run")
@@ -196,7 +196,7 @@ def test_resuming_compiles_the_step_once_and_makes_no_initial_state(tmp_path, mo
     try:
         train_interrupted(config, tmp_path / "run", num_batches=3)
         assert len(compiled) == 1
-        monkeypatch.setattr(Program, "init_state", lambda *_: pytest.fail("an initial state"))
+        monkeypatch.setattr(TrainSetup, "init_state", lambda *_: pytest.fail("an initial state"))
         train(config, tmp_path / "run")
         assert len(compiled) == 2
     finally:

@@ -15,8 +15,8 @@ from cls_jax.errors import UserError
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import load_labeled_indices
 from cls_jax.training.loop import train
-from cls_jax.training.program import create_program
 from cls_jax.training.progress import DivergenceWatch
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
@@ -39,8 +39,8 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path, p
     assert {"nan", "inf"} & {monitors[name] for name in watched}
 
     # The newest checkpoint and the stream lead to the same batch and the same loss.
-    program = create_program(config, DATASET_SPEC)
-    state = program.init_state()
+    setup = create_train_setup(config, DATASET_SPEC)
+    state = setup.init_state()
     restored = Checkpointer(workdir).restore_newest(state)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(restored.state.params))
     dataset = load_dataset(config)
@@ -49,13 +49,13 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path, p
         np.arange(len(dataset.train_images), dtype=np.int32), labeled, config.data.unlabeled
     )
     spec = create_stream_spec(
-        config, program.method.labeled_view, program.method.unlabeled_views, labeled, unlabeled
+        config, setup.method.labeled_view, setup.method.unlabeled_views, labeled, unlabeled
     )
     inputs, specs, create_batch = create_pipeline(
-        spec, dataset, program.mesh, restored.step, config.num_steps
+        spec, dataset, setup.mesh, restored.step, config.num_steps
     )
-    train_step = create_train_step(program, create_batch, specs)
-    preview = make_batch_fn(program, create_batch, specs)
+    train_step = create_train_step(setup, create_batch, specs)
+    preview = make_batch_fn(setup, create_batch, specs)
     state = restored.state
     for step in range(restored.step, bad_step + 1):
         step_input = next(inputs)

@@ -13,7 +13,7 @@ from cls_jax.errors import UserError
 from cls_jax.models import WideResNet
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training.optimizer import create_learning_rate_schedule, create_optimizer
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
@@ -161,10 +161,10 @@ class Start:
     """A program with a frozen stage and one step for the head alone, and its states on the host."""
 
     def __init__(self):
-        self.program = create_fine_tuning_program()
-        self.batch = create_raw_batch(self.program.config)
-        self.compiled = create_train_step(self.program)
-        self.states = [jax.device_get(self.program.init_state())]
+        self.setup = create_fine_tuning_program()
+        self.batch = create_raw_batch(self.setup.config)
+        self.compiled = create_train_step(self.setup)
+        self.states = [jax.device_get(self.setup.init_state())]
         for _ in range(2):
             self.states.append(self.step(self.states[-1]))
 
@@ -174,7 +174,7 @@ class Start:
 
 def create_fine_tuning_program(**changes):
     changes = {"optimizer__frozen_stages": 1, "optimizer__head_steps": 1, **changes}
-    return create_program(create_tiny_config("20,fixmatch", **ADAMW, **changes), DATASET_SPEC)
+    return create_train_setup(create_tiny_config("20,fixmatch", **ADAMW, **changes), DATASET_SPEC)
 
 
 @pytest.fixture(scope="module")
@@ -209,20 +209,20 @@ def test_head_is_trained_alone_then_all_but_the_frozen_stages(start):
 
 
 def test_frozen_stages_save_their_part_of_the_backward_pass(start):
-    def count_convolutions(program):
-        lowered = create_train_step(program).lower(program.state_shapes, start.batch)
+    def count_convolutions(setup):
+        lowered = create_train_step(setup).lower(setup.state_shapes, start.batch)
         return lowered.as_text().count("stablehlo.convolution")
 
     everything = create_fine_tuning_program(optimizer__frozen_stages=0)
     # The stem's gradient by its kernel; those of the first stage's two convolutions, by kernel and
     # by input; and those of the second stage's first convolution and projection by their input.
     saved = 1 + 2 * 2 + 2
-    assert count_convolutions(everything) - count_convolutions(start.program) == saved
+    assert count_convolutions(everything) - count_convolutions(start.setup) == saved
 
 
 def test_devices_that_share_a_batch_agree_on_gradients_of_partly_frozen_networks(start):
-    program = create_fine_tuning_program(mesh__data=2)
-    state, _ = create_train_step(program)(program.init_state(), start.batch)
+    setup = create_fine_tuning_program(mesh__data=2)
+    state, _ = create_train_step(setup)(setup.init_state(), start.batch)
     # Of the state, not of the parameters: AdamW's first step is the gradient's sign, which rounding
     # can turn where the gradient is next to 0.
     jax.tree.map(
@@ -236,7 +236,7 @@ def test_state_of_adamw_is_restored_exactly(start, tmp_path):
     checkpointer = Checkpointer(tmp_path, keep=1)
     checkpointer.save(1, jax.tree.map(jnp.asarray, start.states[1]), {})
     checkpointer.finish()
-    restored = checkpointer.restore_newest(start.program.state_shapes).state
+    restored = checkpointer.restore_newest(start.setup.state_shapes).state
     checkpointer.close()
     after = start.step(jax.device_get(restored))
     jax.tree.map(np.testing.assert_array_equal, after, start.states[2])
@@ -258,8 +258,8 @@ def test_contradictions_are_refused(changes, message):
 
 def test_more_frozen_stages_than_there_are_is_an_error():
     with pytest.raises(UserError, match=r"frozen_stages=4 .*choose at most 3"):
-        create_program(create_tiny_config(optimizer__frozen_stages=4), DATASET_SPEC)
+        create_train_setup(create_tiny_config(optimizer__frozen_stages=4), DATASET_SPEC)
 
 
 def test_all_stages_can_be_frozen():
-    create_program(create_tiny_config(optimizer__frozen_stages=3), DATASET_SPEC)
+    create_train_setup(create_tiny_config(optimizer__frozen_stages=3), DATASET_SPEC)

@@ -15,14 +15,14 @@ from cls_jax.models.weights.layout import OWN, Weights, to_torch
 from cls_jax.runs.folder import CONFIG, read_mean_and_std
 from cls_jax.training.loop import train
 from cls_jax.training.pretrained import resolve_model, use_own_normalization
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from experiments.make_model_fixtures import draw_parameter
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 
 
-def draw_weights(program):
+def draw_weights(setup):
     """Weights for the program's architecture, and a head of 1000 classes."""
-    state = program.state_shapes
+    state = setup.state_shapes
     shapes = {"params": state.params, "batch_stats": state.batch_stats}
     network = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], np.float32), shapes)
     names = to_torch(network, OWN)
@@ -37,9 +37,9 @@ def create():
 
     def create(**changes):
         config = create_tiny_config(model__init="w.safetensors", **changes)
-        program = create_program(config, DATASET_SPEC)
-        weights = draw_weights(program)
-        return dataclasses.replace(program, read_weights=lambda: Weights(weights)), weights
+        setup = create_train_setup(config, DATASET_SPEC)
+        weights = draw_weights(setup)
+        return dataclasses.replace(setup, read_weights=lambda: Weights(weights)), weights
 
     return create
 
@@ -49,8 +49,8 @@ def get_networks(state):
 
 
 def test_both_networks_start_from_the_weights_with_their_own_heads(create):
-    program, weights = create()
-    state = program.init_state()
+    setup, weights = create()
+    state = setup.init_state()
     first, second = (to_torch(take_network(get_networks(state), i), OWN) for i in (0, 1))
     heads = {"head.weight", "head.bias"}
     assert heads < first.keys() == weights.keys()
@@ -63,8 +63,8 @@ def test_both_networks_start_from_the_weights_with_their_own_heads(create):
 
 
 def test_noise_is_that_of_the_second_network_alone(create):
-    program, weights = create(model__init_noise=0.1)
-    params = get_networks(program.init_state())["params"]
+    setup, weights = create(model__init_noise=0.1)
+    params = get_networks(setup.init_state())["params"]
     kernel, norm = params["stage3_block1"]["conv2"]["kernel"], params["norm"]["scale"]
     expected = weights["stage3_block1.conv2.weight"].transpose(2, 3, 1, 0)
     np.testing.assert_array_equal(kernel[0], expected)
@@ -82,12 +82,12 @@ def test_noise_is_that_of_the_second_network_alone(create):
     ],
 )
 def test_weights_of_another_architecture_are_refused(create, change):
-    program, weights = create()
+    setup, weights = create()
     weights.update(change)
     for name in [name for name, value in weights.items() if value is None]:
         del weights[name]
     with pytest.raises(UserError, match=r"does not fit WRN-10-1 .*: set model.name"):
-        program.init_state()
+        setup.init_state()
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_weights_of_another_architecture_are_refused(create, change):
     ],
 )
 def test_the_first_layer_tells_what_to_change(create, shape, remedy):
-    program, weights = create()
+    setup, weights = create()
     weights["stem.weight"] = np.zeros(shape)
     with pytest.raises(UserError, match=remedy):
-        program.init_state()
+        setup.init_state()
 
 
 def test_builtin_weights_imply_their_architecture_and_contradict_another():

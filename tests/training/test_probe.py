@@ -11,7 +11,7 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.training.loop import train
 from cls_jax.training.probe import compute_features, fit_heads, init_state
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from experiments.soak import describe_difference, read_end
 from tests.conftest import create_tiny_config, train_interrupted
 
@@ -65,21 +65,21 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, trained_run):
     config = create_tiny_config(model__init=str(trained_run), model__init_head="probe")
     config.mesh.network, config.mesh.data = mesh
     dataset, labeled = load_dataset(config), np.arange(50)
-    program = create_program(config, dataset.shape)
-    state = init_state(program, dataset, labeled)
+    setup = create_train_setup(config, dataset.shape)
+    state = init_state(setup, dataset, labeled)
     for leaf, shape in zip(
-        jax.tree.leaves(state), jax.tree.leaves(program.state_shapes), strict=True
+        jax.tree.leaves(state), jax.tree.leaves(setup.state_shapes), strict=True
     ):
         assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
     jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
-    features = compute_features(program, state, dataset.train_images, labeled)
+    features = compute_features(setup, state, dataset.train_images, labeled)
     labels = dataset.train_labels[labeled]
     expected = fit_heads(features, labels, 10, (config.seed, 0))
     for i, head in enumerate(expected):
         np.testing.assert_allclose(state.params["head"]["kernel"][i], head.kernel, atol=1e-5)
         logits = features[i] @ head.kernel + head.bias
         assert np.mean(logits.argmax(axis=1) == labels) > 0.3  # Chance is 0.1.
-    start = program.init_state()
+    start = setup.init_state()
     jax.tree.map(
         np.testing.assert_array_equal,
         {name: value for name, value in state.params.items() if name != "head"},
@@ -92,9 +92,9 @@ def test_features_do_not_depend_on_the_batch():
     dataset = load_dataset(config)
     parts = []
     for config.eval_batch_size in (7, 100):
-        program = create_program(config, dataset.shape)
-        state = program.init_state()
-        parts.append(compute_features(program, state, dataset.train_images, np.arange(20)))
+        setup = create_train_setup(config, dataset.shape)
+        state = setup.init_state()
+        parts.append(compute_features(setup, state, dataset.train_images, np.arange(20)))
     assert parts[0].shape == (2, 20, 64)
     np.testing.assert_allclose(*parts, rtol=1e-4, atol=1e-5)
 

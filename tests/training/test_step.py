@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import compute_distances, create_context, create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
@@ -17,10 +17,10 @@ def test_rematerialization_does_not_change_the_result():
     states = []
     for remat in (False, True):
         config = create_tiny_config(model__remat=remat)
-        program = create_program(config, DATASET_SPEC)
-        state = program.init_state()
+        setup = create_train_setup(config, DATASET_SPEC)
+        state = setup.init_state()
         batch = create_raw_batch(config)
-        states.append(create_train_step(program)(state, batch)[0])
+        states.append(create_train_step(setup)(state, batch)[0])
     for a, b in zip(*(jax.tree.leaves(state.params) for state in states), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
@@ -30,16 +30,16 @@ class Step:
 
     def __init__(self, config, num_views=2):
         self.config, self.num_views = config, num_views
-        self.program = create_program(config, DATASET_SPEC)
-        self._state = self.program.init_state()
-        self.compiled = create_train_step(self.program)
+        self.setup = create_train_setup(config, DATASET_SPEC)
+        self._state = self.setup.init_state()
+        self.compiled = create_train_step(self.setup)
 
     def initial_state(self):
         """A copy: the step donates what it is given."""
         return jax.tree.map(jnp.copy, self._state)
 
     def put(self, raw_batch):
-        return jax.device_put(raw_batch, to_shardings(self.program.mesh, BATCH_SPECS))
+        return jax.device_put(raw_batch, to_shardings(self.setup.mesh, BATCH_SPECS))
 
     def run(self, num_steps=2, state=None):
         state = self.initial_state() if state is None else jax.tree.map(jnp.copy, state)
@@ -83,19 +83,19 @@ def test_golden_monitors_after_one_step(step):
 def test_progress_is_the_share_of_steps_that_are_done(step):
     state = step.initial_state()
     contexts = [
-        create_context(step.program, state.replace(step=jnp.int32(done))) for done in (0, 3, 6)
+        create_context(step.setup, state.replace(step=jnp.int32(done))) for done in (0, 3, 6)
     ]
     assert [float(context.progress) for context in contexts] == [0.0, 0.5, 1.0]
 
 
 def test_every_step_and_every_seed_has_its_own_random_key(step):
-    other = create_program(create_tiny_config(seed=1), DATASET_SPEC).init_state()
+    other = create_train_setup(create_tiny_config(seed=1), DATASET_SPEC).init_state()
     states = [
         state.replace(step=jnp.int32(done))
         for state in (step.initial_state(), other)
         for done in range(3)
     ]
-    keys = [create_context(step.program, state).key for state in states]
+    keys = [create_context(step.setup, state).key for state in states]
     assert len({jax.random.key_data(key).tobytes() for key in keys}) == 6
 
 
@@ -138,7 +138,7 @@ def test_gradients_travel_in_one_message():
 
 
 def test_every_device_holds_only_its_networks():
-    state = create_program(create_tiny_config(mesh__network=2), DATASET_SPEC).init_state()
+    state = create_train_setup(create_tiny_config(mesh__network=2), DATASET_SPEC).init_state()
     for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema_params)):
         if leaf.ndim:
             assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {1}

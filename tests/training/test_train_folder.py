@@ -90,9 +90,9 @@ def test_folder_records_what_was_used_and_what_was_skipped(finished):
     ]
     description = json.loads((workdir / "dataset.json").read_text())
     assert json.loads((workdir / "config.json").read_text())["data"]["mean"] == []
-    program, _, _ = restore_run(workdir)
-    assert list(program.config.data.mean) == description["mean"]
-    assert list(program.config.data.std) == description["std"]
+    setup, _, _ = restore_run(workdir)
+    assert list(setup.config.data.mean) == description["mean"]
+    assert list(setup.config.data.std) == description["std"]
 
 
 def test_resumed_run_equals_uninterrupted_run(finished, images, tmp_path):

@@ -8,7 +8,7 @@ from cls_jax.models.weights.layout import Arrays, Layout
 _FIRST_LAYERS = ("stem", "patch_embed")
 
 
-def find_remedy(arrays: Arrays, layout: Layout, params: Any) -> str:
+def explain_mismatch(arrays: Arrays, layout: Layout, params: Any) -> str:
     """What to change, as the end of a sentence.
 
     Args:

@@ -16,7 +16,7 @@ from cls_jax.data.sampling import create_stream_spec, get_batch_shapes
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.training.loop import train
-from cls_jax.training.program import create_program
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import make_batch_fn
 from tests.conftest import ROOT, create_tiny_config, train_interrupted
 
@@ -30,11 +30,11 @@ def create_device_batch(mesh=(1, 1), step=0, argument="20", sample_one_image=Fal
     spec = create_stream_spec(
         config, method.labeled_view, method.unlabeled_views, indices[:20], indices
     )
-    program = create_program(config, dataset.shape)
-    state = program.init_state()
+    setup = create_train_setup(config, dataset.shape)
+    state = setup.init_state()
     state = state.replace(step=state.step + step)
-    inputs, specs, create_batch = create_pipeline(spec, dataset, program.mesh, step, 10)
-    batch = make_batch_fn(program, create_batch, specs)(state, next(inputs))
+    inputs, specs, create_batch = create_pipeline(spec, dataset, setup.mesh, step, 10)
+    batch = make_batch_fn(setup, create_batch, specs)(state, next(inputs))
     return jax.device_get(batch), spec, dataset
 
 

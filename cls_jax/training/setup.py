@@ -1,4 +1,4 @@
-"""Builds the `Program` of a run from its configuration.
+"""Builds the `TrainSetup` of a run from its configuration.
 
 The train step, evaluation and prediction take everything that they need from it.
 """
@@ -20,7 +20,7 @@ from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError
-from cls_jax.models.weights.misfit import find_remedy
+from cls_jax.models.weights.misfit import explain_mismatch
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
 from cls_jax.training.optimizer import create_optimizer
 from cls_jax.training.state import (
@@ -33,7 +33,7 @@ from cls_jax.training.state import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class TrainSetup:
     """The method of a run, its networks, the update rule, and the devices.
 
     Attributes:
@@ -96,7 +96,7 @@ class Program:
                 arrays, layout, heads, model.init_noise, seed, params, batch_stats
             )
         except WeightsError as error:
-            remedy = find_remedy(arrays, layout, params)
+            remedy = explain_mismatch(arrays, layout, params)
             raise UserError(
                 f"model.init={model.init:.200} does not fit {describe_model(self.config)} "
                 f"({error}): {remedy}."
@@ -110,13 +110,13 @@ class Program:
         return normalize(images, self.config.data.mean, self.config.data.std)
 
 
-def create_program(
+def create_train_setup(
     config: ConfigDict,
     dataset_spec: DatasetSpec,
     devices: Sequence[jax.Device] | None = None,
     split: TrainingSplit | None = None,
     read_weights: Callable[[], Weights] | None = None,
-) -> Program:
+) -> TrainSetup:
     """Builds the program of a configuration; allocates nothing on the devices.
 
     Args:
@@ -153,7 +153,7 @@ def create_program(
         config.model.remat,
         config.model.matmul_precision,
     )
-    return Program(
+    return TrainSetup(
         config,
         method,
         ensemble,
