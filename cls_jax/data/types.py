@@ -36,6 +36,9 @@ class Dataset:
             files, or "" where there are none.
         warnings: one sentence for each thing that users should know about the data.
         skipped_files: name and reason of every file that could not be used.
+        train_files: the training images' files, relative to the folder, or none where images are
+            not files.
+        test_files: the test images' files, likewise.
     """
 
     name: str
@@ -50,6 +53,8 @@ class Dataset:
     fingerprint: str = ""
     warnings: tuple[str, ...] = ()
     skipped_files: tuple[tuple[str, str], ...] = ()
+    train_files: tuple[str, ...] = ()
+    test_files: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:

@@ -60,6 +60,8 @@ def load_folder(data_config: ConfigDict) -> Dataset:
         fingerprint=hash_rows((files[i].name, files[i].size, labels[i]) for i in train),
         warnings=tuple(warnings),
         skipped_files=tuple(sorted(skipped)),
+        train_files=tuple(files[i].name for i in train),
+        test_files=tuple(files[i].name for i in test),
     )
 
 

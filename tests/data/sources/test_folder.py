@@ -65,6 +65,8 @@ def test_labeled_unlabeled_and_test_folders(root):
     assert dataset.test_labels.tolist() == [0, 1]
     assert dataset.image_shape == dataset.test_images[:].shape[1:] == (SIZE, SIZE, 3)
     assert dataset.warnings == dataset.skipped_files == ()
+    assert dataset.train_files == (*train, *unlabeled)
+    assert dataset.test_files == ("test/cat/9.png", "test/dog/8.png")
     check_images(dataset, root, [*train, *unlabeled])
 
 
