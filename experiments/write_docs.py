@@ -116,7 +116,7 @@ def _show(value: Any) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
-    lines.insert(1, "|" + "---|" * len(head))
+    lines.insert(1, "|" + " -- |" * len(head))
     return "\n".join(lines) + "\n"
 
 
