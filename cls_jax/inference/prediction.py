@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cls_jax.features.graph import compute_weight
 from cls_jax.inference.calibration import Calibration, apply_calibration
 
 NUM_TOP = 5
@@ -71,17 +72,6 @@ def create_prediction(
     return prediction._replace(
         calibrated_confidence=confidence, abstain=confidence < calibration.abstain_below
     )
-
-
-def compute_weight(p_BK: np.ndarray) -> np.ndarray:
-    """The weight w = 1 - H(p) / log K, float32 [...], of probabilities float32 [..., K] (Eq. 6)."""
-    weight = 1.0 - compute_entropy(p_BK) / np.log(p_BK.shape[-1])
-    return np.clip(weight, 0.0, 1.0).astype(np.float32)  # Rounding may leave the interval.
-
-
-def compute_entropy(p_BK: np.ndarray) -> np.ndarray:
-    """Entropy in nats, float32 [...], of probabilities [..., K]; 0 · log 0 is 0."""
-    return -np.sum(p_BK * np.log(np.where(p_BK > 0, p_BK, 1.0)), axis=-1)
 
 
 def describe_top(p_K: np.ndarray, class_names: Sequence[str] | np.ndarray) -> str:
