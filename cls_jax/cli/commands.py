@@ -1,4 +1,7 @@
-"""What each command does and prints, for main.py and `cls-jax` alike."""
+"""What each verb of `cls-jax` does and prints; main.py trains and evaluates by the same functions.
+
+A function has the name of its verb, and its parameters those of the verb's options.
+"""
 
 import importlib.util
 import pathlib
@@ -16,53 +19,50 @@ from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.result import describe_accuracies, describe_monitors
 
 
-def train_folder(
+def train(
     folder: str,
-    method: str,
-    workdir: str | None,
+    method: str = "cls",
+    workdir: str | None = None,
     overrides: Sequence[str] = (),
-    *,
-    is_dry: bool = False,
+    dry_run: bool = False,
 ) -> None:
-    """Trains on a folder of images as `train_run` does, with defaults that fit it.
+    """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
 
     Args:
-        folder: of images, see docs/own_images.md.
-        method: name of a method.
-        workdir: the run's folder; None for the default under runs/.
-        overrides: options such as "--config.num_steps=500".
-        is_dry: whether to print what would be done, and the cost, and do nothing.
+        folder: The folder of images, see docs/own_images.md.
+        method: The name of a method.
+        workdir: The run's folder; None for the default under runs/.
+        overrides: Options such as "--config.num_steps=500".
+        dry_run: Whether to print what would be done, and the cost, and do nothing.
 
     Raises:
-        UserError: as of `train_run`.
+        UserError: Same as `train_config`.
     """
     from cls_jax.cli.dry_run import describe_dry_run
     from cls_jax.cli.plan import describe_imbalance, parse_overrides, plan_run
 
     plan = plan_run(folder, method, workdir, parse_overrides(overrides, method))
-    if is_dry:
+    if dry_run:
         print(describe_dry_run(plan))
         return
     if is_main_process() and (sentence := describe_imbalance(plan.summary)):
         print(sentence, flush=True)
-    train_run(plan.config, str(plan.workdir))
+    train_config(plan.config, str(plan.workdir))
 
 
-def train_run(config: ConfigDict | None, workdir: str | None) -> None:
+def train_config(config: ConfigDict, workdir: str | None) -> None:
     """Starts or resumes training, then prints the accuracy and where to read more.
 
     Args:
-        config: the configuration, or None if the user gave none.
-        workdir: the run's folder; None for the default under runs/.
+        config: The configuration.
+        workdir: The run's folder; None for the default under runs/.
 
     Raises:
-        UserError: if there is no configuration, or the folder, the data or the devices do not fit.
+        UserError: If the folder, the data or the devices do not fit the configuration.
     """
     from cls_jax.inference.evaluate_run import train_calibrated
     from cls_jax.runs.folder import RESULT, get_default_workdir
 
-    if config is None:
-        raise UserError("Training needs a configuration: add --config configs/digits.py:40.")
     validate_config(config)
     folder = pathlib.Path(workdir or get_default_workdir(config))
     result = train_calibrated(config, folder)
@@ -87,24 +87,24 @@ def train_run(config: ConfigDict | None, workdir: str | None) -> None:
     if has_test:
         print(f"Evaluate again: {_write_command('evaluate', folder)}")
     if config.data.name == "folder":
-        print(f"Label images:   {_write_command('predict', folder)}")
+        print(f"Label images:   {_write_command('predict', folder)} IMAGES")
     print(f"All numbers:    {folder / RESULT}")
 
 
-def evaluate_run(workdir: str | None, data_dir: str | None = None) -> None:
+def evaluate(run: str, data_dir: str | None = None) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences.
 
     Args:
-        workdir: the run's folder.
-        data_dir: where the dataset is now, if it has moved since the training.
+        run: The run's folder.
+        data_dir: The dataset's place, if it has moved since the training.
 
     Raises:
-        UserError: if there is no run, or its dataset is missing or has changed.
+        UserError: If there is no run, or its dataset is missing or has changed.
     """
     from cls_jax.inference import evaluate_run
     from cls_jax.inference.calibration import read_calibration
 
-    folder = _get_run(workdir, "Evaluation")
+    folder = pathlib.Path(run)
     step, accuracies = evaluate_run.evaluate_run(folder, data_dir)
     if is_main_process():
         print(f"Test accuracy after {step:,} steps:")
@@ -116,118 +116,95 @@ def evaluate_run(workdir: str | None, data_dir: str | None = None) -> None:
             )
 
 
-def predict_images(
-    workdir: str | None, images: str | None, output: str | None, num_suggestions: int = 0
-) -> None:
-    """Labels image files with a run's networks, and suggests which to label by hand.
+def predict(run: str, images: Sequence[str], output: str) -> None:
+    """Labels image files with a run's networks.
 
     Args:
-        workdir: the run's folder.
-        images: a folder, a glob or a file.
-        output: the .csv or .parquet to write.
-        num_suggestions: how many images to suggest; 0 for none.
+        run: The run's folder.
+        images: Files, folders and patterns.
+        output: The .csv or .parquet to write.
 
     Raises:
-        UserError: if there is no run or no image, or the output cannot be written.
+        UserError: If there is no run or no image, or the output cannot be written.
     """
     from cls_jax.data.images.files import find_images
     from cls_jax.inference.classifier import load
     from cls_jax.inference.predict_files import predict_files
-    from cls_jax.inference.suggest_files import Files, suggest_from
     from cls_jax.inference.tables import check_path
 
     _check_single_process("predict")
-    run = _get_run(workdir, "Prediction")
-    if images is None:
-        raise UserError("Prediction needs images: add --images with a folder, a glob or a file.")
-    if output is None:
-        raise UserError("Prediction needs a file to write: add --output predictions.csv.")
     path = pathlib.Path(output).expanduser()
     check_path(path)
-    files = find_images(images)
-    classifier = load(run)
-    outcome = predict_files(classifier, files, path)
+    files = [file for pattern in images for file in find_images(pattern)]
+    outcome = predict_files(load(run), files, path)
     print(
-        f"{outcome.num_files:,} images in {outcome.seconds:.1f} s, {outcome.network_share:.0%} of "
-        f"it in the networks: {path}"
+        f"{outcome.num_files:,} images in {outcome.seconds:.1f} s ({outcome.network_share:.0%} "
+        f"inference); wrote {path}"
     )
     if outcome.num_errors:
         print(f"{outcome.num_errors:,} of them could not be read: see the column error.")
-    if num_suggestions:
-        rows = suggest_from(Files(files, []), num_suggestions, classifier)
-        _write_suggestions(rows, path.with_name(f"{path.stem}-suggestions{path.suffix}"))
 
 
-def suggest_images(folder_or_run: str, num_images: int, output: str | None) -> None:
+def suggest(folder: str, count: int, output: str | None = None) -> None:
     """Lists images to label next.
 
     Args:
-        folder_or_run: a folder of images, labeled or not, or a run on such a folder.
-        num_images: how many to list.
-        output: a .csv or .parquet to write; None to print the list.
+        folder: A folder of images, labeled or not, or a run on such a folder.
+        count: The number of images to list.
+        output: A .csv or .parquet to write; None to print the list.
 
     Raises:
-        UserError: if there is no unlabeled image, or the output cannot be written.
+        UserError: If there is no unlabeled image, or the output cannot be written.
     """
-    from cls_jax.inference.suggest_files import suggest_files
-    from cls_jax.inference.tables import check_path
+    from cls_jax.inference.suggest_files import SUGGESTION_COLUMNS, suggest_files
+    from cls_jax.inference.tables import check_path, create_table
 
     _check_single_process("suggest")
-    if num_images < 1:
-        raise UserError(f"There is nothing to suggest with --count {num_images}: choose 1 or more.")
+    if count < 1:
+        raise UserError(f"There is nothing to suggest with --count {count}: choose 1 or more.")
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
-    rows = suggest_files(folder_or_run, num_images)
-    if path:
-        _write_suggestions(rows, path)
-    else:
+    rows = suggest_files(folder, count)
+    if path is None:
         print("\n".join(make_printable(row["file"]) for row in rows))
-
-
-def _write_suggestions(rows: Sequence[dict], path: pathlib.Path) -> None:
-    from cls_jax.inference.suggest_files import SUGGESTION_COLUMNS
-    from cls_jax.inference.tables import create_table
-
+        return
     with create_table(path, SUGGESTION_COLUMNS) as table:
         table.write(rows)
     print(f"{len(rows):,} images to label next: {path}")
 
 
-def export_run(workdir: str | None, output: str | None) -> None:
+def export(run: str, output: str) -> None:
     """Writes a run's networks as files that work without this project.
 
     Args:
-        workdir: the run's folder.
-        output: the folder to write.
+        run: The run's folder.
+        output: The folder to write.
 
     Raises:
-        UserError: if there is no run, or the output cannot be written or would be overwritten.
+        UserError: If there is no run, or the output cannot be written or would be overwritten.
     """
-    from cls_jax.inference import export
+    from cls_jax.inference.export import EXAMPLE, export_run
 
     _check_single_process("export")
-    run = _get_run(workdir, "Export")
-    if output is None:
-        raise UserError("Export needs a folder to write: add --output DIR.")
     folder = pathlib.Path(output).expanduser()
-    missing = export.export_run(run, folder)
+    missing = export_run(pathlib.Path(run), folder)
     print(f"Exported, and checked against this run: {folder}")
     if missing:
         print(missing)
-    print(f"Try it: python {folder / export.EXAMPLE} IMAGE")
+    print(f"Try it: python {folder / EXAMPLE} IMAGE")
 
 
-def report_run(workdir: str | None, data_dir: str | None = None) -> None:
-    """Writes `report.html`, the page about a run; arguments as for `evaluate_run`.
+def report(run: str, data_dir: str | None = None) -> None:
+    """Writes `report.html`, the page about a run; arguments as for `evaluate`.
 
     Raises:
-        UserError: if there is no run or its folder cannot be written.
+        UserError: If there is no run or its folder cannot be written.
     """
     from cls_jax.report.page import write_report
 
     _check_single_process("report")
-    print(f"Report: {write_report(_get_run(workdir, 'A report'), data_dir)}")
+    print(f"Report: {write_report(pathlib.Path(run), data_dir)}")
 
 
 def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
@@ -250,29 +227,12 @@ def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
         return None
 
 
-# Verb → its options after the run's folder, for `cls-jax` and for main.py.
-_EXAMPLES = {
-    "evaluate": ("", ""),
-    "report": ("", ""),
-    "predict": (" IMAGES", " --images IMAGES --output predictions.csv"),
-}
-
-
 def _write_command(verb: str, folder: pathlib.Path) -> str:
-    """A command on a run, in the form of the command that started this process."""
-    program, quoted = pathlib.Path(sys.argv[0]), shlex.quote(str(folder))
-    positional, named = _EXAMPLES[verb]
-    if program.name == "main.py":
-        mode = verb.removesuffix("uate")  # main.py calls it eval.
-        return f"python main.py --mode {mode} --workdir {quoted}{named}"
-    start = "python -m cls_jax" if program.match("cls_jax/__main__.py") else "cls-jax"
-    return f"{start} {verb} {quoted}{positional}"
-
-
-def _get_run(workdir: str | None, what: str) -> pathlib.Path:
-    if workdir is None:
-        raise UserError(f"{what} needs the folder of a run: add --workdir DIR.")
-    return pathlib.Path(workdir)
+    """The command that applies a verb to a run, for a shell."""
+    program = pathlib.Path(sys.argv[0]).name
+    # From a clone, `cls-jax` need not be installed.
+    start = "python -m cls_jax" if program in ("main.py", "__main__.py") else "cls-jax"
+    return f"{start} {verb} {shlex.quote(str(folder))}"
 
 
 def _check_single_process(verb: str) -> None:

@@ -1,9 +1,13 @@
-"""The console command `cls-jax`: its arguments, and which command they call.
+"""The console command `cls-jax`: its verbs and their options.
 
-JAX is imported only after the arguments have been read and the process has been set up.
+To add a verb, add its parser to `create_parser` and a function of the same name to `commands.py`,
+whose parameters are the names of the options. JAX is imported only after the arguments have been
+read and the process has been set up.
 """
 
 import argparse
+import importlib.metadata
+import os
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -14,8 +18,10 @@ From images to predictions:
   cls-jax suggest photos                 which images to label first
   cls-jax train photos --dry-run         what training would do, how long, in how much memory
   cls-jax train photos
-  cls-jax predict runs/photos-all-cls-seed0 more_photos --output predictions.csv
+  cls-jax predict runs/photos-all-cls-seed0 photo.jpg
 """
+# The command's name of a platform → JAX's name.
+_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -27,21 +33,27 @@ class _Parser(argparse.ArgumentParser):
 
 
 def create_parser() -> argparse.ArgumentParser:
-    """The verbs and their arguments."""
+    """Returns the parser of all verbs and their options."""
     parser = _Parser(
         prog="cls-jax",
         description="Image classifiers from few labels and many images.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"cls-jax {_find_version()}")
+    common = _Parser(add_help=False)
+    common.add_argument("--device", choices=_PLATFORMS, help="compute on this (default: the best)")
+    on_run = _Parser(add_help=False, parents=[common])
+    on_run.add_argument("run", metavar="RUN", help="folder of the run")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
     train = verbs.add_parser(
         "train",
+        parents=[common],
         help="train on a folder of images",
         usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--dry-run] [--config.KEY=VALUE …]",
         epilog="--config.KEY=VALUE sets any key of docs/configuration.md, as in "
-        "--config.num_steps=2000. The same command again resumes the run.",
+        "--config.batch_size=16. The same command again resumes the run.",
         allow_abbrev=False,
     )
     train.add_argument("folder", metavar="FOLDER", help="images, see docs/own_images.md")
@@ -49,13 +61,27 @@ def create_parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--method", default="cls", metavar="NAME", help="see docs/methods.md (default: cls)"
     )
+    for option, key, help_ in [
+        ("--steps", "num_steps", "training steps"),
+        ("--size", "data.image_size", "height and width in pixels to which images are scaled"),
+    ]:
+        train.add_argument(
+            option,
+            metavar="N",
+            dest="overrides",
+            action="append",
+            default=[],
+            type=f"--config.{key}={{}}".format,  # As if it had been written in full.
+            help=f"{help_} (--config.{key})",
+        )
     train.add_argument(
         "--dry-run", action="store_true", help="print what it would do and the cost, then stop"
     )
 
-    predict = verbs.add_parser("predict", help="label images with a trained run")
-    _add_run(predict)
-    predict.add_argument("images", metavar="IMAGES", help="a folder, a quoted pattern or a file")
+    predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
+    predict.add_argument(
+        "images", metavar="IMAGE_OR_FOLDER", nargs="+", help="files, folders or quoted patterns"
+    )
     predict.add_argument(
         "--output",
         metavar="FILE",
@@ -63,19 +89,17 @@ def create_parser() -> argparse.ArgumentParser:
         help="a .csv or .parquet to write (default: %(default)s)",
     )
 
-    evaluate = verbs.add_parser("evaluate", help="measure a run's test accuracy")
-    _add_run(evaluate)
-    _add_data_dir(evaluate)
+    evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
+    report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
+    for verb in (evaluate, report):
+        verb.add_argument("--data_dir", metavar="PATH", help="where moved images are now")
 
-    report = verbs.add_parser("report", help="write the run's report.html")
-    _add_run(report)
-    _add_data_dir(report)
-
-    export = verbs.add_parser("export", help="write files that work without this project")
-    _add_run(export)
+    export = verbs.add_parser(
+        "export", parents=[on_run], help="write files that work without this project"
+    )
     export.add_argument("output", metavar="DIR", help="folder to write")
 
-    suggest = verbs.add_parser("suggest", help="list the images to label next")
+    suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     suggest.add_argument(
         "folder", metavar="FOLDER_OR_RUN", help="images, labeled or not; or a run on such a folder"
     )
@@ -86,58 +110,44 @@ def create_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="folder of the run")
+def _find_version() -> str:
+    try:
+        return importlib.metadata.version("cls-jax")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
-def _add_data_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data_dir", metavar="PATH", help="where moved images are now")
-
-
-def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-    """Parses the command line; the second part are the --config.KEY=VALUE options.
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parses the command line; options such as --config.KEY=VALUE end up in `overrides`.
 
     Wrong arguments end the program with one line and exit code 2.
     """
     parser = create_parser()
     parsed, rest = parser.parse_known_args(arguments)
     for argument in rest:
-        if parsed.verb != "train" or not argument.startswith("--config."):
+        if "overrides" not in parsed or not argument.startswith("--config."):
             parser.error(f"unexpected argument {argument!r}")
         if "=" not in argument:
             parser.error(f"{argument} needs a value, as in {argument}=VALUE")
-    return parsed, rest
+        parsed.overrides.append(argument)
+    return parsed
 
 
 def main() -> None:
     """Runs the command."""
-    arguments, overrides = parse_arguments()
+    arguments = parse_arguments()
+    if arguments.device:
+        os.environ["JAX_PLATFORMS"] = _PLATFORMS[arguments.device]
     prepare_process()
-    run_to_end(lambda: run(arguments, overrides))
+    run_to_end(lambda: run(arguments))
 
 
-def run(arguments: argparse.Namespace, overrides: Sequence[str]) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Joins the other processes, if a scheduler started any, and calls the verb's command."""
     from cls_jax.cli import commands
     from cls_jax.parallel import distributed
 
     distributed.initialize_distributed(None, None, None)
-    match arguments.verb:
-        case "train":
-            commands.train_folder(
-                arguments.folder,
-                arguments.method,
-                arguments.workdir,
-                overrides,
-                is_dry=arguments.dry_run,
-            )
-        case "predict":
-            commands.predict_images(arguments.run, arguments.images, arguments.output)
-        case "evaluate":
-            commands.evaluate_run(arguments.run, arguments.data_dir)
-        case "report":
-            commands.report_run(arguments.run, arguments.data_dir)
-        case "export":
-            commands.export_run(arguments.run, arguments.output)
-        case "suggest":
-            commands.suggest_images(arguments.folder, arguments.count, arguments.output)
+    options = vars(arguments)
+    verb, _ = options.pop("verb"), options.pop("device")
+    getattr(commands, verb)(**options)

@@ -5,7 +5,6 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-import re
 import signal
 import sys
 import traceback
@@ -16,15 +15,6 @@ from absl import flags, logging
 
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.io import PARSE_ERRORS, make_printable
-
-# Mode → the options that it takes in addition to those that every mode takes.
-OPTIONS = {
-    "train": ("config", "workdir"),
-    "eval": ("workdir", "data_dir"),
-    "predict": ("workdir", "images", "output", "suggest"),
-    "export": ("workdir", "output"),
-    "report": ("workdir", "data_dir"),
-}
 
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
@@ -66,20 +56,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         exit_with_error(explain_usage_error(error))
     if rest[1:]:
         exit_with_error(f"Unexpected argument {rest[1]!r}: options begin with --.")
-    if "mode" in flags.FLAGS:
-        _refuse_options_of_other_modes()
     return rest
-
-
-def _refuse_options_of_other_modes() -> None:
-    """Ends the program if an option would be silently ignored."""
-    mode = flags.FLAGS.mode
-    for option in sorted({option for options in OPTIONS.values() for option in options}):
-        if flags.FLAGS[option].present and option not in OPTIONS[mode]:
-            modes = " or ".join(other for other, options in OPTIONS.items() if option in options)
-            exit_with_error(
-                f"--{option} has no effect with --mode {mode}: remove it, or choose --mode {modes}."
-            )
 
 
 def prepare_process() -> None:
@@ -161,27 +138,14 @@ def enable_compilation_cache() -> None:
 
 
 def explain_usage_error(error: Exception) -> str:
-    """Turns an error of absl or ml_collections about a flag or a config file into one sentence."""
-    text = str(error).strip()
-    if missing := re.search(r"No such file or directory: '(.*?)'", text):
-        return f"There is no file {missing[1]}: choose one of configs/, as in configs/digits.py:40."
-    if similar := re.search(r'Did you mean "(.*?)" instead of "(.*?)"', text):
-        return f"The configuration has no key {similar[2]}: did you mean {similar[1]}?"
-    if unknown := re.fullmatch(r"""["']+(\w+)["']+""", text):
-        return f"The configuration has no key {unknown[1]}: see docs/configuration.md for all keys."
-    if section := re.match(r"flag --config\.(.*?)=.* as a ConfigDict", text):
-        return (
-            f"--config.{section[1]} is a group of settings: set one of them, as in "
-            f"--config.{section[1]}.NAME=VALUE, with a name from docs/configuration.md."
-        )
-    text = re.sub(r"\. Did you mean: (.*) \?$", r" (did you mean --\1?)", text)
-    if text[:1] in ("'", '"') and text[-1:] == text[:1]:  # The repr of a message.
-        text = text[1:-1].replace("\\n", "\n").replace("\\'", "'")
-    if "Traceback" in text:  # Of a configuration file; the last line names the error.
-        text = text.splitlines()[-1]
-    sentence = " ".join(text.split()).rstrip(".") or type(error).__name__
-    sentence = sentence if len(sentence) <= 400 else sentence[:400] + " …"
-    return f"{sentence}: see --help and docs/configuration.md."
+    """Reduces an error of absl or ml_collections to its last line, which names flag or file."""
+    text = str(error).replace("\\n", "\n").replace("\\'", "'")
+    if text[:1] in ("'", '"'):  # The repr of a message.
+        text = text.strip("'\"")
+    line = (text.splitlines() or [type(error).__name__])[-1].strip()[:400].rstrip(".")
+    if line.isidentifier():
+        line = f"The configuration has no key {line}"
+    return f"{line}: see --help and docs/configuration.md."
 
 
 def run_to_end(function: Callable[[], None]) -> None:

@@ -125,8 +125,8 @@ def predict(workdir: pathlib.Path, dataset: Dataset, labeled: np.ndarray | None)
     """
     if jax.process_count() > 1:
         raise ValueError(
-            "several processes trained this run; add predictions with python main.py "
-            f"--mode report --workdir {workdir}"
+            "several processes trained this run; add predictions with python -m cls_jax report "
+            f"{workdir}"
         )
     classifier = load(workdir)
     is_test = len(dataset.test_labels) > 0

@@ -137,7 +137,7 @@ def test_model_that_predicts_something_else_is_not_written(
 
 
 def test_without_a_converter_the_rest_is_there(trained_run, tmp_path, no_converter, capsys):
-    commands.export_run(str(trained_run), str(tmp_path / "out"))
+    commands.export(str(trained_run), str(tmp_path / "out"))
     assert "pip install jax2onnx onnxruntime" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, EXAMPLE, "README.md"}
@@ -212,8 +212,6 @@ def test_real_onnx_predicts_what_the_run_predicts_for_any_batch_size(trained_run
 @pytest.mark.parametrize(
     ("workdir", "output", "remedy"),
     [
-        (None, "out", "add --workdir DIR"),
-        ("RUN", None, "add --output DIR"),
         ("RUN", "file/out", "give --output"),
         ("nothing", "out", "name the folder that training printed"),
     ],
@@ -223,5 +221,5 @@ def test_mistake_names_the_remedy(trained_run, tmp_path, monkeypatch, workdir, o
     (tmp_path / "file").write_text("")
     workdir = str(trained_run) if workdir == "RUN" else workdir
     with pytest.raises(UserError, match=remedy):
-        commands.export_run(workdir, output)
+        commands.export(workdir, output)
     assert not (tmp_path / "out").exists()

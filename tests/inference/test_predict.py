@@ -53,9 +53,8 @@ def read(path):
 def test_command_agrees_with_evaluation_and_needs_no_tensorflow(trained_run, folder, tmp_path):
     (tmp_path / "tensorflow.py").write_text("raise ImportError('not installed')")
     output = tmp_path / "new" / "predictions.csv"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, ROOT / "main.py", "--mode", "predict", "--workdir", trained_run]
-    command += ["--images", folder, "--output", output, "--suggest", "7"]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", "cls_jax", "predict", trained_run, folder, "--output", output]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert outcome.returncode == 0, outcome.stderr
     assert "450 images in" in outcome.stdout
@@ -69,9 +68,6 @@ def test_command_agrees_with_evaluation_and_needs_no_tensorflow(trained_run, fol
     ]:
         right = [row[column] == truth for row, truth in zip(rows, truths, strict=True)]
         assert 100 * np.mean(right) == pytest.approx(result[name])
-    suggestions = read(output.with_name("predictions-suggestions.csv"))
-    assert [row["rank"] for row in suggestions] == list("1234567")
-    assert {row["file"] for row in suggestions} < {row["file"] for row in rows}
 
 
 def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
@@ -227,9 +223,6 @@ def test_output_that_cannot_be_written_names_the_remedy(tmp_path, name):
 @pytest.mark.parametrize(
     ("workdir", "images", "output", "remedy"),
     [
-        (None, "tests", "p.csv", "add --workdir DIR"),
-        ("RUN", None, "p.csv", "add --images"),
-        ("RUN", "tests", None, "add --output predictions.csv"),
         ("RUN", "nothing", "p.csv", "There is no file nothing: name a folder"),
         ("RUN", "configs", "p.csv", "There is no image in configs: name a folder"),
         ("tests", "main.py", "p.csv", "name the folder that training printed"),
@@ -240,5 +233,5 @@ def test_mistake_names_the_remedy(trained_run, monkeypatch, workdir, images, out
     monkeypatch.chdir(ROOT)
     workdir = str(trained_run) if workdir == "RUN" else workdir
     with pytest.raises(UserError, match=remedy):
-        commands.predict_images(workdir, images, output, 0)
+        commands.predict(workdir, [images], output)
     assert not (ROOT / "p.csv").exists()

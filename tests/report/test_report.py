@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ def run(tmp_path_factory):
     """A finished run, its configuration, and what training printed."""
     workdir = tmp_path_factory.mktemp("report") / "run"
     config = create_tiny_config()
-    commands.train_run(config, str(workdir))
+    commands.train_config(config, str(workdir))
     return workdir, config
 
 
@@ -77,10 +78,10 @@ def test_it_shows_the_command_and_the_versions(run):
 
 def test_a_finished_run_keeps_its_report_and_gets_one_if_it_has_none(copy, run, capsys):
     before = (copy / REPORT).read_text()
-    commands.train_run(run[1], str(copy))
+    commands.train_config(run[1], str(copy))
     assert (copy / REPORT).read_text() == before
     (copy / REPORT).unlink()
-    commands.train_run(run[1], str(copy))
+    commands.train_config(run[1], str(copy))
     assert str(copy / REPORT) in capsys.readouterr().out
     assert len(read_page(copy).find("img")) == len(Page(before).find("img"))
 
@@ -88,7 +89,7 @@ def test_a_finished_run_keeps_its_report_and_gets_one_if_it_has_none(copy, run, 
 def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeypatch):
     (copy / REPORT).unlink()
     monkeypatch.setattr("cls_jax.report.page.collect_run", lambda *_: 1 / 0)
-    commands.train_run(run[1], str(copy))
+    commands.train_config(run[1], str(copy))
     printed = capsys.readouterr().out
     assert "The report could not be drawn (division by zero)" in printed
     assert "network 1" in printed
@@ -103,7 +104,7 @@ def test_an_unfinished_run_shows_its_newest_checkpoint(tmp_path):
     # The checkpoint of step 4 may or may not have become whole before the end.
     assert re.search(r"checkpoint of step [24]\)", page.text)
     assert "not measured yet" in page.text
-    commands.train_run(config, str(tmp_path / "run"))
+    commands.train_config(config, str(tmp_path / "run"))
     assert "cls · finished" in read_page(tmp_path / "run").text
     first, again = read_sessions(tmp_path / "run")
     assert first["first_step"] == 0
@@ -166,13 +167,9 @@ def test_a_run_without_test_images_compares_the_networks(copy, run, monkeypatch)
     assert "no test images" in page.text
 
 
-@pytest.mark.parametrize(
-    ("workdir", "remedy"),
-    [(None, "add --workdir DIR"), ("tests", "name the folder that training printed")],
-)
-def test_user_errors_name_the_remedy(workdir, remedy):
-    with pytest.raises(UserError, match=remedy):
-        commands.report_run(workdir)
+def test_folder_without_a_run_is_named():
+    with pytest.raises(UserError, match="name the folder that training printed"):
+        commands.report("tests")
 
 
 def test_a_folder_that_cannot_be_written_names_the_remedy(copy):
@@ -192,9 +189,9 @@ def test_only_reports_import_matplotlib():
 def test_it_needs_no_tensorflow(copy, tmp_path, monkeypatch):
     for name in ("tensorflow", "tensorflow_datasets", "clu"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not here')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
     (copy / REPORT).unlink()
-    command = [sys.executable, ROOT / "main.py", "--mode", "report", "--workdir", copy]
+    command = [sys.executable, "-m", "cls_jax", "report", copy]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout == f"Report: {copy / REPORT}\n"

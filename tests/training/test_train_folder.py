@@ -121,11 +121,11 @@ def test_run_does_not_resume_with_other_images(images, tmp_path):
 
 def test_closing_lines_without_a_test_set(finished, images, capsys):
     workdir, _ = finished
-    commands.train_run(create_config(images), str(workdir))
+    commands.train_config(create_config(images), str(workdir))
     output = capsys.readouterr().out
     assert "No test set. Averages over the last logged batches (step 6):" in output
     assert "both networks predict the same class" in output
-    assert "--mode eval" not in output
+    assert "Evaluate again" not in output
 
 
 def test_test_set_may_be_added_later(finished, images):
@@ -200,7 +200,7 @@ def test_predictions_agree_with_evaluation_on_moved_images(finished, images, tmp
     _, accuracies = evaluate_run(workdir, str(moved))
     assert collect_run(workdir, str(moved)).predictions.is_test
     output = tmp_path / "predictions.csv"
-    commands.predict_images(str(workdir), str(moved / "test"), str(output), 0)
+    commands.predict(str(workdir), [str(moved / "test")], str(output))
     with output.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     truths = [pathlib.Path(row["file"]).parent.name for row in rows]
