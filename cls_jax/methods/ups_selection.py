@@ -33,7 +33,8 @@ def select_labels(
     label = mean.argmax(axis=-1)
     top = np.arange(len(label)), label
     is_kept = (mean[top] >= hparams["threshold_positive"]) & (std[top] < hparams["std_positive"])
-    if round_index <= hparams["balanced_share"] * hparams["rounds"]:
+    # The authors' code balances where `itr < args.class_blnc`: rounds 1 to 6 of their 20.
+    if round_index < hparams["balanced_share"] * hparams["rounds"]:
         is_kept = balance(is_kept, label, std[top], mean.shape[-1])
 
     softened = np.asarray(jax.nn.softmax(logits / hparams["temperature_negative"]))

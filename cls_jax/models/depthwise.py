@@ -46,8 +46,13 @@ def depthwise_conv(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Arr
         kernel: [k, k, 1, C], of the images' dtype.
         stride: of both axes.
     """
-    convolve = convolve_shifted if jax.default_backend() == "cpu" else convolve_grouped
-    return convolve(x_BHWC, kernel, stride)
+    # Chosen while the program is lowered, not while it is traced: an exported file holds both.
+    return jax.lax.platform_dependent(
+        x_BHWC,
+        kernel,
+        cpu=functools.partial(convolve_shifted, stride=stride),
+        default=functools.partial(convolve_grouped, stride=stride),
+    )
 
 
 def convolve_grouped(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:

@@ -88,11 +88,12 @@ class EfficientNetLite0(Architecture):
     ) -> jax.Array:
         """See `Architecture`."""
         conv, norm = self.conv_layer(padding="SAME"), self.norm_layer()
+        block = self.block_layer(InvertedResidual, train)
         x = conv(_STEM_FEATURES, (3, 3), strides=(2, 2), name="stem")(x_BHWC.astype(self.dtype))
         x = nn.relu6(norm(name="stem_norm")(x, use_running_average=not train))
         for i, stage in enumerate(STAGES, start=1):
             for j in range(stage.blocks):
-                x = InvertedResidual(
+                x = block(
                     stage,
                     stage.stride if j == 0 else 1,
                     conv=conv,

@@ -32,15 +32,12 @@ class Ensemble:
         lowering: "unrolled" loops over the networks, "vmap" batches them. A convolution vmapped
             over its kernel is a grouped one: on a CPU 13 times slower than the loop.
         network_shards: devices of the mesh axis "network" that the networks are spread over.
-        remat: whether training stores only the results of convolutions, and recomputes
-            normalizations and activations for the gradient, to need less memory.
         matmul_precision: of float32 convolutions and products, as `jax.default_matmul_precision`.
     """
 
     model: Architecture
     lowering: str = "unrolled"
     network_shards: int = 1
-    remat: bool = False
     matmul_precision: str = "default"
 
     def forward(
@@ -83,8 +80,6 @@ class Ensemble:
                 )
             return logits, updated.get("batch_stats", {})  # Not every architecture has BatchNorm.
 
-        if train and self.remat:
-            apply_one = jax.checkpoint(apply_one, policy=_is_convolution)
         if self.lowering == "vmap":
             return jax.vmap(apply_one)(params, batch_stats)
         num_networks = jax.tree.leaves(params)[0].shape[0]
@@ -187,10 +182,6 @@ class Ensemble:
             return jnp.concatenate([from_previous_device, leaf[:-1]])
 
         return jax.tree.map(receive, tree)
-
-
-def _is_convolution(primitive: Any, *_: Any, **__: Any) -> bool:
-    return primitive is jax.lax.conv_general_dilated_p
 
 
 def init_networks(

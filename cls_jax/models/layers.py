@@ -4,6 +4,7 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,6 +42,10 @@ STEMS = {
 }
 
 
+def _is_convolution(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive is jax.lax.conv_general_dilated_p
+
+
 class Architecture(nn.Module):
     """The fields of every architecture, and the signature of its call.
 
@@ -60,6 +65,9 @@ class Architecture(nn.Module):
         dropout_rate: share of activations dropped in every block when dropout is asked for.
         extra_heads: name and size of outputs in addition to the classes.
         data_axis: mesh axis over which BatchNorm statistics are averaged in training, or None.
+        remat: whether training computes activations again for the gradient, to need less memory,
+            and keeps only the inputs of the blocks and, in a convolutional network, the results of
+            convolutions, which take most of the time.
         stem_names: names of the parameters that come before the first block, for `order_layers`.
     """
 
@@ -73,11 +81,25 @@ class Architecture(nn.Module):
     dropout_rate: float = 0.0
     extra_heads: tuple[tuple[str, int], ...] = ()
     data_axis: str | None = None
+    remat: bool = False
 
     @property
     def head_names(self) -> tuple[str, ...]:
         """Names of the parameters that compute the logits, for `order_layers`."""
         return ("head", *(name for name, _ in self.extra_heads))
+
+    def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
+        """The block, rematerialized in training if `remat` asks for it; same parameter names.
+
+        Args:
+            block: called with the activations, and any number of bools.
+            train: whether a gradient will be wanted.
+        """
+        if not (self.remat and train):
+            return block
+        num_arguments = len(inspect.signature(block.__call__).parameters)
+        flags = tuple(range(2, num_arguments))  # After `self` and the activations.
+        return nn.remat(block, policy=_is_convolution, static_argnums=flags)
 
     def conv_layer(self, **kwargs: Any) -> Callable[..., nn.Conv]:
         """`create_conv` of this dtype, with other arguments in common."""

@@ -102,6 +102,7 @@ class ResNet18(Architecture):
     ) -> jax.Array:
         """See `Architecture`."""
         conv, norm = self.conv_layer(), self.norm_layer()
+        block = self.block_layer(ResidualBlock, train)
         branch, expansion = basic_branch, 1
         if self.has_bottlenecks:
             branch, expansion = bottleneck_branch, _EXPANSION
@@ -110,7 +111,7 @@ class ResNet18(Architecture):
         x = pool_stem(self.stem, x)
         for stage, (features, stride) in enumerate(_STAGES, start=1):
             for i in range(self.blocks_per_stage[stage - 1]):
-                x = ResidualBlock(
+                x = block(
                     branch,
                     features * expansion,
                     stride if i == 0 else 1,

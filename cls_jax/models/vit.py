@@ -3,11 +3,13 @@
 Shape suffixes: B images, H rows, W columns, C channels, T tokens, D width of a token.
 """
 
+import functools
 from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.extend.backend import get_backend
 
 from cls_jax.models.layers import Architecture, apply_heads
 
@@ -18,6 +20,49 @@ _init = nn.initializers.truncated_normal(0.02)
 
 def _norm(dtype: Any, name: str) -> nn.LayerNorm:
     return nn.LayerNorm(1e-6, dtype, use_fast_variance=False, name=name)
+
+
+def attend(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array:
+    """Attention of H heads with a float32 softmax, fused by cuDNN where it can.
+
+    cuDNN's kernel stores no probabilities [B, H, T, T] for the gradient. It needs 16-bit
+    activations, an NVIDIA GPU, and its library while the program is traced. So a program that was
+    traced elsewhere has XLA's attention for every platform, and one that was traced on a GPU has
+    both: the platform that it is lowered for decides.
+
+    Returns:
+        The inputs' dtype, [B, T, H, D / H].
+    """
+    is_half = q_BTHD.dtype in (jnp.bfloat16, jnp.float16)
+    if not (is_half and q_BTHD.shape[-1] % 8 == 0 and _has_cudnn()):
+        return jax.nn.dot_product_attention(q_BTHD, k_BTHD, v_BTHD)
+    return jax.lax.platform_dependent(
+        q_BTHD,
+        k_BTHD,
+        v_BTHD,
+        cuda=_attend_by_cudnn,
+        default=jax.nn.dot_product_attention,
+    )
+
+
+def _has_cudnn() -> bool:
+    return "cuda" in get_backend().platform_version
+
+
+def _attend_by_cudnn(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array:
+    batch, num_tokens = q_BTHD.shape[:2]
+    if num_tokens % 2 == 0:
+        return jax.nn.dot_product_attention(q_BTHD, k_BTHD, v_BTHD, implementation="cudnn")
+    # Its gradient exists for an even number of tokens only, so a masked one is added.
+    padded = [jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (q_BTHD, k_BTHD, v_BTHD)]
+    lengths = jnp.full(batch, num_tokens, jnp.int32)
+    x_BTHD = jax.nn.dot_product_attention(
+        *padded,
+        query_seq_lengths=lengths,
+        key_value_seq_lengths=lengths,
+        implementation="cudnn",
+    )
+    return x_BTHD[:, :num_tokens]
 
 
 class Attention(nn.Module):
@@ -37,7 +82,7 @@ class Attention(nn.Module):
         qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=_init, name="qkv")(x_BTD)
         shape = (batch, tokens, 3, self.num_heads, width // self.num_heads)
         q, k, v = jnp.moveaxis(qkv.reshape(shape), 2, 0)
-        x_BTHD = jax.nn.dot_product_attention(q, k, v)  # Its softmax is float32.
+        x_BTHD = attend(q, k, v)
         x_BTD = x_BTHD.reshape(batch, tokens, width)
         return nn.Dense(width, dtype=self.dtype, kernel_init=_init, name="proj")(x_BTD)
 
@@ -126,7 +171,6 @@ class VisionTransformer(Architecture):
         "reg_token",
         "pos_embed",
     )
-
     width: int = 192
     depth: int = 12
     num_heads: int = 3
@@ -151,16 +195,35 @@ class VisionTransformer(Architecture):
         )
         x_BTD = embed(x_BHWC).reshape(len(x_BHWC), -1, self.width)
         x_BTD = self._add_tokens(x_BTD)
-        for i in range(self.depth):
-            x_BTD = Block(
-                self.num_heads,
-                self.layer_scale,
-                self.dropout_rate,
-                self.dtype,
-                name=f"block{i + 1}",
-            )(x_BTD, dropout)
+        x_BTD = self._apply_blocks(x_BTD, dropout, is_looped=self.remat and train)
         x_BD = _norm(jnp.float32, "norm")(x_BTD[:, 0])
         return apply_heads(x_BD, (("head", self.num_classes), *self.extra_heads), head)
+
+    def _apply_blocks(self, x_BTD: jax.Array, dropout: bool, is_looped: bool) -> jax.Array:
+        """Applies the blocks, unrolled or, to need less memory for the gradient, in a loop.
+
+        The loop keeps the inputs of the blocks and computes everything within them again.
+        `jax.checkpoint` alone is not enough: XLA for CPUs drops its barriers, and schedules the
+        second computation of all blocks before the first gradient.
+        """
+        arguments = (self.num_heads, self.layer_scale, self.dropout_rate, self.dtype)
+        names = [f"block{i + 1}" for i in range(self.depth)]
+        if self.is_initializing() or not is_looped:
+            for name in names:
+                x_BTD = Block(*arguments, name=name)(x_BTD, dropout)
+            return x_BTD
+        params = self.variables["params"]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(params[name] for name in names))
+        keys = jax.random.split(self.make_rng("dropout"), self.depth) if dropout else None
+        block = Block(*arguments, parent=None)
+
+        @functools.partial(jax.checkpoint, prevent_cse=False)  # The loop already prevents it.
+        def apply_block(x_BTD: jax.Array, inputs: Any) -> tuple[Any, None]:
+            params, key = inputs
+            rngs = {"dropout": key} if dropout else None
+            return block.apply({"params": params}, x_BTD, dropout, rngs=rngs), None
+
+        return jax.lax.scan(apply_block, x_BTD, (stacked, keys))[0]
 
     def _add_tokens(self, x_BTD: jax.Array) -> jax.Array:
         """Puts class token and registers before the patches, and adds position embeddings."""

@@ -88,12 +88,13 @@ class WideResNet(Architecture):
         if remainder or blocks_per_stage < 1:
             raise ValueError(f"A Wide ResNet's depth is 6n + 4 (10, 16, …), not {self.depth}")
         conv, norm = self.conv_layer(), self.norm_layer()
+        block = self.block_layer(Block, train)
         activation = functools.partial(nn.leaky_relu, negative_slope=self.leaky_slope)
         x = create_stem_conv(self.stem, 16, self.dtype)(x_BHWC.astype(self.dtype))
         x = pool_stem(self.stem, x)
         for stage, (features, stride) in enumerate(_stages(self.width), start=1):
             for i in range(blocks_per_stage):
-                x = Block(
+                x = block(
                     features,
                     stride if i == 0 else 1,
                     activate_before_residual=stage == 1,

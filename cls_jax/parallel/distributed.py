@@ -161,13 +161,39 @@ def check_same(text: str, workdir: pathlib.Path) -> None:
     Raises:
         UserError: in every process, if any differs from process 0.
     """
-    if jax.process_count() == 1:
-        return
-    digest = hashlib.sha256(f"{text}{workdir}".encode()).digest()
-    digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
-    different = [i for i, other in enumerate(digests) if (other != digests[0]).any()]
-    if different:
+    if different := _find_different(f"{text}{workdir}".encode()):
         raise UserError(
             f"Processes {different} differ from process 0 in config or --workdir: start all with "
             "the same command except for --process_id."
         )
+
+
+def check_same_weights(tree: Any) -> None:
+    """Makes sure that all processes start from the same arrays, which each has computed or read.
+
+    Args:
+        tree: a pytree of NumPy arrays, or of JAX's on a device of this process.
+
+    Raises:
+        UserError: in every process, if any differs from process 0.
+    """
+    if jax.process_count() == 1:
+        return
+    content = hashlib.sha256()
+    for leaf in jax.tree.leaves(jax.device_get(tree)):
+        content.update(np.ascontiguousarray(leaf).tobytes())
+    if different := _find_different(content.digest()):
+        raise UserError(
+            f"Processes {different} start from other weights than process 0: give all the same "
+            "files, versions of packages and kind of device."
+        )
+
+
+def _find_different(content: bytes) -> list[int]:
+    """The processes whose content is another than process 0's; all must call this."""
+    if jax.process_count() == 1:
+        return []
+    digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8)
+    with jax.transfer_guard("allow"):
+        digests = multihost_utils.process_allgather(digest)
+    return [i for i, other in enumerate(digests) if (other != digests[0]).any()]

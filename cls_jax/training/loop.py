@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.batch import RawBatch, create_split
@@ -53,10 +52,10 @@ from cls_jax.training.not_finite import report_non_finite
 from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
 from cls_jax.training.probe import init_state
 from cls_jax.training.progress import MetricsQueue, PausableTimer, ProgressBar
-from cls_jax.training.rounds import is_round_start, start_round
+from cls_jax.training.rounds import create_start_round, is_round_start
 from cls_jax.training.run_description import describe_run, select_images, warn_of_lost_steps
 from cls_jax.training.setup import TrainSetup, create_train_setup
-from cls_jax.training.state import TrainState
+from cls_jax.training.state import TrainState, set_step
 from cls_jax.training.step import compute_distances, create_train_step, make_batch_fn
 
 
@@ -139,6 +138,7 @@ def _train_to_end(
     bar = ProgressBar(first_step, config.num_steps)
     checkpointer.warn = bar.say
     writer = MetricsWriter(workdir, first_step, bar.say) if is_main_process() else SilentWriter()
+    start_round = None  # Most methods have a single round.
     metrics = MetricsQueue(config, dataset.num_classes, writer, timer, bar)
 
     # Both functions read `state` when they are called: the loop rebinds it at every step. The next
@@ -152,8 +152,7 @@ def _train_to_end(
 
     def recreate_batch(step: int, step_input: Any) -> RawBatch:
         # A batch is a function of seed and step, so the newest state also makes an older one.
-        earlier = state.replace(step=jax.device_put(np.int32(step), state.step.sharding))
-        return jax.device_get(make_batch(earlier, step_input))
+        return jax.device_get(make_batch(set_step(setup.mesh, state, step), step_input))
 
     with contextlib.ExitStack() as stack:
         for part in (inputs, writer, bar, checkpointer):
@@ -193,7 +192,8 @@ def _train_to_end(
             if is_round_start(config, step):
                 # Nothing is in flight between rounds, so copies to the host delay nothing.
                 with timer.paused(), jax.transfer_guard("allow"):
-                    state = start_round(setup, state, dataset, spec, step)
+                    start_round = start_round or create_start_round(setup, dataset, spec)
+                    state = start_round(state, step)
             step_input = next(inputs)
             if step == first_step and not config.debug_nans:
                 device = setup.mesh.local_devices[0]

@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.models.layers import FEATURES
+from cls_jax.parallel.distributed import check_same_weights
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.training.evaluate import iterate_padded
 from cls_jax.training.setup import TrainSetup
@@ -59,6 +60,7 @@ def init_state(
     features_NBC = compute_features(setup, state, dataset.train_images, labeled)
     num_classes = setup.dataset_spec.num_classes
     heads = fit_heads(features_NBC, labels, num_classes, (setup.config.seed, round_index))
+    check_same_weights(heads)
     return state.replace(
         params=_replace_heads(setup, state.params, heads),
         ema_params=_replace_heads(setup, state.ema_params, heads),

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.training.not_finite import NonFiniteError
+from cls_jax.training.step import to_scalars
 
 # Steps that may be in flight: enough to keep the device busy, few enough to bound memory.
 _MAX_IN_FLIGHT = 2
@@ -84,11 +85,10 @@ class MetricsQueue:
     def _finish(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
         is_written = step % self._config.log_every == 0
         wanted = monitors if is_written else {name: monitors[name] for name in _WATCHED}
-        values = {name: float(value) for name, value in jax.device_get(wanted).items()}
+        values = to_scalars(wanted)
         for name in _WATCHED:
             if not math.isfinite(values[name]):
-                everything = {name: float(v) for name, v in jax.device_get(monitors).items()}
-                raise NonFiniteError(step, name, step_input, everything)
+                raise NonFiniteError(step, name, step_input, to_scalars(monitors))
         if is_written:
             self._writer.write(step, values | self._measure_speed(step))
             if warning := self._divergence.check(step, values.get("train/loss_supervised")):

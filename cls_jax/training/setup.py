@@ -21,6 +21,7 @@ from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError
 from cls_jax.models.weights.misfit import explain_mismatch
+from cls_jax.parallel.distributed import check_same_weights
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
 from cls_jax.training.optimizer import create_optimizer
 from cls_jax.training.state import (
@@ -69,7 +70,8 @@ class TrainSetup:
             round_index: of a method with several rounds, each of which starts from new parameters.
 
         Raises:
-            UserError: if the pretrained weights cannot be read or do not fit.
+            UserError: if the pretrained weights cannot be read or do not fit, or processes have
+                different ones.
         """
         inputs = init_networks_and_key(
             self.ensemble.model,
@@ -80,6 +82,7 @@ class TrainSetup:
         )
         if self.read_weights is not None and self.config.model.init:
             inputs = (inputs[0], *self._load_weights(round_index, *inputs[1:]))
+        check_same_weights(inputs[1:])
         # Compiled, so that parameters and their average are two buffers: the step donates both.
         start = jax.jit(self._start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
         return start(*inputs)
@@ -150,7 +153,6 @@ def create_train_setup(
         model,
         config.model.lowering,
         mesh.shape[NETWORK_AXIS],
-        config.model.remat,
         config.model.matmul_precision,
     )
     return TrainSetup(
@@ -227,6 +229,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         dropout_rate=config.method.get("dropout", 0.0),
         extra_heads=method.extra_heads,
         data_axis=DATA_AXIS,
+        remat=model_config.remat,
         **settings,
     )
 

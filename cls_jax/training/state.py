@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.methods import InitContext, Method
 from cls_jax.models.ensemble import init_networks, take_network
 from cls_jax.models.weights.layout import Arrays, Layout, add_noise, from_torch
-from cls_jax.parallel.mesh import NETWORK_AXIS
+from cls_jax.parallel.mesh import NETWORK_AXIS, to_global_arrays
 
 PyTree = Any
 
@@ -143,3 +144,9 @@ def get_state_specs(state: TrainState) -> TrainState:
     """Partition specs of a state or of its shapes: leaves with an axis of networks are spread."""
     specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), state)
     return specs.replace(key=P())
+
+
+def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
+    """The state with another step count, on the mesh; also under a transfer guard."""
+    # Not `jax.device_put`, which counts as an implicit transfer where there are several processes.
+    return state.replace(step=to_global_arrays(np.int32(step), mesh, P()))

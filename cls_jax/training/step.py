@@ -4,7 +4,8 @@ The step is written for the device it runs on: it sees its own networks and its 
 and names the mesh axes where devices must agree. On one device those agreements cost nothing.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ from cls_jax.training.state import TrainState
 Metrics = dict[str, jax.Array]
 PyTree = Any
 
-# Counts, which become a share once those of all devices are added.
+# Counts of unlabeled images, added over devices; `to_scalars` divides them.
 _NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
 
 
@@ -176,7 +177,7 @@ def collect_metrics(output: LossOutput, gradient_norms: jax.Array, u_truth: jax.
     """This device's metrics, each [n, 1] for its n networks and its shard of the batch.
 
     They leave `shard_map` as [N, shards] and are averaged outside: no collective is needed inside
-    the step, and shares (correct / known) are summed over shards before they are divided.
+    the step, and counts are summed over shards before they are divided.
 
     Args:
         output: of the method's loss.
@@ -198,17 +199,25 @@ def collect_metrics(output: LossOutput, gradient_norms: jax.Array, u_truth: jax.
 
 
 def average_metrics(metrics: Metrics) -> Metrics:
-    """Means over networks and shards, float32 scalars, of metrics [N, shards].
+    """Means over networks and shards, float32 scalars, of metrics [N, shards]; sums of counts."""
+    return {
+        name: jnp.sum(value) if name in (_NUM_CORRECT, _NUM_KNOWN) else jnp.mean(value)
+        for name, value in metrics.items()
+    }
 
-    `monitors/pseudo_label_accuracy` is a share of the images whose class is known; NaN if there are
-    none.
+
+def to_scalars(metrics: Mapping[str, jax.Array]) -> dict[str, float]:
+    """Metrics of a step on the host, with `monitors/pseudo_label_accuracy` in place of its counts.
+
+    It is the share of the images of known class whose pseudo-label is right, or NaN if there are
+    none. The step itself must not divide: `debug_nans` would stop a healthy run.
     """
-    metrics = dict(metrics)
-    if _NUM_KNOWN in metrics:
-        num_correct = jnp.sum(metrics.pop(_NUM_CORRECT))
-        num_known = jnp.sum(metrics.pop(_NUM_KNOWN))
-        metrics["monitors/pseudo_label_accuracy"] = num_correct / num_known
-    return {name: jnp.mean(value) for name, value in metrics.items()}
+    scalars = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
+    num_correct, num_known = (scalars.pop(name, None) for name in (_NUM_CORRECT, _NUM_KNOWN))
+    if num_correct is not None and num_known is not None:
+        share = num_correct / num_known if num_known else math.nan
+        scalars["monitors/pseudo_label_accuracy"] = share
+    return scalars
 
 
 def make_batch_fn(

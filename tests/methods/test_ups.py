@@ -12,7 +12,7 @@ from cls_jax.methods.ups_selection import NO_LABEL, balance, select_labels
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training import rounds
 from cls_jax.training.loop import train
-from cls_jax.training.rounds import is_round_start, mc_dropout_logits, start_round
+from cls_jax.training.rounds import create_mc_dropout, create_start_round, is_round_start
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.methods.oracle_parts import softmax
@@ -61,6 +61,15 @@ def select_by_loops(logits, round_index):
     limit = max(25, min(map(len, by_class))) if round_index <= 3 else None  # 7 of 20 rounds.
     labels = {a: k for k, ranked in enumerate(by_class) for _, a in ranked[:limit]}
     return labels, [set() if a in labels else n for a, n in enumerate(negatives)]
+
+
+def test_balanced_rounds_are_the_authors_first_six_of_twenty(logits):
+    hparams = ml_collections.ConfigDict({**HPARAMS, "rounds": 20})
+    largest = [
+        np.bincount(row["label"][row["label"] != NO_LABEL]).max()
+        for row in (select_labels(logits, hparams, i) for i in (6, 7))
+    ]
+    assert largest[0] < largest[1]
 
 
 @pytest.mark.parametrize("round_index", [1, 3, 4, 9])
@@ -130,7 +139,7 @@ def start_second_round(first_round, labeled, which="all"):
     everything = np.arange(DATASET_SPEC.num_images, dtype=np.int32)
     unlabeled = choose_unlabeled_indices(everything, labeled, which)
     spec = create_stream_spec(setup.config, "strong", ("strong",), labeled, unlabeled)
-    return start_round(setup, state, dataset, spec, 3)
+    return create_start_round(setup, dataset, spec)(state, 3)
 
 
 def test_round_starts_with_other_networks_and_chosen_labels(first_round):
@@ -162,13 +171,13 @@ def test_labeled_images_do_not_crowd_out_others_in_the_balancing(monkeypatch, fi
     num_images = DATASET_SPEC.num_images
     labeled = np.arange(500)  # 50 of each class.
 
-    def predict(setup, state, images, indices, round_index):
+    def predict(state, images, indices, round_index):
         logits = 4.0 * np.eye(10)[indices % 10]
         noise = np.where(indices < 500, 0.001, 0.01)[:, None]
         rng = np.random.default_rng(0)
         return (logits + noise * rng.normal(size=(1, 2, len(indices), 10))).astype(np.float32)
 
-    monkeypatch.setattr(rounds, "mc_dropout_logits", predict)
+    monkeypatch.setattr(rounds, "create_mc_dropout", lambda setup: predict)
     for which in ("all", "rest"):
         label = np.asarray(start_second_round(first_round, labeled, which).method_state["label"][0])
         counts = np.bincount(label[label != NO_LABEL], minlength=10)
@@ -180,10 +189,10 @@ def test_dropout_predictions_are_those_of_the_images_asked_for(first_round):
     """Predictions of a few images, batch by batch, whatever else there is."""
     setup, state, dataset = first_round
     indices = np.arange(5, DATASET_SPEC.num_images, 2)
-    logits = mc_dropout_logits(setup, state, dataset.train_images, indices, 1)
+    logits = create_mc_dropout(setup)(state, dataset.train_images, indices, 1)
     assert logits.shape == (1, 2, len(indices), 10)
     reordered = np.asarray(dataset.train_images)[indices]
-    again = mc_dropout_logits(setup, state, reordered, np.arange(len(indices)), 1)
+    again = create_mc_dropout(setup)(state, reordered, np.arange(len(indices)), 1)
     np.testing.assert_array_equal(logits, again)
     assert np.any(logits[:, 0] != logits[:, 1])  # Passes differ in what they drop.
 
@@ -195,12 +204,35 @@ def test_without_dropout_predictions_are_the_networks_own():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
     indices = np.arange(1, 40, 2)  # A whole batch and a part of one.
-    logits = mc_dropout_logits(setup, state, images, indices, 1)
+    logits = create_mc_dropout(setup)(state, images, indices, 1)
     expected, _ = setup.ensemble.forward(
         state.ema_params, state.batch_stats, setup.normalize(images[indices]), train=False
     )
     for a in range(2):
         np.testing.assert_allclose(logits[:, a], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rounds_share_one_program_whatever_the_number_of_passes(first_round):
+    setup, state, dataset = first_round
+    compiled = []
+
+    def note(event, duration, fun_name="", **_):
+        if event.endswith("backend_compile_duration") and "predict" in fun_name:
+            compiled.append(fun_name)
+
+    lengths = []
+    for passes in (2, 10):
+        config = setup.config.copy_and_resolve_references()
+        config.method.passes = passes
+        predict = create_mc_dropout(create_train_setup(config, DATASET_SPEC))
+        jax.monitoring.register_event_duration_secs_listener(note)
+        try:
+            for round_index in (1, 2):
+                predict(state, dataset.train_images, np.arange(5), round_index)
+        finally:
+            jax.monitoring.unregister_event_duration_listener(note)
+        lengths.append(len(compiled))
+    assert lengths == [1, 2]
 
 
 def test_every_round_and_batch_has_its_own_dropout(first_round):
@@ -209,7 +241,7 @@ def test_every_round_and_batch_has_its_own_dropout(first_round):
     num_images = setup.config.eval_batch_size + 1
     images = np.repeat(dataset.train_images[:1], num_images, axis=0)
     rounds_logits = [
-        mc_dropout_logits(setup, state, images, np.arange(num_images), i) for i in (1, 2)
+        create_mc_dropout(setup)(state, images, np.arange(num_images), i) for i in (1, 2)
     ]
     firsts = [logits[0, 0, i] for logits in rounds_logits for i in (0, num_images - 1)]
     assert len({first.tobytes() for first in firsts}) == 4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.models.depthwise import convolve_grouped, convolve_shifted
+from cls_jax.models.depthwise import convolve_grouped, convolve_shifted, depthwise_conv
 from cls_jax.parallel.mesh import create_mesh
 
 
@@ -44,15 +44,26 @@ def test_gradient_exists_for_stacked_rematerialized_and_spread_networks():
         return jax.grad(loss, argnums=(0, 1))(x, filters)
 
     spread = jax.shard_map(
-        lambda x, filters: compute_gradients(convolve_shifted, x, filters),
+        lambda x, filters: compute_gradients(depthwise_conv, x, filters),
         mesh=create_mesh(2, [4], network=2, data=2),
         in_specs=(P("network", "data"), P("network")),  # As in a step.
         out_specs=(P("network", "data"), P("network")),
     )
     expected = compute_gradients(convolve_grouped, x, filters)
-    for gradients in (compute_gradients(convolve_shifted, x, filters), jax.jit(spread)(x, filters)):
+    for gradients in (compute_gradients(depthwise_conv, x, filters), jax.jit(spread)(x, filters)):
         for ours, reference in zip(gradients, expected, strict=True):
             np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-5)
+
+
+def test_an_exported_convolution_takes_the_form_of_the_machine_that_runs_it():
+    def count_grouped(platforms):
+        filters = jnp.ones((3, 3, 1, 4))
+        convolve = jax.jit(lambda x: depthwise_conv(x, filters, 1))
+        shape = jax.ShapeDtypeStruct((2, 5, 5, 4), jnp.float32)
+        exported = jax.export.export(convolve, platforms=platforms)(shape)
+        return exported.mlir_module().count("feature_group_count = 4")
+
+    assert [count_grouped(p) for p in (["cpu"], ["cuda"], ["cpu", "cuda"])] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("stride", [1, 2])

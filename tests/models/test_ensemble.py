@@ -117,7 +117,7 @@ def test_flattened_networks_are_rows():
 @pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize("precision", ["default", "high", "highest"])
 def test_forward_and_gradient_have_the_precision_asked_for(stacked, precision, remat):
-    ensemble = Ensemble(MODEL, remat=remat, matmul_precision=precision)
+    ensemble = Ensemble(MODEL.clone(remat=remat), matmul_precision=precision)
     images = jnp.zeros((2, 8, 8, 1))
 
     def compute_loss(params):
@@ -166,7 +166,7 @@ def test_rematerialization_keeps_less_for_the_gradient(stacked):
     images = jax.ShapeDtypeStruct((32, 8, 8, 1), jnp.float32)
     sizes = []
     for remat in (False, True):
-        ensemble = Ensemble(MODEL, remat=remat)
+        ensemble = Ensemble(MODEL.clone(remat=remat))
 
         def differentiate(params, images, ensemble=ensemble):
             _, pull_back = jax.vjp(

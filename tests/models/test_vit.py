@@ -1,14 +1,18 @@
 """Vision transformers, which have no BatchNorm, in every kind of training step."""
 
 import functools
+import re
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS, VisionTransformer, count_parameters
+from cls_jax.models import vit as vit_lib
 from cls_jax.models.registry import Entry
 from cls_jax.models.weights import vit
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
@@ -37,6 +41,36 @@ def test_images_that_patches_do_not_divide_are_refused():
     config = create_tiny_config(model__name="vit_tiny", data__image_size=40)
     with pytest.raises(UserError, match="choose a multiple of 16"):
         create_model(config, get_method("cls"), 10)
+
+
+@pytest.mark.parametrize("tokens", [16, 17])
+def test_attention_on_an_nvidia_gpu_is_cudnns(monkeypatch, tokens):
+    """Lowered for a GPU that this machine need not have; elsewhere the same program has XLA's."""
+    x = jnp.ones((2, tokens, 3, 64), jnp.bfloat16)
+    expected = np.asarray(vit_lib.attend(x, x, x))
+    fake = types.SimpleNamespace(cudnn_get_version=lambda: 91000)
+    monkeypatch.setattr(vit_lib, "_has_cudnn", lambda: True)
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.cuda_versions", fake)
+    differentiate = jax.jit(jax.grad(lambda x: jnp.sum(vit_lib.attend(x, x, x))))
+    text = differentiate.trace(x).lower(lowering_platforms=("cuda",)).as_text()
+    assert "__cudnn$fmhaSoftmaxBackward" in text
+    assert not re.search(r"stablehlo\.(case|dot_general|exponential)\b", text)  # Nothing of XLA's.
+    np.testing.assert_array_equal(np.asarray(jax.jit(vit_lib.attend)(x, x, x)), expected)
+
+
+def test_rematerialization_by_block_needs_less_memory_for_a_transformer():
+    images = jax.ShapeDtypeStruct((8, 32, 32, 3), jnp.float32)
+    sizes = {}
+    for remat in (False, True):
+        model = VisionTransformer(10, width=64, depth=6, num_heads=2, patch=4, remat=remat)
+        params = jax.eval_shape(model.init, jax.random.key(0), images)
+
+        def compute_loss(params, images, model=model):
+            return jnp.sum(model.apply(params, images, train=True))
+
+        compiled = jax.jit(jax.grad(compute_loss)).lower(params, images).compile()
+        sizes[remat] = compiled.memory_analysis().temp_size_in_bytes
+    assert sizes[True] < 0.5 * sizes[False], sizes
 
 
 @pytest.fixture

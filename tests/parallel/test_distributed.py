@@ -9,13 +9,20 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import evaluate_run
-from cls_jax.parallel.distributed import check_values, has_scheduler, initialize_distributed
+from cls_jax.parallel.distributed import (
+    check_same_weights,
+    check_values,
+    has_scheduler,
+    initialize_distributed,
+)
 from cls_jax.runs.folder import CONFIG
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
@@ -281,3 +288,18 @@ def test_a_scheduler_is_recognized(monkeypatch, variables, expected):
 
 def test_good_values_are_accepted():
     check_values("[::1]:1234", 2, 1)  # Raises nothing.
+
+
+def test_processes_that_start_from_other_weights_are_named(monkeypatch):
+    weights = {"kernel": np.arange(6.0).reshape(2, 3)}
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+
+    def gather(ours):
+        return np.stack([ours, ours, ours if gather.agree else ours ^ 1])
+
+    monkeypatch.setattr(multihost_utils, "process_allgather", gather)
+    gather.agree = True
+    check_same_weights(weights)
+    gather.agree = False
+    with pytest.raises(UserError, match=r"Processes \[2\] start from other weights than process 0"):
+        check_same_weights(weights)

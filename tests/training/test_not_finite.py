@@ -1,5 +1,6 @@
 """A loss that is NaN or infinite stops the run; one that only grows is flagged."""
 
+import dataclasses
 import json
 import re
 
@@ -14,9 +15,11 @@ from cls_jax.data.sampling import create_stream_spec
 from cls_jax.errors import UserError
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import load_labeled_indices
+from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
 from cls_jax.training.progress import DivergenceWatch
 from cls_jax.training.setup import create_train_setup
+from cls_jax.training.state import set_step
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
@@ -75,6 +78,35 @@ def test_the_operation_that_makes_the_first_nan_is_named(tmp_path):
     )
     with pytest.raises(UserError, match=r"NaN or Inf produced in cls_jax/.*, line \d+: "):
         train(config, tmp_path / "run")
+
+
+def test_debug_nans_lets_a_run_without_known_classes_go_on(monkeypatch, tmp_path):
+    dataset = load_dataset(create_tiny_config())
+    labels = np.full_like(dataset.train_labels, -1)
+    labels[:100] = dataset.train_labels[:100]
+    dataset = dataclasses.replace(dataset, train_labels=labels)
+    monkeypatch.setattr("cls_jax.training.loop.load_dataset", lambda config: dataset)
+    config = create_tiny_config(
+        "20,fixmatch", data__unlabeled="rest", num_steps=2, debug_nans=True, eval_every=100
+    )
+    config.batch_size = 2
+    assert train(config, tmp_path / "run")["step"] == 2
+    rows = read_metrics(tmp_path / "run")
+    assert None in [row.get("monitors/pseudo_label_accuracy") for row in rows]
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_an_earlier_batch_can_be_asked_for_while_transfers_are_guarded(monkeypatch, num_processes):
+    """Of several processes, `jax.device_put` transfers implicitly, which the guard refuses."""
+    setup = create_train_setup(create_tiny_config(), DATASET_SPEC)
+    state = setup.init_state()
+    if num_processes > 1:
+        monkeypatch.setattr(jax, "device_put", lambda *_: pytest.fail("an implicit transfer"))
+        monkeypatch.setattr(jax, "process_count", lambda: num_processes)
+    with jax.transfer_guard("disallow"):
+        earlier = set_step(setup.mesh, state, 3)
+    assert int(earlier.step) == 3
+    assert earlier.step.sharding == state.step.sharding
 
 
 def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():

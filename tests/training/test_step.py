@@ -9,7 +9,7 @@ import pytest
 
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
-from cls_jax.training.step import compute_distances, create_context, create_train_step
+from cls_jax.training.step import compute_distances, create_context, create_train_step, to_scalars
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
 
@@ -47,7 +47,7 @@ class Step:
         for i in range(num_steps):
             batch = self.put(create_raw_batch(self.config, self.num_views, seed=i))
             state, monitors = self.compiled(state, batch)
-            history.append(jax.device_get(monitors))
+            history.append(to_scalars(monitors))
         return state, history
 
 
@@ -172,7 +172,7 @@ def test_pseudo_label_accuracy_counts_only_images_of_known_class(step):
     def accuracy(u_truth):
         batch = create_raw_batch(step.config)._replace(u_truth=np.asarray(u_truth, np.int32))
         _, monitors = step.compiled(step.initial_state(), step.put(batch))
-        return float(monitors["monitors/pseudo_label_accuracy"])
+        return to_scalars(monitors)["monitors/pseudo_label_accuracy"]
 
     assert np.isnan(accuracy(np.full(16, -1)))
     # Only the first image is known: each network is right for exactly one of the ten classes.
