@@ -103,12 +103,17 @@ def evaluate(run: str, data_dir: str | None = None) -> None:
     """
     from cls_jax.inference import evaluate_run
     from cls_jax.inference.calibration import read_calibration
+    from cls_jax.inference.scores import describe_figures
 
     folder = pathlib.Path(run)
-    step, accuracies = evaluate_run.evaluate_run(folder, data_dir)
+    step, accuracies, figures = evaluate_run.evaluate_run(folder, data_dir)
     if is_main_process():
         print(f"Test accuracy after {step:,} steps:")
         print(describe_accuracies(accuracies))
+        if figures:
+            low, high = figures.interval
+            print(f"95% interval of network 1: {100 * low:.1f}%–{100 * high:.1f}%\n")
+            print(describe_figures(figures))
         if calibration := read_calibration(folder, step):
             print(
                 f"Calibrated on {calibration.num_images:,} test images: temperature "

@@ -1,8 +1,8 @@
-"""Evaluation of a finished or unfinished run, and its calibration on the test images."""
+"""Evaluation of a finished or unfinished run: accuracies, figures per class, calibration."""
 
 import contextlib
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,62 +19,81 @@ from cls_jax.inference.calibration import (
     write_calibration,
 )
 from cls_jax.inference.classifier import Classifier, load
-from cls_jax.runs.folder import read_dataset_description
+from cls_jax.inference.scores import Figures, compute_figures, write_figures
+from cls_jax.runs.folder import read_dataset_description, read_result
 from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.loop import train
 from cls_jax.training.restore import restore_run
 
 
-def train_calibrated(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-    """Trains or resumes a run as `training.loop.train` does, then calibrates its confidences.
+class Evaluation(NamedTuple):
+    """What `evaluate_run` found.
 
-    Not in several processes, of which each would write the calibration, and not without enough
-    test images.
+    Attributes:
+        step: The checkpoint's step.
+        accuracies: In percent, as `create_evaluate` names them.
+        figures: Figures of network 1 by class. None in several processes.
+    """
+
+    step: int
+    accuracies: Accuracies
+    figures: Figures | None
+
+
+def train_calibrated(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
+    """Trains or resumes a run as `training.loop.train` does, then calibrates and assesses it.
+
+    Not in several processes, each of which would write the same files.
+
+    Returns:
+        The contents of `result.json`.
 
     Raises:
-        UserError: as of `training.loop.train`.
-        StoppedError: likewise.
+        UserError: Same as `training.loop.train`.
+        StoppedError: Likewise.
     """
     result = train(config, workdir)
-    has_test = result["test_accuracy"] is not None
-    if has_test and jax.process_count() == 1 and not (workdir / CALIBRATION).exists():
-        calibrate_run(workdir, load(workdir), load_dataset(config))
-    return result
+    is_assessed = "per_class" in result or (workdir / CALIBRATION).exists()
+    if result["test_accuracy"] is None or is_assessed or jax.process_count() > 1:
+        return result
+    assess_run(workdir, load(workdir), load_dataset(config))
+    return read_result(workdir) or result
 
 
-def calibrate_run(
-    workdir: pathlib.Path, classifier: Classifier, dataset: Dataset
-) -> Calibration | None:
-    """Fits a calibration on the test images and stores it in the run's folder.
+def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) -> Figures:
+    """Computes a run's figures per class on the test images, and calibrates its confidences.
+
+    Writes `calibration.json` where there are at least 100 test images, `per_class.csv`, and the
+    figures to the result of the same step, if there is one. A folder that is read-only stays as it
+    is.
 
     Returns:
-        What was stored; None if there are fewer than 100 test images.
+        The figures of network 1.
 
     Raises:
-        OSError: if the folder cannot be written.
+        UserError: If the result is damaged.
     """
     labels = np.asarray(dataset.test_labels)
-    if len(labels) < MIN_IMAGES:
-        return None
-    p_BK = classifier.predict_probabilities(dataset.test_images).mean(axis=0)
-    calibration = Calibration(classifier.step, *fit_calibration(p_BK, labels), len(labels))
-    write_calibration(workdir, calibration)
-    return calibration
+    p_NBK = classifier.predict_probabilities(dataset.test_images)
+    figures = compute_figures(p_NBK[0], labels, classifier.class_names)
+    with contextlib.suppress(OSError):
+        if len(labels) >= MIN_IMAGES:
+            fitted = fit_calibration(p_NBK.mean(axis=0), labels)
+            write_calibration(workdir, Calibration(classifier.step, *fitted, len(labels)))
+        write_figures(workdir, classifier.step, figures)
+    return figures
 
 
-def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> tuple[int, Accuracies]:
-    """Restores the newest checkpoint of a run, evaluates it as training does, and calibrates it.
+def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluation:
+    """Restores the newest checkpoint of a run, evaluates it as training does, and assesses it.
 
     Args:
-        workdir: the run's folder.
-        data_dir: where the dataset is now, if not in the `config.data.data_dir` of the training.
-
-    Returns:
-        The checkpoint's step, and accuracies in percent as `create_evaluate` names them.
+        workdir: The run's folder.
+        data_dir: The dataset's place, if it is no longer the training's `config.data.data_dir`.
 
     Raises:
-        UserError: if the folder is not that of a run or holds no checkpoint yet, or the dataset
-            has no test images or other classes.
+        UserError: If the folder is not the folder of a run or holds no checkpoint yet, or the
+            dataset has no test images or other classes.
     """
     setup, state, step = restore_run(workdir)
     if data_dir is not None:
@@ -92,8 +111,7 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> tuple[in
             "the training images."
         )
     accuracies = create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)
+    figures = None
     if jax.process_count() == 1:
-        classifier = Classifier(setup, state, class_names, step)
-        with contextlib.suppress(OSError):  # A folder that is read-only can still be evaluated.
-            calibrate_run(workdir, classifier, dataset)
-    return step, accuracies
+        figures = assess_run(workdir, Classifier(setup, state, class_names, step), dataset)
+    return Evaluation(step, accuracies, figures)

@@ -1,8 +1,14 @@
-"""Charts as inline SVG, drawn by matplotlib and colored by the page's style sheet."""
+"""The metrics of a run as charts: panels of curves over the steps, and reliability diagrams.
 
+Charts are inline SVG, drawn by matplotlib and colored by the page's style sheet.
+"""
+
+import dataclasses
+import importlib.resources
 import io
 import re
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.style
@@ -11,10 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from cls_jax.report.scores import Calibration
-from cls_jax.report.series import Panel
+from cls_jax.inference.scores import Reliability
 
 WIDTH, HEIGHT = 480, 250
+MAX_POINTS = 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 10, 26
 # matplotlib does not know CSS variables: while it draws, "#0000NN" stands for the NNth of these.
 _VARIABLES = ("line", "soft", "wrong", "c1", "c2", "c3", "c4", "c5", "c6")
@@ -28,6 +34,95 @@ _CLUTTER = re.compile(
     re.DOTALL,
 )
 _STYLE = ("default", {"svg.fonttype": "none"})  # Text as <text>, whatever the user's matplotlibrc.
+_TEXTS = tomllib.loads(
+    importlib.resources.files("cls_jax.report").joinpath("templates/panels.toml").read_text("utf-8")
+)
+NAMES = _TEXTS["names"]
+Rows = Sequence[Mapping[str, Any]]  # As `data.clean_rows` returns them.
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One curve of T points, each of which may stand for several measurements."""
+
+    name: str
+    steps: np.ndarray  # float64 [T], ascending.
+    values: np.ndarray  # float64 [T], means; NaN where nothing was measured.
+    low: np.ndarray  # float64 [T], smallest of the measurements behind each point.
+    high: np.ndarray  # float64 [T], largest.
+    last: float
+    is_dashed: bool = False
+
+
+@dataclasses.dataclass
+class Panel:
+    """Curves that share their axes; `templates/panels.toml` lists those with known names."""
+
+    title: str
+    prefixes: Sequence[str]  # Of the names of its scalars.
+    caption: str = ""
+    unit: str = ""
+    scale: float = 1.0  # Factor from the stored numbers to those shown.
+    curves: list[Series] = dataclasses.field(default_factory=list)
+
+    def format(self, value: float) -> str:
+        """A measured number for reading."""
+        return f"{value:.1f}%" if self.unit == "%" else f"{value:.4g}"
+
+
+def create_panels(rows: Rows) -> list[Panel]:
+    """Groups all scalars known at two or more steps."""
+    names = sorted({name for row in rows for name in row} - {"step"}, key=_order)
+    if "test/accuracy_network_1" in names and "test/accuracy" in names:
+        names.remove("test/accuracy")  # The same under another name.
+    if "test/accuracy_network_2" not in names and "test/accuracy_ensemble" in names:
+        names.remove("test/accuracy_ensemble")  # An ensemble of one.
+    panels = [Panel(**entry) for entry in _TEXTS["panels"]]
+    for name in names:
+        claims = (panel for panel in panels if name.startswith(tuple(panel.prefixes)))
+        if (panel := next(claims, None)) is None:
+            panels.append(panel := Panel(name, (name,)))
+        if (curve := read_series(rows, name, panel.scale)) is not None:
+            panel.curves.append(curve)
+    return [panel for panel in panels if panel.curves]
+
+
+def read_series(rows: Rows, name: str, scale: float = 1.0) -> Series | None:
+    """One scalar times `scale` over the steps, or None if fewer than two numbers are known."""
+    points = [(row["step"], row[name]) for row in rows if name in row]
+    known = [value for _, value in points if value is not None]
+    if len(known) < 2:
+        return None
+    steps, values = np.array(points, np.float64).T  # None becomes NaN.
+    curve = downsample(steps, scale * values)
+    return Series(NAMES.get(name, name), *curve, scale * known[-1], is_dashed="_live_" in name)
+
+
+def downsample(
+    steps: np.ndarray, values: np.ndarray, max_points: int = MAX_POINTS
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Replaces neighboring points by their mean step, mean, minimum and maximum.
+
+    Args:
+        steps: float64 [n], ascending.
+        values: float64 [n]; NaN where unknown.
+        max_points: how many may remain.
+
+    Returns:
+        Four times float64 [min(n, max_points)]; NaN where none of the neighbors is known.
+    """
+    points = []
+    for part in np.array_split(np.arange(len(values)), min(len(values), max_points)):
+        known = values[part][~np.isnan(values[part])]
+        summary = (known.mean(), known.min(), known.max()) if len(known) else (np.nan,) * 3
+        points.append((steps[part].mean(), *summary))
+    mean_steps, means, low, high = np.array(points).T
+    return mean_steps, means, low, high
+
+
+def find_last(rows: Rows, name: str) -> float | None:
+    """The last known value of a scalar."""
+    return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
 
 
 class Chart(NamedTuple):
@@ -46,7 +141,7 @@ def draw_panel(panel: Panel) -> Chart:
     axes.set_xlim(*axes.xaxis.get_major_locator().nonsingular(steps.min(), steps.max()))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k
     ticks = choose_ticks(np.nanmin(values), np.nanmax(values))
-    axes.set_yticks(ticks, [f"{tick:g} {panel.unit}".strip() for tick in ticks])
+    axes.set_yticks(ticks, [f"{tick:g}{panel.unit}" for tick in ticks])
     axes.set_ylim(ticks[0], ticks[-1])
     traces = []
     for i, curve in enumerate(panel.curves):
@@ -63,14 +158,14 @@ def draw_panel(panel: Panel) -> Chart:
 
 
 @matplotlib.style.context(_STYLE)
-def draw_reliability(calibration: Calibration) -> Chart:
+def draw_reliability(reliability: Reliability) -> Chart:
     """Bars of accuracy by confidence, the mean confidence of each, and the diagonal."""
-    counts, confidence, accuracy, _ = calibration
+    counts, confidence, accuracy, _ = reliability
     axes = _create_axes()
     for axis, set_limits in ((axes.xaxis, axes.set_xlim), (axes.yaxis, axes.set_ylim)):
         set_limits(0, 1)
         axis.set_ticks(np.linspace(0, 1, 5))
-        axis.set_major_formatter(PercentFormatter(xmax=1, symbol=" %"))
+        axis.set_major_formatter(PercentFormatter(xmax=1, symbol="%"))
     axes.plot([0, 1], [0, 1], color=_color("soft"), linewidth=1, linestyle=_DASHES, clip_on=False)
     # Half a pixel of background on either side of a bar.
     half = 0.5 / len(counts) - 1 / WIDTH
@@ -82,7 +177,7 @@ def draw_reliability(calibration: Calibration) -> Chart:
         mark = [center[i] - half, center[i] + half], [confidence[i]] * 2
         axes.plot(*mark, color=_color("wrong"), linewidth=2, solid_capstyle="butt", clip_on=False)
     texts = [
-        (f"{count} images with mean confidence {100 * mean:.1f} %", f"{100 * right:.1f} %")
+        (f"{count} images with mean confidence {100 * mean:.1f}%", f"{100 * right:.1f}%")
         for count, mean, right in zip(counts, confidence, accuracy, strict=True)
     ]
     return Chart(_to_svg(axes.figure), [_trace(axes, "accuracy", center, accuracy, texts)])
@@ -94,6 +189,11 @@ def choose_ticks(low: float, high: float) -> np.ndarray:
     low, high = locator.nonsingular(low, high)  # A range that is not empty.
     low = min(low, 0.0) if low < 0.5 * high else low
     return locator.tick_values(low, high) + 0.0  # Never -0.
+
+
+def _order(name: str) -> tuple[int, str]:
+    known = list(NAMES)
+    return (known.index(name) if name in known else len(known), name)
 
 
 def _create_axes() -> Axes:

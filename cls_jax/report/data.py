@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,8 +12,14 @@ import numpy as np
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import read_labeled_indices
-from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.data.types import Dataset
 from cls_jax.inference.classifier import load
+from cls_jax.inference.scores import (
+    Figures,
+    compute_figures,
+    find_disagreements,
+    find_mistakes,
+)
 from cls_jax.io import describe_error
 from cls_jax.runs.folder import CONFIG, LABELED_INDICES, read_dataset_description, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
@@ -26,28 +32,46 @@ _LARGEST = 1e30  # Axes cannot be scaled to more.
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """Predictions of the newest checkpoint's EMA weights. m images, N networks, K classes."""
+    """Predictions of the newest checkpoint's EMA weights. B images, N networks, K classes."""
 
     step: int
-    probabilities: np.ndarray  # float32 [N, m, K]
-    labels: np.ndarray  # int [m], -1 where the true class is unknown.
-    source: ImageSource
-    indices: np.ndarray  # int [m], positions of the images in the source.
+    probabilities: np.ndarray  # float32 [N, B, K]
+    labels: np.ndarray  # int [B], -1 where the true class is unknown.
+    indices: np.ndarray  # int [B], positions among the test or training images.
     is_test: bool  # Otherwise they are training images.
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
-        """The most probable class by network, int64 [N, m]."""
+        """The most probable class by network, int64 [N, B]."""
         return self.probabilities.argmax(axis=-1)
 
     @functools.cached_property
     def confidence(self) -> np.ndarray:
-        """Its probability, float32 [N, m]."""
+        """The probability of that class, float32 [N, B]."""
         return self.probabilities.max(axis=-1)
 
-    def read_image(self, position: int) -> np.ndarray:
-        """One of the m images, uint8 [H, W, C]."""
-        return self.source[self.indices[position : position + 1]][0]
+    @functools.cached_property
+    def mistakes(self) -> np.ndarray:
+        """Positions of the test images that network 1 misclassifies, most confident first."""
+        return find_mistakes(self.probabilities[0], self.labels)
+
+    @functools.cached_property
+    def doubtful(self) -> np.ndarray:
+        """Positions of images that two networks classify differently.
+
+        Of a single network, all positions by its confidence, lowest first.
+        """
+        if len(self.probabilities) == 2:
+            return find_disagreements(self.probabilities)
+        return np.argsort(self.confidence[0], kind="stable")
+
+
+class Picture(NamedTuple):
+    """An image of the dataset as the page shows it."""
+
+    pixels: np.ndarray  # uint8 [H, W, C]
+    name: str
+    link: str | None  # To its file, where it has one.
 
 
 @dataclasses.dataclass
@@ -65,16 +89,62 @@ class RunData:
     predictions: Predictions | None = None
     notes: list[str] = dataclasses.field(default_factory=list)  # What is missing, and why.
 
+    @functools.cached_property
+    def known(self) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities [N, B, K] and labels [B] of the test images of known class, maybe none."""
+        if self.predictions is None or not self.predictions.is_test:
+            return np.zeros((1, 0, 1)), np.zeros(0, int)
+        is_known = self.predictions.labels >= 0
+        return self.predictions.probabilities[:, is_known], self.predictions.labels[is_known]
+
+    @functools.cached_property
+    def figures(self) -> Figures | None:
+        """Figures of network 1 by class. None without test images of known class."""
+        probabilities, labels = self.known
+        return compute_figures(probabilities[0], labels, self.class_names) if len(labels) else None
+
+    @property
+    def data_name(self) -> str:
+        """The dataset's name; of a folder of images its own name."""
+        if self.config.data.name != "folder":
+            return self.config.data.name
+        return pathlib.Path(self.config.data.data_dir).expanduser().resolve().name or "folder"
+
+    @property
+    def num_labels(self) -> int | None:
+        """How many training images count as labeled. None if all do and nothing tells how many."""
+        return len(self.labeled) if self.labeled is not None else self.config.num_labels or None
+
+    def take_picture(self, index: int, is_test: bool) -> Picture:
+        """A test or training image by its position among these."""
+        data = self.dataset
+        assert data is not None
+        images, files = (
+            (data.test_images, data.test_files)
+            if is_test
+            else (data.train_images, data.train_files)
+        )
+        pixels = images[np.array([index])][0]
+        if not files:
+            return Picture(pixels, f"{'Test' if is_test else 'Training'} image {index}", None)
+        root = pathlib.Path(self.config.data.data_dir).expanduser().resolve()
+        return Picture(pixels, files[index], (root / files[index]).as_uri())
+
+    def take_predicted(self, position: int) -> Picture:
+        """One of the images that the predictions are about."""
+        assert self.predictions is not None
+        return self.take_picture(int(self.predictions.indices[position]), self.predictions.is_test)
+
 
 def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
     """Reads a run, finished or not; loads its dataset and predicts with its newest checkpoint.
 
     Args:
-        workdir: the run's folder.
-        data_dir: as for `write_report`.
+        workdir: The run's folder.
+        data_dir: Same as for `write_report`.
 
     Raises:
-        UserError: if the folder is not that of a run.
+        UserError: If the folder is not the folder of a run.
     """
     run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
     if data_dir is not None:
@@ -120,8 +190,8 @@ def predict(workdir: pathlib.Path, dataset: Dataset, labeled: np.ndarray | None)
     """Predicts the test images or, if there are none, some of the unlabeled training images.
 
     Raises:
-        UserError: if there is no checkpoint yet.
-        ValueError: in one of several processes, which cannot predict alone.
+        UserError: If there is no checkpoint yet.
+        ValueError: In one of several processes, which cannot predict alone.
     """
     if jax.process_count() > 1:
         raise ValueError(
@@ -131,17 +201,19 @@ def predict(workdir: pathlib.Path, dataset: Dataset, labeled: np.ndarray | None)
     classifier = load(workdir)
     is_test = len(dataset.test_labels) > 0
     if is_test:
-        source, labels = dataset.test_images, np.asarray(dataset.test_labels)
+        images, labels = dataset.test_images, np.asarray(dataset.test_labels)
         indices = np.arange(len(labels))
     else:
-        source = dataset.train_images
-        unlabeled = np.setdiff1d(np.arange(len(source)), [] if labeled is None else labeled)
+        unlabeled = np.setdiff1d(
+            np.arange(len(dataset.train_images)), [] if labeled is None else labeled
+        )
         shuffled = np.random.default_rng(0).permutation(unlabeled)
         indices = np.sort(shuffled[:_NUM_TRAINING_IMAGES])
+        images = dataset.train_images[indices]
         labels = np.asarray(dataset.train_labels)[indices]
-    images = source if is_test else source[indices]
-    probabilities = classifier.predict_probabilities(images)
-    return Predictions(classifier.step, probabilities, labels, source, indices, is_test)
+    return Predictions(
+        classifier.step, classifier.predict_probabilities(images), labels, indices, is_test
+    )
 
 
 def _load_same_dataset(config, class_names: tuple[str, ...], shape) -> Dataset:

@@ -4,6 +4,7 @@ import base64
 import datetime
 import functools
 import hashlib
+import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import jinja2
 
 from cls_jax.errors import UserError
+from cls_jax.inference.scores import write_class_table
 from cls_jax.io import write_atomically
-from cls_jax.report import overview, pictures, predictions
+from cls_jax.report import sections
 from cls_jax.report.data import RunData, collect_run
 
 REPORT = "report.html"
@@ -20,14 +22,14 @@ _View = Callable[[RunData], dict[str, Any] | None]
 # ID, which is also the template's name → title in the navigation, and the function that returns the
 # template's values, or None if the run has nothing to show there.
 _SECTIONS: dict[str, tuple[str, _View]] = {
-    "training": ("Training", overview.view_training),
-    "classes": ("Classes", predictions.view_classes),
-    "calibration": ("Calibration", predictions.view_calibration),
-    "mistakes": ("Mistakes", predictions.view_mistakes),
-    "disagreements": ("Disagreements", predictions.view_disagreements),
-    "views": ("Views", pictures.view_augmented),
-    "labeled": ("Labeled images", pictures.view_labeled),
-    "configuration": ("Configuration", overview.view_config),
+    "training": ("Training", sections.view_training),
+    "classes": ("Classes", sections.view_classes),
+    "calibration": ("Calibration", sections.view_calibration),
+    "mistakes": ("Mistakes", sections.view_mistakes),
+    "doubtful": ("Doubtful images", sections.view_doubtful),
+    "views": ("Views", sections.view_augmented),
+    "labeled": ("Labeled images", sections.view_labeled),
+    "configuration": ("Configuration", sections.view_config),
     "sessions": ("Sessions", lambda run: {"sessions": run.sessions}),
 }
 # Characters that no HTML document may contain, but file names can: control characters and halves
@@ -39,19 +41,21 @@ _FORBIDDEN = {
 
 
 def write_report(workdir: pathlib.Path, data_dir: str | None = None) -> pathlib.Path:
-    """Writes `report.html` of a run, finished or not, and returns its path.
+    """Writes `report.html` of a run, finished or not, and `per_class.csv`; returns the page's path.
 
     Args:
-        workdir: the run's folder.
-        data_dir: where the dataset is now, if not in the `config.data.data_dir` of the training.
+        workdir: The run's folder.
+        data_dir: The dataset's place, if it is no longer the training's `config.data.data_dir`.
 
     Raises:
-        UserError: if the folder is not that of a run or cannot be written to.
+        UserError: If the folder is not the folder of a run or cannot be written to.
     """
-    page = render_page(collect_run(workdir, data_dir))
+    run = collect_run(workdir, data_dir)
     path = workdir / REPORT
     try:
-        write_atomically(path, page)
+        if run.figures is not None:
+            write_class_table(workdir, run.figures)
+        write_atomically(path, render_page(run))
     except OSError as error:
         raise UserError(
             f"Cannot write {path} ({error.strerror}): free disk space or allow writing there."
@@ -66,7 +70,7 @@ def render_page(run: RunData) -> str:
     text = page.render(
         run=run,
         config=run.config,
-        header=overview.view_header(run),
+        header=sections.view_header(run),
         sections=[entry for entry in views if entry[-1] is not None],
         now=datetime.datetime.now(datetime.UTC),
     )
@@ -87,14 +91,14 @@ def create_environment() -> jinja2.Environment:
         "percent": format_percent,
         "thousands": format_thousands,
         "sha256": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
-        "data_uri": pictures.encode_image,
+        "data_uri": sections.encode_image,
     }
     return environment
 
 
-def format_percent(share: float, digits: int = 2) -> str:
-    """A share between 0 and 1 in percent."""
-    return f"{100 * share:.{digits}f} %"
+def format_percent(share: float, digits: int = 1) -> str:
+    """A share between 0 and 1 in percent, or a dash for NaN."""
+    return "–" if math.isnan(share) else f"{100 * share:.{digits}f}%"
 
 
 def format_thousands(value: Any) -> str:

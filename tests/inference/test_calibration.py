@@ -20,7 +20,7 @@ from cls_jax.inference.calibration import (
 )
 from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import calibrate_run, evaluate_run
-from cls_jax.report.scores import compute_calibration
+from cls_jax.inference.scores import compute_reliability
 from tests.conftest import create_tiny_config
 
 
@@ -39,10 +39,10 @@ def test_calibration_is_found_and_removes_the_error(temperature, uniform_share):
     p_BK, labels = sample(temperature, uniform_share)
     found = fit_calibration(p_BK, labels)
     assert found == pytest.approx((temperature, uniform_share), rel=0.15, abs=0.02)
-    after = compute_calibration(apply_calibration(p_BK, *found), labels).error
+    after = compute_reliability(apply_calibration(p_BK, *found), labels).error
     assert after < 0.02
     if (temperature, uniform_share) != (1.0, 0.01):
-        assert compute_calibration(p_BK, labels).error > 2 * after
+        assert compute_reliability(p_BK, labels).error > 2 * after
 
 
 def test_calibration_changes_no_prediction():

@@ -93,7 +93,7 @@ def test_two_processes_compute_what_one_does(tmp_path):
         for name in a.keys() & {"train/loss", "train/gradient_norm", "monitors/distance_ema"}:
             np.testing.assert_allclose(a[name], b[name], rtol=1e-3, err_msg=name)
     # Here on the four devices of this process.
-    step, accuracies = evaluate_run(tmp_path / "two")
+    step, accuracies, _ = evaluate_run(tmp_path / "two")
     assert step == 4
     assert accuracies["test/accuracy"] == ours[-1]["test/accuracy"]
 

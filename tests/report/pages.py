@@ -111,7 +111,6 @@ def create_run(
                 6,
                 probabilities.astype(np.float32),
                 labels,
-                source,
                 np.arange(len(source)),
                 is_test,
             ),

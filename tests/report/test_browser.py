@@ -69,4 +69,4 @@ def test_it_opens_whole_and_without_an_error(width, options, tmp_path):
     assert measured["images"] > 20
     assert measured["broken"] == []
     assert measured["needed"] <= measured["width"] == width
-    assert measured["readout"].startswith("step 9: network 1 (EMA) 50.00 %")
+    assert measured["readout"].startswith("step 9: network 1 (EMA) 50.0%")

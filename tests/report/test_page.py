@@ -8,12 +8,11 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.metrics import confusion_matrix
+from sklearn.metrics import classification_report, confusion_matrix
 
+from cls_jax.inference.scores import compute_reliability
 from cls_jax.report.page import create_environment, render_page
-from cls_jax.report.pictures import MAX_SIDE, encode_image
-from cls_jax.report.predictions import color_confusions
-from cls_jax.report.scores import compute_calibration
+from cls_jax.report.sections import MAX_SIDE, color_confusions, encode_image
 from tests.report.pages import Page, create_run
 
 HOSTILE = (
@@ -41,13 +40,13 @@ ROWS = [
 @pytest.mark.parametrize(
     ("options", "present", "absent"),
     [
-        ({}, {"classes", "calibration", "mistakes", "disagreements", "views"}, set()),
+        ({}, {"classes", "calibration", "mistakes", "doubtful", "views"}, set()),
         ({"num_classes": 2}, {"classes", "mistakes"}, set()),
-        ({"num_networks": 1, "method": "fixmatch"}, {"classes"}, {"disagreements"}),
-        ({"num_test": 0}, {"disagreements", "views"}, {"classes", "calibration", "mistakes"}),
+        ({"num_networks": 1, "method": "fixmatch"}, {"classes", "doubtful"}, set()),
+        ({"num_test": 0}, {"doubtful", "views"}, {"classes", "calibration", "mistakes"}),
         ({"num_classes": 100, "num_test": 300}, {"classes", "labeled"}, set()),
         ({"side": 120}, {"mistakes", "views"}, set()),
-        ({"predictions": None}, {"views", "labeled"}, {"classes", "disagreements"}),
+        ({"predictions": None}, {"views", "labeled"}, {"classes", "doubtful"}),
         (
             {"predictions": None, "dataset": None, "labeled": None, "class_names": None},
             {"training", "configuration"},
@@ -120,12 +119,18 @@ def test_figures_of_the_test_images_are_recomputed():
     head, *rows = page.table("confusion")
     assert head[1:] == list(run.class_names)
     assert [row[1:] for row in rows] == [[str(count) for count in row] for row in counts]
-    for k, row in enumerate(page.table("per-class")[1:]):
-        right, total = counts[k, k], counts[k].sum()
-        assert row[:4] == [f"class {k}", str(right), str(total), f"{100 * right / total:.2f} %"]
+    _, *rows, macro, weighted = page.table("per-class")
+    report = classification_report(labels, first.argmax(axis=-1), output_dict=True)
+    for key, row in zip(
+        [*"0123", "macro avg", "weighted avg"], [*rows, macro, weighted], strict=True
+    ):
+        expected = report[key]
+        values = [f"{100 * expected[name]:.1f}%" for name in ("precision", "recall", "f1-score")]
+        assert [row[1], row[2], row[4], row[6]] == [*values, f"{expected['support']:.0f}"]
+    assert [row[0] for row in rows] == list(run.class_names)
     for probabilities in (first, run.predictions.probabilities.mean(axis=0)):
-        error = compute_calibration(probabilities, labels).error
-        assert f"Expected calibration error {100 * error:.2f} %" in page.text
+        error = compute_reliability(probabilities, labels).error
+        assert f"Expected calibration error {100 * error:.1f}%" in page.text
     num_wrong = int(np.sum(first.argmax(axis=-1) != labels))
     mistakes = [a for a in page.find("img") if a["alt"].startswith("Test image")]
     assert len(mistakes) == min(num_wrong, 24)

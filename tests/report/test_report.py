@@ -15,8 +15,8 @@ from cls_jax.cli import commands
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
+from cls_jax.inference.scores import compute_reliability, wilson_interval
 from cls_jax.report.page import REPORT, write_report
-from cls_jax.report.scores import compute_calibration, wilson_interval
 from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
 from cls_jax.runs.sessions import SESSIONS, read_sessions
 from tests.conftest import ROOT, create_tiny_config, train_interrupted
@@ -45,11 +45,11 @@ def read_page(workdir):
 def test_training_writes_it_with_the_figures_of_the_result(run):
     workdir, config = run
     page, result = read_page(workdir), read_result(workdir)
-    accuracy = f"{result['test_accuracy']:.2f} %"
+    accuracy = f"{result['test_accuracy']:.1f}%"
     assert accuracy in page.text
-    assert f"{result['test_accuracy_ensemble']:.2f} %" in page.text
+    assert f"{result['test_accuracy_ensemble']:.1f}%" in page.text
     low, high = wilson_interval(round(4.5 * result["test_accuracy"]), 450)
-    assert f"{100 * low:.2f}\xa0–\xa0{100 * high:.2f}\xa0%" in page.text
+    assert f"{100 * low:.1f}–{100 * high:.1f}%" in page.text
     assert "cls · finished" in page.text
     assert not page.find("aside")
 
@@ -61,8 +61,8 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
     assert [int(row[2]) for row in rows] == np.bincount(dataset.test_labels).tolist()
     assert f"{right.sum()} of 450 test images correctly: {accuracy}" in page.text
     for predicted in (probabilities[0], probabilities.mean(axis=0)):
-        error = compute_calibration(predicted, dataset.test_labels).error
-        assert f"Expected calibration error {100 * error:.2f} %" in page.text
+        error = compute_reliability(predicted, dataset.test_labels).error
+        assert f"Expected calibration error {100 * error:.1f}%" in page.text
     differ = np.sum(probabilities[0].argmax(axis=-1) != probabilities[1].argmax(axis=-1))
     assert f"differ on {differ}" in page.text
 

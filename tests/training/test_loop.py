@@ -91,7 +91,7 @@ def test_finished_run_is_left_alone(finished, capsys):
 
 def test_evaluation_from_the_folder_alone_repeats_the_figures_to_the_last_digit(finished):
     workdir, result = finished
-    step, accuracies = evaluate_run(workdir)
+    step, accuracies, _ = evaluate_run(workdir)
     assert step == result["step"]
     last = [row for row in read_metrics(workdir) if "test/accuracy" in row][-1]
     assert accuracies == {name: value for name, value in last.items() if name != "step"}

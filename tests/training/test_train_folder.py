@@ -136,7 +136,7 @@ def test_test_set_may_be_added_later(finished, images):
     test.parent.mkdir(parents=True)
     Image.new("RGB", (8, 8), "white").save(test)
     try:
-        _, accuracies = evaluate_run(workdir)
+        accuracies = evaluate_run(workdir).accuracies
         assert accuracies["test/accuracy"] in (0, 100)
     finally:
         test.unlink()
@@ -197,7 +197,7 @@ def test_predictions_agree_with_evaluation_on_moved_images(finished, images, tmp
             Image.fromarray(pixels).save(moved / "test" / name / f"{i}.png")
     with pytest.raises(UserError, match="has no test images"):
         evaluate_run(workdir)
-    _, accuracies = evaluate_run(workdir, str(moved))
+    accuracies = evaluate_run(workdir, str(moved)).accuracies
     assert collect_run(workdir, str(moved)).predictions.is_test
     output = tmp_path / "predictions.csv"
     commands.predict(str(workdir), [str(moved / "test")], str(output))

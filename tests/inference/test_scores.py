@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from cls_jax.report.scores import (
-    compute_calibration,
+from cls_jax.inference.scores import (
+    compute_reliability,
     find_confused_pairs,
     find_disagreements,
     find_mistakes,
@@ -44,7 +44,7 @@ def test_confused_pairs_leave_out_what_is_right_and_what_never_happens():
 def test_calibration_is_the_sum_over_bins():
     probabilities = draw_probabilities((500, 4))
     labels = np.random.default_rng(1).integers(0, 4, 500)
-    calibration = compute_calibration(probabilities, labels, num_bins=10)
+    calibration = compute_reliability(probabilities, labels, num_bins=10)
     confidence = probabilities.max(axis=-1)
     is_right = probabilities.argmax(axis=-1) == labels
     error = 0.0
@@ -63,7 +63,7 @@ def test_calibration_is_the_sum_over_bins():
 
 @pytest.mark.parametrize(("label", "error"), [(0, 0.0), (1, 1.0)])
 def test_calibration_of_certainty(label, error):
-    calibration = compute_calibration(np.array([[1.0, 0.0]]), np.array([label]))
+    calibration = compute_reliability(np.array([[1.0, 0.0]]), np.array([label]))
     assert calibration.counts[-1] == 1
     assert calibration.error == error
 

@@ -6,11 +6,11 @@ import re
 import matplotlib
 import numpy as np
 import pytest
+from cls_jax.report.series import NAMES, create_panels, downsample, find_last, read_series
 
 from cls_jax import methods
 from cls_jax.report.charts import choose_ticks, draw_panel
 from cls_jax.report.data import clean_rows
-from cls_jax.report.series import NAMES, create_panels, downsample, find_last, read_series
 from tests.report.pages import Page
 
 

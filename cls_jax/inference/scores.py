@@ -1,0 +1,254 @@
+"""Figures about predictions, for `cls-jax evaluate` and the report alike. B images, K classes."""
+
+import io
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.stats
+from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
+
+from cls_jax.io import make_printable, write_atomically, write_rows
+from cls_jax.runs.folder import read_result, write_result
+
+PER_CLASS = "per_class.csv"
+NUM_BINS = 15  # Guo et al., On Calibration of Modern Neural Networks, 2017.
+AVERAGES = ("macro avg", "weighted avg")  # As in scikit-learn's `classification_report`.
+_MAX_PRINTED = 100
+_COLUMNS = ("class", "precision", "recall", "f1", "auroc", "recall_low", "recall_high", "support")
+
+
+class ClassFigures(NamedTuple):
+    """Figures of one class, or means over the classes that have images; shares from 0 to 1.
+
+    Attributes:
+        precision: The share of the predictions of this class that are right, 0 without any.
+        recall: The share of the images of this class that are predicted so. NaN without images.
+        f1: The harmonic mean of precision and recall. NaN without images.
+        auroc: The area under the ROC curve of this class against all others. NaN without images of
+            either kind.
+        support: The number of images of this class.
+        interval: The 95% Wilson interval of the recall. In a mean, NaN.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    auroc: float
+    support: int
+    interval: tuple[float, float] = (np.nan, np.nan)
+
+
+class Figures(NamedTuple):
+    """How well one network predicts images of known class.
+
+    Attributes:
+        accuracy: A share from 0 to 1.
+        interval: Its 95% Wilson interval.
+        class_names: The names of the K classes.
+        classes: One entry for each of them.
+        macro: Means in which each class with images counts alike. The recall is the balanced
+            accuracy.
+        weighted: Means in which each class counts by its images.
+    """
+
+    accuracy: float
+    interval: tuple[float, float]
+    class_names: tuple[str, ...]
+    classes: list[ClassFigures]
+    macro: ClassFigures
+    weighted: ClassFigures
+
+
+class Reliability(NamedTuple):
+    """A reliability diagram of bins of equal width; NaN in empty bins."""
+
+    counts: np.ndarray  # int64 [bins], predictions whose confidence falls into each bin.
+    confidence: np.ndarray  # float64 [bins], their mean confidence.
+    accuracy: np.ndarray  # float64 [bins], the share of them that is right.
+    error: float  # The expected calibration error, between 0 and 1.
+
+
+def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> Figures:
+    """Precision, recall, F1 and AUROC by class and on average, computed by scikit-learn.
+
+    Args:
+        p_BK: float [B, K], probabilities.
+        labels: int [B], the true classes. B is at least 1.
+        class_names: The names of the K classes.
+    """
+    num_classes = p_BK.shape[1]
+    predicted = p_BK.argmax(axis=1)
+    precision, recall, f1, support = precision_recall_fscore_support(
+        labels, predicted, labels=range(num_classes), zero_division=0
+    )
+    classes = []
+    for k in range(num_classes):
+        count = int(support[k])
+        is_class = labels == k
+        auroc = roc_auc_score(is_class, p_BK[:, k]) if 0 < count < len(labels) else np.nan
+        right = int(np.sum(predicted[is_class] == k))
+        classes.append(
+            ClassFigures(
+                precision[k], recall[k], f1[k], auroc, count, wilson_interval(right, count)
+            )
+            if count
+            else ClassFigures(precision[k], np.nan, np.nan, np.nan, 0)
+        )
+    num_right = int(np.sum(predicted == labels))
+    return Figures(
+        num_right / len(labels),
+        wilson_interval(num_right, len(labels)),
+        tuple(class_names),
+        classes,
+        _average(classes, np.sign(support)),
+        _average(classes, support),
+    )
+
+
+def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:
+    """Weighted means of the figures that are known, of classes with a weight above 0."""
+    values = np.array([row[:4] for row in classes])
+    known = np.where(np.isnan(values) | (weights[:, None] == 0), 0, weights[:, None])
+    totals = known.sum(axis=0)
+    means = np.divide(
+        (np.nan_to_num(values) * known).sum(axis=0), totals, np.full(4, np.nan), where=totals > 0
+    )
+    precision, recall, f1, auroc = means.tolist()
+    return ClassFigures(precision, recall, f1, auroc, sum(row.support for row in classes))
+
+
+def describe_figures(figures: Figures) -> str:
+    """The figures as a table of aligned lines, in percent; of many classes, the averages alone."""
+    rows = _list_rows(figures)
+    if len(figures.classes) > _MAX_PRINTED:
+        rows = rows[-len(AVERAGES) :]
+    rows = [(make_printable(name), row) for name, row in rows]
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {'class':{width}}  precision  recall      F1   AUROC  images"]
+    for name, row in rows:
+        precision, recall, f1, auroc = (_to_percent(value) for value in row[:4])
+        lines.append(
+            f"  {name:{width}}  {precision:>9}  {recall:>6}  {f1:>6}  {auroc:>6}  {row.support:>6}"
+        )
+    return "\n".join(lines)
+
+
+def _to_percent(share: float) -> str:
+    return "–" if np.isnan(share) else f"{100 * share:.1f}%"
+
+
+def _list_rows(figures: Figures) -> list[tuple[str, ClassFigures]]:
+    """Classes and averages with their names."""
+    averages = zip(AVERAGES, (figures.macro, figures.weighted), strict=True)
+    return [*zip(figures.class_names, figures.classes, strict=True), *averages]
+
+
+def write_figures(workdir: pathlib.Path, step: int, figures: Figures) -> None:
+    """Writes `per_class.csv` of a run, and adds the figures to the result of the same step.
+
+    Raises:
+        OSError: If the folder cannot be written.
+        UserError: If the result is damaged.
+    """
+    write_class_table(workdir, figures)
+    result = read_result(workdir)
+    if result is not None and result["step"] == step:
+        updated = result | summarize_figures(figures)
+        if updated != result:
+            write_result(workdir, updated)
+
+
+def write_class_table(workdir: pathlib.Path, figures: Figures) -> None:
+    """Writes `per_class.csv`: shares from 0 to 1 by class, then the two averages.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    rows: list[Sequence[Any]] = [_COLUMNS]
+    for name, row in _list_rows(figures):
+        values = ["" if np.isnan(x) else f"{x:.6f}" for x in (*row[:4], *row.interval)]
+        rows.append([name, *values, row.support])
+    text = io.StringIO()
+    write_rows(text, rows)
+    write_atomically(workdir / PER_CLASS, text.getvalue())
+
+
+def summarize_figures(figures: Figures) -> dict[str, Any]:
+    """The figures as `result.json` has them, in percent; None where there is none."""
+    low, high = figures.interval
+    summary: dict[str, Any] = {"test_accuracy_low": 100 * low, "test_accuracy_high": 100 * high}
+    for average in ("macro", "weighted"):
+        values = _name_values(getattr(figures, average), 100)
+        summary |= {f"test_{name}_{average}": value for name, value in values.items()}
+    summary["per_class"] = [
+        {"class": name, **_name_values(row, 100), "support": row.support}
+        for name, row in zip(figures.class_names, figures.classes, strict=True)
+    ]
+    return summary
+
+
+def _name_values(row: ClassFigures, scale: float = 1.0) -> dict[str, float | None]:
+    """Precision, recall, F1 and AUROC by name."""
+    values = zip(ClassFigures._fields[:4], row[:4], strict=True)
+    return {name: _to_number(scale * value) for name, value in values}
+
+
+def _to_number(value: float) -> float | None:
+    """A number as JSON and tables have it: NaN is none."""
+    return None if np.isnan(value) else float(value)
+
+
+def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
+    """The 95% Wilson score interval of a share, between 0 and 1; `num_images` is at least 1."""
+    interval = scipy.stats.binomtest(num_correct, num_images).proportion_ci(0.95, "wilson")
+    return float(interval.low), float(interval.high)
+
+
+def compute_reliability(
+    probabilities: np.ndarray, labels: np.ndarray, num_bins: int = NUM_BINS
+) -> Reliability:
+    """Compares the confidence of float [m, K] with its accuracy on int [m], m ≥ 1.
+
+    scikit-learn's `calibration_curve` does not return the counts, which the error needs.
+    """
+    confidence = probabilities.max(axis=-1).astype(np.float64)
+    is_right = probabilities.argmax(axis=-1) == labels
+    # Rounding may lift a probability above 1, where there is no bin.
+    (mean_confidence, accuracy), _, places = scipy.stats.binned_statistic(
+        np.minimum(confidence, 1.0), [confidence, is_right], bins=num_bins, range=(0, 1)
+    )
+    counts = np.bincount(places - 1, minlength=num_bins)
+    error = np.nansum(counts * np.abs(accuracy - mean_confidence)) / len(labels)
+    return Reliability(counts, mean_confidence, accuracy, float(error))
+
+
+def find_confused_pairs(confusions: np.ndarray, limit: int) -> list[tuple[int, int, int]]:
+    """The most frequent mistakes in int [K, K]: at most `limit` of (true, predicted, count)."""
+    mistakes = confusions - np.diag(np.diag(confusions))
+    order = np.argsort(-mistakes, axis=None, kind="stable")[:limit]
+    pairs = zip(*np.unravel_index(order, mistakes.shape), strict=True)
+    return [(int(i), int(j), int(mistakes[i, j])) for i, j in pairs if mistakes[i, j] > 0]
+
+
+def find_mistakes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Positions, int64, of misclassified images of known class, most confident first.
+
+    Args:
+        probabilities: float [m, K].
+        labels: int [m], negative where unknown.
+    """
+    wrong = np.flatnonzero((labels >= 0) & (probabilities.argmax(axis=-1) != labels))
+    return wrong[np.argsort(-probabilities[wrong].max(axis=-1), kind="stable")]
+
+
+def find_disagreements(probabilities: np.ndarray) -> np.ndarray:
+    """Positions, int64, of images that two networks classify differently.
+
+    Those where both are confident come first. `probabilities` are float [2, m, K].
+    """
+    first, second = probabilities.argmax(axis=-1)
+    differ = np.flatnonzero(first != second)
+    confidence = probabilities.max(axis=-1).min(axis=0)[differ]
+    return differ[np.argsort(-confidence, kind="stable")]

@@ -1,0 +1,243 @@
+"""Values for the sections of the page, one function for each template."""
+
+import base64
+import dataclasses
+import io
+from typing import Any
+
+import jax
+import numpy as np
+from PIL import Image
+from sklearn.metrics import confusion_matrix
+
+from cls_jax.config import create_config, flatten, show_value
+from cls_jax.data.augment import jax_augment
+from cls_jax.data.augment.views import augment, create_augmentation
+from cls_jax.inference.scores import (
+    compute_reliability,
+    find_confused_pairs,
+    wilson_interval,
+)
+from cls_jax.methods import get_method
+from cls_jax.report.charts import create_panels, draw_panel, draw_reliability, find_last
+from cls_jax.report.data import RunData
+
+# Up to this number of classes, every count of the confusion matrix is written out.
+MAX_WRITTEN_CLASSES = 20
+# Larger images are reduced: a page holds hundreds.
+MAX_SIDE = 96
+# From this side on, WebP takes a fraction of PNG's bytes; in smaller images every pixel counts.
+_LOSSY_SIDE = 64
+_RIGHT_COLOR, _WRONG_COLOR = (26, 127, 55), (207, 70, 20)  # As in style.css.
+_ACCURACY = "Test accuracy"
+_MIN_ENLARGED = 3
+_NUM_PAIRS = 20
+_NUM_PICTURES = 24
+_NUM_AUGMENTED = 6
+_NUM_DRAWS = 2
+_NUM_LABELED = 120
+_MAX_LABELED_PER_CLASS = 6
+
+
+def view_header(run: RunData) -> dict[str, Any]:
+    """How far the run got, how good it is, and how long it took."""
+    last_step = run.rows[-1]["step"] if run.rows else 0
+    return {
+        "step": run.result.get("step", "?") if run.result else last_step,
+        "accuracy": _measure(run, "accuracy"),
+        "accuracy_ensemble": _measure(run, "accuracy_ensemble"),
+        "num_networks": get_method(run.config.method.name).num_networks,
+        "duration": _format_duration(run.result.get("train_seconds") if run.result else None),
+    }
+
+
+def _measure(run: RunData, name: str) -> dict[str, Any] | None:
+    """A test accuracy with its interval, as shares; None where it was not measured."""
+    value = run.result.get(f"test_{name}") if run.result else find_last(run.rows, f"test/{name}")
+    if not isinstance(value, int | float) or not 0 <= value <= 100:
+        return None
+    count = len(run.dataset.test_labels) if run.dataset else 0
+    interval = wilson_interval(round(value / 100 * count), count) if count else None
+    return {"share": value / 100, "interval": interval}
+
+
+def _format_duration(seconds: Any) -> str:
+    if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def view_training(run: RunData) -> dict[str, Any] | None:
+    """Charts of everything that was measured while training."""
+    panels = create_panels(run.rows)
+    if not panels:
+        return None
+    if panels[0].title == _ACCURACY and len(panels[0].curves[0].steps) >= 2 * _MIN_ENLARGED:
+        late = create_panels([row for row in run.rows if 2 * row["step"] >= run.rows[-1]["step"]])
+        title, caption = f"{_ACCURACY}, second half", "Enlarged."
+        if late and late[0].title == _ACCURACY:
+            panels.insert(1, dataclasses.replace(late[0], title=title, caption=caption))
+    name = "monitors/pseudo_label_accuracy"
+    is_measured = any(name in row for row in run.rows)
+    return {
+        "charts": [(panel, draw_panel(panel)) for panel in panels],
+        "is_truth_unknown": is_measured and find_last(run.rows, name) is None,
+    }
+
+
+def view_classes(run: RunData) -> dict[str, Any] | None:
+    """Figures of network 1 by class, and its confusion matrix."""
+    figures = run.figures
+    if figures is None:
+        return None
+    probabilities, labels = run.known
+    num_classes = len(run.class_names)
+    confusions = confusion_matrix(labels, probabilities[0].argmax(-1), labels=range(num_classes))
+    is_written = num_classes <= MAX_WRITTEN_CLASSES
+    f1 = [row.f1 for row in figures.classes]  # NaN comes last: classes without images.
+    return {
+        "figures": figures,
+        "confusions": confusions.tolist(),
+        "num_right": int(np.trace(confusions)),
+        "num_images": len(labels),
+        "worst": (confusions - np.diag(np.diag(confusions))).argmax(axis=1).tolist(),
+        "order": range(num_classes) if is_written else np.argsort(f1, kind="stable").tolist(),
+        "heat_map": None if is_written else color_confusions(confusions),
+        "pairs": find_confused_pairs(confusions, _NUM_PAIRS),
+    }
+
+
+def color_confusions(confusions: np.ndarray) -> np.ndarray:
+    """The confusion matrix as a picture: right is green, wrong orange, no images transparent.
+
+    Args:
+        confusions: int [K, K], true classes by row.
+
+    Returns:
+        uint8 [K, K, 4], RGBA; opacity is the square root of the share of the true class.
+    """
+    shares = confusions / np.maximum(confusions.sum(axis=1, keepdims=True), 1)
+    is_right = np.eye(len(confusions), dtype=bool)[..., None]
+    colors = np.where(is_right, _RIGHT_COLOR, _WRONG_COLOR)
+    opacity = np.rint(255 * np.sqrt(shares))[..., None]
+    return np.concatenate([colors, opacity], axis=-1).astype(np.uint8)
+
+
+def view_calibration(run: RunData) -> dict[str, Any] | None:
+    """Reliability diagrams of network 1 and, if there are several, of their ensemble."""
+    probabilities, labels = run.known
+    if not len(labels):
+        return None
+    of_all = {"Network 1": probabilities[0]}
+    if len(probabilities) > 1:
+        of_all["Ensemble"] = probabilities.mean(axis=0)
+    diagrams = {name: compute_reliability(p, labels) for name, p in of_all.items()}
+    return {"diagrams": [(name, r, draw_reliability(r)) for name, r in diagrams.items()]}
+
+
+def view_mistakes(run: RunData) -> dict[str, Any] | None:
+    """The test images that network 1 misclassifies most confidently."""
+    if run.predictions is None or not run.predictions.is_test:
+        return None
+    wrong = run.predictions.mistakes
+    return {"num_wrong": len(wrong), "shown": wrong[:_NUM_PICTURES].tolist()}
+
+
+def view_doubtful(run: RunData) -> dict[str, Any] | None:
+    """Images that two networks classify differently, or that one network is least sure of."""
+    predictions = run.predictions
+    if predictions is None or len(predictions.labels) == 0:
+        return None
+    doubtful = predictions.doubtful
+    has_two = len(predictions.probabilities) == 2
+    labels = predictions.labels[doubtful]
+    right = predictions.predicted[:, doubtful] == labels
+    num_right = [*right.sum(axis=1).tolist(), int(np.sum(~right.any(axis=0)))]
+    return {
+        "has_two": has_two,
+        "num_differ": len(doubtful) if has_two else 0,
+        "is_known": len(doubtful) > 0 and bool((labels >= 0).all()),
+        "num_right": num_right,
+        "shown": doubtful[:_NUM_PICTURES].tolist(),
+    }
+
+
+def view_augmented(run: RunData) -> dict[str, Any] | None:
+    """A few labeled images as they are, and as the networks see them."""
+    if run.dataset is None or run.labeled is None or len(run.dataset.train_images) == 0:
+        return None
+    labels = np.asarray(run.dataset.train_labels)[run.labeled]
+    # One image of each class before any class comes again.
+    first = np.sort(np.unique(labels, return_index=True)[1])
+    order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
+    chosen = run.labeled[order[:_NUM_AUGMENTED]]
+    images, data = run.dataset.train_images[chosen], run.config.data
+    columns = [("original", images)]
+    repeated = np.concatenate([images] * _NUM_DRAWS)
+    for seed, view in enumerate(("weak", "strong")):
+        draws = augment_images(repeated, view, data, seed)
+        columns += [(view, draw) for draw in np.split(draws, _NUM_DRAWS)]
+    names = [run.take_picture(int(index), is_test=False).name for index in chosen]
+    return {"names": names, "columns": columns, "method": get_method(run.config.method.name)}
+
+
+def augment_images(images: np.ndarray, view: str, data_config, seed: int) -> np.ndarray:
+    """One draw of a view, "weak" or "strong": uint8 [n, H, W, C] to the same.
+
+    `data_config` is `config.data`.
+    """
+    augmentation = create_augmentation(data_config, images.shape[1:])
+    shape = (len(images), augmentation.count_uniforms(view))
+    uniforms = np.random.default_rng(seed).random(shape, np.float32)
+    make_view = jax.jit(lambda *arrays: augment(*arrays, view, augmentation, jax_augment))
+    return np.asarray(make_view(images, uniforms))
+
+
+def view_labeled(run: RunData) -> dict[str, Any] | None:
+    """Some of the labeled images of each class: its name, how many it has, and pictures."""
+    if run.dataset is None or run.labeled is None:
+        return None
+    labels = np.asarray(run.dataset.train_labels)[run.labeled]
+    num_classes = min(len(run.class_names), _NUM_LABELED)
+    per_class = min(_NUM_LABELED // num_classes, _MAX_LABELED_PER_CLASS)
+    classes = []
+    for k, name in enumerate(run.class_names[:num_classes]):
+        indices = run.labeled[labels == k]
+        if len(indices):
+            shown = [run.take_picture(int(i), is_test=False) for i in indices[:per_class]]
+            classes.append((name, len(indices), shown))
+    return {"classes": classes, "num_classes": num_classes}
+
+
+def view_config(run: RunData) -> dict[str, Any]:
+    """The whole configuration, and the method's default for each key that differs from it."""
+    default = create_config(f"{run.config.num_labels},{run.config.method.name}").to_dict()
+    usual = {key: _format_value(value) for key, value in flatten(default).items()}
+    ours = {key: _format_value(value) for key, value in flatten(run.config.to_dict()).items()}
+    rows = [(k, v, None if usual.get(k) == v else usual.get(k, "–")) for k, v in ours.items()]
+    return {"rows": rows}
+
+
+def _format_value(value: Any) -> str:
+    separator = ", " if isinstance(value, list | tuple) else ","
+    return show_value(value).replace(",", separator) or "(empty)"
+
+
+def encode_image(image: np.ndarray, is_exact: bool = False) -> str:
+    """A data URI with at most `MAX_SIDE` pixels per side, unless it is to be exact.
+
+    Args:
+        image: uint8 [H, W, C] of 1 (gray), 3 (RGB) or 4 (RGBA) channels.
+        is_exact: Whether to keep every pixel.
+    """
+    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+    if not is_exact:
+        picture.thumbnail((MAX_SIDE, MAX_SIDE))
+    kind = "png" if is_exact or max(picture.size) < _LOSSY_SIDE else "webp"
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **({"optimize": True} if kind == "png" else {"quality": 85}))
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
