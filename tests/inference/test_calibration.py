@@ -19,8 +19,9 @@ from cls_jax.inference.calibration import (
     write_calibration,
 )
 from cls_jax.inference.classifier import load
-from cls_jax.inference.evaluate_run import calibrate_run, evaluate_run
-from cls_jax.inference.scores import compute_reliability
+from cls_jax.inference.evaluate_run import assess_run, evaluate_run
+from cls_jax.inference.scores import PER_CLASS, compute_reliability
+from cls_jax.runs.folder import read_result
 from tests.conftest import create_tiny_config
 
 
@@ -70,6 +71,17 @@ def run(trained_run, tmp_path_factory):
     return workdir
 
 
+def test_evaluation_adds_figures_per_class_to_the_result(run, trained_run):
+    before, after = read_result(trained_run), read_result(run)
+    assert before.items() <= after.items()
+    assert after["test_accuracy_low"] < after["test_accuracy"] < after["test_accuracy_high"]
+    assert after["test_recall_macro"] == pytest.approx(before["test_balanced_accuracy"])
+    assert after["test_recall_weighted"] == pytest.approx(before["test_accuracy"])
+    assert [row["class"] for row in after["per_class"]] == [str(k) for k in range(10)]
+    assert sum(row["support"] for row in after["per_class"]) == 450
+    assert (run / PER_CLASS).read_text().count("\n") == 1 + 10 + 2
+
+
 def test_evaluation_calibrates_the_predictions_of_its_checkpoint(run):
     calibration = read_calibration(run, 6)
     assert (calibration.step, calibration.num_images) == (6, 450)
@@ -104,7 +116,8 @@ def test_too_few_test_images_are_not_calibrated_on(trained_run, tmp_path):
     few = dataclasses.replace(
         dataset, test_images=dataset.test_images[:99], test_labels=dataset.test_labels[:99]
     )
-    assert calibrate_run(tmp_path, load(trained_run), few) is None
+    assert assess_run(tmp_path, load(trained_run), few).macro.support == 99
+    assert (tmp_path / PER_CLASS).exists()
     assert not (tmp_path / CALIBRATION).exists()
 
 

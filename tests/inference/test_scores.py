@@ -1,14 +1,23 @@
 """Figures about predictions, against plain loops and known values."""
 
+import csv
+import json
+
 import numpy as np
 import pytest
+from sklearn.metrics import classification_report, roc_auc_score
 
 from cls_jax.inference.scores import (
+    PER_CLASS,
+    compute_figures,
     compute_reliability,
+    describe_figures,
     find_confused_pairs,
     find_disagreements,
     find_mistakes,
+    summarize_figures,
     wilson_interval,
+    write_class_table,
 )
 
 
@@ -32,6 +41,58 @@ def test_interval_is_wilsons(num_correct, num_images, expected):
     assert interval == pytest.approx(expected, abs=5e-5)
     mirrored = wilson_interval(num_images - num_correct, num_images)
     assert interval == pytest.approx((1 - mirrored[1], 1 - mirrored[0]))
+
+
+def test_figures_are_scikit_learns():
+    p_BK, labels = draw_probabilities((300, 4)), np.random.default_rng(1).integers(0, 4, 300)
+    p_BK[labels == 0, 0] += 1
+    p_BK /= p_BK.sum(axis=1, keepdims=True)
+    figures = compute_figures(p_BK, labels, "abcd")
+    expected = classification_report(
+        labels, p_BK.argmax(axis=1), target_names=list("abcd"), output_dict=True
+    )
+    assert figures.accuracy == pytest.approx(expected["accuracy"])
+    named = dict(zip("abcd", figures.classes, strict=True))
+    for name, row in {
+        **named,
+        "macro avg": figures.macro,
+        "weighted avg": figures.weighted,
+    }.items():
+        want = expected[name]
+        assert row[:3] == pytest.approx((want["precision"], want["recall"], want["f1-score"]))
+        assert row.support == want["support"]
+    area = roc_auc_score(labels, p_BK, multi_class="ovr")
+    assert figures.macro.auroc == pytest.approx(area)
+    first = figures.classes[0]
+    assert first.auroc == pytest.approx(roc_auc_score(labels == 0, p_BK[:, 0]))
+    assert first.interval == wilson_interval(round(first.recall * first.support), first.support)
+    assert figures.interval == wilson_interval(round(300 * figures.accuracy), 300)
+
+
+def test_classes_without_images_do_not_count():
+    p_BK = np.array([[0.8, 0.1, 0.1], [0.3, 0.4, 0.3], [0.6, 0.3, 0.1]])
+    figures = compute_figures(p_BK, np.array([0, 1, 1]), ("a", "b", "c"))
+    assert figures.macro.recall == pytest.approx(0.75)
+    assert figures.macro.support == 3
+    assert np.isnan([figures.classes[2].recall, figures.classes[2].auroc]).all()
+    summary = summarize_figures(figures)
+    assert summary["test_recall_macro"] == pytest.approx(75)
+    assert summary["per_class"][2]["auroc"] is None
+    json.dumps(summary, allow_nan=False)
+    lines = describe_figures(figures).splitlines()
+    assert lines[1].split() == ["a", "50.0%", "100.0%", "66.7%", "100.0%", "1"]
+    assert lines[3].split()[2:] == ["–", "–", "–", "0"]
+
+
+def test_table_of_figures_reads_back(tmp_path):
+    p_BK, labels = draw_probabilities((50, 2)), np.random.default_rng(0).integers(0, 2, 50)
+    figures = compute_figures(p_BK, labels, ('a,"b"', "c\nd"))
+    write_class_table(tmp_path, figures)
+    with (tmp_path / PER_CLASS).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["class"] for row in rows] == ['a,"b"', "c\nd", "macro avg", "weighted avg"]
+    assert float(rows[1]["f1"]) == pytest.approx(figures.classes[1].f1, abs=1e-6)
+    assert rows[2]["recall_low"] == ""
 
 
 def test_confused_pairs_leave_out_what_is_right_and_what_never_happens():

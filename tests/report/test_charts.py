@@ -6,10 +6,17 @@ import re
 import matplotlib
 import numpy as np
 import pytest
-from cls_jax.report.series import NAMES, create_panels, downsample, find_last, read_series
 
 from cls_jax import methods
-from cls_jax.report.charts import choose_ticks, draw_panel
+from cls_jax.report.charts import (
+    NAMES,
+    choose_ticks,
+    create_panels,
+    downsample,
+    draw_panel,
+    find_last,
+    read_series,
+)
 from cls_jax.report.data import clean_rows
 from tests.report.pages import Page
 

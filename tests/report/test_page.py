@@ -96,6 +96,31 @@ def test_hostile_names_are_only_text():
     }
 
 
+def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_path):
+    run = create_run(num_classes=2, num_test=30)
+    odd = [name.replace("\0", "") for name in HOSTILE]
+    names = [f"test/{odd[i % 5]}/{i} {odd[i % 5]}.png" for i in range(30)]
+    dataset = dataclasses.replace(run.dataset, test_files=tuple(names), name="photos")
+    run.config.data.update(name="folder", data_dir=str(tmp_path / "photos"))
+    run.config.num_labels = 0
+    text = render_page(dataclasses.replace(run, dataset=dataset))
+    page = Page(text)
+    assert "photos with 4 labels" in page.text
+    assert "folder with 0 labels" not in page.text
+    links = {a["href"] for a in page.find("a") if a["href"].startswith("file:")}
+    assert links <= {(tmp_path / "photos" / name).as_uri() for name in names}
+    shown = page.find("a", **{"class": "file"})
+    assert len(shown) == sum(
+        min(24, len(part)) for part in (run.predictions.mistakes, run.predictions.doubtful)
+    )
+    (first, *_), position = shown, run.predictions.mistakes[0]
+    assert first["href"] == (tmp_path / "photos" / names[position]).as_uri()
+    assert f"{100 * run.predictions.confidence[0][position]:.1f}%" in page.text
+    assert "Test image" not in text
+    assert len(page.scripts) == 1
+    assert not page.find("img", src="x")
+
+
 def test_nothing_comes_from_the_network():
     text = render_page(create_run(rows=ROWS))
     page = Page(text)
@@ -132,7 +157,11 @@ def test_figures_of_the_test_images_are_recomputed():
         error = compute_reliability(probabilities, labels).error
         assert f"Expected calibration error {100 * error:.1f}%" in page.text
     num_wrong = int(np.sum(first.argmax(axis=-1) != labels))
-    mistakes = [a for a in page.find("img") if a["alt"].startswith("Test image")]
+    mistakes = [
+        a
+        for a in page.find("img")
+        if re.match(r"Test image \d+: class \d, predicted class", a["alt"])
+    ]
     assert len(mistakes) == min(num_wrong, 24)
 
 
