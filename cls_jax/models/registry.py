@@ -22,6 +22,7 @@ class Entry(NamedTuple):
         layout: of files with its weights.
         keys: the keys of `config.model` that only some architectures have.
         patch: the image size is a multiple of this.
+        image_size: height and width in pixels of the images that its pretrained weights expect.
     """
 
     create: Callable[..., Architecture]
@@ -29,6 +30,7 @@ class Entry(NamedTuple):
     layout: Layout = OWN
     keys: tuple[str, ...] = ()
     patch: int = 1
+    image_size: int = 224
 
 
 _RESNET_KEYS = ("stem", "bn_epsilon")

@@ -12,14 +12,7 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.layout import Weights, to_torch
-from cls_jax.models.weights.sources import (
-    BUILTIN,
-    HUB,
-    WEIGHTS_FILE,
-    read_builtin,
-    read_hub,
-    read_safetensors,
-)
+from cls_jax.models.weights.sources import BUILTIN, read_init
 from cls_jax.runs.folder import CONFIG, DATASET, read_mean_and_std
 from cls_jax.training.restore import restore_run
 from cls_jax.training.setup import TrainSetup
@@ -52,16 +45,11 @@ def read_weights(config: ConfigDict) -> Weights:
     Raises:
         UserError: if they cannot be read.
     """
-    init = config.model.init
-    if init.startswith(BUILTIN):
-        return read_builtin(init.removeprefix(BUILTIN))
-    if init.startswith(HUB):
-        return read_hub(init.removeprefix(HUB))
-    path = pathlib.Path(init).expanduser()
+    path = pathlib.Path(config.model.init).expanduser()
     if (path / CONFIG).exists():
         setup, state, _ = restore_run(path)
         return collect_weights(setup, state)
-    return read_safetensors(path / WEIGHTS_FILE if path.is_dir() else path)
+    return read_init(config.model.init)
 
 
 def collect_weights(setup: TrainSetup, state: TrainState) -> Weights:

@@ -56,6 +56,20 @@ def is_installed(init: str) -> bool:
     return package is not None and importlib.util.find_spec(package.module) is not None
 
 
+def read_init(init: str) -> Weights:
+    """Reads the weights that `model.init` names: builtin, on the hub, or a file or its folder.
+
+    Raises:
+        UserError: if they cannot be read.
+    """
+    if init.startswith(BUILTIN):
+        return read_builtin(init.removeprefix(BUILTIN))
+    if init.startswith(HUB):
+        return read_hub(init.removeprefix(HUB))
+    path = pathlib.Path(init).expanduser()
+    return read_safetensors(path / WEIGHTS_FILE if path.is_dir() else path)
+
+
 def read_builtin(name: str) -> Weights:
     """Reads the weights of an architecture from the Python package that has them.
 

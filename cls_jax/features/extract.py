@@ -1,0 +1,300 @@
+"""Features of image files from a frozen network with pretrained weights, kept on disk.
+
+They are computed once per image content and weights, whatever a file is called and whichever
+command asks for them.
+
+Shape suffixes: B images, H rows, W columns, C channels or features.
+"""
+
+import concurrent.futures
+import contextlib
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from tqdm import tqdm
+
+from cls_jax.batch import normalize
+from cls_jax.data.images.decode import ImageError, open_file
+from cls_jax.data.images.files import read_ahead
+from cls_jax.errors import UserError
+from cls_jax.features.graph import normalize_rows
+from cls_jax.features.store import KEY_BYTES, Store, get_cache_folder
+from cls_jax.models import MODELS
+from cls_jax.models.layers import FEATURES
+from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
+from cls_jax.models.weights.sources import BUILTIN, read_init
+from cls_jax.parallel.cpus import available_cpus
+
+PRETRAINED = f"{BUILTIN}efficientnet_lite0"
+
+# Increase when features of the same image and weights come out differently.
+_VERSION = 1
+_BATCH_SIZE = 16  # Per device; larger ones are no faster on a CPU.
+_ACCELERATOR_BATCH_SIZE = 256
+_FLOAT16_MAX = 65504.0
+
+Progress = Callable[[int, int], None]  # Called with (images done, images in all).
+
+
+class FrozenNetwork(NamedTuple):
+    """A network whose features are used as they are.
+
+    Attributes:
+        name: of the architecture, see `MODELS`.
+        weights: by PyTorch's names, with the normalization of the images they expect.
+        image_size: height and width of its images in pixels.
+    """
+
+    name: str
+    weights: Weights
+    image_size: int
+
+
+def open_network(init: str = PRETRAINED, name: str | None = None) -> FrozenNetwork:
+    """Reads pretrained weights, to be used at the network's own resolution.
+
+    Args:
+        init: "builtin:NAME", "hf:OWNER/NAME" or a `.safetensors` file.
+        name: of the architecture; "builtin:NAME" implies it.
+
+    Raises:
+        UserError: if the weights cannot be read.
+    """
+    weights = read_init(init)
+    if init.startswith(BUILTIN):
+        name = name or init.removeprefix(BUILTIN)
+    if name not in MODELS:
+        raise UserError(f"{init:.100} has weights of an unknown architecture: set model.name.")
+    return FrozenNetwork(name, weights, MODELS[name].image_size)
+
+
+def load_features(
+    files: Sequence[str | os.PathLike],
+    init: str = PRETRAINED,
+    on_progress: Progress | None = None,
+) -> np.ndarray:
+    """Features of image files by pretrained weights, each of Euclidean norm 1.
+
+    Args:
+        files: of any size and color; scaled and center-cropped to the network's own resolution.
+        init: see `open_network`.
+        on_progress: called after each batch that is computed; None shows a progress bar.
+
+    Returns:
+        float32 [B, C]. An image that cannot be read has zeros.
+
+    Raises:
+        UserError: if the weights cannot be read.
+    """
+    return normalize_rows(extract_features(files, open_network(init), on_progress))
+
+
+def extract_features(
+    files: Sequence[str | os.PathLike],
+    network: FrozenNetwork,
+    on_progress: Progress | None = None,
+) -> np.ndarray:
+    """Features of image files by a network, as its heads see them.
+
+    Args:
+        files: as of `load_features`.
+        network: from `open_network`.
+        on_progress: as of `load_features`.
+
+    Returns:
+        float16 [B, C]. An image that cannot be read has zeros.
+
+    Raises:
+        UserError: if the weights are those of another architecture.
+    """
+    path = get_cache_folder() / f"{network.name}-{_hash_network(network)}"
+    store = Store(path, np.float16)
+    paths = [os.fspath(file) for file in files]
+    keys = _find_digests(paths)
+    is_known, features = store.read(keys)
+    is_missing = keys.any(axis=1) & ~is_known
+    if not is_missing.any() and features.shape[1]:
+        return features
+    compute, num_features, batch_size = _compile(network)
+    if not features.shape[1]:
+        features = np.zeros((len(paths), num_features), np.float16)
+    # Of several copies of an image, the first.
+    first = {keys[i].tobytes(): i for i in np.flatnonzero(is_missing)[::-1]}
+    missing = sorted(first.values())
+    shape = (network.image_size, network.image_size, 3)
+    with _report(on_progress, len(missing)) as advance:
+        batches = read_ahead([paths[i] for i in missing], shape, batch_size)
+        for start, batch in zip(itertools.count(0, batch_size), batches, strict=False):
+            rows = np.array(missing[start : start + batch_size])
+            rows = rows[[error is None for error in batch.errors]]
+            if len(rows):
+                features[rows] = compute(batch.images)
+                # A full disk must not stop a command that only wants the features.
+                with contextlib.suppress(OSError):
+                    store.append(keys[rows], features[rows])
+            advance(len(batch.files))
+    for i in np.flatnonzero(is_missing):
+        features[i] = features[first[keys[i].tobytes()]]
+    return features
+
+
+def compute_features(
+    images: Any, network: FrozenNetwork, on_progress: Progress | None = None
+) -> np.ndarray:
+    """Features of images in memory, float16 [B, C]; not kept on disk.
+
+    Args:
+        images: an `ImageSource` of uint8 [B, H, W, 1 or 3], scaled to the network's own resolution.
+        network: from `open_network`.
+        on_progress: as of `load_features`.
+
+    Raises:
+        UserError: if the weights are those of another architecture.
+    """
+    compute, num_features, batch_size = _compile(network)
+    features = np.zeros((len(images), num_features), np.float16)
+    with _report(on_progress, len(images)) as advance:
+        for start in range(0, len(images), batch_size):
+            batch = np.asarray(images[start : start + batch_size])
+            features[start : start + batch_size] = compute(_enlarge(batch, network.image_size))
+            advance(len(batch))
+    return features
+
+
+def _enlarge(images: np.ndarray, size: int) -> np.ndarray:
+    """Bicubic, as image files are scaled: uint8 [B, H, W, C] → [B, size, size, 3]."""
+    shape = (len(images), size, size, images.shape[-1])
+    scaled = jax.image.resize(images.astype(np.float32), shape, "bicubic")
+    scaled = np.asarray(jnp.clip(jnp.round(scaled), 0, 255)).astype(np.uint8)
+    return np.broadcast_to(scaled, (*shape[:-1], 3))
+
+
+@contextlib.contextmanager
+def _report(on_progress: Progress | None, total: int) -> Iterator[Callable[[int], None]]:
+    """A function that is called with the number of images of every batch."""
+    if on_progress is None:
+        with tqdm(
+            total=total, unit="image", desc="Features", dynamic_ncols=True, disable=not total
+        ) as bar:
+            yield bar.update
+        return
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        on_progress(done, total)
+
+    yield advance
+
+
+def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray], int, int]:
+    """How a network computes features on all local devices.
+
+    Returns:
+        A function uint8 [n, H, W, C] → float32 [n, features] for up to a batch of images, the
+        number of features, and the largest batch.
+    """
+    entry = MODELS[network.name]
+    model = entry.create(num_classes=1)
+    image_shape = (network.image_size, network.image_size, 3)
+    image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), image)
+    num_features = variables["params"]["head"]["kernel"].shape[0]
+    try:
+        variables = from_torch(network.weights.arrays, variables, entry.layout, ("head",))
+    except WeightsError as error:
+        raise UserError(
+            f"The weights are not those of {entry.title} ({error}): set model.name to their "
+            "architecture."
+        ) from error
+    variables["params"]["head"] = {
+        "kernel": np.zeros((num_features, 1), np.float32),
+        "bias": np.zeros(1, np.float32),
+    }
+    devices = jax.local_devices()
+    mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
+    on_all, by_image = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    variables = jax.device_put(variables, on_all)
+    mean, std = network.weights.normalization or entry.layout.normalization
+
+    @jax.jit
+    def forward(variables: Any, images: jax.Array) -> jax.Array:
+        features: Any = model.apply(variables, normalize(images, mean, std), head=FEATURES)
+        return features
+
+    per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
+    batch_size = per_device * len(devices)
+
+    def compute(images: np.ndarray) -> np.ndarray:
+        padded = np.zeros((batch_size, *image_shape), np.uint8)
+        padded[: len(images)] = images
+        features = np.asarray(forward(variables, jax.device_put(padded, by_image)))
+        return np.clip(features[: len(images)], -_FLOAT16_MAX, _FLOAT16_MAX)
+
+    return compute, num_features, batch_size
+
+
+def _hash_network(network: FrozenNetwork) -> str:
+    """32 hexadecimal digits for everything that features depend on but the images."""
+    digest = hashlib.blake2b(digest_size=16)
+    settings = (_VERSION, network.name, network.image_size, network.weights.normalization)
+    digest.update(repr(settings).encode())
+    for name in sorted(network.weights.arrays):
+        array = np.ascontiguousarray(network.weights.arrays[name])
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.data.cast("B") if array.ndim else array.tobytes())
+    return digest.hexdigest()
+
+
+def _find_digests(paths: Sequence[str]) -> np.ndarray:
+    """Hashes of the files' contents, uint8 [n, 16]; zeros for files that cannot be read.
+
+    A file is read again only if its name, size or times have changed.
+    """
+    with concurrent.futures.ThreadPoolExecutor(available_cpus()) as executor:
+        keys = np.array(list(executor.map(_hash_status, paths)), np.uint8).reshape(-1, KEY_BYTES)
+        store = Store(get_cache_folder() / "contents", np.uint8)
+        is_known, digests = store.read(keys)
+        if not digests.shape[1]:
+            digests = np.zeros_like(keys)
+        unknown = np.flatnonzero(~is_known)
+        for i, digest in zip(
+            unknown, executor.map(_hash_content, [paths[int(i)] for i in unknown]), strict=True
+        ):
+            digests[i] = digest
+    new = unknown[digests[unknown].any(axis=1)]
+    if len(new):
+        with contextlib.suppress(OSError):
+            store.append(keys[new], digests[new])
+    return digests
+
+
+def _hash_status(path: str) -> np.ndarray:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return np.zeros(KEY_BYTES, np.uint8)
+    times = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    text = f"{os.path.abspath(path)}\0{times}"
+    digest = hashlib.blake2b(os.fsencode(text), digest_size=KEY_BYTES)
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
+def _hash_content(path: str) -> np.ndarray:
+    try:
+        with open_file(path) as file:
+            digest = hashlib.blake2b(digest_size=KEY_BYTES)
+            while block := file.read(2**20):
+                digest.update(block)
+            return np.frombuffer(digest.digest(), np.uint8)
+    except (ImageError, OSError):
+        return np.zeros(KEY_BYTES, np.uint8)

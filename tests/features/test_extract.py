@@ -1,0 +1,173 @@
+"""Features of image files: the same whatever the cache holds, each computed once."""
+
+import os
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from cls_jax.errors import UserError
+from cls_jax.features import extract
+from cls_jax.features.extract import FrozenNetwork, extract_features, load_features, open_network
+from cls_jax.features.store import Store
+from cls_jax.models import MODELS
+from cls_jax.models.layers import FEATURES
+from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.models.weights.sources import to_safetensors
+
+SIZE = 32
+
+
+@pytest.fixture(scope="module")
+def variables():
+    model = MODELS["resnet18"].create(num_classes=3)
+    return model.init(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
+
+
+@pytest.fixture
+def network(variables, tmp_path, monkeypatch):
+    """ResNet-18 with random weights, a cache of its own, and batches of two images per device."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(extract, "_BATCH_SIZE", 2)
+    entry = MODELS["resnet18"]
+    weights = Weights(to_torch(variables, entry.layout))
+    return FrozenNetwork("resnet18", weights, SIZE)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Ten images, the last one a copy of the first."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (10, SIZE, SIZE, 3), dtype=np.uint8)
+    images[9] = images[0]
+    paths = [tmp_path / f"{i}.png" for i in range(10)]
+    for path, image in zip(paths, images, strict=True):
+        Image.fromarray(image).save(path)
+    return paths
+
+
+def _count(network, files):
+    """How many images are computed, and the features."""
+    counts = []
+    features = extract_features(files, network, lambda done, total: counts.append((done, total)))
+    assert all(total == counts[-1][0] for _, total in counts)
+    return (counts[-1][0] if counts else 0), features
+
+
+def test_features_are_those_of_the_network(network, files, variables):
+    images = np.stack([np.asarray(Image.open(file)) for file in files])
+    mean, std = MODELS["resnet18"].layout.normalization
+    model = MODELS["resnet18"].create(num_classes=3)
+    inputs = (images / 255 - np.array(mean)) / np.array(std)
+    expected = model.apply(variables, inputs.astype(np.float32), head=FEATURES)
+    num_computed, features = _count(network, files)
+    assert num_computed == 9  # Copies are computed once.
+    np.testing.assert_allclose(features, expected, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(extract.compute_features(images, network), features, atol=2e-3)
+
+
+def test_second_call_computes_nothing(network, files, monkeypatch):
+    _, first = _count(network, files)
+    monkeypatch.setattr(extract, "_compile", None)
+    monkeypatch.setattr(extract, "_hash_content", None)
+    num_computed, second = _count(network, files[::-1])
+    assert num_computed == 0
+    np.testing.assert_array_equal(second, first[::-1])
+
+
+def test_moved_image_keeps_its_features_and_a_changed_one_does_not(network, files, tmp_path):
+    _, first = _count(network, files)
+    moved = files[0].rename(tmp_path / "moved.png")
+    num_computed, second = _count(network, [moved, *files[1:]])
+    assert num_computed == 0
+    np.testing.assert_array_equal(second, first)
+    time = files[1].stat().st_mtime_ns
+    files[1].write_bytes(files[2].read_bytes())
+    os.utime(files[1], ns=(time, time))
+    np.testing.assert_array_equal(_count(network, files[1:3])[1], first[[2, 2]])
+
+
+def test_other_weights_have_other_features(network, files):
+    _, first = _count(network, files[:2])
+    arrays = {name: 1.5 * array for name, array in network.weights.arrays.items()}
+    num_computed, second = _count(network._replace(weights=Weights(arrays)), files[:2])
+    assert num_computed == 2
+    assert not np.allclose(first, second)
+
+
+def test_damaged_and_cut_rows_are_computed_again(network, files):
+    _, first = _count(network, files)
+    (path,) = (extract.get_cache_folder()).glob("resnet18-????????????????????????????????")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1  # In the last row.
+    path.write_bytes(content)
+    num_computed, second = _count(network, files)
+    assert num_computed == 1
+    np.testing.assert_array_equal(second, first)
+    path.write_bytes(path.read_bytes()[:-100])
+    num_computed, third = _count(network, files)
+    assert num_computed == 1
+    np.testing.assert_array_equal(third, first)
+    assert _count(network, files)[0] == 0
+    path.write_bytes(b"\xff" * 1000)
+    assert _count(network, files)[0] == 9
+    assert _count(network, files)[0] == 0
+
+
+def test_unreadable_image_has_zeros(network, files, tmp_path):
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"not an image")
+    _, features = _count(network, [files[0], broken, tmp_path / "missing.png"])
+    assert features[0].any()
+    assert not features[1:].any()
+
+
+def test_full_disk_does_not_stop_anyone(network, files, monkeypatch):
+    def append(*_):
+        raise OSError(28, "No space left on device")
+
+    _, expected = _count(network, files)
+    monkeypatch.setenv("XDG_CACHE_HOME", os.environ["XDG_CACHE_HOME"] + "2")
+    monkeypatch.setattr(Store, "append", append)
+    np.testing.assert_array_equal(_count(network, files)[1], expected)
+
+
+def test_rows_are_normalized_and_weights_come_from_a_file(network, files, tmp_path, monkeypatch):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(to_safetensors(network.weights))
+    with pytest.raises(UserError, match="unknown architecture"):
+        load_features(files, str(weights))
+    assert open_network(str(weights), "resnet18").image_size == 224
+    monkeypatch.setattr(extract, "open_network", lambda init: network)
+    features = load_features(files, str(weights), lambda done, total: None)
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
+
+
+def test_weights_of_another_architecture_are_refused(network, files):
+    with pytest.raises(UserError, match="ResNet-50"):
+        extract_features(files, network._replace(name="resnet50"))
+
+
+def test_gray_images_are_enlarged_to_color():
+    image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
+    enlarged = extract._enlarge(image, 16)
+    assert enlarged.shape == (1, 16, 16, 3)
+    reference = Image.fromarray(image[0, ..., 0]).resize((16, 16), Image.Resampling.BICUBIC)
+    assert np.abs(enlarged[0, ..., 0].astype(int) - np.asarray(reference)).max() <= 2
+
+
+def test_store_holds_nothing_at_first(tmp_path):
+    store = Store(pathlib.Path(tmp_path / "store"), np.float16)
+    keys = np.arange(32, dtype=np.uint8).reshape(2, 16)
+    is_known, rows = store.read(keys)
+    assert not is_known.any()
+    assert rows.shape == (2, 0)
+    store.append(keys[:1], np.ones((1, 3)))
+    store.append(keys[:1], np.full((1, 3), 2))
+    is_known, rows = store.read(keys)
+    np.testing.assert_array_equal(is_known, [True, False])
+    np.testing.assert_array_equal(rows, [[2, 2, 2], [0, 0, 0]])
