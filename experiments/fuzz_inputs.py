@@ -5,7 +5,10 @@ import csv
 import functools
 import io
 import json
-import tarfile
+import os
+import pathlib
+import tempfile
+import unittest.mock
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -161,15 +164,13 @@ def create_seeds(kind: str) -> tuple[bytes, ...]:
         return tuple(_create_images())
     if kind == "npz":
         return tuple(_create_npz(save) for save in (np.savez, np.savez_compressed))
-    if kind == "archive":
-        return tuple(_create_archive(mode) for mode in ("w", "w:gz", "w:xz"))
     if kind == "labels.csv":
         return (
             b"file,label\na.png,cat\nb.png,dog\n",
             b"\xef\xbb\xbffile;label\r\nsub/c.png;cat\r\n",
         )
     if kind.startswith("cache/"):
-        return (_create_cache()[kind.removeprefix("cache/")],)
+        return (_create_cache(kind.removeprefix("cache/")),)
     return tuple(_encode_json(kind, value) for value in _create_documents(kind))
 
 
@@ -241,33 +242,22 @@ def _create_npz(save: Callable) -> bytes:
     return file.getvalue()
 
 
-def _create_archive(mode: str) -> bytes:
-    file = io.BytesIO()
-    images = _create_images()
-    with tarfile.open(fileobj=file, mode=mode) as archive:
-        for name, image in [
-            ("s/train/cat/1.jpg", images[0]),
-            ("s/train/dog/1.png", images[5]),
-            ("../../train/dog/2.png", images[5]),
-            ("/s/test/cat/" + "n" * 120 + ".webp", images[14]),
-        ]:
-            member = tarfile.TarInfo(name)
-            member.size = len(image)
-            archive.addfile(member, io.BytesIO(image))
-        link = tarfile.TarInfo("s/train/cat/2.jpg")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hosts"
-        archive.addfile(link)
-    return file.getvalue()
+def _create_cache(name: str) -> bytes:
+    """What the cache stores of two images of 8 x 8: their pixels, or the folder's table."""
+    from cls_jax.data.images import cache, files
 
-
-def _create_cache() -> dict[str, bytes]:
-    """The three files of a cache of two images of 8 x 8, of which one could not be read."""
-    files = {"failures.json": b'{"1": "damaged"}'}
-    for name, shape in (("images", (2, 8, 8, 3)), ("digests", (2, 16))):
-        file = io.BytesIO()
-        np.save(file, np.zeros(shape, np.uint8))
-        files[f"{name}.npy"] = file.getvalue()
-    return files
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder),
+    ):
+        root = pathlib.Path(folder) / "images"
+        root.mkdir()
+        for i in range(2):
+            (root / f"{i}.png").write_bytes(create_seeds("image")[5 + i])
+        cache.load_decoded(root, files.list_images(root).files, 8, is_silent=True)
+        pattern = "*/*.pack" if name == "pack" else "tables/" + "?" * 32
+        (made,) = cache.get_cache_folder().glob(pattern)
+        return made.read_bytes()
 
 
 def _create_documents(kind: str) -> list:

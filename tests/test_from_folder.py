@@ -26,7 +26,7 @@ GPU = Resources(has_accelerator=True, memory=80 * GIB, has_tensorflow=True)
 def create_summary(side=500, num_images=10_000, root="photos"):
     counts = {"cat": 20, "dog": 20}
     sizes = np.asarray([[side, 2 * side]] * 9)
-    layout = Layout(("cat", "dog"), [], [], [], [])
+    layout = Layout(("cat", "dog"), [], [], [], [], [])
     return FolderSummary(root, layout, counts, num_images - 40, 0, sizes)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from cls_jax.cli.plan import Plan, describe_imbalance
+from cls_jax.data.images.decode import get_decode_options
 from cls_jax.data.sources.folder_summary import FolderSummary, load_sample
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
@@ -21,7 +22,8 @@ def describe_dry_run(plan: Plan) -> str:
         UserError: if no labeled image can be read or a step does not fit into memory.
     """
     size = plan.config.data.image_size
-    sample = load_sample(plan.summary, size, _NUM_SAMPLED)
+    options = get_decode_options(plan.config.data)
+    sample = load_sample(plan.summary, size, _NUM_SAMPLED, options)
     num_images = plan.summary.num_labeled + plan.summary.num_unlabeled
     rehearsal = profile_steps(plan.config, sample, num_images)
     return "\n".join(
@@ -46,13 +48,19 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         classes.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     short = summary.sizes.min(axis=1)
     imbalance = describe_imbalance(summary)
+    bit_depth = []
+    if summary.bit_depth < 16:
+        largest = 2**summary.bit_depth - 1
+        bit_depth = [f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use"]
     return [
-        f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled and "
-        f"{summary.num_test:,} test images; {len(counts):,} classes with labels:",
+        f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled, "
+        f"{summary.num_validation:,} validation and {summary.num_test:,} test images; "
+        f"{len(counts):,} classes with labels:",
         *classes,
         *([imbalance] if imbalance else []),
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
+        *bit_depth,
     ]
 
 

@@ -192,6 +192,7 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
     "model.init": _choose_init,
     "model.init_head": lambda given: "probe" if given.config.model.init else "random",
     "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",
+    "data.bit_depth": lambda given: given.summary.bit_depth,
     "data.image_size": _choose_image_size,
     # On a CPU a network of a twentieth of the work, and fewer unlabeled images per step.
     "model.depth": lambda given: 28 if given.resources.has_accelerator else 10,

@@ -21,6 +21,7 @@ from cls_jax.config.rules import (
     one_of,
 )
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
+from cls_jax.data.images.decode import RESIZE_MODES
 from cls_jax.methods import Hyperparameter, get_method
 from cls_jax.models import MODELS, STEMS
 
@@ -97,8 +98,8 @@ OPTIONS: dict[str, Option] = {
     "data.data_dir": Option(
         "",
         TEXT,
-        "Where the dataset is: for CIFAR a TFDS folder, an `.npz` or an archive (empty: TFDS's own "
-        "folder); for `configs/folder.py` the folder of images.",
+        "Dataset path: for CIFAR a TFDS folder or an `.npz` (empty: TFDS's own folder); for "
+        "`configs/folder.py` the folder of images.",
         is_runtime=True,
     ),
     "data.pipeline": Option(
@@ -108,6 +109,23 @@ OPTIONS: dict[str, Option] = {
     ),
     "data.image_size": Option(
         32, between(8, 1024), "Height and width in pixels to which images are scaled."
+    ),
+    "data.resize": Option(
+        "crop",
+        one_of(*RESIZE_MODES),
+        "How images in a folder become square: crop keeps the center, pad keeps all and adds gray "
+        "borders, stretch keeps all and changes the aspect.",
+    ),
+    "data.bit_depth": Option(
+        16,
+        between(8, 16),
+        "Bits that 16-bit gray images in a folder use: 12 takes 4,095 for white.",
+    ),
+    "data.cache_gigabytes": Option(
+        20.0,
+        between(0.0, 1e6),
+        "Size of the cache of decoded images; beyond it, what was used longest ago is deleted.",
+        is_runtime=True,
     ),
     "data.unlabeled": Option(
         "all",

@@ -36,9 +36,13 @@ class Dataset:
             files, or "" where there are none.
         warnings: one sentence for each thing that users should know about the data.
         skipped_files: name and reason of every file that could not be used.
+        validation_images: images that training never sees and that decide about the run; there may
+            be none.
+        validation_labels: int32 [v].
         train_files: the training images' files, relative to the folder, or none where images are
             not files.
         test_files: the test images' files, likewise.
+        validation_files: the validation images' files, likewise.
     """
 
     name: str
@@ -55,6 +59,11 @@ class Dataset:
     skipped_files: tuple[tuple[str, str], ...] = ()
     train_files: tuple[str, ...] = ()
     test_files: tuple[str, ...] = ()
+    validation_images: ImageSource = dataclasses.field(
+        default_factory=lambda: np.zeros((0, 1, 1, 1), np.uint8)
+    )
+    validation_labels: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
+    validation_files: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:

@@ -2,15 +2,15 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import cast
 
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.data.images.decode import ImageError
-from cls_jax.data.images.files import read_ahead
+from cls_jax.data.images.decode import ImageError, get_decode_options
+from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
@@ -82,12 +82,17 @@ class Classifier:
     def _predict_files(self, files: list[str]) -> np.ndarray:
         """Decodes and predicts batch by batch: float32 [N, n, K]."""
         parts = [self._empty()]
-        for batch in read_ahead(files, self.image_shape, self.batch_size):
+        for batch in self.read_files(files):
             for file, error in zip(batch.files, batch.errors, strict=True):
                 if error is not None:
                     raise ImageError(f"{file} cannot be read: {error}.")
             parts.append(self.predict_probabilities(batch.images))
         return np.concatenate(parts, axis=1)
+
+    def read_files(self, files: Sequence[str]) -> Generator[ImageBatch, None, None]:
+        """Decodes image files as the run decoded its own, in batches of `batch_size`."""
+        options = get_decode_options(self.config.data)
+        return read_ahead(files, self.image_shape, self.batch_size, options)
 
     def predict_probabilities(self, images: ImageSource) -> np.ndarray:
         """Probabilities of all classes by every network.

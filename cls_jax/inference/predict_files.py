@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from cls_jax.data.images.files import ImageBatch, read_ahead
+from cls_jax.data.images.files import ImageBatch
 from cls_jax.inference.classifier import Classifier
 from cls_jax.inference.prediction import Prediction, describe_top
 from cls_jax.inference.tables import PREDICTION_COLUMNS, create_table
@@ -45,8 +45,7 @@ def predict_files(classifier: Classifier, files: Sequence[str], output: pathlib.
     with contextlib.ExitStack() as stack:
         table = stack.enter_context(create_table(output, PREDICTION_COLUMNS))
         bar = stack.enter_context(tqdm(total=len(files), unit="image", dynamic_ncols=True))
-        batches = read_ahead(files, classifier.image_shape, classifier.batch_size)
-        for batch in stack.enter_context(contextlib.closing(batches)):
+        for batch in stack.enter_context(contextlib.closing(classifier.read_files(files))):
             before = time.perf_counter()
             prediction = classifier.predict(batch.images)
             network_seconds += time.perf_counter() - before

@@ -11,8 +11,7 @@ import numpy as np
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import read_config
 from cls_jax.config.from_folder import PRETRAINED, apply_settings, create_folder_config
-from cls_jax.data.images.files import find_images, read_ahead
-from cls_jax.data.images.index import list_images
+from cls_jax.data.images.files import find_images, list_images, read_ahead
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
 from cls_jax.data.sources.folder_summary import find_short_side, sample_sizes, take_evenly
 from cls_jax.errors import UserError

@@ -1,226 +1,515 @@
-"""Image files decoded once: uint8 of one size in one file, read by index from disk.
+"""Image files decoded once: bytes of one size, stored by the content of the file.
 
-Caches are in $XDG_CACHE_HOME/cls_jax/images (~/.cache by default) and may be deleted at any time.
-The name of each is a hash of the files' names, sizes and times and of the image size, so any
-change makes a new one.
+The cache knows nothing of names or labels. A file whose bytes have been decoded before, to the same
+size and with the same options, is never decoded again. Images are stored in packs that never
+change; a pack gets its name when all of it is on the disk. Every image has a checksum, and one that
+is damaged is decoded again.
+
+A table for each folder remembers the content of its files by their names, sizes, times and inodes,
+so that unchanged files are not read again.
 """
 
 import concurrent.futures
+import contextlib
 import errno
+import functools
 import hashlib
 import itertools
-import json
 import os
 import pathlib
 import shutil
-import tempfile
+import sys
+import time
+import uuid
 import weakref
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import filelock
 import numpy as np
+import platformdirs
 from tqdm import tqdm
 
-from cls_jax.data.images.decode import ImageError, decode_image, open_file
-from cls_jax.data.images.index import ImageFile, hash_rows
+from cls_jax.data.images.decode import (
+    CENTER_CROP,
+    DecodeOptions,
+    ImageError,
+    decode_image,
+    open_file,
+    read_image,
+)
+from cls_jax.data.images.files import ImageFile
 from cls_jax.errors import UserError
-from cls_jax.io import PARSE_ERRORS, read_json
 from cls_jax.parallel.cpus import available_cpus
 
 # Increase when the pixels of any file come out differently.
-_VERSION = 2
-_IMAGES, _DIGESTS, _FAILURES = "images.npy", "digests.npy", "failures.json"
+_VERSION = 3
+_PACK_BYTES = 2**28
+_TABLES, _PARTIAL = "tables", "partial-"
 _DIGEST_BYTES = 16
+_NO_DIGEST = bytes(_DIGEST_BYTES)
+_CUT_SHORT = "a pack of decoded images was cut short"
+# What a pack says about an image; the digest is zero where its row is not used.
+_ENTRY = np.dtype([("digest", "u1", _DIGEST_BYTES), ("checksum", "<u4")])
 # Files per task of a thread.
 _CHUNK = 32
+# A file that changed so recently may change again without another time.
+_SETTLED_NS = 10**9
+# What was used within this time may be in use by another process.
+_FRESH_SECONDS = 3600
+
+Shape = tuple[int, int, int]
+
+
+def get_cache_folder() -> pathlib.Path:
+    """The folder that holds all decoded images."""
+    return platformdirs.user_cache_path("cls_jax", appauthor=False) / "images"
+
+
+class _Pack:
+    """A file of n entries and, behind them, of images uint8 [n, H, W, C]."""
+
+    def __init__(self, path: pathlib.Path, shape: Shape):
+        """Opens a pack; raises an OSError if it cannot be read or was cut short."""
+        self.path = path
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        num_bytes, row_bytes = os.fstat(self._file).st_size, int(np.prod(shape))
+        num_images, rest = divmod(num_bytes, row_bytes + _ENTRY.itemsize)
+        if rest:
+            raise OSError(errno.EIO, _CUT_SHORT, str(path))
+        self.entries = np.empty(num_images, _ENTRY)
+        self._read(self.entries, 0)
+
+    def read_into(self, images: np.ndarray, row: int) -> None:
+        """Reads as many images as there is room for, from `row` on."""
+        self._read(images, self.entries.nbytes + row * images[0].nbytes)
+
+    def _read(self, array: np.ndarray, offset: int) -> None:
+        missing = array.reshape(-1).view(np.uint8).data
+        while missing:
+            num_read = os.preadv(self._file, [missing], offset)
+            if num_read == 0:
+                raise OSError(errno.EIO, _CUT_SHORT, str(self.path))
+            missing, offset = missing[num_read:], offset + num_read
 
 
 class DecodedImages:
-    """Images in a `.npy` file, read from disk by index; an `ImageSource`.
+    """Images in packs, read from disk by index; an `ImageSource`.
 
-    Not a memory map: pages of a map count as this program's memory once they have been touched, and
+    Not memory maps: pages of a map count as this program's memory once they have been touched, and
     a set larger than memory would seem to fill it.
     """
 
-    _whole: "DecodedImages"
+    def __init__(
+        self,
+        packs: Sequence[_Pack],
+        places: np.ndarray,
+        paths: Sequence[pathlib.Path],
+        decode: Callable[[pathlib.Path], np.ndarray],
+        shape: Shape,
+    ):
+        """Puts images of several packs in an order.
 
-    def __init__(self, path: pathlib.Path):
-        """Opens a file of uint8 [n, H, W, C]."""
-        header = np.lib.format.open_memmap(path, mode="r")
-        self._shape, self._offset = header.shape[1:], header.offset
-        self._rows = np.arange(len(header))
-        self._file = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
+        Args:
+            packs: open packs.
+            places: int64 [n, 2], pack and row of each image.
+            paths: n files that the images come from.
+            decode: reads one of them, uint8 [H, W, C]; raises an ImageError.
+            shape: (H, W, C).
+        """
+        self._packs, self._places, self._paths = packs, places, paths
+        self._decode, self._shape = decode, shape
+        self._rows = np.arange(len(places))
+        self._is_checked = np.zeros(len(places), bool)
 
     def select(self, rows: np.ndarray) -> "DecodedImages":
-        """Those at the rows int [m], in this order."""
+        """The images at the rows int [m], in this order."""
         chosen = object.__new__(DecodedImages)
         chosen.__dict__.update(self.__dict__)
         chosen._rows = self._rows[rows]
-        chosen._whole = self  # Keeps the file open.
         return chosen
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, indices: Any) -> np.ndarray:
-        """Returns uint8 [n, H, W, C] for int indices [n] or a slice."""
+        """Returns uint8 [n, H, W, C] for int indices [n] or a slice.
+
+        Raises:
+            OSError: if an image is damaged and its file cannot be decoded again.
+        """
         rows = self._rows[indices]
         images = np.empty((len(rows), *self._shape), np.uint8)
+        places = self._places[rows]
         # Neighbors are read together.
-        starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
-        for start, stop in itertools.pairwise([*starts, len(rows)]):
-            self._read_into(images[start:stop], int(rows[start]))
+        starts = np.flatnonzero((np.diff(places, axis=0) != (0, 1)).any(axis=1)) + 1
+        for start, stop in itertools.pairwise([0, *starts, len(rows)] if len(rows) else []):
+            pack, row = places[start]
+            self._packs[pack].read_into(images[start:stop], int(row))
+        for i in np.flatnonzero(~self._is_checked[rows]):
+            images[i] = self._check(images[i], rows[i])
         return images
 
-    def _read_into(self, images: np.ndarray, row: int) -> None:
-        missing = images.data.cast("B")
-        offset = self._offset + row * images[0].nbytes
-        while missing:
-            num_read = os.preadv(self._file, [missing], offset)
-            if num_read == 0:
-                raise OSError(errno.EIO, "The cache of decoded images was cut short")
-            missing, offset = missing[num_read:], offset + num_read
+    def _check(self, image: np.ndarray, row: int) -> np.ndarray:
+        """The image, decoded again if its checksum is not the pack's."""
+        pack, place = self._places[row]
+        entry = self._packs[pack].entries[place]
+        if _compute_checksum(entry["digest"].tobytes(), image) == entry["checksum"]:
+            self._is_checked[row] = True
+            return image
+        with contextlib.suppress(OSError):  # The next run decodes what was in it again.
+            self._packs[pack].path.unlink()
+        try:
+            return self._decode(self._paths[row])
+        except ImageError as error:
+            path = str(self._paths[row])
+            raise OSError(errno.EIO, f"damaged in the cache, and {error}", path) from error
 
 
 class DecodedSet(NamedTuple):
-    """A decoded set of n image files.
+    """A decoded set of n image files, m of which can be read.
 
     Attributes:
-        images: uint8 [n, H, W, C]; files that could not be decoded are black.
-        digests: uint8 [n, 16], hashes of the files' bytes.
-        failures: index of a file → why it could not be decoded.
+        images: uint8 [m, H, W, C].
+        rows: int64 [m], indices of the files that can be read.
+        digests: n hashes of the files' bytes; zero where a file cannot be read.
+        failures: index of a file → why it cannot be read.
     """
 
     images: DecodedImages
-    digests: np.ndarray
+    rows: np.ndarray
+    digests: list[bytes]
     failures: dict[int, str]
 
 
-def get_cache_folder() -> pathlib.Path:
-    """The folder that holds all caches."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    return cache / "cls_jax" / "images"
-
-
 def load_decoded(
-    root: pathlib.Path, files: Sequence[ImageFile], image_size: int, is_silent: bool = False
+    root: pathlib.Path,
+    files: Sequence[ImageFile],
+    image_size: int,
+    options: DecodeOptions = CENTER_CROP,
+    *,
+    max_gigabytes: float = 20,
+    is_silent: bool = False,
 ) -> DecodedSet:
     """Decodes files on all cores, or reads them from the cache.
 
     Args:
         root: the folder of the files.
-        files: what to decode, at least one.
+        files: files to decode.
         image_size: height and width to decode to.
+        options: how an image becomes a square.
+        max_gigabytes: size of the cache; what was used longest ago is deleted beyond it.
         is_silent: whether to show no progress bar.
 
     Raises:
         UserError: if the cache cannot be written.
     """
-    key = hash_rows([(_VERSION, image_size), *files])
-    folder = get_cache_folder() / key
-    shape = (len(files), image_size, image_size, 3)
+    shape = (image_size, image_size, 3)
+    row_bytes = int(np.prod(shape))
+    folder = get_cache_folder() / f"v{_VERSION}-{'-'.join(map(str, (image_size, *options)))}"
+    failures: dict[int, str] = {}
     try:
-        decoded = _open(folder, shape)
-        if decoded is None:
-            _decode_to(folder, root, files, shape, is_silent)
-            decoded = _open(folder, shape)
-            assert decoded is not None, folder
-    except OSError as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _open_table(root, files, is_silent) as table:
+            places = _find_places(packs := _open_packs(folder, shape))
+            todo = [i for i, digest in enumerate(table.digests) if digest not in places]
+            if todo and shutil.disk_usage(folder).free < len(todo) * row_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            known, size = set(places), max(_PACK_BYTES // row_bytes, 1)
+            with tqdm(
+                total=len(todo),
+                unit="image",
+                desc="Decoding",
+                dynamic_ncols=True,
+                disable=is_silent or len(todo) < _CHUNK,
+            ) as bar:
+                for start in range(0, len(todo), size):
+                    part = todo[start : start + size]
+                    paths = [root / files[i].name for i in part]
+                    decoded = _decode(paths, shape, options, known, bar)
+                    for i, digest, error in zip(part, decoded.digests, decoded.errors, strict=True):
+                        table.digests[i] = digest
+                        if error is not None:
+                            failures[i] = error
+                    _write_pack(folder, f"{_PARTIAL}{table.path.name}-", decoded)
+                    table.write()
+            if todo:
+                places = _find_places(packs := _open_packs(folder, shape))
+        rows = np.array([i for i in range(len(files)) if i not in failures], np.int64)
+        # A place is missing if somebody clears the cache at this moment.
+        chosen = np.array([places[table.digests[i]] for i in rows], np.int64).reshape(-1, 2)
+        for pack in np.unique(chosen[:, 0]):
+            os.utime(packs[pack].path)
+        shrink_cache(max_gigabytes)
+    except (OSError, KeyError) as error:
+        reason = getattr(error, "strerror", None) or "it was cleared meanwhile"
         raise UserError(
-            f"The images cannot be decoded to {folder} ({error.strerror}; "
-            f"{np.prod(shape) / 2**30:.1f} GiB): set the environment variable XDG_CACHE_HOME to a "
-            "folder with enough space."
+            f"The images cannot be decoded to {folder} ({reason}; "
+            f"{len(files) * row_bytes / 2**30:.1f} GiB): free disk space and rerun the command, or "
+            "set the environment variable XDG_CACHE_HOME to a folder with enough space."
         ) from error
-    return decoded
+    decode = functools.partial(read_image, image_shape=shape, options=options)
+    used = [root / files[i].name for i in rows]
+    images = DecodedImages(packs, chosen, used, decode, shape)
+    return DecodedSet(images, rows, table.digests, failures)
 
 
-def _open(folder: pathlib.Path, shape: tuple[int, int, int, int]) -> DecodedSet | None:
-    """Opens the cache in a folder; None if it is missing or damaged."""
+def hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
+    """Hashes of the files' bytes, zero where a file cannot be read.
+
+    Only files that are new or have changed are read.
+    """
+    with _open_table(root, files, is_silent=True) as table:
+        missing = [i for i, digest in enumerate(table.digests) if digest == _NO_DIGEST]
+
+        def read(i: int) -> bytes:
+            with contextlib.suppress(ImageError, OSError), open_file(root / files[i].name) as file:
+                return _compute_digest(file)
+            return _NO_DIGEST
+
+        with concurrent.futures.ThreadPoolExecutor(available_cpus()) as pool:
+            for i, digest in zip(missing, pool.map(read, missing), strict=True):
+                table.digests[i] = digest
+        if missing:
+            with contextlib.suppress(OSError):
+                table.write()
+        return table.digests
+
+
+class _Table:
+    """What a folder's files contained when they were last read.
+
+    Attributes:
+        path: file of the table; it may be missing.
+        digests: hash of each file's bytes, zero where it is not known.
+    """
+
+    def __init__(self, path: pathlib.Path, files: Sequence[ImageFile]):
+        """Reads a table; one that is damaged counts as missing."""
+        self.path = path
+        self._keys = [_hash("\0".join(map(str, file))) for file in files]
+        # Files that have just changed may change again within the resolution of their times.
+        latest = time.time_ns() - _SETTLED_NS
+        self._is_settled = [max(file.mtime_ns, file.ctime_ns) < latest for file in files]
+        content = path.read_bytes() if path.exists() else b""
+        start, stored = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        known = _split(stored) if start == _hash(stored) else []
+        digests = dict(zip(known[::2], known[1::2], strict=False))
+        self.digests = [digests.get(key, _NO_DIGEST) for key in self._keys]
+
+    def write(self) -> None:
+        """Stores the digests that are known now."""
+        rows = zip(self._keys, self.digests, self._is_settled, strict=True)
+        stored = b"".join(
+            key + digest for key, digest, is_settled in rows if is_settled and digest != _NO_DIGEST
+        )
+        _write_file(
+            self.path, self.path.parent / f"{_PARTIAL}{self.path.name}", [_hash(stored), stored]
+        )
+
+
+@contextlib.contextmanager
+def _open_table(
+    root: pathlib.Path, files: Sequence[ImageFile], is_silent: bool
+) -> Iterator[_Table]:
+    """Opens the table of a folder while no other process does, and removes what dead ones left."""
+    folder = get_cache_folder() / _TABLES
+    folder.mkdir(parents=True, exist_ok=True)
+    name = _hash(os.path.realpath(root)).hex()
+    lock = filelock.FileLock(folder / f"{name}.lock")
     try:
-        # Maps first: whatever size a damaged file claims, nothing is allocated for it.
-        images = np.lib.format.open_memmap(folder / _IMAGES, mode="r")
-        digests = np.lib.format.open_memmap(folder / _DIGESTS, mode="r")
-        is_ours = images.dtype == digests.dtype == np.uint8 and images.flags.c_contiguous
-        if not is_ours or images.shape != shape or digests.shape != (shape[0], _DIGEST_BYTES):
-            return None
-        failures = {int(i): str(why) for i, why in read_json(folder / _FAILURES).items()}
-        if not all(0 <= i < shape[0] for i in failures):
-            return None
-        return DecodedSet(DecodedImages(folder / _IMAGES), np.array(digests), failures)
-    except FileNotFoundError:
-        return None
-    except OSError:  # Such as a failing disk, which decoding again would not repair.
-        raise
-    except PARSE_ERRORS:
-        return None
-
-
-def _decode_to(
-    folder: pathlib.Path,
-    root: pathlib.Path,
-    files: Sequence[ImageFile],
-    shape: tuple[int, int, int, int],
-    is_silent: bool,
-) -> None:
-    """Decodes files to a folder that appears when it is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(folder.parent).free < np.prod(shape):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    partial = pathlib.Path(tempfile.mkdtemp(prefix="partial-", dir=folder.parent))
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        if not is_silent:
+            print("Another process is decoding these images: waiting for it.", file=sys.stderr)
+        lock.acquire()
     try:
-        digests, failures = _decode(partial / _IMAGES, root, files, shape, is_silent)
-        np.save(partial / _DIGESTS, digests)
-        (partial / _FAILURES).write_text(json.dumps(failures))
-        if _open(folder, shape) is None:  # Unless another process was faster.
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
+        for partial in folder.parent.glob(f"*/{_PARTIAL}*"):
+            _remove_partial(partial, folder, name)
+        yield _Table(folder / name, files)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        lock.release()
+
+
+def _remove_partial(partial: pathlib.Path, folder: pathlib.Path, own_name: str) -> None:
+    """Removes an unfinished file unless the process that writes it may be alive."""
+    name = partial.name.removeprefix(_PARTIAL).split("-")[0]
+    with contextlib.suppress(OSError, filelock.Timeout):
+        if name == own_name:
+            partial.unlink()
+        else:
+            with filelock.FileLock(folder / f"{name}.lock", timeout=0):
+                partial.unlink()
+
+
+def _open_packs(folder: pathlib.Path, shape: Shape) -> list[_Pack]:
+    """All packs in a folder, oldest first; those that were cut short are removed."""
+    packs = []
+    for path in sorted(folder.glob("*.pack")):
+        try:
+            packs.append(_Pack(path, shape))
+        except FileNotFoundError:  # Another process has deleted it.
+            continue
+        except OSError as error:
+            if error.strerror != _CUT_SHORT:  # Such as a failing disk.
+                raise
+            path.unlink(missing_ok=True)
+    return packs
+
+
+def _find_places(packs: Sequence[_Pack]) -> dict[bytes, tuple[int, int]]:
+    """Digest → pack and row of every image."""
+    places = {
+        digest: (number, row)
+        for number, pack in enumerate(packs)
+        for row, digest in enumerate(_split(pack.entries["digest"].tobytes()))
+    }
+    places.pop(_NO_DIGEST, None)
+    return places
+
+
+class _Decoded(NamedTuple):
+    """Files that were decoded together.
+
+    Attributes:
+        images: uint8 [n, H, W, C], for a pack.
+        entries: `_ENTRY` [n], for a pack.
+        digests: n hashes of the files' bytes, zero where a file cannot be read.
+        errors: for each file None, or why it cannot be read.
+    """
+
+    images: np.ndarray
+    entries: np.ndarray
+    digests: list[bytes]
+    errors: list[str | None]
 
 
 def _decode(
-    path: pathlib.Path,
-    root: pathlib.Path,
-    files: Sequence[ImageFile],
-    shape: tuple[int, int, int, int],
-    is_silent: bool,
-) -> tuple[np.ndarray, dict[int, str]]:
-    offset = np.lib.format.open_memmap(path, "w+", np.uint8, shape).offset
-    digests = np.zeros((len(files), _DIGEST_BYTES), np.uint8)
-    failures: dict[int, str] = {}
-    output = os.open(path, os.O_WRONLY)
+    paths: Sequence[pathlib.Path],
+    shape: Shape,
+    options: DecodeOptions,
+    known: set[bytes],
+    bar: tqdm,
+) -> _Decoded:
+    """Decodes files in threads, except those whose content is `known`; adds to it."""
+    images, entries = np.zeros((len(paths), *shape), np.uint8), np.zeros(len(paths), _ENTRY)
 
-    def decode_chunk(start: int) -> int:
-        """Decodes the files from `start`, writes them to their place and returns how many."""
-        chunk = files[start : start + _CHUNK]
-        images = np.zeros((len(chunk), *shape[1:]), np.uint8)
-        for i, file in enumerate(chunk):
-            try:
-                with open_file(root / file.name) as opened:
-                    images[i] = decode_image(opened, shape[1:])
-                    digests[start + i] = _compute_digest(opened)
-            except ImageError as error:
-                failures[start + i] = str(error)
-        if os.pwrite(output, images.data, offset + start * images[0].nbytes) != images.nbytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return len(chunk)
+    def decode(row: int) -> tuple[bytes, str | None]:
+        digest = _NO_DIGEST
+        try:
+            with open_file(paths[row]) as file:
+                digest = _compute_digest(file)
+                if digest not in known:
+                    images[row] = decode_image(file, shape, options)
+                    checksum = _compute_checksum(digest, images[row])
+                    entries[row] = np.frombuffer(digest, np.uint8), checksum
+                    known.add(digest)
+            return digest, None
+        except ImageError as error:
+            return digest, str(error)
+        except OSError as error:
+            return digest, error.strerror or str(error)
 
-    bar = tqdm(
-        total=len(files), unit="image", desc="Decoding", dynamic_ncols=True, disable=is_silent
-    )
+    def decode_chunk(start: int) -> list[tuple[bytes, str | None]]:
+        return [decode(row) for row in range(start, min(start + _CHUNK, len(paths)))]
+
+    results = []
     pool = concurrent.futures.ThreadPoolExecutor(available_cpus())
     try:
-        with bar:
-            for num_decoded in pool.map(decode_chunk, range(0, len(files), _CHUNK)):
-                bar.update(num_decoded)
+        for chunk in pool.map(decode_chunk, range(0, len(paths), _CHUNK)):
+            results += chunk
+            bar.update(len(chunk))
     finally:
         pool.shutdown(cancel_futures=True)
-        os.close(output)
-    return digests, failures
+    digests, errors = zip(*results, strict=True)
+    return _Decoded(images, entries, list(digests), list(errors))
 
 
-def _compute_digest(file: Any) -> np.ndarray:
-    file.seek(0)
+def _write_pack(folder: pathlib.Path, prefix: str, decoded: _Decoded) -> None:
+    is_used = decoded.entries["digest"].any(axis=1)
+    if is_used.any():
+        entries, images = decoded.entries, decoded.images
+        if not is_used.all():
+            entries, images = entries[is_used], images[is_used]
+        name = f"{time.time_ns():020}-{uuid.uuid4().hex}"
+        parts = (part.reshape(-1).view(np.uint8).data for part in (entries, images))
+        _write_file(folder / f"{name}.pack", folder / f"{prefix}{name}", parts)
+
+
+def _write_file(path: pathlib.Path, partial: pathlib.Path, parts: Iterable[Any]) -> None:
+    """Writes a file that gets its name when all of it is on the disk."""
+    try:
+        with partial.open("wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)  # A full disk needs the room.
+        raise
+
+
+def shrink_cache(max_gigabytes: float) -> None:
+    """Deletes what was used longest ago until the cache has at most this size.
+
+    What was used within the last hour stays, because another process may be about to read it.
+    """
+    files = _list_cache()
+    excess = sum(size for _, size, _ in files) - max_gigabytes * 1e9
+    for path, size, used in sorted(files, key=lambda file: file[2]):
+        if excess <= 0 or used > time.time() - _FRESH_SECONDS:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+            excess -= size
+
+
+def measure_cache() -> tuple[int, int]:
+    """Files and bytes in the cache."""
+    sizes = [size for _, size, _ in _list_cache()]
+    return len(sizes), sum(sizes)
+
+
+def clear_cache() -> int:
+    """Deletes all decoded images, also of older versions; returns how many bytes that were.
+
+    Runs in progress keep the images that they have opened.
+    """
+    _, num_bytes = measure_cache()
+    shutil.rmtree(get_cache_folder(), ignore_errors=True)
+    return num_bytes
+
+
+def _list_cache() -> list[tuple[pathlib.Path, int, float]]:
+    """Path, bytes and time of last use of every file."""
+    files = []
+    for path in get_cache_folder().rglob("*"):
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            if path.is_file() and path.suffix != ".lock":
+                files.append((path, stat.st_size, stat.st_mtime))
+    return files
+
+
+def _compute_digest(file: Any) -> bytes:
+    """The hash of an open file, which is then at its start."""
     digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_DIGEST_BYTES))
-    return np.frombuffer(digest.digest(), np.uint8)
+    file.seek(0)
+    return digest.digest()
+
+
+def _compute_checksum(digest: bytes, image: np.ndarray) -> int:
+    return zlib.crc32(image.data, zlib.crc32(digest))
+
+
+def _hash(content: str | bytes) -> bytes:
+    if isinstance(content, str):  # Names may hold any byte but zero, also what is not Unicode.
+        content = content.encode("utf-8", "surrogateescape")
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+def _split(digests: bytes) -> list[bytes]:
+    return [digests[i : i + _DIGEST_BYTES] for i in range(0, len(digests), _DIGEST_BYTES)]

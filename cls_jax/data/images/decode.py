@@ -1,14 +1,17 @@
 """Image files as uint8 arrays of one size, as a person sees them."""
 
 import contextlib
+import functools
+import importlib.util
 import os
 import threading
 import warnings
-from collections.abc import Generator, Iterator
-from typing import BinaryIO
+from collections.abc import Generator, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from ml_collections import ConfigDict
+from PIL import Image, UnidentifiedImageError, features
 
 from cls_jax.io import describe_error, open_regular
 
@@ -22,9 +25,17 @@ _FORMATS = {
     "DIB": (".dib",),
     "GIF": (".gif",),
     "TIFF": (".tif", ".tiff"),
+    "HEIF": (".heic", ".heif"),
+    "AVIF": (".avif",),
 }
+# The first brand of a file of the last two formats → what reads it, and how to install that.
+_AVIF_READER = "AVIF, which needs a newer Pillow: pip install --upgrade pillow"
+_HEIF_READER = "HEIC, which needs pillow-heif: pip install '.[heif]'"
+_BRANDS = {b"avif": _AVIF_READER, b"avis": _AVIF_READER}
+_BRANDS |= dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1"), _HEIF_READER)
 SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
 _MODES = {1: "L", 3: "RGB"}
+RESIZE_MODES = ("crop", "pad", "stretch")
 
 # By the header alone, before anything is decoded: a few bytes can ask for gigabytes.
 MAX_PIXELS = 100_000_000
@@ -37,7 +48,8 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # Pi
 # Warnings about odd metadata would break the progress bar; real faults raise.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
-# One image above this at a time, so that threads together stay within bounded memory.
+# One image above this at a time, so that threads together stay within bounded memory. Baseline
+# JPEGs do not count: they are decoded at a fraction of their size, a few rows at a time.
 _LARGE_PIXELS = 16e6
 _LARGE_IMAGES = threading.Lock()
 _STRIP_PIXELS = 2**20
@@ -45,6 +57,7 @@ _STRIP_PIXELS = 2**20
 # Images are first reduced, cheaply, to no less than this many times the wanted size. Pillow's
 # documentation of `resize`: with 3, the result is all but that of fair resampling.
 _REDUCING_GAP = 3.0
+_PADDING = 127  # Mid-gray, as where cutout removes a square.
 _EXIF_ORIENTATION = 0x0112
 # ImageOps.exif_transpose would do, but it also rewrites the metadata, which fails where they are
 # damaged, and it takes the whole image where turning the small square is enough.
@@ -63,12 +76,39 @@ class ImageError(ValueError):
     """An image that cannot be read; the message is the reason, without the file's name."""
 
 
-def read_image(path: str | os.PathLike, image_shape: tuple[int, int, int]) -> np.ndarray:
+class DecodeOptions(NamedTuple):
+    """How an image becomes a square of bytes.
+
+    Attributes:
+        resize: one of `RESIZE_MODES`. "crop" keeps the center square, "pad" keeps everything and
+            adds gray borders, "stretch" keeps everything and changes the aspect.
+        bit_depth: bits that the pixels of 16-bit gray images use: 12 takes 4,095 for white.
+    """
+
+    resize: str = "crop"
+    bit_depth: int = 16
+
+
+CENTER_CROP = DecodeOptions()
+
+
+def get_decode_options(data_config: ConfigDict) -> DecodeOptions:
+    """The options of a configuration's section "data"."""
+    return DecodeOptions(data_config.resize, data_config.bit_depth)
+
+
+def read_image(
+    path: str | os.PathLike,
+    image_shape: tuple[int, int, int],
+    options: DecodeOptions = CENTER_CROP,
+) -> np.ndarray:
     """Reads an image file.
 
     Args:
-        path: a JPEG, PNG, WebP, BMP, GIF (its first frame) or TIFF of any size and color.
+        path: a JPEG, PNG, WebP, BMP, GIF (its first frame), TIFF, HEIC or AVIF of any size and
+            color.
         image_shape: (H, W, C) wanted; C is 1 (gray) or 3 (RGB).
+        options: how it becomes a square.
 
     Returns:
         uint8 [H, W, C], see `decode_image`.
@@ -77,7 +117,7 @@ def read_image(path: str | os.PathLike, image_shape: tuple[int, int, int]) -> np
         ImageError: if it cannot be read or is not an image.
     """
     with open_file(path) as file:
-        return decode_image(file, image_shape)
+        return decode_image(file, image_shape, options)
 
 
 def read_size(path: str | os.PathLike) -> tuple[int, int]:
@@ -88,6 +128,16 @@ def read_size(path: str | os.PathLike) -> tuple[int, int]:
     """
     with open_file(path) as file, _decoding(file) as image:
         return image.size
+
+
+def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
+    """Bits that the 16-bit gray images among some files use, 8 to 16; 16 if there is none."""
+    largest = 0
+    for path in paths:
+        with contextlib.suppress(ImageError), open_file(path) as file, _decoding(file) as image:
+            if image.mode.startswith("I"):
+                largest = max(largest, int(np.asarray(image).max()))
+    return min(max(largest.bit_length(), 8), 16) if largest else 16
 
 
 @contextlib.contextmanager
@@ -107,12 +157,17 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
         yield file
 
 
-def decode_image(file: BinaryIO, image_shape: tuple[int, int, int]) -> np.ndarray:
-    """Decodes an image: turned upright, put on white, scaled and center-cropped to one size.
+def decode_image(
+    file: BinaryIO,
+    image_shape: tuple[int, int, int],
+    options: DecodeOptions = CENTER_CROP,
+) -> np.ndarray:
+    """Decodes an image: turned upright, put on white, and scaled to a square.
 
     Args:
         file: an open image file.
         image_shape: (H, W, C) wanted, with H = W; C is 1 (gray) or 3 (RGB).
+        options: how it becomes a square.
 
     Returns:
         uint8 [H, W, C].
@@ -121,28 +176,29 @@ def decode_image(file: BinaryIO, image_shape: tuple[int, int, int]) -> np.ndarra
         ImageError: if it is not an image, damaged, or so large that it would fill memory.
     """
     size, _, channels = image_shape
-    with _decoding(file) as image, _LARGE_IMAGES if _is_large(image) else contextlib.nullcontext():
-        square = _to_square(image, size).convert(_MODES[channels])
+    with _decoding(file) as image, _LARGE_IMAGES if _is_heavy(image) else contextlib.nullcontext():
+        square = _to_square(image, size, options).convert(_MODES[channels])
         return np.asarray(square).reshape(image_shape)
 
 
-def decode_pixels(file: BinaryIO, max_side: int) -> np.ndarray:
-    """Decodes an image as it is, uint8 [H, W, 3].
+@functools.cache
+def _get_formats() -> tuple[str, ...]:
+    """Pillow's names of the formats that the installed packages read."""
+    missing = set() if features.check("avif") else {"AVIF"}
+    if importlib.util.find_spec("pillow_heif"):
+        import pillow_heif
 
-    Raises:
-        ImageError: as of `decode_image`, and if a side has more than `max_side` pixels.
-    """
-    with _decoding(file) as image:
-        if max(image.size) > max_side:
-            raise ImageError(f"more than {max_side:,} pixels wide or high")
-        return np.asarray(image.convert("RGB"))
+        pillow_heif.register_heif_opener(thumbnails=False)
+    else:
+        missing.add("HEIF")
+    return tuple(name for name in _FORMATS if name not in missing)
 
 
 @contextlib.contextmanager
 def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
     """Opens an image within the limits; whatever goes wrong until the end is an ImageError."""
     try:
-        with Image.open(file, formats=tuple(_FORMATS)) as image:
+        with Image.open(file, formats=_get_formats()) as image:
             _check_size(image, file)
             yield image
     except ImageError:
@@ -150,7 +206,10 @@ def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
     except Image.DecompressionBombError as error:
         raise ImageError(f"more than {MAX_PIXELS:,} pixels") from error
     except UnidentifiedImageError as error:
-        raise ImageError("not an image of a known format") from error
+        file.seek(0)
+        brand = file.read(12)
+        known = _BRANDS.get(brand[8:]) if brand[4:8] == b"ftyp" else None
+        raise ImageError(known or "not an image of a known format") from error
     except Exception as error:  # Decoders raise whatever a damaged file leads them to.
         raise ImageError(f"damaged: {describe_error(error)}") from error
 
@@ -182,19 +241,32 @@ def _is_large(image: Image.Image) -> bool:
     return image.width * image.height > _LARGE_PIXELS
 
 
-def _to_square(image: Image.Image, size: int) -> Image.Image:
-    """The center square, upright, in L, RGB or RGBA; what is transparent turns white."""
-    file = image
-    shrink = _REDUCING_GAP * size / min(image.size)
+def _is_heavy(image: Image.Image) -> bool:
+    """Whether decoding needs memory for all of a large image at once."""
+    is_baseline = image.format in ("JPEG", "MPO") and not image.info.get("progressive")
+    return _is_large(image) and not is_baseline
+
+
+def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.Image:
+    """A square, upright, in L or RGB; what is transparent turns white."""
+    file, shape = image, (size, size)
+    if options.resize == "pad":
+        width, height = (max(round(size * side / max(image.size)), 1) for side in image.size)
+        shape = (width, height)
+    left, top, right, bottom = _choose_box(image, options)
+    shrink = max(
+        _REDUCING_GAP * shape[0] / (right - left), _REDUCING_GAP * shape[1] / (bottom - top)
+    )
     if image.format in ("JPEG", "MPO") and shrink < 1:  # Decodes 1/2, 1/4 or 1/8 of the pixels.
         image.draft(None, (int(image.width * shrink), int(image.height * shrink)))
-    image = _reduce_large(image, size) if _is_large(image) else _to_plain_mode(image)
-    short = min(image.size)
-    left, top = ((side - short) / 2 for side in image.size)
+    if _is_large(image):
+        image = _reduce_large(image, shape, options)
+    else:
+        image = _to_plain_mode(image, options.bit_depth)
     square = image.resize(
-        (size, size),
+        shape,
         Image.Resampling.BICUBIC,
-        box=(left, top, left + short, top + short),
+        box=_choose_box(image, options),
         reducing_gap=_REDUCING_GAP,
     )
     # Only now that it is loaded: Pillow turns TIFF upright while loading, and then says so.
@@ -203,33 +275,48 @@ def _to_square(image: Image.Image, size: int) -> Image.Image:
         square = square.transpose(_TRANSPOSITIONS[orientation])
     if square.mode == "RGBA":
         white = Image.new("RGBA", square.size, "white")
-        square = Image.alpha_composite(white, square)
+        square = Image.alpha_composite(white, square).convert("RGB")
+    if square.size != (size, size):
+        whole = Image.new(square.mode, (size, size), (_PADDING,) * len(square.getbands()))
+        whole.paste(square, ((size - square.width) // 2, (size - square.height) // 2))
+        return whole
     return square
 
 
-def _reduce_large(image: Image.Image, size: int) -> Image.Image:
-    """The center square, converted and reduced strip by strip.
+def _choose_box(image: Image.Image, options: DecodeOptions) -> tuple[float, float, float, float]:
+    """The part that is kept: left, top, right and bottom."""
+    if options.resize != "crop":
+        return 0, 0, *image.size
+    short = min(image.size)
+    left, top = ((side - short) / 2 for side in image.size)
+    return left, top, left + short, top + short
+
+
+def _reduce_large(
+    image: Image.Image, shape: tuple[int, int], options: DecodeOptions
+) -> Image.Image:
+    """The part that is kept, converted and reduced strip by strip to no less than `shape`.
 
     A conversion of the whole would need several times the memory that the image itself takes.
     """
-    short = min(image.size)
-    left, top = ((side - short) // 2 for side in image.size)
-    factor = max(int(short / size / _REDUCING_GAP), 1)
-    rows = max(_STRIP_PIXELS // (short * factor), 1) * factor
+    left, top, right, bottom = map(int, _choose_box(image, options))
+    scale = min((right - left) / shape[0], (bottom - top) / shape[1])
+    factor = max(int(scale / _REDUCING_GAP), 1)
+    rows = max(_STRIP_PIXELS // ((right - left) * factor), 1) * factor
     strips = []
-    for start in range(0, short, rows):
-        box = (left, top + start, left + short, top + min(start + rows, short))
-        strips.append(_to_plain_mode(image.crop(box)).reduce(factor))
+    for start in range(top, bottom, rows):
+        strip = image.crop((left, start, right, min(start + rows, bottom)))
+        strips.append(_to_plain_mode(strip, options.bit_depth).reduce(factor))
     reduced = Image.new(strips[0].mode, (strips[0].width, sum(strip.height for strip in strips)))
     for i, strip in enumerate(strips):
         reduced.paste(strip, (0, i * (rows // factor)))
     return reduced
 
 
-def _to_plain_mode(image: Image.Image) -> Image.Image:
+def _to_plain_mode(image: Image.Image, bit_depth: int) -> Image.Image:
     """Decodes to L, RGB or RGBA, which can be scaled."""
     if image.mode.startswith("I"):  # 16 bits; `convert` would clip them to 8.
-        levels = np.asarray(image).astype(np.float64) * (255 / 65535)
+        levels = np.asarray(image).astype(np.float64) * (255 / (2**bit_depth - 1))
         return Image.fromarray(np.rint(levels.clip(0, 255)).astype(np.uint8))
     if image.mode == "F":
         raise ImageError("floating-point pixels, whose range is unknown")

@@ -5,43 +5,164 @@ import concurrent.futures
 import functools
 import glob
 import os
+import pathlib
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cls_jax.data.images.decode import SUFFIXES, ImageError, read_image
+from cls_jax.data.images.decode import CENTER_CROP, SUFFIXES, DecodeOptions, ImageError, read_image
 from cls_jax.errors import UserError
+from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
 
+SkippedFile = tuple[str, str]
+# What systems leave in folders of images, in lower case; names that begin with a dot as well.
+_NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
+# A folder with config.json and one of these is a run, whatever else is in it.
+_IN_A_RUN = {".lock", "checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
+_CLOSED = "a folder that cannot be read"
+_RIFF, _FTYP = b"RIFF", b"ftyp"
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", _RIFF)
 
-class ImageBatch(NamedTuple):
-    """A decoded batch of files.
+
+class ImageFile(NamedTuple):
+    """A file as its folder lists it.
 
     Attributes:
-        files: their names, as given.
-        errors: for each file None, or why it could not be read.
-        images: uint8 [n, H, W, C], the images that could be read, in order.
+        name: path relative to the folder, with "/".
+        size: size in bytes.
+        mtime_ns: time of the last change of the content.
+        ctime_ns: time of the last change of content or metadata.
+        inode: number of the file on its disk.
     """
 
-    files: list[str]
-    errors: list[str | None]
-    images: np.ndarray
+    name: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+
+class Listing(NamedTuple):
+    """The contents of a folder and of all folders in it, each list sorted.
+
+    Attributes:
+        files: image files, by their names or, where these have no extension, by their first bytes.
+        folders: names relative to the folder.
+        skipped: name and reason of everything else.
+    """
+
+    files: list[ImageFile]
+    folders: list[str]
+    skipped: list[SkippedFile]
+
+
+def list_images(root: str | os.PathLike) -> Listing:
+    """Lists a folder and all folders in it, for training and for prediction.
+
+    Links are followed, also those that lead out of the folder. No folder is listed twice, so links
+    that lead in a circle do no harm. Hidden names and folders that hold runs are left out.
+    """
+    listing = Listing([], [], [])
+    ancestors = pathlib.Path(os.path.realpath(root)).parents
+    visited = {_identify(parent) for parent in ancestors}
+    runs: list[str] = []
+    # A folder is listed under its own name where it has one here, so links to folders come last.
+    pending, linked = [""], collections.deque[str]()
+    while pending or linked:
+        folder = pending.pop() if pending else linked.popleft()
+        path = os.path.join(root, folder)
+        try:
+            identity = _identify(path)
+            if identity in visited:
+                reason = "a link to a folder that is listed already or that holds this one"
+                listing.skipped.append((folder, reason))
+                continue
+            visited.add(identity)
+            with os.scandir(path) as scanned:
+                entries = sorted(scanned, key=lambda entry: entry.name)
+        except OSError as error:
+            listing.skipped.append((folder, f"{_CLOSED}: {error.strerror}"))
+            continue
+        names = {entry.name for entry in entries}
+        if folder and "config.json" in names and names & _IN_A_RUN:
+            listing.skipped.append((folder, "the folder of a run"))
+            runs.append(folder)
+            continue
+        if folder:
+            listing.folders.append(folder)
+        for entry in entries:
+            if not entry.name.startswith(".") and entry.name.lower() not in _NEVER_LISTED:
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                _list_entry(entry, name, listing, pending, linked)
+    if runs:  # A folder of runs such as runs/ is no class.
+        with_images = {str(parent) for file in listing.files for parent in _get_parents(file.name)}
+        with_runs = {str(parent) for run in runs for parent in _get_parents(run)} - with_images
+        listing.folders[:] = [name for name in listing.folders if name not in with_runs]
+    for part in listing:
+        part.sort()
+    return listing
+
+
+def _identify(path: str | os.PathLike) -> tuple[int, int]:
+    stat = os.stat(path)
+    return stat.st_dev, stat.st_ino
+
+
+def _get_parents(name: str) -> Sequence[pathlib.PurePosixPath]:
+    return pathlib.PurePosixPath(name).parents
+
+
+def _list_entry(
+    entry: os.DirEntry,
+    name: str,
+    listing: Listing,
+    pending: list[str],
+    linked: collections.deque[str],
+) -> None:
+    try:
+        if entry.is_dir():
+            (linked if entry.is_symlink() else pending).append(name)
+        elif not entry.is_file():
+            is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
+            reason = "a link that leads nowhere" if is_dangling else "not a file"
+            listing.skipped.append((name, reason))
+        elif not _is_image(entry):
+            reason = f"not an image extension; expected one of {' '.join(SUFFIXES)}"
+            listing.skipped.append((name, reason))
+        else:
+            stat = os.stat(entry.path)  # Where the system fills it in, `entry.stat` has no inode.
+            times = stat.st_mtime_ns, stat.st_ctime_ns
+            listing.files.append(ImageFile(name, stat.st_size, *times, stat.st_ino))
+    except OSError as error:
+        listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
+
+
+def _is_image(entry: os.DirEntry) -> bool:
+    if "." in entry.name:
+        return entry.name.lower().endswith(SUFFIXES)
+    try:
+        with open_regular(entry.path) as file:
+            start = file.read(12)
+    except OSError:
+        return False
+    return start.startswith(_SIGNATURES) or start[4:8] == _FTYP
 
 
 def find_images(pattern: str) -> list[str]:
     """Lists the image files that a folder, a glob or a file's name stands for, sorted by name.
 
-    Of a folder and all folders in it these are the files whose names end as an image's; a folder
-    that cannot be read is listed itself, so that it is not skipped in silence. A glob or a name
-    takes files with any ending; `**` in a glob goes into folders.
+    A folder is listed by `list_images`. What has the name of an image there but cannot be read, and
+    folders that cannot be read, are in the list as well, so that they are not skipped in silence.
+    A glob or a name takes files with any ending; `**` in a glob goes into folders.
 
     Raises:
         UserError: if there is no such file or the folder has no image.
     """
     expanded = os.path.expanduser(pattern)
     if os.path.isdir(expanded):
-        files = _walk(expanded)
+        files = [os.path.join(expanded, name) for name in _list_names(expanded)]
         if not files:
             raise UserError(
                 f"There is no image in {pattern}: name a folder with files that end in "
@@ -59,15 +180,12 @@ def find_images(pattern: str) -> list[str]:
     return sorted(files)
 
 
-def _walk(folder: str) -> list[str]:
-    closed = []
-    # Links to folders are not followed: they may lead anywhere, also back.
-    walk = os.walk(folder, onerror=lambda error: closed.append(error.filename))
-    return closed + [
-        os.path.join(parent, name)
-        for parent, _, names in walk
-        for name in names
-        if name.lower().endswith(SUFFIXES)
+def _list_names(folder: str) -> list[str]:
+    listing = list_images(folder)
+    return [file.name for file in listing.files] + [
+        name
+        for name, reason in listing.skipped
+        if name.lower().endswith(SUFFIXES) or reason.startswith(_CLOSED)
     ]
 
 
@@ -82,17 +200,35 @@ def _expand(pattern: str) -> list[str]:
     return [file for file in files if os.path.dirname(file) in known]
 
 
+class ImageBatch(NamedTuple):
+    """A decoded batch of files.
+
+    Attributes:
+        files: names, as given.
+        errors: for each file None, or why it could not be read.
+        images: uint8 [n, H, W, C], the images that could be read, in order.
+    """
+
+    files: list[str]
+    errors: list[str | None]
+    images: np.ndarray
+
+
 def read_ahead(
-    files: Sequence[str], image_shape: tuple[int, int, int], batch_size: int
+    files: Sequence[str],
+    image_shape: tuple[int, int, int],
+    batch_size: int,
+    options: DecodeOptions = CENTER_CROP,
 ) -> Generator[ImageBatch, None, None]:
     """Decodes files batch by batch, one batch ahead, on all cores.
 
     Args:
-        files: to decode.
+        files: paths of the files.
         image_shape: (H, W, C).
         batch_size: files per batch; the last may be smaller.
+        options: how an image becomes a square.
     """
-    read = functools.partial(_try_to_read, image_shape=image_shape)
+    read = functools.partial(_try_to_read, image_shape=image_shape, options=options)
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
     pending: collections.deque[Any] = collections.deque()
     try:
@@ -109,9 +245,11 @@ def read_ahead(
         executor.shutdown(cancel_futures=True)
 
 
-def _try_to_read(file: str, image_shape: tuple[int, int, int]) -> np.ndarray | ImageError:
+def _try_to_read(
+    file: str, image_shape: tuple[int, int, int], options: DecodeOptions
+) -> np.ndarray | ImageError:
     try:
-        return read_image(file, image_shape)
+        return read_image(file, image_shape, options)
     except ImageError as error:
         return error
 

@@ -1,11 +1,11 @@
-"""CIFAR-10 and CIFAR-100: from TFDS or from a single file."""
+"""CIFAR-10 and CIFAR-100: from TFDS or from an `.npz`."""
 
 import pathlib
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.sources.archive import Split, is_single_file, read_single_file
+from cls_jax.data.sources.npz import Split, is_single_file, read_single_file
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 
@@ -13,7 +13,7 @@ _DOWNLOAD_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
 def load_cifar(data_config: ConfigDict) -> Dataset:
-    """CIFAR from TFDS, or from the single file that `data_config.data_dir` names.
+    """CIFAR from TFDS, or from the `.npz` that `data_config.data_dir` names.
 
     Raises:
         UserError: if neither of them has it, or its images have another size.
@@ -51,7 +51,7 @@ def read_tfds(data_config: ConfigDict) -> tuple[dict[str, Split], tuple[str, ...
     Raises:
         UserError: if it is neither prepared nor can be downloaded.
     """
-    # Imported here: a single file needs neither.
+    # Imported here: an `.npz` needs neither.
     from cls_jax.data.host_tensorflow import hide_accelerators
 
     hide_accelerators()

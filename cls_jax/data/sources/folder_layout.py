@@ -1,19 +1,22 @@
-"""Sorts the files of a folder into training images, with or without a class, and test images.
+"""Sorts the files of a folder into training, validation and test images.
 
-There are three layouts: `labels.csv`, else `labeled/<class>/…`, else class folders, directly or in
-`train/`. Each may have `unlabeled/…` and `test/<class>/…` beside it. Names alone decide; no image
-is opened here.
+There are three layouts: `labels.csv`, else `labeled/<class>/…` or `train/<class>/…`, else class
+folders. Each may have `unlabeled/…`, `test/<class>/…` and `val/<class>/…` beside it. Names alone
+decide, whatever their case and however their accents are composed; no image is opened here.
 """
 
+import codecs
 import csv
 import io
+import os
 import pathlib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cls_jax.data.images.index import ImageFile, Listing, SkippedFile
+from cls_jax.data.images.decode import SUFFIXES
+from cls_jax.data.images.files import ImageFile, Listing, SkippedFile
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, read_bytes
 
@@ -21,7 +24,26 @@ LABELS_CSV = "labels.csv"
 _LONGEST_CLASS = 255  # As the name of a folder.
 _MAX_CSV_BYTES = 2**28  # Some five million rows.
 NO_CLASS_NAME = ""  # Of unlabeled images.
-_UNLABELED_FOLDER, _TEST_FOLDER = "unlabeled", "test"
+# What folders are called → what they hold.
+_SPLITS = {
+    "labeled": "train",
+    "labelled": "train",
+    "train": "train",
+    "training": "train",
+    "unlabeled": "unlabeled",
+    "unlabelled": "unlabeled",
+    "test": "test",
+    "testing": "test",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+}
+# Headers of the columns of a table, the usual ones first.
+_FILE_COLUMNS = (
+    *("file", "filename", "path", "filepath", "image", "imagename", "imagepath", "img"),
+    *("imageid", "imgid", "id", "name"),
+)
+_LABEL_COLUMNS = ("label", "labels", "class", "classname", "category", "target", "species", "y")
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
     "it, or as one folder for each class (see docs/own_images.md)"
@@ -35,6 +57,7 @@ class Layout(NamedTuple):
     Attributes:
         class_names: sorted.
         train: files and their classes, labeled before unlabeled, sorted by name within each.
+        validation: files and their classes; none is unlabeled.
         test: files and their classes; none is unlabeled.
         skipped: all other files, and why.
         warnings: one sentence each.
@@ -42,9 +65,15 @@ class Layout(NamedTuple):
 
     class_names: tuple[str, ...]
     train: list[Row]
+    validation: list[Row]
     test: list[Row]
     skipped: list[SkippedFile]
     warnings: list[str]
+
+
+def fold(name: str) -> str:
+    """The same text for names that differ in case, or in how accents are composed."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
@@ -53,101 +82,185 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
     Raises:
         UserError: if it has no layout, fewer than two classes, or a class without an image.
     """
-    layout = Layout((), [], [], list(listing.skipped), [])
-    has_csv = (root / LABELS_CSV).is_file()
-    if has_csv and not (root / LABELS_CSV).resolve().is_relative_to(root.resolve()):
-        raise UserError(
-            f"{root / LABELS_CSV} leads out of the folder: replace the link by the file."
-        )
-    if has_csv:
-        layout.skipped[:] = [row for row in layout.skipped if row[0] != LABELS_CSV]
-    others = _take_common_folders(listing.files, layout)
-    if has_csv:
-        classes = _read_csv(root / LABELS_CSV, others, layout)
-        layout.train.extend((file, classes.get(file.name, NO_CLASS_NAME)) for file in others)
-        names = set(classes.values())
+    layout = Layout((), [], [], [], list(listing.skipped), [])
+    table = next((name for name, _ in listing.skipped if fold(name) == LABELS_CSV), None)
+    splits = _find_splits(listing, has_table=table is not None)
+    if table:
+        layout.skipped[:] = [row for row in layout.skipped if row[0] != table]
+        classes = _read_table(root / table, listing.files, layout)
+        _sort_by_table(listing.files, splits, classes, layout)
     else:
-        base = _find_base(listing.folders)
-        names = _take_class_folders(base, others, layout)
-        empty = _find_class_folders(base, listing.folders) - names
-        if empty and names:
-            raise UserError(
-                f"The class {min(empty)!r} has no image in {root / base / min(empty)}: add at "
-                "least one, or remove the folder."
-            )
+        _sort_by_folder(listing.files, splits, layout)
+        _check_class_folders(root, listing.folders, splits, layout)
+    names = _name_classes(layout)
     if len(names) < 2:
-        found = f"only the class {min(names)!r}" if names else "no labeled image"
-        raise UserError(f"{root} has {found}, but at least two classes are needed: {_REMEDY}.")
-    _drop_foreign_tests(names, layout)
-    layout.train.sort(key=lambda row: (row[1] == NO_CLASS_NAME, row[0].name))
-    layout.test.sort()
-    return layout._replace(class_names=tuple(sorted(names)))
+        found = f"only the class {min(names.values())!r}" if names else "no labeled image"
+        raise UserError(
+            f"{root} has {found}, but at least two classes are needed"
+            f"{describe_skipped(layout.skipped)}: {_REMEDY}."
+        )
+    train = [(file, names.get(fold(name), name)) for file, name in layout.train]
+    train.sort(key=lambda row: (row[1] == NO_CLASS_NAME, row[0].name))
+    return layout._replace(
+        class_names=tuple(sorted(names.values())),
+        train=train,
+        validation=_keep_known(layout.validation, names, "validation", layout),
+        test=_keep_known(layout.test, names, "test", layout),
+    )
 
 
-def _take_common_folders(files: Iterable[ImageFile], layout: Layout) -> list[ImageFile]:
-    """Sorts `unlabeled/` and `test/`, which every layout may have; returns the other files."""
-    others = []
+def _find_splits(listing: Listing, has_table: bool) -> dict[str, str]:
+    """Folder → what it holds, a value of `_SPLITS`.
+
+    Without a table, a folder called train or val that holds images itself is a class of that name:
+    "valid" and "invalid" are classes, too. Of `labeled` and `train`, only the first has classes.
+    """
+    with_folders = {name.split("/")[0] for name in listing.folders if "/" in name}
+    splits = {}
+    for name in listing.folders:
+        folded = fold(name)
+        is_reserved = has_table or "label" in folded or folded == "test"
+        if folded in _SPLITS and (is_reserved or name in with_folders):
+            splits[name] = _SPLITS[folded]
+    if any(fold(name).startswith("label") for name in splits):
+        return {name: kind for name, kind in splits.items() if not fold(name).startswith("train")}
+    return splits
+
+
+def _sort_by_folder(files: Iterable[ImageFile], splits: Mapping[str, str], layout: Layout) -> None:
+    has_base = "train" in splits.values()
+    parts = {"train": layout.train, "validation": layout.validation, "test": layout.test}
     for file in files:
         top, *rest = file.name.split("/")
-        if top == _UNLABELED_FOLDER and rest:
+        kind = splits.get(top) if rest else None
+        if kind == "unlabeled":
             layout.train.append((file, NO_CLASS_NAME))
-        elif top == _TEST_FOLDER and len(rest) >= 2:
-            layout.test.append((file, rest[0]))
-        elif top == _TEST_FOLDER and rest:
-            layout.skipped.append((file.name, "a test image outside of a class folder"))
+        elif kind and len(rest) >= 2:
+            parts[kind].append((file, rest[0]))
+        elif kind == "train" or (rest and has_base and not kind):
+            where = next(name for name, kind in splits.items() if kind == "train")
+            reason = "outside of a class folder" if kind else f"not in {where}, unlabeled or test"
+            layout.skipped.append((file.name, reason))
+        elif kind:
+            layout.skipped.append((file.name, f"a {kind} image outside of a class folder"))
+        elif rest:
+            layout.train.append((file, top))
         else:
-            others.append(file)
-    return others
-
-
-def _take_class_folders(base: str, files: Iterable[ImageFile], layout: Layout) -> set[str]:
-    """Sorts `<base>/<class>/…`; returns the classes."""
-    depth = 1 if base else 0
-    names = set()
-    for file in files:
-        parts = file.name.split("/")
-        if base and parts[0] != base:
-            layout.skipped.append((file.name, f"not in {base}, {_UNLABELED_FOLDER} or test"))
-        elif len(parts) < depth + 2:
             layout.skipped.append((file.name, "outside of a class folder"))
+
+
+def _check_class_folders(
+    root: pathlib.Path, folders: Sequence[str], splits: Mapping[str, str], layout: Layout
+) -> None:
+    """Raises a UserError if a class folder has no image, or none but in folders of its own."""
+    bases = [name for name, kind in splits.items() if kind == "train"]
+    depth = 1 if bases else 0
+    own: Counter[str] = Counter()
+    nested: dict[str, str] = {}
+    for file, name in layout.train:
+        parts = file.name.split("/")
+        if name == NO_CLASS_NAME:
+            continue
+        folder = "/".join(parts[: depth + 1])
+        if len(parts) == depth + 2:
+            own[folder] += 1
         else:
-            layout.train.append((file, parts[depth]))
-            names.add(parts[depth])
-    return names
+            nested.setdefault(folder, "/".join(parts[: depth + 2]))
+    if only_nested := sorted(set(nested) - set(own)):
+        folder = only_nested[0]
+        raise UserError(
+            f"The class folder {folder!r} has no image of its own, only folders such as "
+            f"{nested[folder]!r}: move the images up, or name the folder whose folders are the "
+            "classes."
+        )
+    if own and not bases and all(fold(name) in _SPLITS for name in own):
+        raise UserError(
+            f"{root} has no labeled image, because there is no class folder in "
+            f"{' or '.join(map(repr, sorted(own)))}: {_REMEDY}."
+        )
+    if bases:
+        candidates = [name for name in folders if name.count("/") == 1]
+        candidates = [name for name in candidates if name.split("/")[0] in bases]
+    else:
+        candidates = [name for name in folders if "/" not in name and name not in splits]
+    empty = sorted(set(candidates) - set(own))
+    if empty and own:
+        raise UserError(
+            f"The class {empty[0].split('/')[-1]!r} has no image in {root / empty[0]}"
+            f"{describe_skipped(layout.skipped, empty[0] + '/')}: add at least one, or move the "
+            "folder elsewhere."
+        )
 
 
-def _find_base(folders: Iterable[str]) -> str:
-    """The folder of class folders. If "train" itself holds images, it is a class."""
-    tops = {name.split("/")[0] for name in folders if "/" in name}
-    return next((name for name in ("labeled", "train") if name in tops), "")
+def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
+    """The reason for which most files were skipped, in parentheses."""
+    rows = [(name, reason) for name, reason in skipped if name.startswith(prefix)]
+    if not rows:
+        return ""
+    reason, count = Counter(reason for _, reason in rows).most_common(1)[0]
+    example = min(name for name, why in rows if why == reason)
+    return f" ({count:,} file(s) were skipped, such as {example!r:.100}: {reason})"
 
 
-def _find_class_folders(base: str, folders: Iterable[str]) -> set[str]:
-    prefix = f"{base}/" if base else ""
-    within = {name.removeprefix(prefix) for name in folders if name.startswith(prefix)}
-    reserved = set() if base else {_UNLABELED_FOLDER, _TEST_FOLDER}
-    return {name for name in within if "/" not in name} - reserved
+def _name_classes(layout: Layout) -> dict[str, str]:
+    """Folded name → name, of all classes of training images."""
+    spellings: dict[str, set[str]] = {}
+    for name in {name for _, name in layout.train} - {NO_CLASS_NAME}:
+        spellings.setdefault(fold(name), set()).add(name)
+    for names in spellings.values():
+        different = {unicodedata.normalize("NFC", name) for name in names}
+        if len(different) > 1:
+            layout.warnings.append(
+                f"{' and '.join(map(repr, sorted(different)))} count as one class: rename one of "
+                "them if they are not."
+            )
+    return {folded: min(names) for folded, names in spellings.items()}
 
 
-def _drop_foreign_tests(names: set[str], layout: Layout) -> None:
-    foreign = sorted({name for _, name in layout.test} - names)
+def _keep_known(
+    rows: Iterable[Row], names: Mapping[str, str], split: str, layout: Layout
+) -> list[Row]:
+    """Rows of a split whose class has training images; the others are skipped."""
+    known, foreign = [], set()
+    for file, name in rows:
+        if fold(name) in names:
+            known.append((file, names[fold(name)]))
+        else:
+            foreign.add(name)
+            layout.skipped.append((file.name, f"a {split} image of a class without labeled images"))
     if foreign:
-        layout.skipped.extend(
-            (file.name, "a test image of a class without labeled images")
-            for file, name in layout.test
-            if name in foreign
-        )
-        layout.test[:] = [row for row in layout.test if row[1] in names]
         layout.warnings.append(
-            f"{_TEST_FOLDER}/ has {len(foreign)} class(es) that no labeled image has, such as "
-            f"{foreign[0]!r}: their images are left out."
+            f"{split}/ has {len(foreign)} class(es) that no labeled image has, such as "
+            f"{min(foreign)!r}: their images are left out."
         )
+    return sorted(known)
 
 
-def _read_csv(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) -> dict[str, str]:
+def _sort_by_table(
+    files: Iterable[ImageFile],
+    splits: Mapping[str, str],
+    classes: Mapping[str, str],
+    layout: Layout,
+) -> None:
+    """Sorts by folder and by what the table says; what it does not say, a test folder may."""
+    parts = {"validation": layout.validation, "test": layout.test}
+    for file in files:
+        top, *rest = file.name.split("/")
+        kind = splits.get(top, "train") if rest else "train"
+        name = classes.get(file.name, NO_CLASS_NAME)
+        if kind not in parts:
+            layout.train.append((file, name))
+        elif name or len(rest) >= 2:
+            parts[kind].append((file, name or rest[0]))
+        else:
+            layout.skipped.append((file.name, f"a {kind} image outside of a class folder"))
+
+
+def _read_table(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) -> dict[str, str]:
     """Reads file names and classes; rows that name no file are skipped, with a warning.
 
-    Names are relative to the table's folder, or to the one folder of images beside it.
+    Names are relative to the table's folder, or to the one folder of images beside it, with or
+    without extension.
 
     Returns:
         File name → class.
@@ -155,58 +268,98 @@ def _read_csv(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) ->
     Raises:
         UserError: if it cannot be read or lacks one of the two columns.
     """
-    known = {_normalize(file.name): file.name for file in files}
-    tops = {file.name.split("/")[0] for file in files if "/" in file.name}
-    prefix = f"{_normalize(tops.pop())}/" if len(tops) == 1 else ""
-    labels: dict[str, set[str]] = {}
+    exact, loose = _index_names(files)
+    labels: dict[str, dict[str, str]] = {}
     num_rows: Counter[str] = Counter()
     unknown = []
     for written, label in _read_rows(path):
-        key = _normalize(written.strip().removeprefix("./"))
-        name = known.get(key) or known.get(prefix + key)
+        key = written.strip().replace("\\", "/").removeprefix("./")
+        name = exact.get(unicodedata.normalize("NFC", key)) or loose.get(fold(key))
         if name is None:
             unknown.append(written)
         elif label.strip():
-            labels.setdefault(name, set()).add(label.strip())
+            labels.setdefault(name, {}).setdefault(fold(label.strip()), label.strip())
             num_rows[name] += 1
     conflicting = {name for name, given in labels.items() if len(given) > 1}
     num_repeated = sum(num_rows[name] > 1 for name in labels) - len(conflicting)
-    layout.skipped.extend((name, f"in {LABELS_CSV}, but not in the folder") for name in unknown)
+    layout.skipped.extend((name, f"in {path.name}, but not in the folder") for name in unknown)
     if unknown:
         layout.warnings.append(
-            f"{len(unknown):,} row(s) of {LABELS_CSV} name no image of the folder, such as "
+            f"{len(unknown):,} row(s) of {path.name} name no image of the folder, such as "
             f"{unknown[0]!r:.200}, and are left out."
         )
     if num_repeated:
         layout.warnings.append(
-            f"{LABELS_CSV} lists {num_repeated:,} image(s) more than once, with the same label."
+            f"{path.name} lists {num_repeated:,} image(s) more than once, with the same label."
         )
     if conflicting:
         layout.warnings.append(
             f"{len(conflicting):,} image(s), such as {min(conflicting)!r}, have different labels "
-            f"in {LABELS_CSV} and count as unlabeled."
+            f"in {path.name} and count as unlabeled."
         )
-    return {name: min(given) for name, given in labels.items() if len(given) == 1}
+    return {name: min(given.values()) for name, given in labels.items() if len(given) == 1}
+
+
+def _index_names(files: Iterable[ImageFile]) -> tuple[dict[str, str], dict[str, str | None]]:
+    """How a table may name files.
+
+    Returns:
+        Exact names → files, and folded names, with and without folder and extension, → files, or
+        None for a name that several files share.
+    """
+    names = [file.name for file in files]
+    tops = {name.split("/")[0] for name in names if "/" in name}
+    tops -= {top for top in tops if _SPLITS.get(fold(top), "train") != "train"}
+    prefix = f"{tops.pop()}/" if len(tops) == 1 else ""
+    exact: dict[str, str] = {}
+    loose: dict[str, set[str]] = {}
+    for name in names:
+        for key in (name, name.removeprefix(prefix)):
+            exact.setdefault(unicodedata.normalize("NFC", key), name)
+        folded = fold(name)
+        for key in {folded, folded.removeprefix(fold(prefix)), folded.split("/")[-1]}:
+            for variant in (key, os.path.splitext(key)[0]):
+                loose.setdefault(variant, set()).add(name)
+    return exact, {
+        key: next(iter(found)) if len(found) == 1 else None for key, found in loose.items()
+    }
 
 
 def _read_rows(path: pathlib.Path) -> list[tuple[str, str]]:
+    """File and label of every row."""
     try:
-        text = read_bytes(path, _MAX_CSV_BYTES).decode("utf-8-sig")
-        header = text[: text.find("\n") + 1]
-        delimiter = ";" if ";" in header and "," not in header else ","  # As Excel writes it.
+        content = read_bytes(path, _MAX_CSV_BYTES)
+        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
+        first = text[: text.find("\n") + 1]
+        delimiter = max(",;\t", key=first.count)  # Excel writes semicolons or tabs.
         file = io.StringIO(text, newline="")
-        rows = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
-        pairs = [(row["file"] or "", row["label"] or "") for row in rows]
+        rows = list(csv.reader(file, delimiter=delimiter, skipinitialspace=True))
+        header = rows[0] if rows else []
+        places = _find_columns(header)
+        has_header = not header[places[0]].strip().lower().endswith(SUFFIXES)
+        pairs = [
+            (row[places[0]], row[places[1]] if places[1] < len(row) else "")
+            for row in rows[has_header:]
+            if len(row) > places[0]
+        ]
         if any(len(label) > _LONGEST_CLASS for _, label in pairs):
             raise ValueError(f"a label has more than {_LONGEST_CLASS} characters")
         return pairs
-    except (OSError, ValueError, csv.Error, KeyError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(
             f"{path} cannot be read as a table ({type(error).__name__}: {describe_error(error)}): "
             "make it a CSV file in UTF-8 whose first line is file,label."
         ) from error
 
 
-def _normalize(name: str) -> str:
-    """The same name for letters with accents, however a system composes them."""
-    return unicodedata.normalize("NFC", name)
+def _find_columns(header: Sequence[str]) -> tuple[int, int]:
+    """The columns of files and labels, by their names; of two columns, in this order."""
+    columns = ["".join(filter(str.isalnum, fold(cell))) for cell in header]
+    files = [columns.index(name) for name in _FILE_COLUMNS if name in columns]
+    labels = [columns.index(name) for name in _LABEL_COLUMNS if name in columns]
+    if files and labels:
+        return files[0], labels[0]
+    if len(columns) == 2:
+        return 0, 1
+    raise ValueError("it has no columns file and label")

@@ -7,10 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.data.images.decode import ImageError, read_size
-from cls_jax.data.images.files import read_ahead
-from cls_jax.data.images.index import list_images
-from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout, Row, read_layout
+from cls_jax.data.images.decode import (
+    CENTER_CROP,
+    DecodeOptions,
+    ImageError,
+    find_bit_depth,
+    read_size,
+)
+from cls_jax.data.images.files import list_images, read_ahead
+from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout, read_layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 
@@ -29,6 +34,8 @@ class FolderSummary(NamedTuple):
         num_test: test images.
         sizes: int64 [n, 2], width and height in pixels of up to 200 training images, evenly spaced
             among the files; those that cannot be read are left out.
+        num_validation: validation images.
+        bit_depth: bits that 16-bit gray images among them use; 16 if there are none.
     """
 
     root: pathlib.Path
@@ -37,6 +44,8 @@ class FolderSummary(NamedTuple):
     num_unlabeled: int
     num_test: int
     sizes: np.ndarray
+    num_validation: int = 0
+    bit_depth: int = 16
 
     @property
     def num_labeled(self) -> int:
@@ -61,7 +70,8 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
         raise UserError(f"{folder} is not a folder: name one with images, some of them labeled.")
     layout = read_layout(root, list_images(root))
     counts = Counter(name for _, name in layout.train)
-    sizes = sample_sizes([root / file.name for file, _ in layout.train])
+    paths = [root / file.name for file, _ in layout.train]
+    sizes = sample_sizes(paths)
     if not len(sizes):
         raise UserError(
             f"None of the images in {root} that were tried can be read: convert them to JPEG or "
@@ -74,6 +84,8 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
         num_unlabeled=counts[NO_CLASS_NAME],
         num_test=len(layout.test),
         sizes=sizes,
+        num_validation=len(layout.validation),
+        bit_depth=find_bit_depth(take_evenly(paths, _NUM_SIZES)),
     )
 
 
@@ -102,13 +114,19 @@ def find_short_side(sizes: np.ndarray) -> float:
     return float(np.median(sizes.min(axis=1)))
 
 
-def load_sample(summary: FolderSummary, image_size: int, limit: int) -> Dataset:
+def load_sample(
+    summary: FolderSummary,
+    image_size: int,
+    limit: int,
+    options: DecodeOptions = CENTER_CROP,
+) -> Dataset:
     """Decodes some of a folder's training images into memory; writes no cache.
 
     Args:
         summary: of the folder.
         image_size: height and width to decode to, in pixels.
         limit: the most labeled images to decode, and the most unlabeled ones.
+        options: how an image becomes a square.
 
     Raises:
         UserError: if none of the chosen labeled images can be read.
@@ -118,7 +136,11 @@ def load_sample(summary: FolderSummary, image_size: int, limit: int) -> Dataset:
     unlabeled = take_evenly(train[summary.num_labeled :], limit)
     index = {name: k for k, name in enumerate(summary.class_counts)} | {NO_CLASS_NAME: -1}
     shape = (image_size, image_size, 3)
-    images, labels = _decode(summary.root, [*labeled, *unlabeled], index, shape)
+    rows = [*labeled, *unlabeled]
+    files = [str(summary.root / file.name) for file, _ in rows]
+    (batch,) = read_ahead(files, shape, len(files), options)
+    names = [name for (_, name), error in zip(rows, batch.errors, strict=True) if error is None]
+    images, labels = batch.images, np.asarray([index[name] for name in names], np.int32)
     if not (labels >= 0).any():
         raise UserError(
             f"None of the labeled images in {summary.root} that were tried can be read: convert "
@@ -133,13 +155,3 @@ def load_sample(summary: FolderSummary, image_size: int, limit: int) -> Dataset:
         test_labels=labels[:0],
         image_shape=shape,
     )
-
-
-def _decode(
-    root: pathlib.Path, rows: Sequence[Row], index: dict[str, int], shape: tuple[int, int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The images that can be read, uint8 [n, H, W, C], and their labels, int32 [n]."""
-    files = [str(root / file.name) for file, _ in rows]
-    (batch,) = read_ahead(files, shape, len(files))
-    names = [name for (_, name), error in zip(rows, batch.errors, strict=True) if error is None]
-    return batch.images, np.asarray([index[name] for name in names], np.int32)

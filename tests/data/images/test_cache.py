@@ -1,25 +1,45 @@
-"""Images are decoded once, and again when anything about them changes."""
+"""Images are decoded once for each content, and what is read is what was decoded."""
 
 import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 import types
 
+import filelock
 import numpy as np
 import pytest
 from PIL import Image
 
 from cls_jax.data.images import cache
-from cls_jax.data.images.cache import DecodedImages, get_cache_folder, load_decoded
-from cls_jax.data.images.decode import read_image
-from cls_jax.data.images.index import list_images
+from cls_jax.data.images.cache import (
+    clear_cache,
+    get_cache_folder,
+    hash_files,
+    load_decoded,
+    measure_cache,
+    shrink_cache,
+)
+from cls_jax.data.images.decode import DecodeOptions, ImageError, read_image
+from cls_jax.data.images.files import list_images
 from cls_jax.errors import UserError
+from tests.conftest import ROOT
 
 SIZE = 8
+SHAPE = (SIZE, SIZE, 3)
 NUM_FILES = 70  # More than two chunks.
 
 
-@pytest.fixture
-def root(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_SETTLED_NS", 0)
+
+
+@pytest.fixture
+def root(tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -31,151 +51,260 @@ def root(tmp_path, monkeypatch):
 
 @pytest.fixture
 def decoded_files(monkeypatch):
-    """Counts what is decoded."""
+    """The files that are decoded, damaged ones left out."""
     seen = []
     decode_image = cache.decode_image
-    monkeypatch.setattr(
-        cache,
-        "decode_image",
-        lambda file, size: (seen.append(1), decode_image(file, size))[1],
-    )
+
+    def decode(file, *args):
+        image = decode_image(file, *args)
+        seen.append(os.path.basename(file.name))
+        return image
+
+    monkeypatch.setattr(cache, "decode_image", decode)
     return seen
 
 
-def load(root, size=SIZE):
+def load(root, size=SIZE, **options):
     files = list_images(root).files
-    return files, load_decoded(root, files, size, is_silent=True)
+    return files, load_decoded(root, files, size, is_silent=True, **options)
 
 
-def test_rows_are_the_files_and_failures_are_named(root):
+def check(root, size=SIZE):
+    """Every image is what its file decodes to."""
+    files, decoded = load(root, size)
+    expected = [read_image(root / files[i].name, (size, size, 3)) for i in decoded.rows]
+    np.testing.assert_array_equal(decoded.images[:], expected)
+    return decoded
+
+
+def find_packs():
+    return sorted(get_cache_folder().rglob("*.pack"))
+
+
+def test_failures_are_named_and_the_others_are_decoded(root):
     files, decoded = load(root)
-    assert len(decoded.images) == NUM_FILES
     bad = [file.name for file in files].index("5.png")
     assert decoded.failures == {bad: "not an image of a known format"}
-    for i, file in enumerate(files):
-        expected = (
-            np.zeros((SIZE, SIZE, 3)) if i == bad else read_image(root / file.name, (SIZE, SIZE, 3))
-        )
-        np.testing.assert_array_equal(decoded.images[i : i + 1][0], expected)
-    digests = {digest.tobytes() for i, digest in enumerate(decoded.digests) if i != bad}
-    assert len(digests) == NUM_FILES - 1
+    assert decoded.rows.tolist() == [i for i in range(NUM_FILES) if i != bad]
+    assert len(set(decoded.digests)) == NUM_FILES
+    assert len(check(root).images) == NUM_FILES - 1
 
 
-def test_cache_is_used_again(root, decoded_files):
-    _, first = load(root)
-    num_decoded = len(decoded_files)
-    assert num_decoded == NUM_FILES
-    _, again = load(root)
-    assert len(decoded_files) == num_decoded
-    np.testing.assert_array_equal(first.images[:], again.images[:])
-    np.testing.assert_array_equal(first.digests, again.digests)
-    assert first.failures == again.failures
-
-
-@pytest.mark.parametrize("change", ["content", "time", "name", "permission", "size", "more"])
-def test_any_change_decodes_again(root, decoded_files, change):
-    load(root)
+def test_only_new_content_is_decoded(root, tmp_path, decoded_files):
+    check(root)
+    assert len(decoded_files) == NUM_FILES - 1
     decoded_files.clear()
-    path, size = root / "1.png", SIZE
-    if change == "content":
-        Image.new("RGB", (9, 9), "red").save(path)
-    elif change == "time":
-        os.utime(path, ns=(1, 1))
-    elif change == "name":
-        path.rename(root / "renamed.png")
-    elif change == "permission":
-        path.chmod(0o640 if path.stat().st_mode & 0o777 != 0o640 else 0o600)
-    elif change == "size":
-        size = 2 * SIZE
-    else:
-        Image.new("RGB", (9, 9), "red").save(root / "new.png")
-    files, decoded = load(root, size)
-    assert len(decoded_files) == len(files)
-    row = [file.name for file in files].index("renamed.png" if change == "name" else "1.png")
-    expected = read_image(root / files[row].name, (size, size, 3))
-    np.testing.assert_array_equal(decoded.images[np.array([row])][0], expected)
+    os.utime(root / "0.png", ns=(1, 1))
+    (root / "1.png").rename(root / "renamed.png")
+    (root / "2.png").chmod(0o600)
+    (root / "labeled").mkdir()
+    (root / "3.png").rename(root / "labeled/3.png")
+    shutil.copy(root / "4.png", root / "copy.png")
+    check(root)
+    shutil.copytree(root, tmp_path / "elsewhere")
+    check(tmp_path / "elsewhere")
+    assert decoded_files == []
+    Image.new("RGB", (9, 9), "red").save(root / "new.png")
+    check(root)
+    assert decoded_files == ["new.png"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "missing"])
-def test_damaged_cache_is_made_again(root, damage):
+def test_size_and_options_have_images_of_their_own(root):
+    photo = Image.new("RGB", (40, 10), "red")
+    photo.putpixel((0, 0), (0, 255, 0))
+    photo.save(root / "wide.png")
+    files, _ = load(root)
+    check(root, 2 * SIZE)
+    options = DecodeOptions("pad")
+    _, padded = load(root, options=options)
+    row = [files[i].name for i in padded.rows].index("wide.png")
+    expected = read_image(root / "wide.png", SHAPE, options)
+    np.testing.assert_array_equal(padded.images[[row]][0], expected)
+    check(root)
+
+
+def test_other_content_of_the_same_name_size_and_time_is_decoded(root, tmp_path):
+    for folder, color in (("a", "red"), ("b", "blue")):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (9, 9), color).save(tmp_path / folder / "1.bmp")
+        os.utime(tmp_path / folder / "1.bmp", ns=(1, 1))
+        check(tmp_path / folder)
+    (tmp_path / "b/1.bmp").write_bytes((tmp_path / "a/1.bmp").read_bytes())
+    os.utime(tmp_path / "b/1.bmp", ns=(1, 1))
+    check(tmp_path / "b")
+
+
+def test_unchanged_files_are_not_read(root, monkeypatch):
+    (root / "5.png").unlink()
     _, first = load(root)
-    (folder,) = get_cache_folder().iterdir()
-    path = folder / ("digests.npy" if damage == "missing" else "images.npy")
+
+    def refuse(path):
+        raise AssertionError(path)
+
+    monkeypatch.setattr(cache, "open_file", refuse)
+    files, again = load(root)
+    assert again.digests == first.digests == hash_files(root, files)
+
+
+def test_digests_are_of_the_content_and_need_no_decoding(root, decoded_files):
+    shutil.copy(root / "4.png", root / "copy.png")
+    files = list_images(root).files
+    digests = dict(zip([file.name for file in files], hash_files(root, files), strict=True))
+    assert digests["4.png"] == digests["copy.png"] != digests["3.png"]
+    assert decoded_files == []
+
+
+def test_file_that_cannot_be_read_now_is_read_next_time(root, monkeypatch):
+    with monkeypatch.context() as patch:
+        open_file = cache.open_file
+
+        def refuse(path):
+            if path.name == "7.png":
+                raise ImageError("Input/output error")
+            return open_file(path)
+
+        patch.setattr(cache, "open_file", refuse)
+        _, decoded = load(root)
+        assert "Input/output error" in decoded.failures.values()
+    assert len(check(root).failures) == 1
+
+
+@pytest.mark.parametrize("target", ["pack", "table"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "zeroed", "flipped"])
+def test_damaged_cache_gives_the_right_images(root, target, damage):
+    check(root)
+    tables = [path for path in (get_cache_folder() / "tables").iterdir() if not path.suffix]
+    (path,) = find_packs() if target == "pack" else tables
     content = path.read_bytes()
     path.unlink()
+    flipped = bytes(byte ^ (i % 97 == 0) for i, byte in enumerate(content))
+    damaged = {"cut": content[: len(content) // 2], "empty": b"", "flipped": flipped}
     if damage != "missing":
-        path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
-    _, again = load(root)
-    np.testing.assert_array_equal(first.images[:], again.images[:])
+        path.write_bytes(damaged.get(damage, bytes(len(content))))
+    check(root)
+    check(root)
 
 
-def test_interrupted_decoding_leaves_nothing_behind(root, monkeypatch):
-    def interrupt(file, size):
-        raise KeyboardInterrupt
+def test_image_damaged_while_it_is_in_use_is_decoded_again(root):
+    files, decoded = load(root)
+    (pack,) = find_packs()
+    with pack.open("r+b") as file:
+        file.seek(-500, os.SEEK_END)
+        file.write(bytes(500))
+    expected = [read_image(root / files[i].name, SHAPE) for i in decoded.rows]
+    np.testing.assert_array_equal(decoded.images[:], expected)
+    assert find_packs() == []
+    (root / files[-1].name).unlink()
+    with pytest.raises(OSError, match="damaged in the cache, and No such file"):
+        decoded.images[[-1]]
 
-    monkeypatch.setattr(cache, "decode_image", interrupt)
+
+def test_interrupted_decoding_continues(root, monkeypatch, decoded_files):
+    monkeypatch.setattr(cache, "_PACK_BYTES", 20 * SIZE * SIZE * 3)
+    write_pack, written = cache._write_pack, []
+
+    def interrupt(*args):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(write_pack(*args))
+
+    monkeypatch.setattr(cache, "_write_pack", interrupt)
     with pytest.raises(KeyboardInterrupt):
         load(root)
-    assert list(get_cache_folder().iterdir()) == []
+    monkeypatch.setattr(cache, "_write_pack", write_pack)
+    assert len(find_packs()) == 2
+    decoded_files.clear()
+    check(root)
+    assert len(decoded_files) == NUM_FILES - 1 - 40  # One is damaged.
+
+
+def test_unfinished_packs_of_dead_processes_are_removed(root, tmp_path):
+    _, _ = load(root)
+    folder = find_packs()[0].parent
+    tables = get_cache_folder() / "tables"
+    for name in ("0" * 32, "1" * 32):
+        (folder / f"partial-{name}-1").write_bytes(b"x")
+    with filelock.FileLock(tables / f"{'1' * 32}.lock"):
+        load(root)
+        assert [path.name[8] for path in folder.glob("partial-*")] == ["1"]
+    load(root)
+    assert list(folder.glob("partial-*")) == []
 
 
 def test_full_or_read_only_disk_names_the_remedy(root, tmp_path, monkeypatch):
     usage = types.SimpleNamespace(free=100)
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(
-        UserError, match=r"No space left .* XDG_CACHE_HOME to a folder with enough space"
-    ):
-        load(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.shutil, "disk_usage", lambda _: usage)
+        with pytest.raises(UserError, match=r"No space left .* XDG_CACHE_HOME to a folder with"):
+            load(root)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"Not a directory.*XDG_CACHE_HOME"):
         load(root)
 
 
-def test_reads_by_index_like_an_array(tmp_path):
-    array = np.random.default_rng(0).integers(0, 256, (50, 3, 4, 3), dtype=np.uint8)
-    np.save(tmp_path / "a.npy", array)
-    images = DecodedImages(tmp_path / "a.npy")
-    chosen = images.select(np.array([9, 3, 4, 5, 40]))
-    assert (len(images), len(chosen)) == (50, 5)
+def test_what_was_used_longest_ago_is_deleted_first(root):
+    for size in (8, 16, 32):
+        load(root, size)
+    _, num_bytes = measure_cache()
+    shrink_cache(0)
+    assert measure_cache()[1] == num_bytes  # Another process may be about to read it.
+    now = time.time()
+    for size, age in ((8, 7200), (16, 9000), (32, 8000)):
+        (pack,) = (get_cache_folder() / f"v3-{size}-crop-16").glob("*.pack")
+        os.utime(pack, (now - age, now - age))
+    load(root, 16, max_gigabytes=num_bytes * 0.6 / 1e9)  # Used now.
+    assert [pack.parent.name for pack in find_packs()] == ["v3-16-crop-16", "v3-8-crop-16"]
+    assert clear_cache() > 0
+    assert measure_cache() == (0, 0)
+    check(root)
+
+
+def test_reads_by_index_like_an_array(root, monkeypatch):
+    monkeypatch.setattr(cache, "_PACK_BYTES", 20 * SIZE * SIZE * 3)
+    (root / "5.png").unlink()
+    files, decoded = load(root)
+    assert len(find_packs()) == 4
+    array = np.stack([read_image(root / file.name, SHAPE) for file in files])
+    images = decoded.images
     for indices in (
         slice(None),
-        slice(3, 20),
-        slice(20, 3, -2),
+        slice(3, 45),
+        slice(45, 3, -2),
         slice(5, 5),
         np.array([4, 4, 0, 49, -1]),
         np.array([], int),
         [1, 2, 7],
     ):
         np.testing.assert_array_equal(images[indices], array[indices])
+    chosen = images.select(np.array([9, 3, 4, 5, 40]))
+    del images, decoded
     np.testing.assert_array_equal(chosen[:], array[[9, 3, 4, 5, 40]])
     np.testing.assert_array_equal(chosen[np.array([4, 0])], array[[40, 9]])
-    del images
-    np.testing.assert_array_equal(chosen[1:3], array[[3, 4]])
     with pytest.raises(IndexError):
         chosen[np.array([5])]
 
 
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [
-        ("images.npy", np.zeros((NUM_FILES, SIZE, SIZE, 3), np.float64)),
-        ("images.npy", np.asfortranarray(np.zeros((NUM_FILES, SIZE, SIZE, 3), np.uint8))),
-        ("digests.npy", np.zeros((NUM_FILES, 3), np.uint8)),
-        ("digests.npy", np.array([{}], object)),
-        ("failures.json", b'{"-1": "x"}'),
-        ("failures.json", b"[" * 100_000),
-        ("images.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': '''   "),
-    ],
-)
-def test_cache_that_is_not_ours_is_made_again(root, decoded_files, name, array):
-    load(root)
-    (folder,) = get_cache_folder().iterdir()
-    if isinstance(array, bytes):
-        (folder / name).write_bytes(array)
-    else:
-        np.save(folder / name, array, allow_pickle=True)
-    decoded_files.clear()
-    _, decoded = load(root)
-    assert len(decoded_files) == NUM_FILES
-    assert len(decoded.failures) == 1
+_LOAD = """
+import pathlib, sys
+from cls_jax.data.images import cache
+from cls_jax.data.images.files import list_images
+cache._PACK_BYTES = 10 * 8 * 8 * 3
+root = pathlib.Path(sys.argv[1])
+files = list_images(root).files
+print("ready", flush=True)
+cache.load_decoded(root, files, 8, is_silent=True)
+"""
+
+
+def test_killed_process_leaves_no_wrong_image(root):
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        command = [sys.executable, "-c", _LOAD, str(root)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    check(root)
+    assert list(get_cache_folder().rglob("partial-*")) == []

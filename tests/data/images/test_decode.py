@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import unittest.mock
 import warnings
 import zlib
 
@@ -11,7 +12,13 @@ import pytest
 from PIL import Image, ImageOps
 
 from cls_jax.data.images import decode
-from cls_jax.data.images.decode import ImageError, decode_image, read_image
+from cls_jax.data.images.decode import (
+    DecodeOptions,
+    ImageError,
+    decode_image,
+    find_bit_depth,
+    read_image,
+)
 
 SIZE = 16
 SHAPE = (SIZE, SIZE, 3)
@@ -115,6 +122,54 @@ def test_16_bits_keep_their_brightness(format):
     decoded = decode_image(encode(Image.fromarray(levels), format), SHAPE)
     gray = Image.fromarray(create_photo()[..., 0]).convert("RGB")
     np.testing.assert_allclose(decoded, expect(gray), atol=2)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_12_bits_in_16_are_scaled_by_the_range_they_use(tmp_path, monkeypatch, is_large):
+    levels = create_photo(200, 120)[..., 0].astype(np.uint16) * 16
+    Image.fromarray(levels).save(tmp_path / "dark.png")
+    Image.fromarray(levels // 2).save(tmp_path / "darker.tif")
+    Image.fromarray(create_photo()).save(tmp_path / "color.png")
+    paths = [tmp_path / name for name in ("darker.tif", "dark.png", "color.png", "missing.png")]
+    assert find_bit_depth(paths) == 12
+    assert find_bit_depth(paths[2:]) == 16
+    if is_large:
+        monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
+    gray = expect(Image.fromarray((levels / 4095 * 255).astype(np.uint8)).convert("RGB"))
+    decoded = read_image(tmp_path / "dark.png", SHAPE, DecodeOptions(bit_depth=12))
+    np.testing.assert_allclose(decoded, gray, atol=4)
+
+
+@pytest.mark.parametrize("size", [(200, 120), (120, 200), (16, 16), (900, 2)])
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_padding_and_stretching_keep_the_sides(monkeypatch, size, format, is_large):
+    photo = Image.fromarray(create_photo(*size))
+    if is_large:
+        monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
+        monkeypatch.setattr(decode, "_STRIP_PIXELS", 10_000)
+    file = encode(photo, format, quality=95)
+    photo = Image.open(file)
+    photo.load()
+    stretched = photo.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
+    decoded = decode_image(file, SHAPE, DecodeOptions("stretch")).astype(int)
+    np.testing.assert_allclose(decoded, np.asarray(stretched), atol=12)
+    file.seek(0)
+    width, height = (max(round(SIZE * side / max(size)), 1) for side in size)
+    padded = Image.new("RGB", (SIZE, SIZE), (127, 127, 127))
+    small = photo.resize((width, height), Image.Resampling.BICUBIC)
+    padded.paste(small, ((SIZE - width) // 2, (SIZE - height) // 2))
+    decoded = decode_image(file, SHAPE, DecodeOptions("pad")).astype(int)
+    np.testing.assert_allclose(decoded, np.asarray(padded), atol=12)
+
+
+@pytest.mark.parametrize(("progressive", "is_alone"), [(False, False), (True, True)])
+def test_only_progressive_jpegs_wait_for_each_other(monkeypatch, progressive, is_alone):
+    monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
+    lock = unittest.mock.MagicMock()
+    monkeypatch.setattr(decode, "_LARGE_IMAGES", lock)
+    decode_image(encode(Image.fromarray(create_photo()), "JPEG", progressive=progressive), SHAPE)
+    assert lock.__enter__.called == is_alone
 
 
 def test_16_bits_in_three_channels_keep_their_brightness():

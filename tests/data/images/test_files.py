@@ -6,8 +6,9 @@ import threading
 import pytest
 from PIL import Image
 
+from cls_jax.data.images import decode
 from cls_jax.data.images.decode import ImageError, read_image
-from cls_jax.data.images.files import find_images, read_ahead
+from cls_jax.data.images.files import find_images, list_images, read_ahead
 from cls_jax.errors import UserError
 
 SHAPE = (8, 8, 3)
@@ -39,8 +40,10 @@ def test_folder_means_all_images_in_it_once(folder):
 
 
 def test_every_file_that_is_listed_can_be_decoded(tmp_path):
-    readable = ["bmp", "dib", "gif", "jfif", "jpe", "jpeg", "jpg", "png", "tif", "tiff", "webp"]
-    others = ["avif", "jp2", "pbm", "pgm", "ppm", "tga"]  # Pillow reads them, we do not.
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    readable = ["avif", "bmp", "dib", "gif", "heic", "heif", "jfif", "jpe", "jpeg", "jpg", "png"]
+    readable += ["tif", "tiff", "webp"]
+    others = ["jp2", "pbm", "pgm", "ppm", "tga"]  # Pillow reads them, we do not.
     for name in readable + others:
         try:
             save(create_picture(), tmp_path / f"image.{name}")
@@ -60,6 +63,74 @@ def test_glob_and_single_file(folder):
     assert find_images(f"{folder}/**/*.png") == [f"{folder}/b.png", f"{folder}/sub/link.png"]
     assert find_images(f"{folder}/sub/**/c.*") == [f"{folder}/sub/deep/c.webp"]
     assert find_images(f"{folder}/notes.txt") == [f"{folder}/notes.txt"]
+
+
+def test_training_and_prediction_ignore_the_same_files(folder):
+    for name in ["._b.png", ".thumbs/b.png", "__MACOSX/b.png", "@eaDir/b.png"]:
+        (folder / name).parent.mkdir(exist_ok=True)
+        save(create_picture(), folder / name, format="png")
+    expected = ["a.JPG", "b.png", "sub/deep/c.webp"]
+    assert [file.name for file in list_images(folder).files] == expected
+    assert find_images(str(folder)) == [str(folder / name) for name in expected]
+
+
+def test_links_are_followed_and_no_folder_is_listed_twice(tmp_path):
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for name in ("root/a/1.png", "outside/deep/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        save(create_picture(), tmp_path / name)
+    (root / "file.png").symlink_to(outside / "deep/2.png")
+    (root / "link").symlink_to(outside)
+    (outside / "back").symlink_to(root)
+    (root / "up").symlink_to(tmp_path)
+    (root / "again").symlink_to(root / "a")
+    (root / "a/nowhere.png").symlink_to(root / "none.png")
+    (root / "a/self.png").symlink_to(root / "a/self.png")
+    listing = list_images(root)
+    assert [file.name for file in listing.files] == ["a/1.png", "file.png", "link/deep/2.png"]
+    repeated = "a link to a folder that is listed already or that holds this one"
+    assert dict(listing.skipped) == {
+        "a/nowhere.png": "a link that leads nowhere",
+        "a/self.png": "a file that cannot be read: Too many levels of symbolic links",
+        "again": repeated,
+        "link/back": repeated,
+        "up": repeated,
+    }
+    # Prediction has a row for what looks like an image.
+    found = [os.path.relpath(file, root) for file in find_images(str(root))]
+    assert found == ["a/1.png", "a/nowhere.png", "a/self.png", "file.png", "link/deep/2.png"]
+
+
+def test_folders_of_runs_are_left_out(folder):
+    run = folder / "runs/photos-all-cls-seed0"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    save(create_picture(), run / "picture.png")
+    listing = list_images(folder)
+    assert listing.folders == ["sub", "sub/deep"]
+    assert ("runs/photos-all-cls-seed0", "the folder of a run") in listing.skipped
+    assert len(find_images(str(folder))) == 3
+
+
+def test_images_without_an_extension_are_found_by_their_first_bytes(tmp_path):
+    for name, format in [("0001", "jpeg"), ("0002", "webp"), ("0003", "tiff")]:
+        save(create_picture(), tmp_path / name, format=format)
+    (tmp_path / "README").write_text("no image")
+    assert [file.name for file in list_images(tmp_path).files] == ["0001", "0002", "0003"]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("a.heic", r"pip install '\.\[heif\]'"), ("a.avif", "pip install --upgrade pillow")],
+)
+def test_image_whose_reader_is_missing_names_the_package(tmp_path, monkeypatch, name, remedy):
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    path = save(create_picture(), tmp_path / name)
+    monkeypatch.setattr(decode, "_get_formats", lambda: ("JPEG", "PNG"))
+    (batch,) = read_ahead(find_images(str(tmp_path)), SHAPE, 1)
+    assert batch.files == [str(path)]
+    with pytest.raises(ImageError, match=remedy):
+        raise ImageError(batch.errors[0])
 
 
 def test_brackets_in_a_name_are_a_name(tmp_path):
