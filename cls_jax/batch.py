@@ -78,12 +78,14 @@ class Batch(NamedTuple):
         y: int32 [B].
         u: float32 [V, U, H, W, C], normalized.
         u_index: int32 [U], which training images they are.
+        mix: a `cls_jax.methods.cutmix.Mix` of the first view, for methods that want one.
     """
 
     x: jax.Array
     y: jax.Array
     u: jax.Array
     u_index: jax.Array
+    mix: Any = None
 
 
 def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:

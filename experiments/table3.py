@@ -1,11 +1,11 @@
-"""The newer methods, and CLS with its switches, on the same label splits.
+"""The newer methods, and `cls_plus` with and without CutMix, on the same label splits.
 
 python -m experiments.table3 --budgets 10,20 --seeds 0,1,2,3,4,5,6,7
 python -m experiments.table3 --imbalance 10 --output experiments/results/imbalance_digits.md
 
-A row is a method, or a method with settings: cls+align=joint+ramp=0.4. Seeds are trained one after
-the other, each with all rows, so that an interrupted grid still compares rows on the same splits:
---report-only makes the table of what is finished.
+A row is a method, or a method with settings: cls_plus+lambda_cutmix=0.0+tau=0.5. Seeds are trained
+one after the other, each with all rows, so that an interrupted grid still compares rows on the same
+splits: --report-only makes the table of what is finished.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from experiments import grid
 
 # In the order in which they are trained.
 ROWS = (
-    *("cls", "cls+align=joint+lambda_cutmix=1.0", "cls+align=joint"),
+    *("cls", "cls_plus", "cls_plus+lambda_cutmix=0.0"),
     *("freematch", "fixmatch", "supervised", "softmatch", "adamatch", "flexmatch", "infomatch"),
 )
 BASELINES = {"cls": "CLS", "freematch": "FreeMatch"}

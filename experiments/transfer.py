@@ -9,7 +9,7 @@ FOLDER is arranged as in docs/own_images.md, with a test folder. The rows of the
 - scratch: CLS from random weights, with the default network of configs/folder.py;
 - probe: the pretrained network as it is, with a logistic regression on its features as its head;
 - supervised, fixmatch, freematch, cls, cls_plus: the pretrained network, fine-tuned by that method,
-  cls with `align=joint`;
+  `cls_plus` with `lambda_cutmix=0`;
 - published: likewise by CLS as its paper has it.
 
 Finished runs are skipped and interrupted ones resume; the probe has no run and takes a minute.
@@ -85,9 +85,9 @@ ROWS = {
     "freematch": Row("FreeMatch, fine-tuning", "freematch", _FINE_TUNING | _DECAY),
     "published": Row("CLS as published, fine-tuning", "cls", _FINE_TUNING | _FAST),
     "cls": Row(
-        "CLS with `align=joint`, fine-tuning",
-        "cls",
-        _FINE_TUNING | _DECAY | _FAST | {"method.align": "joint"},
+        "`cls_plus` with `lambda_cutmix=0`, fine-tuning",
+        "cls_plus",
+        _FINE_TUNING | _DECAY | _FAST | {"method.lambda_cutmix": 0.0},
     ),
     "cls_plus": Row("`cls_plus`, fine-tuning", "cls_plus", _FINE_TUNING | _DECAY | _FAST),
 }

@@ -152,6 +152,67 @@ def test_config_comes_back_from_json(tmp_path, config):
     assert restored.is_locked
 
 
+# What runs of commit 878afb8 have in `config.json`, and this version does not.
+_OLD_SWITCHES = {
+    "align": "off",
+    "adaptive_tau": "off",
+    "exchange_rule": "all",
+    "lambda_cutmix": 0.0,
+    "ramp": 0.0,
+    "weight_power": 1.0,
+    "statistics_decay": 0.97,
+}
+
+
+def write_old_config(tmp_path, method, hyperparameters, **model):
+    stored = json.loads(to_json(create_config(f"40,{method}")))
+    stored["method"] |= hyperparameters
+    stored["model"] |= model
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(stored))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("method", "hyperparameters"),
+    [
+        *((method, _OLD_SWITCHES) for method in ("cls", "cls_no_nl", "cls_no_rw")),
+        ("cls_plus", _OLD_SWITCHES | {"align": "joint", "lambda_cutmix": 1.0}),
+        ("infomatch", {"lambda_alike": 0.002}),
+    ],
+)
+def test_retired_keys_of_an_older_run_are_dropped_where_they_changed_nothing(
+    tmp_path, method, hyperparameters
+):
+    config = read_config(write_old_config(tmp_path, method, hyperparameters, init_noise=0.0))
+    expected = create_config(f"40,{method}")
+    if "statistics_decay" in expected.method:
+        expected.method.statistics_decay = config.method.statistics_decay
+    assert to_json(config) == to_json(expected)
+
+
+def test_a_renamed_key_of_an_older_run_keeps_its_value(tmp_path):
+    stored = json.loads(to_json(create_config("40,infomatch")))
+    del stored["method"]["lambda_consistency"]
+    stored["method"]["lambda_alike"] = 0.5
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert read_config(tmp_path / "config.json").method.lambda_consistency == 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "hyperparameters", "model", "remedy"),
+    [
+        ("cls", {"align": "joint"}, {}, "cls_plus with method.lambda_cutmix=0"),
+        ("cls", {"ramp": 0.4}, {}, r"method.ramp=0.4 .*use commit 878afb8"),
+        ("cls_plus", {"align": "own"}, {}, "method.align=own .*use commit 878afb8"),
+        ("fixmatch", {}, {"init_noise": 0.1}, "model.init_noise=0.1 .*use commit 878afb8"),
+    ],
+)
+def test_other_values_of_retired_keys_are_refused(tmp_path, method, hyperparameters, model, remedy):
+    with pytest.raises(UserError, match=remedy):
+        read_config(write_old_config(tmp_path, method, hyperparameters, **model))
+
+
 def test_run_older_than_a_key_has_the_keys_legacy_value(tmp_path, monkeypatch):
     """As runs made before `model.remat`, `model.matmul_precision` or another key existed."""
     stored = json.loads(to_json(create_tiny_config()))

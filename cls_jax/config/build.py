@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cls_jax.config.keys import Option, get_options
 from cls_jax.errors import UserError
-from cls_jax.methods.schedules import get_round_length
+from cls_jax.methods import get_round_length
 
 # AdamW moves every parameter by about the learning rate per step, whatever its gradient.
 _MAX_ADAMW_RATE = 0.01

@@ -8,6 +8,7 @@ import ml_collections
 
 from cls_jax.config.build import flatten, show_value, unflatten, validate_config
 from cls_jax.config.keys import OPTIONS, Option, get_options
+from cls_jax.config.retired import drop_retired
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json
 
@@ -21,7 +22,8 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
     """Reads and validates the `config.json` of a run's folder.
 
     A run that is older than a key lacks it. It was trained as if the key had its `legacy` value, so
-    that is what it gets: normally the default, because a new key's default changes nothing.
+    that is what it gets: normally the default, because a new key's default changes nothing. Keys
+    that are gone are dropped if their value changed nothing (`cls_jax.config.retired`).
 
     Raises:
         UserError: if the file is missing, damaged, or has a key or a value that this version does
@@ -47,6 +49,7 @@ def _from_stored(stored: Any) -> ml_collections.ConfigDict:
     if "method.name" not in values:
         raise ValueError("it has no method.name")
     keys = get_options(values["method.name"])
+    values = drop_retired(values, keys)
     if unknown := sorted(set(values) - set(keys)):
         raise ValueError(f"{unknown[0]:.100} is not a key")
     restored = {

@@ -14,7 +14,8 @@ from ml_collections import ConfigDict
 from cls_jax.config.build import create_defaults, flatten
 from cls_jax.data.sources.folder_summary import FolderSummary, find_short_side
 from cls_jax.errors import UserError
-from cls_jax.methods import get_method
+from cls_jax.methods import get_method, get_round_length
+from cls_jax.methods.schedules import choose_decay
 from cls_jax.models.layers import STEMS, resolve_stem
 
 _EVAL_PIXELS = 2**20  # In all images of an evaluation batch.
@@ -178,8 +179,8 @@ def _fine_tune(
 
 
 def _choose_decay(given: FolderContext) -> float:
-    """A mean over the last twentieth of a run, and over 100 to 1,000 steps."""
-    return 1 - 1 / min(max(given.config.num_steps / 20, 100), 1000)
+    """Of every running mean, so that it has forgotten its start when the run, or the round, ends."""
+    return choose_decay(get_round_length(given.config))
 
 
 def _choose_interval(given: FolderContext) -> int:
@@ -202,9 +203,11 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
     "num_steps": _choose_num_steps,
     "ema_decay": _choose_decay,
     "model.bn_momentum": _choose_decay,
+    "method.statistics_decay": _choose_decay,
+    "method.class_mean_decay": _choose_decay,
     # Statistics of small batches would destroy what pretrained features are worth.
     "model.bn_frozen": lambda given: bool(given.config.model.init),
-    # Then both give the same labels and gradients.
+    # Then both are the same computation. Older runs have the key chosen so, and keep it.
     "method.weak_pass": lambda given: "fast" if given.config.model.bn_frozen else "joint",
     "eval_every": _choose_interval,
     "checkpoint_every": _choose_interval,

@@ -187,12 +187,6 @@ OPTIONS: dict[str, Option] = {
         "`builtin:efficientnet_lite0`, a `.safetensors` file, the folder of a run or an export, or "
         "`hf:OWNER/NAME`; see docs/pretrained.md. Empty: random weights.",
     ),
-    "model.init_noise": Option(
-        0.0,
-        between(0.0, 1.0),
-        "Gaussian noise on pretrained kernels, relative to their root mean square, in all networks "
-        "but the first.",
-    ),
     "model.init_head": Option(
         "random",
         one_of("random", "probe"),

@@ -1,6 +1,6 @@
 """Predictions derived from the probabilities of the networks.
 
-The definitions are those of the pseudo labels in training: see methods/pseudo_labels.py.
+The definitions are those of the pseudo labels in training: see methods/labeling.py.
 Shape suffixes: N networks, B images, K classes.
 """
 

@@ -1,9 +1,12 @@
 """The methods by name. To add one: a file with a `METHODS` entry, imported and listed here."""
 
+from ml_collections import ConfigDict
+
 from cls_jax.errors import UserError
 from cls_jax.methods import (
     adamatch,
     cls,
+    cls_plus,
     consistency,
     flexmatch,
     freematch,
@@ -32,6 +35,7 @@ METHODS: dict[str, Method] = {
     **softmatch.METHODS,
     **infomatch.METHODS,
     **cls.METHODS,
+    **cls_plus.METHODS,
 }
 
 
@@ -46,6 +50,13 @@ def get_method(name: str) -> Method:
     return METHODS[name]
 
 
+def get_round_length(config: ConfigDict) -> int:
+    """Steps of a round: all, unless the method has several rounds; the last may be shorter."""
+    rounds = get_method(config.method.name).rounds
+    num_rounds = rounds.count(config.method) if rounds else 1
+    return -(-config.num_steps // num_rounds)
+
+
 __all__ = [
     "METHODS",
     "Context",
@@ -54,4 +65,5 @@ __all__ = [
     "LossOutput",
     "Method",
     "get_method",
+    "get_round_length",
 ]

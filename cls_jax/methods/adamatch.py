@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from cls_jax.batch import Batch
 from cls_jax.methods import alignment
 from cls_jax.methods.base import Context, Hyperparameter, InitContext
-from cls_jax.methods.trunk import Teaching, create_method
+from cls_jax.methods.fixmatch_variants import Targets, create_method
 
 
 def init_state(init: InitContext) -> dict[str, jax.Array]:
@@ -19,11 +19,13 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
     return alignment.init_class_means(init, init.hparams["align_to"])
 
 
-def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array) -> Teaching:
-    """Teaches argmax p̂ where max p̂ ≥ c · (mean confidence of the labeled batch).
+def adamatch_targets(
+    context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array
+) -> Targets:
+    """Pseudo-labels with argmax p̂ where max p̂ ≥ c · (mean confidence of the labeled batch).
 
-    p̂ is aligned. With `ramp`, the weight rises along a cosine over that share of the run. A rule
-    as in `trunk.Rule`.
+    p̂ is the aligned prediction. With `ramp`, the weight rises along a cosine over that share of the
+    run. Signature: see `fixmatch_variants.MakeTargets`.
     """
     hparams = context.hparams
     means = alignment.update_class_means(
@@ -42,12 +44,12 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
         "monitors/threshold": threshold,
         "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
     }
-    return Teaching(jnp.argmax(p, axis=-1), weights, means, monitors)
+    return Targets(jnp.argmax(p, axis=-1), weights, means, monitors)
 
 
 METHODS = {
     "adamatch": create_method(
-        choose,
+        adamatch_targets,
         init_state,
         {
             "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: 0.9"),

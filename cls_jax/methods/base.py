@@ -1,4 +1,4 @@
-"""The type of a training method: data and one pure function.
+"""The type of a training method: which groups of images it wants, and a loss on their logits.
 
 The train step, the input stream and the loop know this type and none of its instances.
 """
@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import jax
 
 from cls_jax.batch import Batch
+from cls_jax.methods.cutmix import cutmix
 from cls_jax.models.ensemble import Ensemble
 
 PyTree = Any
+Hyperparameters = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,22 +37,12 @@ class Hyperparameter:
     choices: tuple[str, ...] = ()
 
 
-def with_defaults(
-    hyperparameters: Mapping[str, Hyperparameter], preset: Mapping[str, float | int | str]
-) -> dict[str, Hyperparameter]:
-    """The same hyperparameters, some with other defaults.
-
-    Raises:
-        KeyError: if the preset has one that is not among them.
-    """
-    return dict(hyperparameters) | {
-        name: dataclasses.replace(hyperparameters[name], default=value, source="our choice")
-        for name, value in preset.items()
-    }
+# How a method's target view passes through the networks; see `Method.target_view`.
+WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
 
 
 class Context(NamedTuple):
-    """Inputs of a loss in addition to parameters and batch.
+    """Inputs of a loss in addition to logits and batch.
 
     Attributes:
         ensemble: forward passes and label exchange.
@@ -63,7 +55,7 @@ class Context(NamedTuple):
     """
 
     ensemble: Ensemble
-    hparams: Mapping[str, Any]
+    hparams: Hyperparameters
     ema_params: Any
     method_state: Any
     key: jax.Array
@@ -75,16 +67,14 @@ class LossOutput(NamedTuple):
 
     Attributes:
         losses: float32 [N], whose means over the devices that share the batch are the losses of the
-            whole batch. A mean over all of this device's images qualifies. A mean over only those
-            that pass a mask does not, because devices differ in how many pass: see `uda.tsa_loss`.
-        batch_stats: BatchNorm statistics after the step.
+            whole batch. A mean over all of this device's images qualifies. For a mean over those
+            that pass a mask, of which devices have different numbers, use `Ensemble.masked_mean`.
         monitors: name → float32 scalar or [N], written as a mean over networks and devices.
         pseudo_labels: int32 [N, U], the networks' classes for the unlabeled images, or None.
         method_state: the state that the method carries to the next step.
     """
 
     losses: jax.Array
-    batch_stats: Any
     monitors: dict[str, jax.Array]
     pseudo_labels: jax.Array | None = None
     method_state: Any = ()
@@ -99,10 +89,10 @@ class InitContext(NamedTuple):
         num_classes: K.
         num_images: training images, which `Batch.u_index` counts.
         num_unlabeled: how many of them the unlabeled stream shows.
-        class_frequencies: of the labeled set, K numbers that sum to 1.
+        class_frequencies: shares of the K classes in the labeled set, which sum to 1.
     """
 
-    hparams: Mapping[str, Any]
+    hparams: Hyperparameters
     num_networks: int
     num_classes: int
     num_images: int
@@ -116,30 +106,129 @@ def no_state(init: InitContext) -> tuple[()]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Method:
-    """One way to train.
+class Rounds:
+    """How a method trains in rounds, each of which starts from new networks.
 
     Attributes:
-        compute_loss: (params, batch_stats, batch, context) → LossOutput; pure.
+        count: hyperparameters → number of rounds.
+        num_passes: hyperparameters → predictions with dropout of each image after a round.
+        select_labels: (logits [passes, images, K], hyperparameters, round) → these images' rows of
+            the method's state for the next round. See `cls_jax.training.rounds`.
+    """
+
+    count: Callable[[Hyperparameters], int]
+    num_passes: Callable[[Hyperparameters], int]
+    select_labels: Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One way to train: groups of images for the networks, and a loss on their logits.
+
+    The groups are the labeled images, each unlabeled view and, if wanted, a CutMix of the first
+    view. They pass jointly: BatchNorm normalizes them by their joint statistics.
+
+    Attributes:
+        loss: (logits, batch, context) → `LossOutput`; pure. The logits are a list, float32
+            [N, images, K] for each group.
         hyperparameters: by name; they become `config.method.*`.
         num_networks: how many networks train side by side.
         mu: unlabeled images per labeled one.
         labeled_view: "weak" or "strong".
         unlabeled_views: each "weak" or "strong"; empty if the method ignores unlabeled images.
+        target_view: index of the view whose logits are targets, constants in the loss. Where views
+            pass jointly, such a method has the hyperparameter `weak_pass`: "fast" leaves this view
+            out of BatchNorm's statistics, and so out of the gradient. Without batch statistics
+            (BatchNorm frozen or absent) that changes nothing, so it is always done.
+        is_ema_teacher: whether the EMA networks predict the target view; for separate passes.
+        separate_passes: whether each group passes alone, normalized by its own statistics. Only the
+            labeled images then update the running ones (TorchSSL).
+        wants_cutmix: hyperparameters → whether there is a group of mixed images, `Batch.mix`.
+        drive: in place of `loss`, for a method that needs predictions before it can make its
+            groups: the same arguments and results as `compute_loss`.
         init_state: `InitContext` → initial `method_state`, each leaf with a leading axis of
             networks.
         extra_heads: name and size of outputs in addition to the classes.
-        select_labels: for a method of several rounds (`config.method.rounds`), whose state has a
-            row per training image: (logits [passes, images, K], hyperparameters, round) → these
-            images' rows for the next round. See `cls_jax.training.rounds`.
+        dropout_rate: hyperparameters → share of activations dropped where dropout is asked for.
+        rounds: for a method of several rounds, whose state has a row per training image.
     """
 
-    compute_loss: Callable[[Any, Any, Batch, Context], LossOutput]
+    loss: Callable[[list[jax.Array], Batch, Context], LossOutput] | None = None
     hyperparameters: Mapping[str, Hyperparameter] = dataclasses.field(default_factory=dict)
     num_networks: int = 1
     mu: int = 7
     labeled_view: str = "weak"
     unlabeled_views: tuple[str, ...] = ("weak", "strong")
+    target_view: int | None = None
+    is_ema_teacher: bool = False
+    separate_passes: bool = False
+    wants_cutmix: Callable[[Hyperparameters], bool] = lambda hparams: False
+    drive: Callable[[PyTree, PyTree, Batch, Context], tuple[LossOutput, PyTree]] | None = None
     init_state: Callable[[InitContext], Any] = no_state
     extra_heads: tuple[tuple[str, int], ...] = ()
-    select_labels: Callable[..., Any] | None = None
+    dropout_rate: Callable[[Hyperparameters], float] = lambda hparams: 0.0
+    rounds: Rounds | None = None
+
+    def __post_init__(self) -> None:
+        if self.target_view is not None and not self.separate_passes:
+            hyperparameters = {**self.hyperparameters, "weak_pass": WEAK_PASS}
+            object.__setattr__(self, "hyperparameters", hyperparameters)
+
+    def compute_loss(
+        self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
+    ) -> tuple[LossOutput, PyTree]:
+        """Runs the networks and computes their losses; pure.
+
+        Args:
+            params: of the networks on this device, each leaf [N, ...].
+            batch_stats: BatchNorm statistics, stacked likewise.
+            batch: this device's shard.
+            context: the other inputs of the loss.
+
+        Returns:
+            The losses with what belongs to them, and the BatchNorm statistics after the pass.
+        """
+        if self.drive is not None:
+            return self.drive(params, batch_stats, batch, context)
+        assert self.loss is not None, "a method has a loss or drives the networks itself"
+        if self.wants_cutmix(context.hparams):
+            batch = batch._replace(mix=cutmix(context.key, batch.u[0], batch.u_index))
+        logits, batch_stats = self._forward_groups(params, batch_stats, batch, context)
+        return self.loss(logits, batch, context), batch_stats
+
+    def _forward_groups(
+        self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
+    ) -> tuple[list[jax.Array], PyTree]:
+        """Logits of every group, and the BatchNorm statistics after the pass."""
+        ensemble, target = context.ensemble, None
+        groups = [batch.x, *(batch.u[i] for i in range(len(self.unlabeled_views)))]
+        if batch.mix is not None:
+            groups.append(batch.mix.images)
+        if self.target_view is not None:
+            target = 1 + self.target_view
+        if self.separate_passes:
+            logits = []
+            for i, images in enumerate(groups):
+                network = context.ema_params if i == target and self.is_ema_teacher else params
+                # What the other passes make of the running statistics is dropped. They do not read
+                # them either: a training pass normalizes by its batch.
+                group_logits, updated = ensemble.forward(network, batch_stats, images, train=True)
+                logits.append(group_logits)
+                batch_stats = updated if i == 0 else batch_stats
+        elif target is not None and self._is_fast(batch_stats, context):
+            images = groups.pop(target)
+            logits, logits_target, batch_stats = ensemble.forward_with_frozen_group(
+                params, batch_stats, groups, images
+            )
+            logits.insert(target, logits_target)
+        else:
+            logits, batch_stats = ensemble.forward_concatenated(params, batch_stats, groups)
+        if target is not None:
+            logits[target] = jax.lax.stop_gradient(logits[target])
+        return logits, batch_stats
+
+    def _is_fast(self, batch_stats: PyTree, context: Context) -> bool:
+        """Whether the target view passes beside the training pass."""
+        if context.hparams["weak_pass"] == "fast":
+            return True
+        return not context.ensemble.has_batch_statistics(batch_stats)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods.base import Context, Hyperparameter, InitContext
-from cls_jax.methods.trunk import Teaching, create_method
+from cls_jax.methods.fixmatch_variants import Targets, create_method
 
 NO_LABEL = -1
 
@@ -24,13 +24,16 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
     }
 
 
-def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array) -> Teaching:
-    """Teaches argmax p where max p ≥ τ · β / (2 - β), β of the class (Eq. 5-11); a `trunk.Rule`.
+def flexmatch_targets(
+    context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array
+) -> Targets:
+    """Pseudo-labels with argmax p where max p ≥ τ · β / (2 - β), β of the class (Eq. 5-11).
 
     β(k) = (images whose last confident label is k) / max(those of the largest class, images
     without one), counted before this step's labels enter the table. While the table is empty, the
-    threshold is 0 and every image is taught. Labels enter at max p ≥ τ, not at the lower threshold
-    of their class (confirmed by the authors).
+    threshold is 0 and every image gets a label. Labels enter at max p ≥ τ, not at the lower
+    threshold of their class (confirmed by the authors). Signature: see
+    `fixmatch_variants.MakeTargets`.
     """
     table, hparams = context.method_state["label"], context.hparams
     num_classes = logits_weak.shape[-1]
@@ -53,7 +56,7 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
         "monitors/class_balance": jnp.min(beta, axis=-1)
         / jnp.maximum(jnp.max(beta, axis=-1), 1e-6),
     }
-    return Teaching(labels, mask.astype(p.dtype), state, monitors)
+    return Targets(labels, mask.astype(p.dtype), state, monitors)
 
 
 def compute_learning_effect(
@@ -71,7 +74,7 @@ def compute_learning_effect(
 
 METHODS = {
     "flexmatch": create_method(
-        choose,
+        flexmatch_targets,
         init_state,
         {
             "tau": Hyperparameter(0.95, 0.0, 1.0, "FlexMatch, τ"),

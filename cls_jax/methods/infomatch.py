@@ -4,48 +4,46 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods import self_adaptive
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
-from cls_jax.methods.cutmix import cutmix, cutmix_loss
+from cls_jax.methods.alignment import STATISTICS_DECAY
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
+from cls_jax.methods.cutmix import cutmix_loss
+from cls_jax.methods.fixmatch_variants import LAMBDA_U, compute_targets
+from cls_jax.methods.freematch import freematch_targets, init_state
 from cls_jax.methods.losses import positive_cross_entropy
-from cls_jax.methods.trunk import LAMBDA_U, apply_rule
 
 
-def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
+def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
     """L = L_sup + λ_u · ½ (L_strong + L_strong') + λ_c · L_cutmix + λ_a · MSE(strong, strong').
 
-    The weak view's labels, where FreeMatch's threshold lets them, teach two strong views and a
-    CutMix of weak views; the MSE is that of the strong views' logits, standardized over classes.
-    The authors' code writes 2 · (½ L_cutmix + ¼ L_strong + ¼ L_strong' + .001 MSE), which is the
-    same, and draws both strong views on one crop; here each has its own. Signature: see
-    `Method.compute_loss`.
+    Two strong views and a CutMix of the weak views are trained on the weak view's labels, where
+    these pass FreeMatch's threshold. The MSE compares the strong views' logits, standardized over
+    classes. The authors' code writes 2 · (½ L_cutmix + ¼ L_strong + ¼ L_strong' + 0.001 MSE), which
+    is the same, and draws both strong views on one crop. Here each has its own. Signature: see
+    `Method.loss`.
     """
     hparams = context.hparams
-    mix = cutmix(context.key, batch.u[0], batch.u_index)
-    (logits_x, logits_weak, *logits_strong, logits_mix), batch_stats = (
-        context.ensemble.forward_concatenated(params, batch_stats, (batch.x, *batch.u, mix.images))
-    )
-    teaching = apply_rule(self_adaptive.choose, context, batch, logits_x, logits_weak)
+    logits_x, logits_weak, *logits_strong, logits_mix = logits
+    targets = compute_targets(freematch_targets, context, batch, logits_x, logits_weak)
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
-    losses_strong = [positive_cross_entropy(logits, teaching.labels) for logits in logits_strong]
-    loss_self = jnp.mean(teaching.weights * jnp.stack(losses_strong), axis=(0, -1))
-    loss_cutmix = cutmix_loss(mix, logits_mix, teaching.labels, teaching.weights)
+    losses_strong = [positive_cross_entropy(z, targets.labels) for z in logits_strong]
+    loss_self = jnp.mean(targets.weights * jnp.stack(losses_strong), axis=(0, -1))
+    loss_cutmix = cutmix_loss(batch.mix, logits_mix, targets.labels, targets.weights)
     first, second = map(standardize, logits_strong)
-    loss_alike = jnp.mean((first - second) ** 2, axis=(1, 2))
+    loss_consistency = jnp.mean((first - second) ** 2, axis=(1, 2))
     losses = (
         loss_supervised
         + hparams["lambda_u"] * loss_self
         + hparams["lambda_cutmix"] * loss_cutmix
-        + hparams["lambda_alike"] * loss_alike
+        + hparams["lambda_consistency"] * loss_consistency
     )
     monitors = {
         "train/loss_supervised": loss_supervised,
         "train/loss_self": loss_self,
         "train/loss_cutmix": loss_cutmix,
-        "train/loss_consistency": loss_alike,
-        **teaching.monitors,
+        "train/loss_consistency": loss_consistency,
+        **targets.monitors,
     }
-    return LossOutput(losses, batch_stats, monitors, teaching.labels, teaching.state)
+    return LossOutput(losses, monitors, targets.labels, targets.state)
 
 
 def standardize(logits: jax.Array) -> jax.Array:
@@ -62,10 +60,12 @@ METHODS = {
         hyperparameters={
             "lambda_u": LAMBDA_U,
             "lambda_cutmix": Hyperparameter(1.0, 0.0, 1e3, "authors' code"),
-            "lambda_alike": Hyperparameter(0.002, 0.0, 1e3, "authors' code"),
-            **self_adaptive.HYPERPARAMETERS,
+            "lambda_consistency": Hyperparameter(0.002, 0.0, 1e3, "authors' code"),
+            "statistics_decay": STATISTICS_DECAY,
         },
         unlabeled_views=("weak", "strong", "strong"),
-        init_state=self_adaptive.init_state,
+        target_view=0,
+        wants_cutmix=lambda hparams: True,
+        init_state=init_state,
     )
 }

@@ -7,7 +7,7 @@ for the mean over images at the end. Shape suffixes: B images, K classes; leadin
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.pseudo_labels import PseudoLabels
+from cls_jax.methods.labeling import PseudoLabels
 
 # The authors' code clamps 1 - p to [1e-7, 1] before the logarithm.
 MIN_PROBABILITY = 1e-7

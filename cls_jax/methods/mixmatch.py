@@ -6,25 +6,24 @@ import jax.numpy as jnp
 from cls_jax.batch import Batch
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.losses import soft_cross_entropy
-from cls_jax.methods.mixup import forward_interleaved, mixup, sharpen
+from cls_jax.methods.mixup import forward_interleaved, label_rows, mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
 
 
-def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
+def compute_loss(
+    params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
+) -> tuple[LossOutput, PyTree]:
     """L = CE(mixed labeled) + λ_u · ramp · mean over images and classes of (p - target)².
 
     The guess is the sharpened mean of two weak views' probabilities, each view its own pass.
     BatchNorm's running statistics come from the first interleaved chunk of the mixed groups
-    (Google's code). Signature: see `Method.compute_loss`.
+    (Google's code). Signature: see `Method.drive`.
     """
     ensemble, hparams = context.ensemble, context.hparams
     views = [ensemble.forward(params, batch_stats, view, train=True)[0] for view in batch.u]
     mean = jnp.mean(jax.nn.softmax(jnp.stack(views)), axis=0)
-    guess = sharpen(mean, hparams["temperature"])
-    guess = jax.lax.stop_gradient(guess)
-    truth = jax.nn.one_hot(batch.y, guess.shape[-1])
-    truth = jnp.broadcast_to(truth, (len(guess), *truth.shape))
-    groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
+    guess = jax.lax.stop_gradient(sharpen(mean, hparams["temperature"]))
+    groups = [(batch.x, label_rows(batch.y, guess)), *((view, guess) for view in batch.u)]
     images, (target_x, *targets_u) = zip(*mixup(context.key, groups, hparams["alpha"]), strict=True)
 
     (logits_x, *logits_u), batch_stats = forward_interleaved(
@@ -39,12 +38,12 @@ def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Con
         "train/loss_consistency": loss_unlabeled,
     }
     losses = loss_supervised + weight * loss_unlabeled
-    return LossOutput(losses, batch_stats, monitors, jnp.argmax(guess, axis=-1))
+    return LossOutput(losses, monitors, jnp.argmax(guess, axis=-1)), batch_stats
 
 
 METHODS = {
     "mixmatch": Method(
-        compute_loss,
+        drive=compute_loss,
         hyperparameters={
             "alpha": Hyperparameter(0.75, 1e-3, 100.0, "MixMatch"),
             "temperature": Hyperparameter(0.5, 1e-2, 10.0, "MixMatch"),

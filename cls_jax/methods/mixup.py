@@ -44,6 +44,12 @@ def mixup(
     return list(zip(jnp.split(images, starts), jnp.split(targets, starts, axis=1), strict=True))
 
 
+def label_rows(labels: jax.Array, guess: jax.Array) -> jax.Array:
+    """True labels int [B] as every network's targets float32 [N, B, K], like a guess [N, U, K]."""
+    truth = jax.nn.one_hot(labels, guess.shape[-1])
+    return jnp.broadcast_to(truth, (len(guess), *truth.shape))
+
+
 def sample_lambda(key: jax.Array, num_images: int, alpha: float) -> jax.Array:
     """λ' = max(λ, 1 - λ) of λ ~ Beta(α, α), float32 [num_images] in [½, 1]."""
     share = jax.random.beta(key, alpha, alpha, (num_images,))

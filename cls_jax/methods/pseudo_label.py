@@ -1,23 +1,22 @@
 """Pseudo-Label (Lee, 2013): train on the network's own predictions where they are confident."""
 
+import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
+from cls_jax.methods.labeling import make_pseudo_labels
 from cls_jax.methods.losses import positive_cross_entropy
-from cls_jax.methods.pseudo_labels import make_pseudo_labels
 from cls_jax.methods.schedules import ramp_up
 
 
-def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
+def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
     """L = L_sup + λ · ramp · mean(1[max p ≥ threshold] · CE(p, argmax p)).
 
-    The same weak view yields the label and is trained on it. Its pass does not update BatchNorm's
-    running statistics (TorchSSL). Signature: see `Method.compute_loss`.
+    The same weak view yields the label and is trained on it. Signature: see `Method.loss`.
     """
-    ensemble, hparams = context.ensemble, context.hparams
-    logits_x, batch_stats = ensemble.forward(params, batch_stats, batch.x, train=True)
-    logits_u, _ = ensemble.forward(params, batch_stats, batch.u[0], train=True)
+    hparams = context.hparams
+    logits_x, logits_u = logits
     labels = make_pseudo_labels(logits_u)
     mask = labels.confidence >= hparams["threshold"]
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
@@ -29,7 +28,7 @@ def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Con
         "monitors/mask_ratio": jnp.mean(mask, axis=-1),
     }
     losses = loss_supervised + weight * loss_self
-    return LossOutput(losses, batch_stats, monitors, labels.pseudo)
+    return LossOutput(losses, monitors, labels.pseudo)
 
 
 METHODS = {
@@ -42,5 +41,6 @@ METHODS = {
         },
         mu=1,
         unlabeled_views=("weak",),
+        separate_passes=True,
     )
 }

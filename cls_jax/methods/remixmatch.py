@@ -10,18 +10,20 @@ from cls_jax.batch import Batch
 from cls_jax.methods.alignment import align, init_uniform, update_mean
 from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
-from cls_jax.methods.mixup import forward_interleaved, mixup, sharpen
+from cls_jax.methods.mixup import forward_interleaved, label_rows, mixup, sharpen
 from cls_jax.methods.schedules import ramp_up
 
 
-def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
+def compute_loss(
+    params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
+) -> tuple[LossOutput, PyTree]:
     """L = CE(mixed labeled) + ramp · (w_m CE(mixed) + w_s CE(strong)) + w_r CE(rotated).
 
     The guess for the weak view, aligned to the labels' class distribution and sharpened, is the
     target of all three views where they are mixed, and of the first strong view unmixed. A second
     head learns by which multiple of 90 degrees that view was rotated; its loss has no ramp.
     BatchNorm's running statistics come from the last interleaved chunk of the mixed groups
-    (Google's code). Signature: see `Method.compute_loss`.
+    (Google's code). Signature: see `Method.drive`.
     """
     ensemble, hparams = context.ensemble, context.hparams
     weak, strong, _ = batch.u
@@ -30,8 +32,7 @@ def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Con
         return ensemble.forward(params, batch_stats, images, train=True, **kwargs)[0]
 
     logits_weak = jax.lax.stop_gradient(forward(weak))
-    truth = jax.nn.one_hot(batch.y, logits_weak.shape[-1])
-    truth = jnp.broadcast_to(truth, (len(logits_weak), *truth.shape))
+    truth = label_rows(batch.y, logits_weak)
     per_image = {"predicted": jax.nn.softmax(logits_weak), "labeled": truth}
     means = {
         name: update_mean(context, context.method_state[name], values, hparams["class_mean_decay"])
@@ -66,7 +67,7 @@ def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Con
         "train/loss_strong": loss_strong,
         "train/loss_rotation": loss_rotation,
     }
-    return LossOutput(losses, new_batch_stats, monitors, jnp.argmax(guess, axis=-1), means)
+    return LossOutput(losses, monitors, jnp.argmax(guess, axis=-1), means), new_batch_stats
 
 
 def init_state(init: InitContext) -> dict[str, jax.Array]:
@@ -90,7 +91,7 @@ def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 METHODS = {
     "remixmatch": Method(
-        compute_loss,
+        drive=compute_loss,
         hyperparameters={
             "alpha": Hyperparameter(0.75, 1e-3, 100.0, "ReMixMatch"),
             "temperature": Hyperparameter(0.5, 1e-2, 10.0, "ReMixMatch"),

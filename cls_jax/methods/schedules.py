@@ -5,12 +5,17 @@ Lengths are shares of the run, so that short runs keep their meaning.
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
 
-def get_round_length(config: ConfigDict) -> int:
-    """Steps of a round: all, unless the method has several rounds; the last may be shorter."""
-    return -(-config.num_steps // config.method.get("rounds", 1))
+def choose_decay(num_steps: int) -> float:
+    """The decay of a running mean over a training, or over a round of it, of so many steps.
+
+    For the weights' average, BatchNorm's statistics and the methods' own. The mean is taken over
+    about 1 / (1 - decay) steps: a twentieth of the training, from 100 to 1,000, and never more than
+    a third of the training, so that less than 5% of the start value remains at its end.
+    """
+    length = min(max(num_steps / 20, 100), 1000, num_steps / 3)
+    return 1 - 1 / max(length, 1)
 
 
 def ramp_up(progress: jax.Array, length: float) -> jax.Array:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from cls_jax.batch import Batch
 from cls_jax.methods import alignment
 from cls_jax.methods.base import Context, Hyperparameter, InitContext
-from cls_jax.methods.trunk import Teaching, create_method
+from cls_jax.methods.fixmatch_variants import Targets, create_method
 
 
 def init_state(init: InitContext) -> dict[str, jax.Array]:
@@ -16,12 +16,15 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
     return {"mean": start / init.num_classes, "variance": start, **means}
 
 
-def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array) -> Teaching:
-    """Teaches argmax p with weight exp(-min(ĉ - μ, 0)² · n² / (2 v)); a rule as in `trunk.Rule`.
+def softmatch_targets(
+    context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array
+) -> Targets:
+    """Pseudo-labels with argmax p, weighted by exp(-min(ĉ - μ, 0)² · n² / (2 v)).
 
     ĉ is the confidence after alignment, μ and v the running mean and variance of the confidence
     before it (paper, TorchSSL) or after it (USB). Only the weight sees the alignment, not the
-    label. All running means move before they are used.
+    label. All running means move before they are used. Signature: see
+    `fixmatch_variants.MakeTargets`.
     """
     old, hparams = context.method_state, context.hparams
     means = {name: old[name] for name in ("predicted", "target")}
@@ -50,12 +53,12 @@ def choose(context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax
         "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
     }
     state = {"mean": mean, "variance": variance, **means}
-    return Teaching(jnp.argmax(logits_weak, axis=-1), weights, state, monitors)
+    return Targets(jnp.argmax(logits_weak, axis=-1), weights, state, monitors)
 
 
 METHODS = {
     "softmatch": create_method(
-        choose,
+        softmatch_targets,
         init_state,
         {
             "statistics_decay": alignment.STATISTICS_DECAY,

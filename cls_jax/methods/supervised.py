@@ -3,18 +3,19 @@
 "Supervised w/ RA" in the paper's Table 1: the accuracy that labels alone give.
 """
 
+import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, LossOutput, Method, PyTree
+from cls_jax.methods.base import Context, LossOutput, Method
 from cls_jax.methods.losses import positive_cross_entropy
 
 
-def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
-    """L = mean cross-entropy of the labeled images. Signature: see `Method.compute_loss`."""
-    logits, batch_stats = context.ensemble.forward(params, batch_stats, batch.x, train=True)
-    losses = jnp.mean(positive_cross_entropy(logits, batch.y), axis=-1)
-    return LossOutput(losses, batch_stats, {"train/loss_supervised": losses})
+def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
+    """L = mean cross-entropy of the labeled images. Signature: see `Method.loss`."""
+    (logits_x,) = logits
+    losses = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
+    return LossOutput(losses, {"train/loss_supervised": losses})
 
 
 METHODS = {

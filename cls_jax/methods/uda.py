@@ -4,23 +4,20 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.methods.schedules import tsa_threshold
 
 
-def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
+def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
     """L = L_sup + λ · mean(1[max p ≥ threshold] · CE(softmax(weak / T), strong)).
 
     The threshold applies to the probabilities before sharpening. With training-signal annealing,
     L_sup leaves out labeled images whose true class already has a probability above a rising
-    threshold. Signature: see `Method.compute_loss`.
+    threshold. Signature: see `Method.loss`.
     """
-    ensemble, hparams = context.ensemble, context.hparams
-    (logits_x, logits_weak, logits_strong), batch_stats = ensemble.forward_concatenated(
-        params, batch_stats, (batch.x, *batch.u)
-    )
-    logits_weak = jax.lax.stop_gradient(logits_weak)
+    hparams = context.hparams
+    logits_x, logits_weak, logits_strong = logits
     target = jax.nn.softmax(logits_weak / hparams["temperature"])
     mask = jnp.max(jax.nn.softmax(logits_weak), axis=-1) >= hparams["threshold"]
     loss_x = positive_cross_entropy(logits_x, batch.y)
@@ -32,7 +29,7 @@ def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Con
         "monitors/mask_ratio": jnp.mean(mask, axis=-1),
     }
     losses = loss_supervised + hparams["lambda_u"] * loss_consistency
-    return LossOutput(losses, batch_stats, monitors, jnp.argmax(target, axis=-1))
+    return LossOutput(losses, monitors, jnp.argmax(target, axis=-1))
 
 
 def tsa_loss(loss_x: jax.Array, annealing: str, num_classes: int, context: Context) -> jax.Array:
@@ -47,11 +44,8 @@ def tsa_loss(loss_x: jax.Array, annealing: str, num_classes: int, context: Conte
     if annealing == "off":
         return jnp.mean(loss_x, axis=-1)
     threshold = tsa_threshold(annealing, context.progress, num_classes)
-    # The sum over this device's images is divided by the mean count over devices. The step averages
-    # the devices' losses, and the result is the mean over all images that are kept.
     is_kept = jax.lax.stop_gradient(jnp.exp(-loss_x)) <= threshold
-    num_kept = context.ensemble.average_over_data(jnp.sum(is_kept, axis=-1))
-    return jnp.sum(is_kept * loss_x, axis=-1) / jnp.maximum(num_kept, 1e-6)
+    return context.ensemble.masked_mean(loss_x, is_kept)
 
 
 METHODS = {
@@ -65,5 +59,6 @@ METHODS = {
                 "off", source="TorchSSL", choices=("off", "linear", "log", "exp")
             ),
         },
+        target_view=0,
     )
 }

@@ -10,16 +10,26 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, PyTree
+from cls_jax.methods.base import (
+    Context,
+    Hyperparameter,
+    InitContext,
+    LossOutput,
+    Method,
+    PyTree,
+    Rounds,
+)
 from cls_jax.methods.losses import log_one_minus_softmax, positive_cross_entropy
 from cls_jax.methods.ups_selection import NO_LABEL, select_labels
 
 
-def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Context) -> LossOutput:
+def compute_loss(
+    params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
+) -> tuple[LossOutput, PyTree]:
     """L = mean CE of labeled and selected images + mean negative CE of images with negatives.
 
     An image's negative cross-entropy is the mean over its negative classes (authors' code).
-    Signature: see `Method.compute_loss`.
+    Signature: see `Method.drive`.
     """
     ensemble, table = context.ensemble, context.method_state
     (logits_x, logits_u), batch_stats = ensemble.forward_concatenated(
@@ -48,7 +58,7 @@ def compute_loss(params: PyTree, batch_stats: PyTree, batch: Batch, context: Con
     }
     losses = loss_positive + loss_negative
     predicted = jnp.argmax(jax.lax.stop_gradient(logits_u), axis=-1)
-    return LossOutput(losses, batch_stats, monitors, predicted, table)
+    return LossOutput(losses, monitors, predicted, table), batch_stats
 
 
 def init_state(init: InitContext) -> dict[str, jax.Array]:
@@ -64,7 +74,7 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
 
 METHODS = {
     "ups": Method(
-        compute_loss,
+        drive=compute_loss,
         hyperparameters={
             "rounds": Hyperparameter(10, 1, 1000, "authors: 20, each a whole training"),
             "threshold_positive": Hyperparameter(0.70, 0.0, 1.0, "UPS, τ_p"),
@@ -80,6 +90,11 @@ METHODS = {
         labeled_view="strong",
         unlabeled_views=("strong",),
         init_state=init_state,
-        select_labels=select_labels,
+        dropout_rate=lambda hparams: hparams["dropout"],
+        rounds=Rounds(
+            count=lambda hparams: hparams["rounds"],
+            num_passes=lambda hparams: hparams["passes"],
+            select_labels=select_labels,
+        ),
     )
 }

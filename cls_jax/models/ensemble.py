@@ -8,7 +8,7 @@ Shape suffixes: N networks (those on this device), B images, K classes.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -146,9 +146,30 @@ class Ensemble:
         batch_stats = jax.tree.map(lambda old, new: old + share * (new - old), batch_stats, moments)
         return logits, logits_beside, batch_stats
 
+    def has_batch_statistics(self, batch_stats: PyTree) -> bool:
+        """Whether a training pass normalizes images by statistics of the images beside them."""
+        return bool(jax.tree.leaves(batch_stats)) and not self.model.bn_frozen
+
     def average_over_data(self, value: jax.Array) -> jax.Array:
         """The mean of a batch mean over the devices that share the batch."""
         return jax.lax.pmean(value, DATA_AXIS)
+
+    def masked_mean(self, values: jax.Array, mask: jax.Array) -> jax.Array:
+        """Shares of a mean over the images of all devices that pass a mask; 0 if none does.
+
+        Each device divides its sum by the mean number of images that pass on a device. The mean of
+        the shares over devices, which the step takes of every loss, is then the mean over all
+        images that pass.
+
+        Args:
+            values: float32 [N, B], of the images on this device.
+            mask: bool [N, B].
+
+        Returns:
+            float32 [N].
+        """
+        num_images = self.average_over_data(jnp.sum(mask, axis=-1))
+        return jnp.sum(mask * values, axis=-1) / jnp.maximum(num_images, 1e-6)
 
     def gather_over_data(self, tree: PyTree) -> PyTree:
         """The parts of all devices that share the batch, in its order, along each last axis.
@@ -220,18 +241,25 @@ def stack_networks(trees: Sequence[PyTree]) -> PyTree:
     return jax.vmap(unravel[0])(jax.lax.optimization_barrier(jnp.stack(rows)))
 
 
-def flatten_before_update(tree: PyTree) -> tuple[PyTree, jax.Array]:
+def flatten_before_update(
+    tree: PyTree, combine: Callable[[jax.Array], jax.Array] | None = None
+) -> tuple[PyTree, jax.Array]:
     """Puts a stacked pytree of one dtype into one array before anything is computed from it.
 
     Otherwise XLA fuses the update of a leaf with the operation that made its gradient (for a
     kernel, a transposition), cannot update the state in place, and copies: on a GPU two or three
     kernels per leaf, which take longer to start than to run. This way a handful update all leaves.
 
+    Args:
+        tree: each leaf [N, ...].
+        combine: applied to the array, for example to sum it over devices in one message.
+
     Returns:
-        The same values, and the array, [N, number of scalars per network].
+        The values as a tree, and the array, [N, number of scalars per network].
     """
     _, unravel = jax.flatten_util.ravel_pytree(take_network(tree, 0))
-    rows = jax.lax.optimization_barrier(ravel_per_network(tree))
+    rows = ravel_per_network(tree)
+    rows = jax.lax.optimization_barrier(rows if combine is None else combine(rows))
     return jax.vmap(unravel)(rows), rows
 
 

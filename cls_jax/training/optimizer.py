@@ -13,7 +13,7 @@ import optax
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
-from cls_jax.methods.schedules import get_round_length
+from cls_jax.methods import get_round_length
 from cls_jax.models.layer_order import Layer, order_layers
 from cls_jax.models.layers import Architecture
 

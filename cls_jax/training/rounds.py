@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset, ImageSource
-from cls_jax.methods.schedules import get_round_length
+from cls_jax.methods import get_round_length
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 from cls_jax.training.probe import init_state
 from cls_jax.training.setup import TrainSetup
@@ -40,13 +40,15 @@ def create_start_round(
     """
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     predict = create_mc_dropout(setup)
-    select_labels = setup.method.select_labels
-    assert select_labels is not None, "only a method that selects labels has rounds"
+    rounds = setup.method.rounds
+    assert rounds is not None, "only a method with rounds starts one"
 
     def start_round(state: TrainState, step: int) -> TrainState:
         round_index = step // get_round_length(setup.config)
         logits = predict(state, dataset.train_images, candidates, round_index)
-        rows = [select_labels(network, setup.config.method, round_index) for network in logits]
+        rows = [
+            rounds.select_labels(network, setup.config.method, round_index) for network in logits
+        ]
         fresh = init_state(setup, dataset, spec.labeled_indices, round_index)
         no_labels = setup.method.init_state(setup.init_context)
         method_state = jax.tree.map(
@@ -76,7 +78,9 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
         (state, images, indices, round) → logits float32 [N, passes, len(indices), K].
     """
     config, ensemble, num_shards = setup.config, setup.ensemble, setup.mesh.shape[DATA_AXIS]
-    passes = config.method.passes
+    rounds = setup.method.rounds
+    assert rounds is not None, "only a method with rounds predicts with dropout"
+    passes = rounds.num_passes(config.method)
     batch_size = -(-config.eval_batch_size // num_shards) * num_shards
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(setup.mesh, P()))

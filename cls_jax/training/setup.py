@@ -81,23 +81,20 @@ class TrainSetup:
             self.dataset_spec.image_shape,
         )
         if self.read_weights is not None and self.config.model.init:
-            inputs = (inputs[0], *self._load_weights(round_index, *inputs[1:]))
+            inputs = (inputs[0], *self._load_weights(*inputs[1:]))
         check_same_weights(inputs[1:])
         # Compiled, so that parameters and their average are two buffers: the step donates both.
         start = jax.jit(self._start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
         return start(*inputs)
 
-    def _load_weights(self, round_index: int, params: Any, batch_stats: Any) -> tuple[Any, Any]:
+    def _load_weights(self, params: Any, batch_stats: Any) -> tuple[Any, Any]:
         """The networks with the weights of `config.model.init`."""
         assert self.read_weights is not None
         model = self.config.model
         arrays, layout = self.read_weights().arrays, MODELS[model.name].layout
         heads = ["head", *dict(self.method.extra_heads)]
-        seed = (self.config.seed, round_index)
         try:
-            return start_from_weights(
-                arrays, layout, heads, model.init_noise, seed, params, batch_stats
-            )
+            return start_from_weights(arrays, layout, heads, params, batch_stats)
         except WeightsError as error:
             remedy = explain_mismatch(arrays, layout, params)
             raise UserError(
@@ -226,7 +223,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         dtype=jnp.dtype(model_config.dtype),
         bn_momentum=model_config.bn_momentum,
         bn_frozen=model_config.bn_frozen,
-        dropout_rate=config.method.get("dropout", 0.0),
+        dropout_rate=method.dropout_rate(config.method),
         extra_heads=method.extra_heads,
         data_axis=DATA_AXIS,
         remat=model_config.remat,

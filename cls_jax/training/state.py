@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.methods import InitContext, Method
 from cls_jax.models.ensemble import init_networks, take_network
-from cls_jax.models.weights.layout import Arrays, Layout, add_noise, from_torch
+from cls_jax.models.weights.layout import Arrays, Layout, from_torch
 from cls_jax.parallel.mesh import NETWORK_AXIS, to_global_arrays
 
 PyTree = Any
@@ -73,8 +73,6 @@ def start_from_weights(
     arrays: Arrays,
     layout: Layout,
     heads: Sequence[str],
-    noise: float,
-    seed: Sequence[int],
     params: PyTree,
     batch_stats: PyTree,
 ) -> tuple[PyTree, PyTree]:
@@ -84,9 +82,6 @@ def start_from_weights(
         arrays: the weights by PyTorch's names.
         layout: of the architecture.
         heads: names of the modules that keep their values.
-        noise: standard deviation of Gaussian noise on the kernels of all networks but the first,
-            relative to the root mean square of each kernel.
-        seed: of the noise.
         params: stacked, each leaf [N, ...].
         batch_stats: stacked likewise.
 
@@ -99,12 +94,7 @@ def start_from_weights(
     stacked = jax.device_get({"params": params, "batch_stats": batch_stats})
     num_networks = jax.tree.leaves(stacked)[0].shape[0]
     networks = [
-        from_torch(
-            add_noise(arrays, noise if i else 0.0, (*seed, i)),
-            take_network(stacked, i),
-            layout,
-            tuple(heads),
-        )
+        from_torch(arrays, take_network(stacked, i), layout, tuple(heads))
         for i in range(num_networks)
     ]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *networks)

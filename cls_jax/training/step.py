@@ -4,12 +4,12 @@ The step is written for the device it runs on: it sees its own networks and its 
 and names the mesh axes where devices must agree. On one device those agreements cost nothing.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import optax
 from jax.sharding import NamedSharding
@@ -92,15 +92,15 @@ def take_step(
     context = create_context(setup, state)
     freeze = create_freeze(config, setup.ensemble.model)
 
-    def compute_total_loss(params: PyTree) -> tuple[jax.Array, LossOutput]:
+    def compute_total_loss(params: PyTree) -> tuple[jax.Array, tuple[LossOutput, PyTree]]:
         params = freeze(params)
-        output = setup.method.compute_loss(params, state.batch_stats, batch, context)
+        output, batch_stats = setup.method.compute_loss(params, state.batch_stats, batch, context)
         # A sum: networks share no parameters, so each gets the gradient of its own loss; a mean
         # would divide the learning rate by their number. The pmean makes the loss the mean over
         # the whole batch, whatever the number of devices that share it.
-        return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), output
+        return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), (output, batch_stats)
 
-    grads, gradient_norms, output = compute_gradients(
+    grads, gradient_norms, (output, batch_stats) = compute_gradients(
         compute_total_loss, state.params, shares_batch=setup.mesh.shape[DATA_AXIS] > 1
     )
     updates, opt_state = setup.optimizer.update(grads, state.opt_state, state.params)
@@ -109,7 +109,7 @@ def take_step(
         step=state.step + 1,
         key=state.key,
         params=params,
-        batch_stats=output.batch_stats,
+        batch_stats=batch_stats,
         ema_params=optax.incremental_update(params, state.ema_params, 1 - config.ema_decay),
         opt_state=opt_state,
         method_state=output.method_state,
@@ -134,8 +134,8 @@ def create_context(setup: TrainSetup, state: TrainState) -> Context:
 
 
 def compute_gradients(
-    loss_fn: Callable[[PyTree], tuple[jax.Array, LossOutput]], params: PyTree, shares_batch: bool
-) -> tuple[PyTree, jax.Array, LossOutput]:
+    loss_fn: Callable[[PyTree], tuple[jax.Array, Any]], params: PyTree, shares_batch: bool
+) -> tuple[PyTree, jax.Array, Any]:
     """Gradients of a loss that is a mean over devices, and the rest of the loss's output.
 
     Args:
@@ -147,19 +147,18 @@ def compute_gradients(
     Returns:
         The gradients, their Euclidean norms float32 [n] for n networks, and the rest.
     """
+    sum_over_data = None
     if shares_batch:
         # Parameters are the same on all devices of the axis "data", and JAX's types know that: the
         # transpose of their use in a varying computation is a psum, one all-reduce for each leaf
         # as soon as its gradient is known. Casting them to "varying" first leaves each device its
-        # own share of the gradient, and raveling the shares makes it one all-reduce. The loss
+        # own share of the gradient, and summing them in one array makes it one all-reduce. The loss
         # already holds the pmean (each share carries a factor 1 / devices), so the sum of the
         # shares is the gradient of the mean.
         params = jax.lax.pcast(params, DATA_AXIS, to="varying")
+        sum_over_data = functools.partial(jax.lax.psum, axis_name=DATA_AXIS)
     grads, output = jax.grad(loss_fn, has_aux=True)(params)
-    if shares_batch:
-        vector, to_tree = jax.flatten_util.ravel_pytree(grads)
-        grads = to_tree(jax.lax.psum(vector, DATA_AXIS))
-    grads, rows = flatten_before_update(grads)
+    grads, rows = flatten_before_update(grads, sum_over_data)
     return grads, jnp.linalg.norm(rows, axis=-1), output
 
 

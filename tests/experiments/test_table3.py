@@ -40,16 +40,16 @@ def test_every_row_is_a_run_of_the_recipe():
 
 
 def test_settings_of_a_row_reach_the_run_and_name_its_folder():
-    row = "cls+align=joint+ramp=0.4"
+    row = "cls_plus+lambda_cutmix=0.0+tau=0.5"
     cell = table3.create_cell(arguments(imbalance=10.0), row, 10, 3)
-    assert (cell.config.method.align, cell.config.method.ramp) == ("joint", 0.4)
+    assert (cell.config.method.lambda_cutmix, cell.config.method.tau) == (0.0, 0.5)
     assert cell.config.data.imbalance == 10
     assert cell.workdir.name == (
-        "digits-10-cls-seed3-method.align=joint-method.ramp=0.4-data.imbalance=10.0"
+        "digits-10-cls_plus-seed3-method.lambda_cutmix=0.0-method.tau=0.5-data.imbalance=10.0"
     )
 
 
-@pytest.mark.parametrize("row", ["nothing", "cls+nothing=1", "cls+align=sideways", "cls+align"])
+@pytest.mark.parametrize("row", ["nothing", "cls+nothing=1", "cls+tau=high", "cls+tau"])
 def test_rows_that_are_no_run_are_refused(row):
     with pytest.raises(UserError):
         table3.create_cell(arguments(), row, 10, 0)
@@ -68,10 +68,10 @@ def test_differences_are_paired_by_seed():
 
 
 def test_a_line_has_seeds_mean_worst_differences_and_time():
-    rows = {"cls": results(90, 70), "cls+align=joint": results(91, 74), "freematch": {}}
+    rows = {"cls": results(90, 70), "cls+tau=0.5": results(91, 74), "freematch": {}}
     lines = table3.format_table(rows, "test_accuracy").splitlines()
     assert lines[2] == "| cls | 0, 1 | 80.00 ± 14.14 | 70.00 | – | – | 10 |"
-    assert lines[3] == "| cls, align=joint | 0, 1 | 82.50 ± 12.02 | 74.00 | +2.50 ± 1.50 | – | 10 |"
+    assert lines[3] == "| cls, tau=0.5 | 0, 1 | 82.50 ± 12.02 | 74.00 | +2.50 ± 1.50 | – | 10 |"
     assert len(lines) == 4  # Rows without results are left out.
 
 

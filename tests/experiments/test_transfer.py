@@ -59,7 +59,7 @@ def test_table_has_means_and_minutes():
     }
     assert transfer.format_table(["probe", "cls"], [40], outcomes).splitlines()[2:] == [
         "| linear probe | 50.00 |  |",
-        "| CLS with `align=joint`, fine-tuning | 72.00 ± 2.83 | 1.5 |",
+        "| `cls_plus` with `lambda_cutmix=0`, fine-tuning | 72.00 ± 2.83 | 1.5 |",
     ]
 
 

@@ -92,8 +92,12 @@ def forward_weak_apart(i: Inputs, n: int):
     return [logits[: len(i.x)], weak, logits[len(i.x) :]], stats
 
 
+def forward_groups(i: Inputs, n: int):
+    return (forward_weak_apart if i.settings.get("weak_pass") == "fast" else forward_jointly)(i, n)
+
+
 def uda(i: Inputs, n: int) -> Expected:
-    (logits_x, weak, strong), stats = forward_jointly(i, n)
+    (logits_x, weak, strong), stats = forward_groups(i, n)
     kept = []
     for z, y in zip(logits_x, i.y, strict=True):
         threshold = {
@@ -263,8 +267,7 @@ TABLE_2 = {
 def table_2(name: str, i: Inputs, n: int) -> Expected:
     exchange, negative, reweight = TABLE_2[name]
     s = i.settings
-    forward_all = forward_weak_apart if s.get("weak_pass") == "fast" else forward_jointly
-    passes = [forward_all(i, m) for m in range(len(i.weights))]
+    passes = [forward_groups(i, m) for m in range(len(i.weights))]
     (logits_x, weak, strong), stats = passes[n]
     own = constant(weak)
     other = constant(passes[1 - n][0][1]) if exchange else None

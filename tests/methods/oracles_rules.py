@@ -156,64 +156,35 @@ def infomatch(case, state, hparams, progress):
     return supervised(case) + 2 * unlabeled, labels, state
 
 
-def cls(cases, states, hparams, progress):
+def cls_plus(cases, states, hparams):
     """Both networks: lists of two cases and two states → two losses, labels, states."""
     hat, weight, new_states = [], [], []
     for case, state in zip(cases, states, strict=True):
-        state = dict(state)
-        if state:
-            p = softmax(case.weak).mean(0)
-            state["predicted"] = ema(state["predicted"], p, hparams["statistics_decay"])
-        new_states.append(state)
-    for b, case in enumerate(cases):
-        p = softmax(case.weak)
-        if hparams["align"] != "off":
-            reference = new_states[b]["predicted"]
-            if hparams["align"] == "joint":
-                reference = (reference + new_states[1 - b]["predicted"]) / 2
-            p = aligned(p, reference, new_states[b]["target"])
+        p = softmax(case.weak).mean(0)
+        predicted = ema(state["predicted"], p, hparams["statistics_decay"])
+        new_states.append({**state, "predicted": predicted})
+    joint = (new_states[0]["predicted"] + new_states[1]["predicted"]) / 2
+    for case, state in zip(cases, new_states, strict=True):
+        p = aligned(softmax(case.weak), joint, state["target"])
         entropy = -np.sum(p * np.log(np.where(p > 0, p, 1.0)), axis=-1)
         hat.append(p)
         weight.append(np.clip(1 - entropy / np.log(p.shape[-1]), 0, 1))
-        if hparams["adaptive_tau"] == "on":
-            new_states[b]["confidence"] = ema(
-                new_states[b]["confidence"], weight[b].mean(), hparams["statistics_decay"]
-            )
-    losses = [cls_loss(b, cases, hat, weight, new_states, hparams, progress) for b in range(2)]
+    losses = [cls_plus_loss(b, cases[b], hat, weight, hparams) for b in range(2)]
     return losses, [p.argmax(-1) for p in hat], new_states
 
 
-def is_sent(p, w, state, hparams):
-    if hparams["adaptive_tau"] == "off":
-        return w >= hparams["tau"]
-    relative = state["predicted"][p.argmax()] / state["predicted"].max()
-    return w >= min(state["confidence"], 0.95) * relative
-
-
-def is_accepted(rule, own_p, own_w, peer_p, peer_w):
-    agree = own_p.argmax() == peer_p.argmax()
-    return {"all": True, "surer": agree or peer_w > own_w, "agree": agree}[rule]
-
-
-def cls_loss(b, cases, hat, weight, states, hparams, progress):
-    case, a = cases[b], 1 - b
-    num_images, power = len(case.weak), hparams["weight_power"]
-    own, received = np.zeros(num_images), np.zeros(num_images)
-    for i in range(num_images):
-        own[i] = weight[b][i] ** power
-        rule = (hparams["exchange_rule"], hat[b][i], weight[b][i], hat[a][i], weight[a][i])
-        if is_sent(hat[a][i], weight[a][i], states[a], hparams) and is_accepted(*rule):
-            received[i] = weight[a][i] ** power
+def cls_plus_loss(b, case, hat, weight, hparams):
+    received = np.where(weight[1 - b] >= hparams["tau"], weight[1 - b], 0)
 
     def labeling(p, w):
         strong = case.strong[0]
         positive = cross_entropies(strong, p.argmax(-1))
         return np.mean(w * (positive + negative_cross_entropies(strong, p.argmin(-1))))
 
-    ramp = min(progress / hparams["ramp"], 1) if hparams["ramp"] else 1
-    unlabeled = hparams["lambda_self"] * labeling(hat[b], own)
-    unlabeled += hparams["lambda_co"] * labeling(hat[a], received)
+    loss = supervised(case) + hparams["lambda_self"] * labeling(hat[b], weight[b])
+    loss += hparams["lambda_co"] * labeling(hat[1 - b], received)
     if hparams["lambda_cutmix"]:
-        mixes = mixed(case, hat[b].argmax(-1), own) + mixed(case, hat[a].argmax(-1), received)
-        unlabeled += hparams["lambda_cutmix"] * mixes
-    return supervised(case) + ramp * unlabeled
+        mixes = mixed(case, hat[b].argmax(-1), weight[b])
+        mixes += mixed(case, hat[1 - b].argmax(-1), received)
+        loss += hparams["lambda_cutmix"] * mixes
+    return loss

@@ -18,17 +18,6 @@ K, B, U, SIZE, NUM_IMAGES = 5, 6, 12, 8, 30
 RULES = ("freematch", "softmatch", "adamatch", "flexmatch", "infomatch")
 KINDS = ("random", "empty_mask", "all_equal", "certain_class", "all_confident")
 KEY = 7
-# CLS with switches → the switches.
-PRESETS = {"cls_plus": {"align": "joint", "lambda_cutmix": 1.0}}
-# All switches of CLS.
-ALL_ON = {
-    "align": "joint",
-    "adaptive_tau": "on",
-    "exchange_rule": "surer",
-    "lambda_cutmix": 1.0,
-    "ramp": 0.6,
-    "weight_power": 2.0,
-}
 
 
 class Case(NamedTuple):
@@ -49,6 +38,9 @@ class GivenLogits(Ensemble):
 
     def forward(self, params, batch_stats, images, **kwargs):
         return params[:, : len(images)], batch_stats
+
+    def has_batch_statistics(self, batch_stats):
+        return True
 
     def average_over_data(self, value):
         return value
@@ -143,10 +135,9 @@ def create_state(name, kind, **changes):
 
 
 @functools.cache
-def compile_loss(name, x64, changes, compute_loss=None):
-    """(logits, state, batch, progress) → the method's output, or that of another loss."""
+def compile_loss(name, x64, changes):
+    """(logits, state, batch, progress) → the method's output."""
     hparams = create_hparams(name, **dict(changes))
-    compute_loss = compute_loss or METHODS[name].compute_loss
 
     def compute(logits, state, batch, progress):
         context = Context(
@@ -157,7 +148,7 @@ def compile_loss(name, x64, changes, compute_loss=None):
             key=jax.random.key(KEY),
             progress=progress,
         )
-        return compute_loss(logits, {}, batch, context)
+        return METHODS[name].compute_loss(logits, {}, batch, context)[0]
 
     return jax.jit(compute)
 

@@ -71,9 +71,7 @@ def test_target_is_that_of_the_labels_uniform_or_predicted(name, align_to, start
 def test_defaults_do_not_align_unequal_classes_to_uniform():
     assert alignment.TARGETS[0] == "labels"
     np.testing.assert_allclose(init_state("softmatch", UNEQUAL)["target"], [UNEQUAL], rtol=1e-6)
-    np.testing.assert_allclose(
-        init_state("cls", UNEQUAL, align="own")["target"], [UNEQUAL] * 2, rtol=1e-6
-    )
+    np.testing.assert_allclose(init_state("cls_plus", UNEQUAL)["target"], [UNEQUAL] * 2, rtol=1e-6)
 
 
 def test_class_balance_is_the_smallest_mean_over_the_largest():

@@ -1,7 +1,7 @@
 """Every method against its oracle: losses, parts, statistics, state, labels and gradients.
 
-The newer methods, and the switches of CLS, have theirs in `test_rules.py` and
-`test_cls_switches.py`.
+The newer methods, and `cls_plus`, have theirs in `test_rules.py` and
+`test_cls_plus.py`.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ import pytest
 
 from cls_jax.batch import Batch
 from cls_jax.methods import METHODS, Context
-from cls_jax.methods.cls_switches import SWITCHES
 from cls_jax.models.ensemble import Ensemble
 from tests.methods.oracle_parts import (
     CENTERING,
@@ -27,7 +26,7 @@ from tests.methods.oracle_parts import (
     draw_lambda,
 )
 from tests.methods.oracles import TABLE_2, compute_expected, differentiate
-from tests.methods.rule_cases import PRESETS, RULES
+from tests.methods.rule_cases import RULES
 
 # What the papers and their authors' code use, by method: its shape, then its hyperparameters.
 FIXMATCH = {"num_networks": 1, "mu": 7, "views": ("weak", "strong")}
@@ -105,6 +104,9 @@ class CenteringEnsemble(Ensemble):
             batch_stats = momentum * batch_stats + (1 - momentum) * mean
         centered = jnp.broadcast_to(pixels - CENTERING * mean, (len(batch_stats), *pixels.shape))
         return jnp.einsum("nbp,npk->nbk", centered, params[head]), batch_stats
+
+    def has_batch_statistics(self, batch_stats):
+        return True
 
     def average_over_data(self, value):
         return value
@@ -200,17 +202,17 @@ def compute_output(name: str, texts: tuple[tuple[str, str], ...], inputs: Inputs
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax.random, "beta", lambda key, a, b, shape: draw_lambda(inputs.draws, a, b))
         patch.setattr(jax.random, "permutation", lambda key, n: inputs.order)
-        output = METHODS[name].compute_loss(params, inputs.stats, batch, context)
-    return output.losses, output
+        output, stats = METHODS[name].compute_loss(params, inputs.stats, batch, context)
+    return output.losses, (output, stats)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def compute_all(name, texts, inputs, x, u):
     """The method's output, and the gradients of every network's loss by every pixel."""
     compute = functools.partial(compute_output, name, texts, inputs)
-    _, output = compute(x, u)
+    _, (output, stats) = compute(x, u)
     gradients = jax.jacrev(lambda *pixels: compute(*pixels)[0], argnums=(0, 1))(x, u)
-    return output, gradients
+    return output, stats, gradients
 
 
 jax.tree_util.register_dataclass(Inputs)
@@ -221,7 +223,7 @@ def assert_equals_oracle(name, inputs, expected, gradients, tolerance):
     words = [key for key, value in settings.items() if isinstance(value, str)]
     texts = tuple((key, settings.pop(key)) for key in words)  # Cannot be traced.
     traced = dataclasses.replace(inputs, settings=settings)
-    output, (gradient_x, gradient_u) = compute_all(name, texts, traced, inputs.x, inputs.u)
+    output, stats, (gradient_x, gradient_u) = compute_all(name, texts, traced, inputs.x, inputs.u)
 
     def assert_close(actual, wanted, what):
         wanted = np.asarray(wanted)
@@ -231,7 +233,7 @@ def assert_equals_oracle(name, inputs, expected, gradients, tolerance):
         np.testing.assert_allclose(actual, wanted, rtol=rtol, atol=atol, err_msg=what)
 
     assert_close(output.losses, [network.loss.real for network in expected], "losses")
-    assert_close(output.batch_stats, [network.stats for network in expected], "batch_stats")
+    assert_close(stats, [network.stats for network in expected], "batch_stats")
     assert set(output.monitors) == set(expected[0].parts)
     for part, value in output.monitors.items():
         if part == "monitors/mask_ratio" and inputs.progress == 0 and "_rw" in name:
@@ -263,7 +265,7 @@ def assert_equals_oracle_in_both_precisions(name, inputs):
 
 
 def test_every_method_has_an_oracle():
-    assert set(METHODS) == {*SPECS, *RULES, *PRESETS}
+    assert set(METHODS) == {*SPECS, *RULES, "cls_plus"}
 
 
 @pytest.mark.parametrize("kind", BATCHES)
@@ -281,7 +283,7 @@ def test_annealed_uda_equals_its_oracle(annealing, progress):
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-@pytest.mark.parametrize("name", TABLE_2)
+@pytest.mark.parametrize("name", [*TABLE_2, "uda"])
 def test_weak_images_beside_the_pass_equal_the_oracle(name, kind):
     """Also that they get no gradient: that of the joint pass reaches them through the mean."""
     inputs = create_inputs(name, kind, weak_pass="fast")
@@ -296,5 +298,5 @@ def test_method_has_the_papers_settings(name):
     assert method.unlabeled_views == spec["views"]
     assert method.labeled_view == spec["labeled_view"]
     defaults = get_defaults(name)
-    switches = SWITCHES.keys() & defaults.keys()  # All off.
-    assert defaults == {key: SWITCHES[key].default for key in switches} | SETTINGS[name]
+    assert defaults.pop("weak_pass", "joint") == "joint"
+    assert defaults == SETTINGS[name]

@@ -314,13 +314,13 @@ class RecordingEnsemble(GivenLogits):
         return jax.tree.map(lambda leaf: leaf[::-1], tree)
 
 
-@pytest.mark.parametrize("name", ["infomatch", "cls"])
+@pytest.mark.parametrize("name", ["infomatch", "cls_plus"])
 def test_cutmix_mixes_weak_views(name):
     passes, num_networks = [], METHODS[name].num_networks
     batch, state = create_batch(num_views(name)), create_state(name, "random")
     context = Context(
         ensemble=RecordingEnsemble(model=passes),
-        hparams=create_hparams(name, **({"lambda_cutmix": 1.0} if name == "cls" else {})),
+        hparams=create_hparams(name),
         ema_params=None,
         method_state=state,
         key=jax.random.key(KEY),
@@ -333,7 +333,7 @@ def test_cutmix_mixes_weak_views(name):
     np.testing.assert_array_equal(mixed, expected.images)
 
 
-@pytest.mark.parametrize("name", [*RULES, "cls"])
+@pytest.mark.parametrize("name", [*RULES, "cls_plus"])
 def test_every_default_of_the_newer_methods_has_a_source(name):
     for key, hyperparameter in METHODS[name].hyperparameters.items():
         assert hyperparameter.source, key

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.methods.schedules import get_round_length, ramp_up, tsa_threshold
+from cls_jax.methods import get_round_length
+from cls_jax.methods.schedules import choose_decay, ramp_up, tsa_threshold
 from tests.conftest import create_tiny_config
 
 
@@ -18,6 +19,17 @@ def test_rounds_are_equally_long_but_for_the_last(num_steps, rounds, length):
 
 def test_a_method_without_rounds_has_one():
     assert get_round_length(create_tiny_config(num_steps=7)) == 7
+
+
+@pytest.mark.parametrize("num_steps", [1, 25, 250, 300, 1_000, 5_000, 300_000])
+def test_running_means_forget_their_start_within_a_round(num_steps):
+    decay = choose_decay(num_steps)
+    assert 0 <= decay <= 0.999
+    assert decay**num_steps < 0.05
+
+
+def test_running_means_follow_the_length_of_a_round():
+    assert [choose_decay(n) for n in (500, 2_000, 10_000, 307_200)] == [0.99, 0.99, 0.998, 0.999]
 
 
 def test_ramp_is_linear_and_then_one():

@@ -32,8 +32,8 @@ def create_gradient(model, **changes):
     context = Context(Ensemble(model), hparams, None, (), jax.random.key(0), np.float32(0))
 
     def compute_loss(params, batch_stats):
-        output = METHODS["cls"].compute_loss(params, batch_stats, batch, context)
-        return output.losses.sum(), (output.losses, output.batch_stats)
+        output, stats = METHODS["cls"].compute_loss(params, batch_stats, batch, context)
+        return output.losses.sum(), (output.losses, stats)
 
     networks = init_networks(model, jax.random.key(1), 2, (SIZE, SIZE, 1))
     return jax.jit(jax.grad(compute_loss, has_aux=True)), networks

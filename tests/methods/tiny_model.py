@@ -22,6 +22,7 @@ class TinyNet(nn.Module):
     num_classes: int
     data_axis: str
     bn_momentum: float = 0.9
+    bn_frozen: bool = False
 
     @nn.compact
     def __call__(self, x, *, train=False, head="head", dropout=False):

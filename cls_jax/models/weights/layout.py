@@ -113,21 +113,6 @@ def from_torch(arrays: Arrays, variables: PyTree, layout: Layout, heads: Path = 
     return jax.tree_util.tree_map_with_path(choose, variables)
 
 
-def add_noise(arrays: Arrays, noise: float, seed: Sequence[int]) -> Arrays:
-    """Adds Gaussian noise to kernels, its deviation relative to each kernel's root mean square."""
-    if not noise:
-        return arrays
-    rng = np.random.default_rng(seed)
-
-    def add(array: np.ndarray) -> np.ndarray:
-        if array.ndim < 2:
-            return array
-        scale = noise * np.sqrt(np.mean(np.square(array)))
-        return array + scale * rng.standard_normal(array.shape, np.float32)
-
-    return {name: add(array) for name, array in arrays.items()}
-
-
 def _name(path: Any, layout: Layout) -> str:
     _, *modules, leaf = (entry.key for entry in path)  # Without "params" or "batch_stats".
     prefix = layout.to_torch_name(modules) + "." if modules else ""

@@ -1,0 +1,63 @@
+"""Keys that older runs have in their `config.json` and this version no longer has."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from cls_jax.errors import UserError
+
+# The last commit that has the keys below.
+_LAST_COMMIT = "878afb8"
+
+# Old key → new key, with the same values.
+RENAMED = {"method.lambda_alike": "method.lambda_consistency"}
+
+
+class Retired(NamedTuple):
+    """A key that is gone.
+
+    Attributes:
+        harmless: values with which a run is the same without the key; None if that is any.
+        remedy: what to do with another value, as the end of a sentence.
+    """
+
+    harmless: tuple[Any, ...] | None
+    remedy: str = f"use commit {_LAST_COMMIT} for this run"
+
+
+# Of the methods in which two networks exchange labels.
+_SWITCHES = {
+    "method.adaptive_tau": Retired(("off",)),
+    "method.exchange_rule": Retired(("all",)),
+    "method.ramp": Retired((0.0,)),
+    "method.weight_power": Retired((1.0,)),
+    "method.align": Retired(
+        ("off",),
+        "cls_plus with method.lambda_cutmix=0 is what align=joint was, so train it again, or use "
+        f"commit {_LAST_COMMIT} for this run",
+    ),
+    "method.lambda_cutmix": Retired((0.0,)),
+    "method.statistics_decay": Retired(None),  # Read by the switches above alone.
+}
+RETIRED = {"model.init_noise": Retired((0.0,)), **_SWITCHES}
+# Method → where it differs from the above.
+_BY_METHOD = {"cls_plus": {"method.align": Retired(("joint",))}}
+
+
+def drop_retired(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """The values of an older run without the keys that are gone, and with those renamed.
+
+    Args:
+        values: by dotted key, as stored.
+        keys: that this version knows for the run's method.
+
+    Raises:
+        UserError: if a key that is gone has a value that decided what the run trained.
+    """
+    kept = {}
+    table = RETIRED | _BY_METHOD.get(values["method.name"], {})
+    for key, value in values.items():
+        if key in keys or key not in table:
+            kept[key if key in keys else RENAMED.get(key, key)] = value
+        elif table[key].harmless is not None and value not in table[key].harmless:
+            raise UserError(f"{key}={value!s:.100} is no longer supported: {table[key].remedy}.")
+    return kept
