@@ -179,7 +179,7 @@ def _fine_tune(
 
 
 def _choose_decay(given: FolderContext) -> float:
-    """Of every running mean, so that it has forgotten its start when the run, or the round, ends."""
+    """A decay with which a running mean forgets its start before the run, or the round, ends."""
     return choose_decay(get_round_length(given.config))
 
 

@@ -10,28 +10,126 @@ part of a prediction is then that prediction as a constant: `constant` is the st
 """
 
 import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.methods.oracle_parts import (
-    CENTERING,
-    DROPOUT_MASK,
-    SIZE,
-    Expected,
-    Inputs,
-    K,
-    certainty,
-    constant,
-    cross_entropy,
-    draw_lambda,
-    forward,
-    mean,
-    negative_cross_entropy,
-    ramp,
-    sharpen,
-    soft_cross_entropy,
-    softmax,
-)
+SIZE, K = 3, 4
+PIXELS = SIZE * SIZE
+CENTERING = 0.3  # Share of the batch mean that a pass subtracts: 1 in BatchNorm.
+STATS_MOMENTUM = 0.9
+DROPOUT_MASK = np.where(np.arange(PIXELS) % 5 == 1, 0.0, 1.25)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What a step is given. N networks, B labeled images, U unlabeled ones under V views.
+
+    Attributes:
+        x: [B, PIXELS].
+        y: int [B].
+        u: [V, U, PIXELS].
+        weights: [N, PIXELS, K].
+        rotation_weights: [N, PIXELS, 4].
+        ema_weights: [N, PIXELS, K].
+        stats: [N, PIXELS], the running mean.
+        draws: uniform in (0, 1), one per image; see `draw_lambda`.
+        order: permutation of all images, which gives each its MixUp partner.
+        boxes: bool [U, PIXELS], where CutMix shows the partner.
+        u_index: int [U], rows of the tables of UPS and FlexMatch.
+        state: the method's state.
+        progress: step / num_steps.
+        settings: hyperparameters.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    u: np.ndarray
+    weights: np.ndarray
+    rotation_weights: np.ndarray
+    ema_weights: np.ndarray
+    stats: np.ndarray
+    draws: np.ndarray
+    order: np.ndarray
+    boxes: np.ndarray
+    u_index: np.ndarray
+    state: Any
+    progress: float
+    settings: Mapping[str, Any]
+
+
+class Expected(NamedTuple):
+    """What one network should get: loss, monitors by name, and the rest."""
+
+    loss: complex
+    parts: dict[str, complex]
+    stats: np.ndarray
+    pseudo_labels: list[int] | None = None
+    state: Any = ()
+
+
+def draw_lambda(uniform, a, b):
+    """Stands in for Beta(a, b) draws: any function of both parameters serves."""
+    return uniform**a / (uniform**a + (1 - uniform) ** b)
+
+
+# Building blocks.
+
+
+def forward(weights, stats, pixels):
+    """Logits of images that pass together, and the running mean after the pass."""
+    mean = pixels.mean(axis=0)
+    stats = STATS_MOMENTUM * stats + (1 - STATS_MOMENTUM) * constant(mean)
+    return (pixels - CENTERING * mean) @ weights, stats
+
+
+def constant(values):
+    return np.real(values)
+
+
+def log_softmax(logits):
+    shifted = logits - constant(logits).max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def softmax(logits):
+    return np.exp(log_softmax(logits))
+
+
+def cross_entropy(logits, label):
+    return -log_softmax(logits)[label]
+
+
+def soft_cross_entropy(logits, target):
+    return -(target * log_softmax(logits)).sum()
+
+
+def negative_cross_entropy(logits, label):
+    rest = 1 - softmax(logits)[label]
+    return -np.log(rest) if constant(rest) > 1e-7 else -np.log(1e-7)
+
+
+def certainty(p):
+    """w = 1 - H(p) / log K, where 0 log 0 = 0."""
+    entropy = -sum(q * np.log(q) for q in p if q > 0)
+    return 1 - entropy / np.log(K)
+
+
+def sharpen(p, temperature):
+    return p ** (1 / temperature) / (p ** (1 / temperature)).sum()
+
+
+def ramp(progress, length):
+    return min(progress / length, 1.0)
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+# Methods: (inputs, index of the network) → Expected.
 
 
 def supervised(i: Inputs, n: int) -> Expected:
@@ -76,24 +174,34 @@ def mean_teacher(i: Inputs, n: int) -> Expected:
     return consistency(i, n, i.ema_weights)
 
 
-def forward_jointly(i: Inputs, n: int):
-    """Labeled images and all views in one pass: [logits of each group], statistics."""
-    logits, stats = forward(i.weights[n], i.stats[n], np.concatenate([i.x, *i.u]))
-    num_x, num_u = len(i.x), i.u.shape[1]
-    views = [logits[num_x + v * num_u : num_x + (v + 1) * num_u] for v in range(len(i.u))]
-    return [logits[:num_x], *views], stats
+def forward_groups(i: Inputs, n: int, *mixed):
+    """Labeled images, all views and mixes in one pass: [logits of each group], statistics.
+
+    With `weak_pass=fast`, weak images are not in the pass: they only subtract the mean of the rest.
+    """
+    groups = [i.x, *i.u, *mixed]
+    is_fast = i.settings["weak_pass"] == "fast"
+    together = np.concatenate(groups[:1] + groups[2:] if is_fast else groups)
+    _, stats = forward(i.weights[n], i.stats[n], together)
+    mean = together.mean(axis=0)
+    return [(pixels - CENTERING * mean) @ i.weights[n] for pixels in groups], stats
 
 
-def forward_weak_apart(i: Inputs, n: int):
-    """The same without weak images in the pass: they only subtract the mean of the others."""
-    pixels = np.concatenate([i.x, i.u[1]])
-    logits, stats = forward(i.weights[n], i.stats[n], pixels)
-    weak = (i.u[0] - CENTERING * pixels.mean(axis=0)) @ i.weights[n]
-    return [logits[: len(i.x)], weak, logits[len(i.x) :]], stats
+def cutmix(i: Inputs):
+    """CutMix of weak views with the neighbor in the batch: images, own shares, partners."""
+    partners = [min(a ^ 1, len(i.boxes) - 1) for a in range(len(i.boxes))]
+    mixed = np.where(i.boxes, i.u[0][partners], i.u[0])
+    return mixed, 1 - i.boxes.mean(axis=1), partners
 
 
-def forward_groups(i: Inputs, n: int):
-    return (forward_weak_apart if i.settings.get("weak_pass") == "fast" else forward_jointly)(i, n)
+def cutmix_loss(i: Inputs, logits, labels, weights):
+    """Each image is its share itself, the rest its partner."""
+    _, shares, partners = cutmix(i)
+    losses = []
+    for a, b in enumerate(partners):
+        own = shares[a] * weights[a] * cross_entropy(logits[a], labels[a])
+        losses.append(own + (1 - shares[a]) * weights[b] * cross_entropy(logits[a], labels[b]))
+    return mean(losses)
 
 
 def uda(i: Inputs, n: int) -> Expected:
@@ -265,53 +373,239 @@ TABLE_2 = {
 
 
 def table_2(name: str, i: Inputs, n: int) -> Expected:
-    exchange, negative, reweight = TABLE_2[name]
-    s = i.settings
     passes = [forward_groups(i, m) for m in range(len(i.weights))]
-    (logits_x, weak, strong), stats = passes[n]
-    own = constant(weak)
-    other = constant(passes[1 - n][0][1]) if exchange else None
+    weak = [constant(logits[1]) for logits, _ in passes]
+    expected, _ = cross_label(TABLE_2[name], i, n, *passes[n], weak)
+    return expected
+
+
+def cross_label(row, i: Inputs, n: int, logits, stats, weak):
+    """The loss of a row of Table 2 for labels from `weak` [N][U, K], and (label, weight) of each.
+
+    Own labels first, then those received. Complementary labels are the least logits, also where
+    several probabilities are 0.
+    """
+    exchange, negative, reweight = row
+    s, own, other = i.settings, weak[n], weak[1 - n] if exchange else weak[n]
 
     def label_loss(z, teacher):
-        # The least logit is the least probable class, also where several probabilities are 0.
         loss = cross_entropy(z, teacher.argmax())
         return loss + negative_cross_entropy(z, teacher.argmin()) if negative else loss
 
-    losses_self, losses_co, masks, sent = [], [], [], []
-    for a, z in enumerate(strong):
-        p, w = softmax(own[a]), certainty(softmax(own[a]))
-        weight = w if reweight else float(p.max() >= s["threshold"])
-        masks.append(float(weight > 0))
-        losses_self.append(weight * label_loss(z, own[a]))
+    own_weights, received, sent = [], [], []
+    for p, q in zip(map(softmax, own), map(softmax, other), strict=True):
+        w = certainty(p)
+        own_weights.append(w if reweight else float(p.max() >= s["threshold"]))
         if exchange:
             sent.append(float(w >= s["tau"]))
-            w = certainty(softmax(other[a]))
-            weight = (w if reweight else 1.0) if w >= s["tau"] else 0.0
-            losses_co.append(weight * label_loss(z, other[a]))
-    loss_x = mean([cross_entropy(z, y) for z, y in zip(logits_x, i.y, strict=True)])
-    loss = loss_x + s["lambda_self"] * mean(losses_self)
+            w = certainty(q)
+            received.append((w if reweight else 1.0) if w >= s["tau"] else 0.0)
+    strong = logits[2]
+    loss_x = mean([cross_entropy(z, y) for z, y in zip(logits[0], i.y, strict=True)])
+    losses = [w * label_loss(z, p) for w, z, p in zip(own_weights, strong, own, strict=True)]
+    loss_self = mean(losses)
+    loss = loss_x + s["lambda_self"] * loss_self
     parts = {
         "train/loss_supervised": loss_x,
-        "train/loss_self": mean(losses_self),
+        "train/loss_self": loss_self,
         "monitors/confidence_weight": mean([certainty(softmax(z)) for z in own]),
     }
-    if not exchange:
-        parts["monitors/mask_ratio"] = mean(masks)
-    else:
-        loss += s["lambda_co"] * mean(losses_co)
-        pairs = list(zip(own, other, strict=True))
+    if exchange:
+        losses = [w * label_loss(z, q) for w, z, q in zip(received, strong, other, strict=True)]
+        loss += s["lambda_co"] * mean(losses)
         parts |= {
-            "train/loss_co": mean(losses_co),
+            "train/loss_co": mean(losses),
             "monitors/exchange_ratio": mean(sent),
-            "monitors/pseudo_label_overlap": mean([p.argmax() == q.argmax() for p, q in pairs]),
-            "monitors/complementary_label_overlap": mean(
-                [p.argmin() == q.argmin() for p, q in pairs]
-            ),
+            "monitors/pseudo_label_overlap": mean(own.argmax(-1) == other.argmax(-1)),
+            "monitors/complementary_label_overlap": mean(own.argmin(-1) == other.argmin(-1)),
         }
-    return Expected(loss, parts, stats, own.argmax(axis=-1))
+    else:
+        parts["monitors/mask_ratio"] = mean([float(w > 0) for w in own_weights])
+    labels = own.argmax(axis=-1)
+    taught = [(labels, own_weights), (other.argmax(axis=-1), received)]
+    return Expected(loss, parts, stats, labels), taught
 
 
-BASELINES = {
+def cls_plus(i: Inputs, n: int) -> Expected:
+    s, networks = i.settings, range(len(i.weights))
+    mixes = [cutmix(i)[0]] if s["lambda_cutmix"] else []
+    passes = [forward_groups(i, m, *mixes) for m in networks]
+    weak = [constant(logits[1]) for logits, _ in passes]
+    means = [
+        ema(i.state["predicted"][m], mean([softmax(z) for z in weak[m]]), s["statistics_decay"])
+        for m in networks
+    ]
+    hat = [align_logits(weak[m], mean(means), i.state["target"][m]) for m in networks]
+    expected, taught = cross_label(TABLE_2["cls"], i, n, *passes[n], hat)
+    parts, loss = expected.parts, expected.loss
+    parts["monitors/class_balance"] = means[n].min() / means[n].max()
+    if mixes:
+        logits = passes[n][0][3]
+        parts["train/loss_cutmix"] = sum(cutmix_loss(i, logits, *labels) for labels in taught)
+        loss += s["lambda_cutmix"] * parts["train/loss_cutmix"]
+    state = {"predicted": means[n], "target": i.state["target"][n]}
+    return expected._replace(loss=loss, parts=parts, state=state)
+
+
+# FixMatch's variants: targets from weak logits, without gradients, then FixMatch's loss.
+
+EPSILON = 1e-6
+
+
+def ema(old, new, decay):
+    return decay * old + (1 - decay) * new
+
+
+def norm(values):
+    return values / values.sum(axis=-1, keepdims=True)
+
+
+def align_logits(logits, predicted, target):
+    """Logits whose softmax is p · target / predicted, normalized."""
+    return logits + np.log((target + EPSILON) / (predicted + EPSILON))
+
+
+def softmax_rows(logits):
+    return np.array([softmax(z) for z in logits])
+
+
+def histogram(labels):
+    return np.bincount(labels, minlength=K) / len(labels)
+
+
+def balance(means):
+    return {"monitors/class_balance": means.min() / means.max()}
+
+
+def freematch_targets(s, state, i, x, weak):
+    p, m = softmax_rows(weak), s["statistics_decay"]
+    labels = p.argmax(-1)
+    state = {
+        "threshold": ema(state["threshold"], p.max(-1).mean(), m),
+        "predicted": ema(state["predicted"], p.mean(0), m),
+        "histogram": ema(state["histogram"], histogram(labels), m),
+    }
+    bars = state["threshold"] * state["predicted"] / state["predicted"].max()
+    parts = {"monitors/threshold": state["threshold"], **balance(state["predicted"])}
+    return labels, (p.max(-1) >= bars[labels]).astype(float), state, parts
+
+
+def fairness(strong, weights, predicted, running_histogram):
+    """Σ q log(r + 1e-12) over the images with a label; x / 0 counts 0, no image at all gives 0."""
+    p = [softmax(z) for z, w in zip(strong, weights, strict=True) if w > 0]
+    if not p:
+        return 0.0
+    h = histogram([constant(row).argmax() for row in p])
+    q, r = np.zeros(K), np.zeros(K, p[0].dtype)
+    for k in range(K):
+        q[k] = predicted[k] / running_histogram[k] if running_histogram[k] else 0.0
+        r[k] = mean(p)[k] / h[k] if h[k] else 0.0
+    return np.sum(norm(q) * np.log(norm(r) + 1e-12))
+
+
+def softmatch_targets(s, state, i, x, weak):
+    p, m = softmax_rows(weak), s["statistics_decay"]
+    predicted, target = ema(state["predicted"], p.mean(0), m), state["target"]
+    if s["align_to"] == "predicted":
+        target = ema(target, softmax_rows(x).mean(0), m)
+    aligned = softmax_rows(align_logits(weak, predicted, target)).max(-1)
+    c = aligned if s["statistics"] == "aligned" else p.max(-1)
+    mu, v = ema(state["mean"], c.mean(), m), ema(state["variance"], c.var(ddof=1), m)
+    spread = 2 * max(v, 1e-12) / s["sharpness"] ** 2  # The floor is ours.
+    weights = np.exp(-(np.minimum(aligned - mu, 0) ** 2) / spread)
+    parts = {"monitors/threshold": mu, "monitors/confidence_weight": weights.mean()}
+    state = {"mean": mu, "variance": v, "predicted": predicted, "target": target}
+    return p.argmax(-1), weights, state, parts | balance(predicted)
+
+
+def adamatch_targets(s, state, i, x, weak):
+    p, p_x, m = softmax_rows(weak), softmax_rows(x), s["statistics_decay"]
+    predicted = p.mean(0) if i.progress == 0 else ema(state["predicted"], p.mean(0), m)
+    target = state["target"]
+    if s["align_to"] == "predicted":
+        target = ema(target, p_x.mean(0), m)
+    hat = softmax_rows(align_logits(weak, predicted, target))
+    threshold = s["confidence"] * p_x.max(-1).mean()
+    weights = (hat.max(-1) >= threshold).astype(float)
+    if s["ramp"]:
+        weights *= 0.5 - 0.5 * np.cos(min(np.pi, np.pi * i.progress / s["ramp"]))
+    state = {"predicted": predicted, "target": target}
+    return hat.argmax(-1), weights, state, {"monitors/threshold": threshold, **balance(predicted)}
+
+
+def flexmatch_targets(s, state, i, x, weak):
+    p, table = softmax_rows(weak), np.array(state["label"])
+    sigma = np.array([np.sum(table == k) for k in range(K)])
+    largest = sigma.max()
+    if s["warmup"] == "on":
+        largest = max(largest, np.sum(table == -1) - state["outside"])
+    beta = sigma / max(largest, 1)
+    bars, labels, mask = s["tau"] * beta / (2 - beta), p.argmax(-1), np.zeros(len(p))
+    for a, label in enumerate(labels):
+        mask[a] = p[a].max() >= bars[label]
+        if p[a].max() >= s["tau"]:
+            table[i.u_index[a]] = label
+    class_balance = beta.min() / max(beta.max(), 1e-6)
+    parts = {"monitors/threshold": bars.mean(), "monitors/class_balance": class_balance}
+    return labels, mask, {"label": table, "outside": state["outside"]}, parts
+
+
+def fixmatch_variant(make_targets, i: Inputs, n: int) -> Expected:
+    (logits_x, weak, strong), stats = forward_groups(i, n)
+    expected, labels, weights = start_variant(make_targets, i, n, logits_x, weak, stats)
+    losses = [w * cross_entropy(z, y) for w, z, y in zip(weights, strong, labels, strict=True)]
+    loss = expected.loss + i.settings["lambda_u"] * mean(losses)
+    parts = {**expected.parts, "train/loss_self": mean(losses)}
+    if make_targets is freematch_targets:
+        state = expected.state
+        fair = fairness(strong, weights, state["predicted"], state["histogram"])
+        loss += i.settings["lambda_fairness"] * fair
+        parts["train/loss_fairness"] = fair
+    return expected._replace(loss=loss, parts=parts)
+
+
+def start_variant(make_targets, i: Inputs, n: int, logits_x, weak, stats):
+    """The supervised loss with everything else that follows from the targets; the targets."""
+    state = {leaf: value[n] for leaf, value in i.state.items()}
+    labels, weights, state, parts = make_targets(
+        i.settings, state, i, constant(logits_x), constant(weak)
+    )
+    loss_x = mean([cross_entropy(z, y) for z, y in zip(logits_x, i.y, strict=True)])
+    parts["monitors/mask_ratio"] = mean([float(w > 0) for w in weights])
+    parts["train/loss_supervised"] = loss_x
+    return Expected(loss_x, parts, stats, labels, state), labels, weights
+
+
+def standardized(logits):
+    center = logits - logits.mean()
+    variance = (center**2).sum() / (K - 1)
+    return center / np.sqrt(variance + 1e-6)  # The summand is ours.
+
+
+def infomatch(i: Inputs, n: int) -> Expected:
+    """In the form of the authors' code: all of the unlabeled loss twice, its weights halved."""
+    mixed, _, _ = cutmix(i)
+    (logits_x, weak, first, second, logits_mix), stats = forward_groups(i, n, mixed)
+    expected, labels, weights = start_variant(freematch_targets, i, n, logits_x, weak, stats)
+
+    def loss_strong(logits):
+        return mean(
+            [w * cross_entropy(z, y) for w, z, y in zip(weights, logits, labels, strict=True)]
+        )
+
+    pairs = zip(map(standardized, first), map(standardized, second), strict=True)
+    distance = mean([((a - b) ** 2).mean() for a, b in pairs])
+    loss_mix = cutmix_loss(i, logits_mix, labels, weights)
+    unlabeled = loss_mix / 2 + loss_strong(first) / 4 + loss_strong(second) / 4 + 0.001 * distance
+    parts = expected.parts | {
+        "train/loss_self": (loss_strong(first) + loss_strong(second)) / 2,
+        "train/loss_cutmix": loss_mix,
+        "train/loss_consistency": distance,
+    }
+    return expected._replace(loss=expected.loss + 2 * unlabeled, parts=parts)
+
+
+ORACLES = {
     "supervised": supervised,
     "pseudo_label": pseudo_label,
     "ups": ups,
@@ -320,15 +614,19 @@ BASELINES = {
     "uda": uda,
     "mixmatch": mixmatch,
     "remixmatch": remixmatch,
+    "infomatch": infomatch,
+    "cls_plus": cls_plus,
+    **{name: functools.partial(table_2, name) for name in TABLE_2},
+    "freematch": functools.partial(fixmatch_variant, freematch_targets),
+    "softmatch": functools.partial(fixmatch_variant, softmatch_targets),
+    "adamatch": functools.partial(fixmatch_variant, adamatch_targets),
+    "flexmatch": functools.partial(fixmatch_variant, flexmatch_targets),
 }
 
 
 def compute_expected(name: str, inputs: Inputs) -> list[Expected]:
     """What each network should get."""
-    networks = range(len(inputs.weights))
-    if name in BASELINES:
-        return [BASELINES[name](inputs, n) for n in networks]
-    return [table_2(name, inputs, n) for n in networks]
+    return [ORACLES[name](inputs, n) for n in range(len(inputs.weights))]
 
 
 def differentiate(name: str, inputs: Inputs) -> dict[str, np.ndarray]:

@@ -1,77 +1,76 @@
 """Distribution alignment, and how a method learns the class frequencies of the labeled set."""
 
+import jax
 import numpy as np
 import pytest
 
 from cls_jax.batch import TrainingSplit, create_even_split, create_split
-from cls_jax.methods import alignment
+from cls_jax.methods import METHODS, alignment
+from cls_jax.methods.base import InitContext
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
-from tests.methods import oracles_rules
-from tests.methods.rule_cases import K, compute_output, create_batch, create_logits, init_state
 
+K = 5
 UNEQUAL = [0.5, 0.2, 0.1, 0.15, 0.05]
 
 
-def create_means(seed=0):
+def create_means(seed):
     return np.random.default_rng(seed).dirichlet(np.ones(K), 1).astype(np.float32)
 
 
-def softmax_of_aligned(logits, predicted, target):
-    return oracles_rules.softmax(np.asarray(alignment.align(logits, predicted, target), np.float64))
+def create_logits(scale=3.0):
+    return np.random.default_rng(0).normal(0, scale, (1, 20, K)).astype(np.float32)
+
+
+def init_state(name, **hparams):
+    """The method's initial state where the classes of the labeled set are unequal."""
+    method = METHODS[name]
+    defaults = {key: hp.default for key, hp in method.hyperparameters.items()}
+    init = InitContext(defaults | hparams, method.num_networks, K, 30, 27, UNEQUAL)
+    return method.init_state(init)
 
 
 def test_alignment_is_p_times_target_over_mean_that_sums_to_one():
-    logits = np.random.default_rng(0).normal(0, 3, (1, 20, K)).astype(np.float32)
-    predicted, target = create_means(1), create_means(2)
-    expected = oracles_rules.aligned(oracles_rules.softmax(logits[0]), predicted[0], target[0])
-    np.testing.assert_allclose(
-        softmax_of_aligned(logits, predicted, target)[0], expected, rtol=1e-5
-    )
+    logits, predicted, target = create_logits(), create_means(1), create_means(2)
+    p = np.asarray(jax.nn.softmax(logits)) * (target + 1e-6) / (predicted + 1e-6)
+    aligned = jax.nn.softmax(alignment.align(logits, predicted, target))
+    np.testing.assert_allclose(aligned, p / p.sum(-1, keepdims=True), rtol=1e-5)
 
 
 def test_alignment_to_the_running_mean_itself_changes_nothing():
-    logits, means = create_logits("random")[None].astype(np.float32), create_means()
+    logits, means = create_logits(), create_means(0)
     np.testing.assert_array_equal(alignment.align(logits, means, means), logits)
 
 
 def test_aligned_predictions_are_spread_as_the_target():
     """Where all images look alike, exactly; this is what balances classes."""
     logits = np.tile(np.float32([3.0, 0.0, 1.0, -1.0, 0.5]), (1, 4, 1))
-    predicted = oracles_rules.softmax(logits)[:, 0].astype(np.float32)
-    aligned = softmax_of_aligned(logits, predicted, np.float32([UNEQUAL]))
+    predicted = jax.nn.softmax(logits)[:, 0]
+    aligned = jax.nn.softmax(alignment.align(logits, predicted, np.float32([UNEQUAL])))
     np.testing.assert_allclose(aligned[0], np.tile(UNEQUAL, (4, 1)), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["certain_class", "all_confident"])
-def test_alignment_keeps_probabilities_of_zero_finite(kind):
-    logits = 1000 * create_logits(kind)[None].astype(np.float32)
+def test_alignment_keeps_probabilities_of_zero_finite():
+    logits = create_logits(1e5)
     means = np.float32([[1.0, 0, 0, 0, 0]])
-    aligned = softmax_of_aligned(logits, means, means[:, ::-1])
+    aligned = np.asarray(jax.nn.softmax(alignment.align(logits, means, means[:, ::-1])))
     assert np.all(np.isfinite(aligned))
     np.testing.assert_array_equal(aligned.argmax(-1), logits.argmax(-1))
 
 
 @pytest.mark.parametrize(
-    ("align_to", "start", "moves"),
-    [("labels", UNEQUAL, False), ("uniform", [1 / K] * K, False), ("predicted", [1 / K] * K, True)],
+    ("name", "align_to", "start"),
+    [
+        *((name, "labels", UNEQUAL) for name in ("softmatch", "adamatch")),
+        *((name, "uniform", [1 / K] * K) for name in ("softmatch", "adamatch")),
+        *((name, "predicted", [1 / K] * K) for name in ("softmatch", "adamatch")),
+        ("cls_plus", None, UNEQUAL),
+    ],
 )
-@pytest.mark.parametrize("name", ["softmatch", "adamatch"])
-def test_target_is_that_of_the_labels_uniform_or_predicted(name, align_to, start, moves):
-    state = init_state(name, UNEQUAL, align_to=align_to)
-    for leaf in ("target", "predicted"):  # Equal at first: alignment begins as the identity.
-        np.testing.assert_allclose(state[leaf], [start], rtol=1e-6)
-    logits = create_logits("random")[None]
-    output = compute_output(name, logits, state, create_batch(2), align_to=align_to)
-    target = output.method_state["target"]
-    assert (np.abs(target - state["target"]).max() > 1e-5) == moves
-    assert np.abs(output.method_state["predicted"] - state["predicted"]).max() > 1e-5
-
-
-def test_defaults_do_not_align_unequal_classes_to_uniform():
-    assert alignment.TARGETS[0] == "labels"
-    np.testing.assert_allclose(init_state("softmatch", UNEQUAL)["target"], [UNEQUAL], rtol=1e-6)
-    np.testing.assert_allclose(init_state("cls_plus", UNEQUAL)["target"], [UNEQUAL] * 2, rtol=1e-6)
+def test_means_start_at_the_target_so_that_alignment_begins_as_the_identity(name, align_to, start):
+    state = init_state(name, **({"align_to": align_to} if align_to else {}))
+    for leaf in ("target", "predicted"):
+        np.testing.assert_allclose(state[leaf], [start] * METHODS[name].num_networks, rtol=1e-6)
 
 
 def test_class_balance_is_the_smallest_mean_over_the_largest():

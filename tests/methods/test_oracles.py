@@ -1,8 +1,4 @@
-"""Every method against its oracle: losses, parts, statistics, state, labels and gradients.
-
-The newer methods, and `cls_plus`, have theirs in `test_rules.py` and
-`test_cls_plus.py`.
-"""
+"""Every method against its oracle: losses, monitors, statistics, state, labels and gradients."""
 
 import dataclasses
 import functools
@@ -13,72 +9,46 @@ import numpy as np
 import pytest
 
 from cls_jax.batch import Batch
-from cls_jax.methods import METHODS, Context
+from cls_jax.methods import METHODS, Context, cutmix
 from cls_jax.models.ensemble import Ensemble
-from tests.methods.oracle_parts import (
+from tests.methods.oracles import (
     CENTERING,
     DROPOUT_MASK,
+    ORACLES,
     PIXELS,
     SIZE,
     STATS_MOMENTUM,
     Inputs,
     K,
+    compute_expected,
+    differentiate,
     draw_lambda,
 )
-from tests.methods.oracles import TABLE_2, compute_expected, differentiate
-from tests.methods.rule_cases import RULES
 
-# What the papers and their authors' code use, by method: its shape, then its hyperparameters.
-FIXMATCH = {"num_networks": 1, "mu": 7, "views": ("weak", "strong")}
-CLS = {**FIXMATCH, "num_networks": 2, "mu": 8}
-SPECS = {
-    "supervised": {"num_networks": 1, "mu": 7, "views": (), "labeled_view": "strong"},
-    "pseudo_label": {"num_networks": 1, "mu": 1, "views": ("weak",)},
-    "ups": {"num_networks": 1, "mu": 1, "views": ("strong",), "labeled_view": "strong"},
-    "pi_model": {"num_networks": 1, "mu": 1, "views": ("weak", "weak")},
-    "mean_teacher": {"num_networks": 1, "mu": 1, "views": ("weak", "weak")},
-    "uda": FIXMATCH,
-    "mixmatch": {"num_networks": 1, "mu": 1, "views": ("weak", "weak")},
-    "remixmatch": {"num_networks": 1, "mu": 1, "views": ("weak", "strong", "strong")},
-    **dict.fromkeys(("fixmatch", "fixmatch_nl", "fixmatch_rw", "fixmatch_nl_rw"), FIXMATCH),
-    **dict.fromkeys(("cls", "cls_no_nl", "cls_no_rw"), CLS),
+# Hyperparameters beside the defaults: every branch of every method occurs.
+VARIANTS = [
+    *(("uda", {"annealing": kind}) for kind in ("linear", "log", "exp")),
+    *(
+        (name, {"weak_pass": "fast"})
+        for name, method in METHODS.items()
+        if "weak_pass" in method.hyperparameters
+    ),
+    ("softmatch", {"statistics": "aligned", "align_to": "predicted"}),
+    ("adamatch", {"ramp": 0.5, "align_to": "labels", "confidence": 0.9}),
+    ("flexmatch", {"warmup": "off"}),
+    ("cls_plus", {"lambda_cutmix": 0.0}),
+]
+# Name → how large logits are, and how far the run has got.
+BATCHES = {
+    "random": (2.5, 0.01),  # Within every ramp.
+    "random, equal groups": (2.5, 0.5),  # After all of them.
+    "nothing confident": (0.1, 0.3),
+    "equal logits": (0.0, 0.0),
+    "certain class": (1000.0, 0.7),  # All other probabilities are exactly 0.
+    "everything confident": (12.0, 0.9),
 }
-LAMBDAS = {"lambda_self": 2.0, "lambda_co": 1.0, "tau": 0.85}
-SETTINGS = {
-    "supervised": {},
-    "pseudo_label": {"lambda_u": 1.0, "ramp": 0.4, "threshold": 0.95},
-    "ups": {
-        "rounds": 10,
-        "threshold_positive": 0.70,
-        "std_positive": 0.05,
-        "threshold_negative": 0.05,
-        "std_negative": 0.005,
-        "temperature_negative": 2.0,
-        "balanced_share": 7 / 20,
-        "passes": 10,
-        "dropout": 0.3,
-    },
-    "pi_model": {"lambda_u": 10.0, "ramp": 0.4},
-    "mean_teacher": {"lambda_u": 50.0, "ramp": 0.4},
-    "uda": {"lambda_u": 1.0, "temperature": 0.4, "threshold": 0.8, "annealing": "off"},
-    "mixmatch": {"alpha": 0.75, "temperature": 0.5, "lambda_u": 75.0, "ramp": 16_384 / 307_200},
-    "remixmatch": {
-        "alpha": 0.75,
-        "temperature": 0.5,
-        "weight_mixed": 1.5,
-        "weight_strong": 0.5,
-        "weight_rotation": 0.5,
-        "ramp": 1 / 64,
-        "class_mean_decay": 0.999,
-    },
-    "fixmatch": {"lambda_self": 1.0, "threshold": 0.95},
-    "fixmatch_nl": {"lambda_self": 1.0, "threshold": 0.95},
-    "fixmatch_rw": {"lambda_self": 1.0},
-    "fixmatch_nl_rw": {"lambda_self": 1.0},
-    "cls": LAMBDAS,
-    "cls_no_nl": LAMBDAS,
-    "cls_no_rw": {**LAMBDAS, "threshold": 0.95},
-}
+NUM_ROWS = 20  # Training images.
+STATIC = {"lambda_cutmix", "ramp"}  # Decide what is compiled; words do, too.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +56,7 @@ class Momentum:
     """All that `Ensemble.forward_with_frozen_group` asks of a model."""
 
     bn_momentum: float = STATS_MOMENTUM
+    bn_frozen: bool = False
 
     def clone(self, **changes):
         return dataclasses.replace(self, **changes)
@@ -105,22 +76,40 @@ class CenteringEnsemble(Ensemble):
         centered = jnp.broadcast_to(pixels - CENTERING * mean, (len(batch_stats), *pixels.shape))
         return jnp.einsum("nbp,npk->nbk", centered, params[head]), batch_stats
 
-    def has_batch_statistics(self, batch_stats):
-        return True
-
     def average_over_data(self, value):
         return value
 
+    def gather_over_data(self, tree):
+        return tree
 
-# Name → how large logits are, and how far the run has got.
-BATCHES = {
-    "random": (2.5, 0.01),  # Within every ramp.
-    "random, equal groups": (2.5, 0.5),  # After all of them.
-    "nothing confident": (0.1, 0.3),
-    "equal logits": (0.0, 0.0),
-    "certain class": (1000.0, 0.7),  # All other probabilities are exactly 0.
-    "everything confident": (12.0, 0.9),
-}
+
+def create_state(name, kind, rng, num_networks):
+    """A state as after many steps: the leaves that the method has, with arbitrary values."""
+    label = rng.integers(-1, K, (num_networks, NUM_ROWS))
+    negative = (label < 0)[..., None] & (rng.uniform(size=(*label.shape, K)) < 0.4)
+    if kind == "nothing confident" and name == "ups":
+        label[:], negative[:] = -1, False
+    values = {
+        "label": label,
+        "negative": negative,
+        "outside": np.full(num_networks, 3),
+        "threshold": rng.uniform(0.3, 0.9, num_networks),
+        "mean": rng.uniform(0.3, 0.9, num_networks),
+        "variance": np.full(num_networks, 0.0 if kind == "equal logits" else 0.05),
+    }
+    for leaf in ("predicted", "target", "labeled", "histogram"):
+        values[leaf] = rng.dirichlet(np.full(K, 5.0), num_networks)
+    leaves = {
+        "ups": ("label", "negative"),
+        "remixmatch": ("predicted", "labeled"),
+        "flexmatch": ("label", "outside"),
+        "freematch": ("threshold", "predicted", "histogram"),
+        "infomatch": ("threshold", "predicted", "histogram"),
+        "softmatch": ("mean", "variance", "predicted", "target"),
+        "adamatch": ("predicted", "target"),
+        "cls_plus": ("predicted", "target"),
+    }
+    return {leaf: values[leaf] for leaf in leaves[name]} if name in leaves else ()
 
 
 def create_inputs(name: str, kind: str, **settings) -> Inputs:
@@ -129,8 +118,8 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
     Only "equal groups" are like Google's; all others have sizes that 3 or 4 do not divide.
     """
     rng = np.random.default_rng(list(BATCHES).index(kind))
-    scale, progress = BATCHES[kind]
-    num_networks, num_views = SPECS[name]["num_networks"], len(SPECS[name]["views"])
+    (scale, progress), method = BATCHES[kind], METHODS[name]
+    num_networks, num_views = method.num_networks, len(method.unlabeled_views)
     num_x, num_u = (6, 6) if "groups" in kind and name.endswith("mixmatch") else (4, 5)
 
     def draw_pixels(*shape):
@@ -144,22 +133,12 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
     weights = 0.05 * rng.normal(size=(num_networks, PIXELS, K))
     for n in range(num_networks):
         weights[n, 4 * n : 4 * n + 4] += np.eye(4)
-    num_rows = 20
-    label = np.where(rng.uniform(size=(num_networks, num_rows)) < 0.4, -1, 0)
-    label = np.where(label < 0, -1, rng.integers(0, K, label.shape))
-    if kind == "nothing confident":
-        label[:] = -1
-    negative = (label < 0)[..., None] & (rng.uniform(size=(*label.shape, K)) < 0.4)
-    states = {
-        "ups": {"label": label, "negative": negative & (kind != "nothing confident")},
-        "remixmatch": {
-            "predicted": rng.dirichlet(np.ones(K), num_networks),
-            "labeled": rng.dirichlet(np.ones(K), num_networks),
-        },
-    }
-    if kind == "certain class":  # ≥, not >: the thresholds are reached exactly.
-        reached = {"threshold", "tau"} & set(SETTINGS[name])
-        settings = dict.fromkeys(reached, 1.0) | settings
+    defaults = {key: hp.default for key, hp in method.hyperparameters.items()}
+    for key in defaults:
+        if key.endswith("decay"):  # Means that move far in a step: when they move shows.
+            defaults[key] = 0.0 if kind == "certain class" else 0.7
+        if key in ("threshold", "tau") and kind == "certain class":
+            defaults[key] = 1.0  # ≥, not >: the thresholds are reached exactly.
     num_images = num_x + num_views * num_u
     return Inputs(
         x=draw_pixels(num_x),
@@ -171,19 +150,16 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
         stats=rng.normal(size=(num_networks, PIXELS)),
         draws=rng.uniform(0.02, 0.98, num_images),
         order=rng.permutation(num_images),
-        u_index=rng.permutation(num_rows)[:num_u],
-        state=states.get(name, ()),
+        boxes=rng.uniform(size=(num_u, PIXELS)) < 0.4,
+        u_index=rng.permutation(NUM_ROWS)[:num_u],
+        state=create_state(name, kind, rng, num_networks),
         progress=progress,
-        settings={**SETTINGS[name], **settings},
+        settings=defaults | settings,
     )
 
 
-def get_defaults(name: str) -> dict:
-    return {key: hp.default for key, hp in METHODS[name].hyperparameters.items()}
-
-
-def compute_output(name: str, texts: tuple[tuple[str, str], ...], inputs: Inputs, x, u):
-    """(losses, output) of the real method; random draws are those of the inputs."""
+def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: Inputs, x, u):
+    """(losses, output and statistics) of the real method; random draws are those of the inputs."""
     batch = Batch(
         x=x.reshape(-1, SIZE, SIZE, 1),
         y=inputs.y,
@@ -193,23 +169,25 @@ def compute_output(name: str, texts: tuple[tuple[str, str], ...], inputs: Inputs
     params = {"head": inputs.weights, "rotation": inputs.rotation_weights}
     context = Context(
         ensemble=CenteringEnsemble(Momentum()),
-        hparams=get_defaults(name) | inputs.settings | dict(texts),
+        hparams=inputs.settings | dict(static),
         ema_params={"head": inputs.ema_weights},
         method_state=inputs.state,
         key=jax.random.key(0),
         progress=inputs.progress,
     )
+    boxes = inputs.boxes.reshape(-1, SIZE, SIZE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax.random, "beta", lambda key, a, b, shape: draw_lambda(inputs.draws, a, b))
         patch.setattr(jax.random, "permutation", lambda key, n: inputs.order)
+        patch.setattr(cutmix, "sample_boxes", lambda *_: boxes)
         output, stats = METHODS[name].compute_loss(params, inputs.stats, batch, context)
     return output.losses, (output, stats)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def compute_all(name, texts, inputs, x, u):
+def compute_all(name, static, inputs, x, u):
     """The method's output, and the gradients of every network's loss by every pixel."""
-    compute = functools.partial(compute_output, name, texts, inputs)
+    compute = functools.partial(compute_output, name, static, inputs)
     _, (output, stats) = compute(x, u)
     gradients = jax.jacrev(lambda *pixels: compute(*pixels)[0], argnums=(0, 1))(x, u)
     return output, stats, gradients
@@ -221,9 +199,9 @@ jax.tree_util.register_dataclass(Inputs)
 def assert_equals_oracle(name, inputs, expected, gradients, tolerance):
     settings = dict(inputs.settings)
     words = [key for key, value in settings.items() if isinstance(value, str)]
-    texts = tuple((key, settings.pop(key)) for key in words)  # Cannot be traced.
+    static = tuple((key, settings.pop(key)) for key in [*words, *STATIC & settings.keys()])
     traced = dataclasses.replace(inputs, settings=settings)
-    output, stats, (gradient_x, gradient_u) = compute_all(name, texts, traced, inputs.x, inputs.u)
+    output, stats, (gradient_x, gradient_u) = compute_all(name, static, traced, inputs.x, inputs.u)
 
     def assert_close(actual, wanted, what):
         wanted = np.asarray(wanted)
@@ -265,38 +243,38 @@ def assert_equals_oracle_in_both_precisions(name, inputs):
 
 
 def test_every_method_has_an_oracle():
-    assert set(METHODS) == {*SPECS, *RULES, "cls_plus"}
+    assert set(METHODS) == set(ORACLES)
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", METHODS)
 def test_method_equals_its_oracle(name, kind):
+    """Labels, state and, with `weak_pass=fast`, weak views get no gradient: the oracle has none."""
     assert_equals_oracle_in_both_precisions(name, create_inputs(name, kind))
 
 
-@pytest.mark.parametrize("progress", [0.2, 0.5, 1.0])
-@pytest.mark.parametrize("annealing", ["linear", "log", "exp"])
-def test_annealed_uda_equals_its_oracle(annealing, progress):
-    inputs = create_inputs("uda", "random", annealing=annealing)
-    inputs = dataclasses.replace(inputs, progress=progress)
-    assert_equals_oracle_in_both_precisions("uda", inputs)
-
-
 @pytest.mark.parametrize("kind", BATCHES)
-@pytest.mark.parametrize("name", [*TABLE_2, "uda"])
-def test_weak_images_beside_the_pass_equal_the_oracle(name, kind):
-    """Also that they get no gradient: that of the joint pass reaches them through the mean."""
-    inputs = create_inputs(name, kind, weak_pass="fast")
-    assert_equals_oracle_in_both_precisions(name, inputs)
+@pytest.mark.parametrize(("name", "settings"), VARIANTS)
+def test_variant_of_a_method_equals_its_oracle(name, settings, kind):
+    assert_equals_oracle_in_both_precisions(name, create_inputs(name, kind, **settings))
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_method_has_the_papers_settings(name):
-    method, spec = METHODS[name], {"labeled_view": "weak", **SPECS[name]}
-    assert method.num_networks == spec["num_networks"]
-    assert method.mu == spec["mu"]
-    assert method.unlabeled_views == spec["views"]
-    assert method.labeled_view == spec["labeled_view"]
-    defaults = get_defaults(name)
-    assert defaults.pop("weak_pass", "joint") == "joint"
-    assert defaults == SETTINGS[name]
+def test_batches_label_some_images_and_not_others():
+    """Else the comparisons above would compare little."""
+    for name, monitor in (("cls_plus", "exchange_ratio"), ("freematch", "mask_ratio")):
+        shares = [
+            np.real(network.parts[f"monitors/{monitor}"])
+            for kind in BATCHES
+            for network in compute_expected(name, create_inputs(name, kind))
+        ]
+        assert any(0 < share < 1 for share in shares), name
+
+
+def test_flexmatch_counts_an_image_once_that_a_batch_holds_twice():
+    """Where one epoch ends and the next begins. The label with the higher index is stored."""
+    inputs = create_inputs("flexmatch", "everything confident")
+    inputs = dataclasses.replace(inputs, u_index=np.zeros(5, int))
+    output = compute_output("flexmatch", (), inputs, inputs.x, inputs.u)
+    table, labels = output[1][0].method_state["label"][0], output[1][0].pseudo_labels[0]
+    assert table[0] == max(labels)
+    np.testing.assert_array_equal(table[1:], inputs.state["label"][0, 1:])

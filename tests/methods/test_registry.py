@@ -1,8 +1,9 @@
-"""What holds for every method: its files, its hyperparameters, its name."""
+"""What holds for every method: its hyperparameters, its documentation, its name."""
 
 import ast
 import pathlib
 
+import numpy as np
 import pytest
 
 from cls_jax import methods
@@ -11,17 +12,6 @@ from cls_jax.errors import UserError
 from cls_jax.methods import METHODS
 
 FOLDER = pathlib.Path(methods.__file__).parent
-
-
-def get_method_files():
-    """Names of the modules that define methods; the others are helpers."""
-    trees = {path.stem: ast.parse(path.read_text()) for path in FOLDER.glob("*.py")}
-    return [
-        name
-        for name, tree in trees.items()
-        for node in tree.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "METHODS"
-    ]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -37,15 +27,18 @@ def test_hyperparameter_out_of_range_names_the_range(name):
             validate_config(config)
 
 
-def test_a_method_is_one_short_file_that_knows_no_other():
-    names = get_method_files()
-    assert {"cls", "remixmatch"} <= set(names)
-    for name in names:
-        text = (FOLDER / f"{name}.py").read_text()
-        nodes = ast.walk(ast.parse(text))
-        imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-        assert not imported & {f"cls_jax.methods.{other}" for other in names}, name
-        assert len(text.splitlines()) <= 120, name
+@pytest.mark.parametrize("name", METHODS)
+def test_every_default_has_a_source_and_every_number_a_range(name):
+    for key, hyperparameter in METHODS[name].hyperparameters.items():
+        assert hyperparameter.source, key
+        if not hyperparameter.choices:
+            assert np.isfinite([hyperparameter.low, hyperparameter.high]).all(), key
+
+
+def test_the_mix_of_views_is_the_papers():
+    assert [METHODS[name].mu for name in ("cls", "fixmatch", "mixmatch")] == [8, 7, 1]
+    assert METHODS["supervised"].labeled_view == METHODS["ups"].labeled_view == "strong"
+    assert METHODS["mean_teacher"].unlabeled_views == ("weak", "weak")
 
 
 def test_no_code_outside_the_folder_asks_for_a_method_by_name():

@@ -15,7 +15,7 @@ from cls_jax.training.loop import train
 from cls_jax.training.rounds import create_mc_dropout, create_start_round, is_round_start
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
-from tests.methods.oracle_parts import softmax
+from tests.methods.oracles import softmax
 
 pytestmark = pytest.mark.usefixtures("one_block")
 

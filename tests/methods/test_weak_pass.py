@@ -1,6 +1,6 @@
-"""Weak images beside the training pass: what it saves, and where it changes nothing else.
+"""A pass of their own for weak images: what it saves, and where it changes nothing else.
 
-Its loss, gradients and statistics are in `test_oracles.py`, meshes in `test_rules_compiled.py`.
+Its loss, gradients and statistics are in `test_oracles.py`, meshes in `test_compiled_step.py`.
 """
 
 import jax
@@ -11,7 +11,6 @@ from cls_jax.batch import Batch
 from cls_jax.methods import METHODS, Context
 from cls_jax.models import VisionTransformer, WideResNet
 from cls_jax.models.ensemble import Ensemble, init_networks
-from tests.methods.rule_cases import create_hparams
 
 B, U, SIZE, K = 4, 8, 8, 10
 WRN = WideResNet(num_classes=K, depth=10, width=1)
@@ -19,42 +18,54 @@ FROZEN = WRN.clone(bn_frozen=True)
 VIT = VisionTransformer(num_classes=K, width=16, depth=1, num_heads=2, patch=4)
 
 
-def create_gradient(model, **changes):
-    """A jitted function → (gradients, losses and statistics) of CLS, and its arguments."""
-    rng = np.random.default_rng(0)
+def create_gradient(name, model, weak_pass):
+    """A jitted function → (gradients, losses and statistics) of a method, and its arguments."""
+    rng, method = np.random.default_rng(0), METHODS[name]
     batch = Batch(
         x=np.float32(rng.normal(size=(B, SIZE, SIZE, 1))),
         y=rng.integers(0, K, B),
         u=np.float32(rng.normal(size=(2, U, SIZE, SIZE, 1))),
         u_index=np.arange(U),
     )
-    hparams = create_hparams("cls", tau=0.0, **changes)  # Everything is exchanged.
+    hparams = {key: hp.default for key, hp in method.hyperparameters.items()}
+    # Every image is trained on, and every label exchanged.
+    hparams |= {"weak_pass": weak_pass, "tau": 0.0, "threshold": 0.0}
     context = Context(Ensemble(model), hparams, None, (), jax.random.key(0), np.float32(0))
 
     def compute_loss(params, batch_stats):
-        output, stats = METHODS["cls"].compute_loss(params, batch_stats, batch, context)
-        return output.losses.sum(), (output.losses, stats)
+        output, batch_stats = method.compute_loss(params, batch_stats, batch, context)
+        return output.losses.sum(), (output.losses, batch_stats)
 
-    networks = init_networks(model, jax.random.key(1), 2, (SIZE, SIZE, 1))
+    networks = init_networks(model, jax.random.key(1), method.num_networks, (SIZE, SIZE, 1))
     return jax.jit(jax.grad(compute_loss, has_aux=True)), networks
 
 
-def create_both(model):
-    """The same for the joint form and for the fast one."""
-    return [create_gradient(model, weak_pass=form) for form in ("joint", "fast")]
+def count_flops(name, model, weak_pass):
+    compute, networks = create_gradient(name, model, weak_pass)
+    return compute.lower(*networks).cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize("name", ["cls", "uda"])
+@pytest.mark.parametrize("model", [FROZEN, VIT], ids=["frozen", "vit"])
+def test_without_batch_statistics_weak_images_cost_less_by_themselves(name, model):
+    """And their gradient is what the joint pass would give, which is computed by hand."""
+    assert count_flops(name, model, "joint") == count_flops(name, model, "fast")
 
 
 @pytest.mark.parametrize("model", [FROZEN, VIT], ids=["frozen", "vit"])
-def test_without_batch_statistics_both_forms_are_the_same(model):
-    joint, fast = (compute(*networks) for compute, networks in create_both(model))
+def test_without_batch_statistics_both_forms_are_the_same(model, monkeypatch):
+    compute, networks = create_gradient("cls", model, "fast")
+    fast = compute(*networks)
+    monkeypatch.setattr(Ensemble, "has_batch_statistics", lambda self, batch_stats: True)
+    compute, networks = create_gradient("cls", model, "joint")
+    joint = compute(*networks)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), fast, joint)
     jax.tree.map(np.testing.assert_array_equal, fast[1][1], joint[1][1])  # Frozen is frozen.
 
 
-def test_weak_images_cost_a_forward_pass_alone():
+@pytest.mark.parametrize("name", ["cls", "fixmatch"])
+def test_weak_images_cost_a_forward_pass_alone(name):
     """A gradient costs two more: of images that have one there are B + U in place of B + 2 U."""
-    joint, fast = (
-        compute.lower(*networks).cost_analysis()["flops"] for compute, networks in create_both(WRN)
-    )
     expected = (3 * (B + U) + U) / (3 * (B + 2 * U))
-    assert fast / joint == pytest.approx(expected, rel=0.03)
+    ratio = count_flops(name, WRN, "fast") / count_flops(name, WRN, "joint")
+    assert ratio == pytest.approx(expected, rel=0.03)

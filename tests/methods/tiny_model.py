@@ -3,26 +3,26 @@
 from typing import ClassVar
 
 import flax.linen as nn
-import jax
 import pytest
 
-from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
-from cls_jax.training import setup as program_lib
-from cls_jax.training.setup import create_train_setup
-from cls_jax.training.step import create_train_step
-from tests.conftest import DATASET_SPEC, create_raw_batch
+from cls_jax.parallel.mesh import DATA_AXIS
+from cls_jax.training import setup as setup_lib
 
 
 class TinyNet(nn.Module):
     """One hidden layer with BatchNorm, and a last layer large enough for confident predictions."""
 
     stem_names: ClassVar[tuple[str, ...]] = ()  # As every architecture, for rates per layer.
-    head_names: ClassVar[tuple[str, ...]] = ("head",)
 
     num_classes: int
-    data_axis: str
+    extra_heads: tuple[tuple[str, int], ...] = ()
+    dropout_rate: float = 0.0
     bn_momentum: float = 0.9
     bn_frozen: bool = False
+
+    @property
+    def head_names(self):
+        return ("head", *(name for name, _ in self.extra_heads))
 
     @nn.compact
     def __call__(self, x, *, train=False, head="head", dropout=False):
@@ -30,30 +30,24 @@ class TinyNet(nn.Module):
         x = nn.BatchNorm(
             use_running_average=not train,
             momentum=self.bn_momentum,
-            axis_name=self.data_axis if train else None,
+            axis_name=DATA_AXIS if train else None,
         )(x)
+        # Without a kink: an activation within rounding of one has either gradient.
+        x = nn.Dropout(self.dropout_rate, deterministic=not dropout)(nn.softplus(x))
+        sizes = {"head": self.num_classes, **dict(self.extra_heads)}
         init = nn.initializers.normal(0.6)
-        return nn.Dense(self.num_classes, kernel_init=init, name=head)(nn.relu(x))
+        return {name: nn.Dense(k, kernel_init=init, name=name)(x) for name, k in sizes.items()}[
+            head
+        ]
 
 
-@pytest.fixture
-def tiny_model(monkeypatch):
-    """Programs have a `TinyNet`."""
-    monkeypatch.setattr(
-        program_lib,
-        "create_model",
-        lambda config, method, num_classes: TinyNet(num_classes, program_lib.DATA_AXIS),
-    )
+@pytest.fixture(scope="module")
+def tiny_model():
+    """Runs have a `TinyNet`."""
 
+    def create_model(config, method, num_classes):
+        return TinyNet(num_classes, method.extra_heads, method.dropout_rate(config.method))
 
-def run_steps(config, num_steps=3):
-    """The state after a few compiled steps, and what each monitored."""
-    setup = create_train_setup(config, DATASET_SPEC)
-    num_views = len(setup.method.unlabeled_views)
-    state, step, history = setup.init_state(), create_train_step(setup), []
-    for i in range(num_steps):
-        batch = create_raw_batch(config, num_views, seed=i)
-        batch = jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
-        state, monitors = step(state, batch)
-        history.append(jax.device_get(monitors))
-    return jax.device_get(state), history
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setup_lib, "create_model", create_model)
+        yield

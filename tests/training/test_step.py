@@ -126,13 +126,16 @@ def test_step_for_four_devices_gathers_nothing():
     assert collectives == {"all-reduce", "collective-permute"}
 
 
-def test_gradients_travel_in_one_message():
+def test_gradients_are_put_into_one_array_once_and_travel_in_one_message():
     step = Step(create_tiny_config("20,fixmatch", mesh__network=1, mesh__data=4))
     state = step.initial_state()
     num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    text = step.compiled.lower(state, step.put(create_raw_batch(step.config))).compile().as_text()
+    lowered = step.compiled.lower(state, step.put(create_raw_batch(step.config)))
+    rows = rf"stablehlo\.concatenate.*-> tensor<(?:1x)?{num_parameters}xf32>"
+    assert len(re.findall(rows, lowered.as_text())) == 1
+    text = lowered.compile().as_text()
     messages = re.findall(r"= (.*) all-reduce(?:-start)?\(", text)
-    assert sum(f"f32[{num_parameters}]" in message for message in messages) == 1
+    assert sum(f"f32[1,{num_parameters}]" in message for message in messages) == 1
     # Beside it travel BatchNorm's statistics and monitors: nothing with the shape of a kernel.
     assert not any(re.search(r"f32\[(\d+,)?3,3,", message) for message in messages)
 
