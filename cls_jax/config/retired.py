@@ -58,6 +58,8 @@ def drop_retired(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, 
     for key, value in values.items():
         if key in keys or key not in table:
             kept[key if key in keys else RENAMED.get(key, key)] = value
-        elif table[key].harmless is not None and value not in table[key].harmless:
-            raise UserError(f"{key}={value!s:.100} is no longer supported: {table[key].remedy}.")
+            continue
+        harmless, remedy = table[key]
+        if harmless is not None and value not in harmless:
+            raise UserError(f"{key}={value!s:.100} is no longer supported: {remedy}.")
     return kept
