@@ -191,7 +191,8 @@ def cutmix(i: Inputs):
     """CutMix of weak views with the neighbor in the batch: images, own shares, partners."""
     partners = [min(a ^ 1, len(i.boxes) - 1) for a in range(len(i.boxes))]
     mixed = np.where(i.boxes, i.u[0][partners], i.u[0])
-    return mixed, 1 - i.boxes.mean(axis=1), partners
+    shares = 1 - i.boxes.mean(axis=1, dtype=np.float32)  # A mean of booleans is float32.
+    return mixed, shares.astype(float), partners
 
 
 def cutmix_loss(i: Inputs, logits, labels, weights):
