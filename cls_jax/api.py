@@ -8,15 +8,13 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from cls_jax.cli.plan import plan_run
+from cls_jax.cli.plan import open_run, plan_run
 from cls_jax.cli.process import enable_compilation_cache, use_all_cores_for_convolutions
 from cls_jax.config import validate_config
 from cls_jax.config.from_folder import apply_settings
 from cls_jax.data.types import ImageSource
 from cls_jax.inference.classifier import load
-from cls_jax.inference.evaluate_run import train_calibrated
 from cls_jax.inference.prediction import Prediction
-from cls_jax.runs.folder import get_default_workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +72,7 @@ def train(
         config = folder_or_config.copy_and_resolve_references()
         apply_settings(config, values)
         validate_config(config)
-        path = pathlib.Path(workdir or get_default_workdir(config))
+        run = open_run(config, workdir)
     else:
-        plan = plan_run(folder_or_config, method, workdir, values)
-        config, path = plan.config, plan.workdir
-    return Run(path, train_calibrated(config, path))
+        run = plan_run(folder_or_config, method, workdir, values).open_run()
+    return Run(run.workdir, run.train_calibrated())

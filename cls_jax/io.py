@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 import pathlib
+import secrets
 import struct
 import tarfile
 import tokenize
@@ -50,7 +51,8 @@ def open_regular(path: str | os.PathLike) -> BinaryIO:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # Otherwise opening a pipe waits for a writer.
+    # Otherwise opening a pipe waits for a writer. Windows has no such flag, nor such pipes.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_bytes(path: str | os.PathLike, max_bytes: int) -> bytes:
@@ -136,10 +138,12 @@ def write_rows(file: TextIO, rows: Iterable[Sequence[Any]]) -> None:
 def write_atomically(path: pathlib.Path, text: str) -> None:
     """Writes a file that is there either complete or not at all, whenever the process dies.
 
+    Of several threads and processes that write the same file, the last one wins.
+
     Raises:
-        OSError: if the system refuses; what was there before remains.
+        OSError: If the system refuses. What was there before remains.
     """
-    partial = path.with_name(path.name + PARTIAL)
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
     try:
         # Names of files need not be Unicode.
         with partial.open("w", encoding="utf-8", errors="surrogateescape") as file:

@@ -51,7 +51,7 @@ GROUPS = {
     "label split": ["data/label_split.py"],
     "sampling": ["data/sampling.py", "data/pipelines/device.py"],
     "run folder": ["runs/folder.py", "runs/result.py"],
-    "checkpoints": ["runs/checkpoint.py", "runs/checksum.py"],
+    "checkpoints": ["runs/checkpoint.py"],
 }
 
 # Tests that mutants meet: those of these modules, without whole programs for every method.

@@ -34,14 +34,14 @@ from experiments import grid
 
 # What stops aim at, in turn.
 AIMS = ("creation", "save", "any time", "save")
-# The files of a run's folder in the order in which every session writes them.
+# Patterns for the files of a run's folder in the order in which every session writes them.
 _CREATED = (
     LOCK,
-    CONFIG + PARTIAL,
+    f"{CONFIG}*{PARTIAL}",
     CONFIG,
-    LABELED_INDICES + PARTIAL,
+    f"{LABELED_INDICES}*{PARTIAL}",
     LABELED_INDICES,
-    DATASET + PARTIAL,
+    f"{DATASET}*{PARTIAL}",
     DATASET,
 )
 _POLL_SECONDS = 0.0005
@@ -87,7 +87,11 @@ def count_saves(workdir: pathlib.Path, since: float) -> int:
 
 def count_created(workdir: pathlib.Path, since: float) -> int:
     """How many stages of the folder's creation the session that began at `since` has reached."""
-    reached = [i for i, name in enumerate(_CREATED, 1) if _is_newer(workdir / name, since)]
+    reached = [
+        i
+        for i, pattern in enumerate(_CREATED, 1)
+        if any(_is_newer(path, since) for path in workdir.glob(pattern))
+    ]
     return max(reached, default=0)
 
 

@@ -1,9 +1,12 @@
 """Files that anybody may have made: bounded, checked, and only shown."""
 
+import concurrent.futures
 import csv
 import io
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -11,11 +14,19 @@ from cls_jax.cli.process import exit_with_error
 from cls_jax.config import create_config, read_config, to_json, validate_config
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.errors import UserError
-from cls_jax.io import make_printable, open_regular, read_bytes, read_json, write_rows
+from cls_jax.io import (
+    make_printable,
+    open_regular,
+    read_bytes,
+    read_json,
+    write_atomically,
+    write_rows,
+)
 from cls_jax.runs.folder import read_dataset_description, read_mean_and_std, read_result
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.runs.result import create_result
 from cls_jax.runs.sessions import read_sessions
+from tests.conftest import ROOT
 
 DEEP = "[" * 100_000
 DATASET = {"class_names": ["a", "b"], "image_shape": [8, 8, 3], "num_images": 4}
@@ -171,3 +182,24 @@ def test_an_accuracy_that_is_not_finite_is_left_out_of_the_result(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(rows)
     result = create_result(create_config("40"), tmp_path, 40, 1.0)
     assert result["test_accuracy"] == result["test_accuracy_best"] == 50.0
+
+
+def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path):
+    path, texts = tmp_path / "file.json", [str(i) * 1000 for i in range(2)]
+
+    def write(text):
+        for _ in range(50):
+            write_atomically(path, text)
+            assert path.read_text() in texts
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        list(pool.map(write, texts))
+    assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_package_needs_nothing_that_only_unix_has():
+    """No module imports `fcntl` and the like, without which Windows could not even load a run."""
+    code = "import sys; sys.modules.update(dict.fromkeys(['fcntl', 'pwd', 'grp', 'resource']));"
+    code += "import cls_jax.api, cls_jax.cli.commands, cls_jax.io; import os; del os.O_NONBLOCK;"
+    code += "cls_jax.io.read_bytes('pyproject.toml', 10**6)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

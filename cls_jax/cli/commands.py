@@ -8,6 +8,7 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 from ml_collections import ConfigDict
@@ -18,12 +19,16 @@ from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.result import describe_accuracies, describe_monitors
 
+if TYPE_CHECKING:
+    from cls_jax.inference.evaluate_run import OpenRun
+
 
 def train(
     folder: str,
     method: str = "cls",
     workdir: str | None = None,
     overrides: Sequence[str] = (),
+    start_from: str | None = None,
     dry_run: bool = False,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
@@ -33,6 +38,7 @@ def train(
         method: The name of a method.
         workdir: The run's folder; None for the default under runs/.
         overrides: Options such as "--config.num_steps=500".
+        start_from: The folder of another run whose weights to begin with; None for none.
         dry_run: Whether to print what would be done, and the cost, and do nothing.
 
     Raises:
@@ -41,13 +47,13 @@ def train(
     from cls_jax.cli.dry_run import describe_dry_run
     from cls_jax.cli.plan import describe_imbalance, parse_overrides, plan_run
 
-    plan = plan_run(folder, method, workdir, parse_overrides(overrides, method))
+    plan = plan_run(folder, method, workdir, parse_overrides(overrides, method), start_from)
     if dry_run:
         print(describe_dry_run(plan))
         return
     if is_main_process() and (sentence := describe_imbalance(plan.summary)):
         print(sentence, flush=True)
-    train_config(plan.config, str(plan.workdir))
+    _train_to_end(plan.open_run())
 
 
 def train_config(config: ConfigDict, workdir: str | None) -> None:
@@ -60,12 +66,17 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
     Raises:
         UserError: If the folder, the data or the devices do not fit the configuration.
     """
-    from cls_jax.inference.evaluate_run import train_calibrated
-    from cls_jax.runs.folder import RESULT, get_default_workdir
+    from cls_jax.cli.plan import open_run
 
     validate_config(config)
-    folder = pathlib.Path(workdir or get_default_workdir(config))
-    result = train_calibrated(config, folder)
+    _train_to_end(open_run(config, workdir))
+
+
+def _train_to_end(run: "OpenRun") -> None:
+    from cls_jax.runs.folder import RESULT
+
+    folder = run.workdir
+    result = run.train_calibrated()
     if not is_main_process():
         return
     has_test = result["test_accuracy"] is not None
@@ -78,7 +89,7 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
             f"{describe_monitors(result['monitors'])}",
             flush=True,
         )
-    report = _write_report_after_training(folder)
+    report = _write_report_after_training(run)
     print()
     if report:
         print(f"The whole run:  {report}")
@@ -86,7 +97,7 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
         print(f"Curves:         tensorboard --logdir {shlex.quote(str(folder))}")
     if has_test:
         print(f"Evaluate again: {_write_command('evaluate', folder)}")
-    if config.data.name == "folder":
+    if run.config.data.name == "folder":
         print(f"Label images:   {_write_command('predict', folder)} IMAGES")
     print(f"All numbers:    {folder / RESULT}")
 
@@ -212,12 +223,12 @@ def report(run: str, data_dir: str | None = None) -> None:
     print(f"Report: {write_report(pathlib.Path(run), data_dir)}")
 
 
-def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
+def _write_report_after_training(run: "OpenRun") -> pathlib.Path | None:
     """Writes the report of a finished run unless it is up to date; never fails."""
     from cls_jax.report.page import REPORT, write_report
     from cls_jax.runs.folder import RESULT
 
-    again = _write_command("report", folder)
+    folder, again = run.workdir, _write_command("report", run.workdir)
     if jax.process_count() > 1:  # A report takes one process.
         print(f"\nFor a report of the whole run: {again}")
         return None
@@ -225,7 +236,7 @@ def _write_report_after_training(folder: pathlib.Path) -> pathlib.Path | None:
     try:
         if path.exists() and path.stat().st_mtime >= (folder / RESULT).stat().st_mtime:
             return path
-        return write_report(folder)
+        return write_report(folder, opened=run)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         print(f"The report could not be drawn ({reason}). To try again: {again}")

@@ -61,6 +61,9 @@ def create_parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--method", default="cls", metavar="NAME", help="see docs/methods.md (default: cls)"
     )
+    train.add_argument(
+        "--from", metavar="RUN", dest="start_from", help="begin with the weights of another run"
+    )
     for option, key, help_ in [
         ("--steps", "num_steps", "training steps"),
         ("--size", "data.image_size", "height and width in pixels to which images are scaled"),

@@ -21,10 +21,14 @@ from cls_jax.config.from_folder import (
     create_folder_config,
     fit_to_folder,
 )
+from cls_jax.data.sources.folder import list_layout
+from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.data.sources.folder_summary import FolderSummary, summarize_folder
 from cls_jax.errors import UserError
+from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.models.weights.sources import is_installed
-from cls_jax.runs.folder import CONFIG, get_default_workdir
+from cls_jax.parallel.distributed import is_main_process
+from cls_jax.runs.folder import CONFIG, choose_workdir, describe_other_data, get_default_workdir
 from cls_jax.training.memory import get_device_memory
 from cls_jax.training.pretrained import resolve_model
 
@@ -37,14 +41,18 @@ class Plan:
     """A run on a folder of images that has not started, or is to be resumed.
 
     Attributes:
-        config: its validated configuration.
-        workdir: the run's folder, which need not exist.
-        summary: of the folder of images.
+        config: The validated configuration.
+        workdir: The run's folder, which need not exist.
+        summary: What is known of the folder of images.
     """
 
     config: ConfigDict
     workdir: pathlib.Path
     summary: FolderSummary
+
+    def open_run(self) -> OpenRun:
+        """The run, to be trained."""
+        return OpenRun(self.config, self.workdir, self.summary.layout)
 
 
 def plan_run(
@@ -52,6 +60,7 @@ def plan_run(
     method: str = "cls",
     workdir: str | pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    start_from: str | pathlib.Path | None = None,
 ) -> Plan:
     """Chooses what the user leaves open; an existing run keeps what was chosen when it started.
 
@@ -60,17 +69,18 @@ def plan_run(
         method: name of a method.
         workdir: the run's folder; None for the default under runs/.
         settings: dotted key → value.
+        start_from: The folder of another run whose weights to begin with; None for none.
 
     Raises:
         UserError: if the folder has no layout, or there is no such method, key or value.
     """
-    settings = settings or {}
+    settings = {**(_begin_with(pathlib.Path(start_from)) if start_from else {}), **(settings or {})}
     summary = summarize_folder(folder)
     # An absolute path, so that evaluation finds the images from anywhere.
     config = create_folder_config(str(summary.root.resolve()), method)
     apply_settings(config, settings)
     validate_config(config)  # Rules divide by what the user has set.
-    path = pathlib.Path(workdir or get_default_workdir(config))
+    path = choose_run(config, workdir, summary.layout)
     if (path / CONFIG).exists():
         stored, own = flatten(read_config(path / CONFIG).to_dict()), flatten(config.to_dict())
         for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
@@ -78,6 +88,55 @@ def plan_run(
     else:
         fit_to_folder(FolderContext(config, summary, find_resources(), settings))
     return Plan(resolve_model(config), path, summary)
+
+
+def _begin_with(run: pathlib.Path) -> dict[str, Any]:
+    """The settings of a run that begins with another run's weights, in the same architecture."""
+    config = read_config(run / CONFIG)
+    keys = ("model.name", "model.depth", "model.width", "model.stem", "data.image_size")
+    stored = flatten(config.to_dict())
+    return {"model.init": str(run.resolve()), **{key: stored[key] for key in keys}}
+
+
+def choose_run(
+    config: ConfigDict, workdir: str | pathlib.Path | None, layout: Layout | None
+) -> pathlib.Path:
+    """The run's folder, which never has a run on other images; says so where a name is taken.
+
+    Args:
+        config: The run's configuration.
+        workdir: The folder that the user chose; None for the default under runs/.
+        layout: The files of a folder of images; None for any other dataset.
+
+    Raises:
+        UserError: If the folder that the user chose has a run on other images or labels.
+    """
+    if layout is None:
+        return pathlib.Path(workdir or get_default_workdir(config))
+    if workdir is None:
+        path, sentence = choose_workdir(config, layout)
+        if sentence and is_main_process() and not (path / CONFIG).exists():
+            print(sentence, flush=True)
+        return path
+    path = pathlib.Path(workdir)
+    if difference := describe_other_data(path, config, layout):
+        raise UserError(
+            f"{difference}: give --workdir a new folder, and --from {path} to begin with its "
+            "weights."
+        )
+    return path
+
+
+def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> OpenRun:
+    """The run of any configuration, in its folder.
+
+    Raises:
+        UserError: Same as `choose_run`, or if the images are no folder that can be trained on.
+    """
+    root = pathlib.Path(config.data.data_dir).expanduser()
+    has_layout = config.data.name == "folder" and root.is_dir()
+    layout = list_layout(root) if has_layout else None
+    return OpenRun(config, choose_run(config, workdir, layout), layout)
 
 
 def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:

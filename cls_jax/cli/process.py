@@ -3,7 +3,6 @@
 import errno
 import importlib.metadata
 import os
-import pathlib
 import platform
 import signal
 import sys
@@ -83,7 +82,7 @@ def reexec_with_malloc_settings() -> None:
 
     A step on a CPU allocates hundreds of MB, which glibc would return to the system and request
     again at every step, page by page. For CLS with two WRN-28-2 on 60 images and 2 cores, a step
-    takes .62 to .64 s that way and .46 to .48 s with these settings. glibc reads them before Python
+    takes 0.62–0.64 s that way and 0.46–0.48 s with these settings. glibc reads them before Python
     starts, hence the restart. Only the largest blocks of a step are still requested every time: in
     the heap they would leave holes of their own size (2.68 GB for this step, against 1.39 GB
     outside the heap, with no measurable difference in time: experiments/results/cpu_speed.md).
@@ -131,10 +130,11 @@ def enable_compilation_cache() -> None:
     They are in $JAX_COMPILATION_CACHE_DIR, or else in cls_jax/ of the user's cache folder.
     """
     import jax
+    import platformdirs
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(cache / "cls_jax"))
+        cache = platformdirs.user_cache_dir("cls_jax", appauthor=False)
+        jax.config.update("jax_compilation_cache_dir", cache)
 
 
 def explain_usage_error(error: Exception) -> str:

@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from cls_jax.data.sources.cifar import load_cifar
 from cls_jax.data.sources.digits import load_digits
 from cls_jax.data.sources.folder import load_folder
+from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
 
@@ -23,8 +24,12 @@ LOADERS = {
 _NUM_SAMPLED = 5000
 
 
-def load_dataset(config: ConfigDict) -> Dataset:
+def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
     """Loads the dataset that `config.data` names.
+
+    Args:
+        config: The configuration of a run.
+        layout: The files of a folder of images, if they have been listed already.
 
     Raises:
         UserError: if it is unknown, or cannot be loaded.
@@ -32,7 +37,7 @@ def load_dataset(config: ConfigDict) -> Dataset:
     name = config.data.name
     if name not in LOADERS:
         raise UserError(f"Unknown dataset {name!r:.100}: choose one of {', '.join(LOADERS)}.")
-    dataset = LOADERS[name](config.data)
+    dataset = load_folder(config.data, layout) if layout else LOADERS[name](config.data)
     mean, std = tuple(config.data.mean), tuple(config.data.std)
     if not mean:
         mean, std = compute_mean_and_std(dataset.train_images)

@@ -1,6 +1,7 @@
 """Evaluation of a finished or unfinished run: accuracies, figures per class, calibration."""
 
 import contextlib
+import functools
 import pathlib
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.data.datasets import load_dataset
+from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
@@ -40,24 +42,46 @@ class Evaluation(NamedTuple):
     figures: Figures | None
 
 
-def train_calibrated(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-    """Trains or resumes a run as `training.loop.train` does, then calibrates and assesses it.
+class OpenRun:
+    """A run whose dataset and newest checkpoint are read when they are first needed, and once.
 
-    Not in several processes, each of which would write the same files.
-
-    Returns:
-        The contents of `result.json`.
-
-    Raises:
-        UserError: Same as `training.loop.train`.
-        StoppedError: Likewise.
+    Attributes:
+        config: The run's configuration.
+        workdir: The run's folder, which need not exist before `train_calibrated`.
     """
-    result = train(config, workdir)
-    is_assessed = "per_class" in result or (workdir / CALIBRATION).exists()
-    if result["test_accuracy"] is None or is_assessed or jax.process_count() > 1:
-        return result
-    assess_run(workdir, load(workdir), load_dataset(config))
-    return read_result(workdir) or result
+
+    def __init__(self, config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None):
+        """Reads nothing yet; `layout` is for `load_dataset`."""
+        self.config, self.workdir, self._layout = config, workdir, layout
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        """The dataset of the configuration."""
+        return load_dataset(self.config, self._layout)
+
+    @functools.cached_property
+    def classifier(self) -> Classifier:
+        """The newest checkpoint. Use it after training only."""
+        return load(self.workdir)
+
+    def train_calibrated(self) -> dict[str, Any]:
+        """Trains or resumes the run as `training.loop.train` does, calibrates and assesses it.
+
+        Not in several processes, each of which would write the same files.
+
+        Returns:
+            The contents of `result.json`.
+
+        Raises:
+            UserError: Same as `training.loop.train`.
+            StoppedError: Same as `training.loop.train`.
+        """
+        result = train(self.config, self.workdir, lambda config: self.dataset)
+        is_assessed = "per_class" in result or (self.workdir / CALIBRATION).exists()
+        if result["test_accuracy"] is None or is_assessed or jax.process_count() > 1:
+            return result
+        assess_run(self.workdir, self.classifier, self.dataset)
+        return read_result(self.workdir) or result
 
 
 def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) -> Figures:

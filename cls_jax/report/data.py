@@ -10,10 +10,9 @@ import jax
 import numpy as np
 
 from cls_jax.config import read_config
-from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
-from cls_jax.inference.classifier import load
+from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.inference.scores import (
     Figures,
     compute_figures,
@@ -136,12 +135,15 @@ class RunData:
         return self.take_picture(int(self.predictions.indices[position]), self.predictions.is_test)
 
 
-def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
+def collect_run(
+    workdir: pathlib.Path, data_dir: str | None = None, opened: OpenRun | None = None
+) -> RunData:
     """Reads a run, finished or not; loads its dataset and predicts with its newest checkpoint.
 
     Args:
         workdir: The run's folder.
         data_dir: Same as for `write_report`.
+        opened: Same as for `write_report`.
 
     Raises:
         UserError: If the folder is not the folder of a run.
@@ -149,6 +151,7 @@ def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
     run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
     if data_dir is not None:
         run.config.data.data_dir = data_dir
+    source = opened or OpenRun(run.config, workdir)
 
     def attempt(failure: str, make: Callable[[], Any]) -> Any:
         """The result of `make`; if it fails, None, and a note at the top of the page."""
@@ -165,14 +168,14 @@ def collect_run(workdir: pathlib.Path, data_dir: str | None = None) -> RunData:
     if not description:
         return run
     run.class_names = description[0]
-    run.dataset = attempt("No images", lambda: _load_same_dataset(run.config, *description))
+    run.dataset = attempt("No images", lambda: _load_same_dataset(source, *description))
     path = workdir / LABELED_INDICES
     run.labeled = attempt(
         "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
     )
     if run.dataset is not None:
         run.predictions = attempt(
-            "No predictions", lambda: predict(workdir, run.dataset, run.labeled)
+            "No predictions", lambda: predict(source, run.dataset, run.labeled)
         )
     return run
 
@@ -186,7 +189,7 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(drawable, key=lambda row: row["step"])
 
 
-def predict(workdir: pathlib.Path, dataset: Dataset, labeled: np.ndarray | None) -> Predictions:
+def predict(run: OpenRun, dataset: Dataset, labeled: np.ndarray | None) -> Predictions:
     """Predicts the test images or, if there are none, some of the unlabeled training images.
 
     Raises:
@@ -196,9 +199,9 @@ def predict(workdir: pathlib.Path, dataset: Dataset, labeled: np.ndarray | None)
     if jax.process_count() > 1:
         raise ValueError(
             "several processes trained this run; add predictions with python -m cls_jax report "
-            f"{workdir}"
+            f"{run.workdir}"
         )
-    classifier = load(workdir)
+    classifier = run.classifier
     is_test = len(dataset.test_labels) > 0
     if is_test:
         images, labels = dataset.test_images, np.asarray(dataset.test_labels)
@@ -216,8 +219,8 @@ def predict(workdir: pathlib.Path, dataset: Dataset, labeled: np.ndarray | None)
     )
 
 
-def _load_same_dataset(config, class_names: tuple[str, ...], shape) -> Dataset:
-    dataset = load_dataset(config)
+def _load_same_dataset(run: OpenRun, class_names: tuple[str, ...], shape) -> Dataset:
+    dataset = run.dataset
     if (dataset.class_names, dataset.shape) != (class_names, shape):
         raise ValueError("the dataset is not the one that the run was trained on")
     return dataset

@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 
 from cls_jax.errors import UserError
+from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.inference.scores import write_class_table
 from cls_jax.io import write_atomically
 from cls_jax.report import sections
@@ -40,17 +41,20 @@ _FORBIDDEN = {
 }
 
 
-def write_report(workdir: pathlib.Path, data_dir: str | None = None) -> pathlib.Path:
+def write_report(
+    workdir: pathlib.Path, data_dir: str | None = None, opened: OpenRun | None = None
+) -> pathlib.Path:
     """Writes `report.html` of a run, finished or not, and `per_class.csv`; returns the page's path.
 
     Args:
         workdir: The run's folder.
         data_dir: The dataset's place, if it is no longer the training's `config.data.data_dir`.
+        opened: The same run, if its dataset and its checkpoint may have been read already.
 
     Raises:
         UserError: If the folder is not the folder of a run or cannot be written to.
     """
-    run = collect_run(workdir, data_dir)
+    run = collect_run(workdir, data_dir, opened)
     path = workdir / REPORT
     try:
         if run.figures is not None:

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import all_processes, barrier, from_main_process, is_main_process
-from cls_jax.runs.checksum import fetch_to_host, hash_arrays, sum_arrays
 
+# Formats 1 and 2, of unreleased versions, had weaker checksums or none.
 FORMAT_VERSION = 3
-# Format 2 has a weaker checksum of its arrays (`sum_arrays`); format 1 had none.
-_READABLE_VERSIONS = (2, 3)
 PyTree = Any
 CHECKPOINTS = "checkpoints"
 DAMAGED = "damaged_checkpoints"
@@ -209,10 +209,10 @@ class Checkpointer:
             step, args=ocp.args.Composite(notes=ocp.args.JsonRestore())
         ).notes
         _verify_checksum(metadata)
-        if metadata["format_version"] not in _READABLE_VERSIONS:
+        if metadata["format_version"] != FORMAT_VERSION:
             raise UserError(
                 f"The checkpoint of step {step} in {self.folder} has format version "
-                f"{metadata['format_version']}, this program reads {_READABLE_VERSIONS}: use the "
+                f"{metadata['format_version']}, this program reads {FORMAT_VERSION}: use the "
                 "version of cls_jax that wrote it."
             )
         abstract = jax.tree.map(
@@ -250,10 +250,7 @@ class Checkpointer:
 
 
 def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
-    arrays = fetch_to_host(state)
-    if metadata["format_version"] == 2:
-        return sum_arrays(arrays) == metadata.get("fingerprint")
-    return hash_arrays(arrays) == metadata.get("arrays")
+    return hash_arrays(fetch_to_host(state)) == metadata.get("arrays")
 
 
 def _add_checksum(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -270,6 +267,35 @@ def _verify_checksum(metadata: dict[str, Any]) -> None:
 
 def _digest(metadata: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
+
+
+def fetch_to_host(state: PyTree) -> PyTree:
+    """Copies a state's arrays whole into NumPy arrays, in every process; all must call this.
+
+    Raises:
+        jax.errors.JaxRuntimeError: if the computation that makes the state has failed.
+    """
+    if jax.process_count() > 1:  # Another process holds a part of every array.
+        with jax.transfer_guard("allow"):  # The gathering itself does not count as explicit.
+            return multihost_utils.process_allgather(state, tiled=True)
+    # On a CPU `device_get` returns views of the buffers that the next step overwrites.
+    return jax.tree.map(np.array, jax.device_get(state))
+
+
+def hash_arrays(arrays: PyTree) -> dict[str, str]:
+    """SHA-256 of every array's dtype, shape and bytes, in hexadecimal, by the array's path."""
+    leaves = jax.tree_util.tree_leaves_with_path(arrays)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): _hash_array(leaf)
+        for path, leaf in leaves
+    }
+
+
+def _hash_array(array: np.ndarray) -> str:
+    digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+    # Flat first: a scalar has no axis to view differently.
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def describe_failure(error: Exception) -> str:

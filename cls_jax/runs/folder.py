@@ -1,7 +1,9 @@
 """The files of a run's folder other than checkpoints and metrics."""
 
 import contextlib
+import csv
 import io
+import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,8 @@ from cls_jax.data.label_split import (
     labeled_indices_to_json,
     read_labeled_indices,
 )
+from cls_jax.data.sources.folder import compute_fingerprint
+from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.io import (
@@ -40,7 +44,7 @@ RESULT = "result.json"
 SKIPPED_FILES = "skipped_files.csv"
 # Files that a folder may contain before it becomes that of a run: a label budget, and what remains
 # of a process that died before it could write config.json, the first file of a run.
-_BEFORE_A_RUN = {LOCK, LABELED_INDICES, LABELED_INDICES + PARTIAL, CONFIG + PARTIAL}
+_BEFORE_A_RUN = {LOCK, LABELED_INDICES}
 
 
 def get_default_workdir(config: ConfigDict) -> pathlib.Path:
@@ -51,6 +55,75 @@ def get_default_workdir(config: ConfigDict) -> pathlib.Path:
     num_labels = config.num_labels or "all"
     dataset = make_printable(dataset)  # Messages quote the folder's name.
     return pathlib.Path("runs") / f"{dataset}-{num_labels}-{config.method.name}-seed{config.seed}"
+
+
+def choose_workdir(config: ConfigDict, layout: Layout) -> tuple[pathlib.Path, str | None]:
+    """The default folder of a run on a folder of images.
+
+    It is the first of NAME, NAME-2, NAME-3, … without a run on other images or labels.
+
+    Args:
+        config: The run's configuration.
+        layout: The folder's files.
+
+    Returns:
+        The folder, and a sentence about the last run that it passed over, or None.
+    """
+    first, sentence = get_default_workdir(config), None
+    for number in itertools.count(1):
+        path = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        difference = describe_other_data(path, config, layout, allows_copies=False)
+        if difference is None:
+            return path, sentence and f"{sentence}, so this run is in {path}."
+        sentence = difference
+    raise AssertionError("count() does not end")
+
+
+def describe_other_data(
+    workdir: pathlib.Path, config: ConfigDict, layout: Layout, allows_copies: bool = True
+) -> str | None:
+    """A clause about the data of the run in a folder; None if it is the same or there is no run.
+
+    Args:
+        workdir: The folder, which need not exist.
+        config: The configuration of a run on a folder of images.
+        layout: The files of the folder of images.
+        allows_copies: Whether another folder with files of the same names, sizes and labels is the
+            same data, also if the run's own folder is still there.
+
+    Raises:
+        UserError: If the folder has a run that cannot be read.
+    """
+    if not (workdir / CONFIG).exists():
+        return None
+    stored = read_config(workdir / CONFIG)
+    theirs, ours = (pathlib.Path(one.data.data_dir).expanduser() for one in (stored, config))
+    is_same_place = stored.data.name == "folder" and theirs.resolve() == ours.resolve()
+    fingerprint = _read_fingerprint(workdir)
+    if fingerprint is None and is_same_place:  # It had not begun.
+        return None
+    is_same = fingerprint == compute_fingerprint(layout, _read_skipped(workdir))
+    if is_same and (allows_copies or is_same_place or not theirs.is_dir()):
+        return None
+    if is_same_place:
+        return f"The images or labels in {ours} are no longer those of the run in {workdir}"
+    return f"{workdir} has a run on {stored.data.data_dir or stored.data.name}"
+
+
+def _read_fingerprint(workdir: pathlib.Path) -> str | None:
+    if not (workdir / DATASET).exists():
+        return None
+    with _open_description(workdir) as stored:
+        return str(stored.get("fingerprint"))
+
+
+def _read_skipped(workdir: pathlib.Path) -> set[str]:
+    """The names of the files that a run could not use."""
+    try:
+        with (workdir / SKIPPED_FILES).open(encoding="utf-8", errors="surrogateescape") as file:
+            return {row["file"] for row in csv.DictReader(file)}
+    except (OSError, KeyError, ValueError, csv.Error):
+        return set()
 
 
 def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
@@ -70,7 +143,11 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
                 "give --workdir a new folder, or use this run's own configuration to resume it."
             )
     elif workdir.exists() and (
-        not workdir.is_dir() or any(file.name not in _BEFORE_A_RUN for file in workdir.iterdir())
+        not workdir.is_dir()
+        or any(
+            file.name not in _BEFORE_A_RUN and not file.name.endswith(PARTIAL)
+            for file in workdir.iterdir()
+        )
     ):
         raise UserError(
             f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."

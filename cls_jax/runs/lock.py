@@ -2,11 +2,12 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import pathlib
 import socket
 from collections.abc import Iterator
+
+import filelock
 
 from cls_jax.errors import UserError
 
@@ -22,31 +23,32 @@ def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
     The operating system releases the lock when the process ends, however it ends.
 
     Raises:
-        UserError: if another process trains there, or the folder cannot be written.
+        UserError: If another process trains there, or the folder cannot be written.
     """
     path = workdir / LOCK
+    lock = filelock.FileLock(path)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
-    except OSError as error:
+        lock.acquire(blocking=False)
+    except filelock.Timeout as error:
         raise UserError(
-            f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
+            f"{workdir} is in use: {_read_holder(path)} trains there; wait for it, or give "
+            "--workdir another folder."
         ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
             raise UserError(
-                f"{workdir} is in use: {holder} trains there; wait for it, or give --workdir "
-                "another folder."
+                f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
             ) from error
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
+    try:
         with contextlib.suppress(OSError):  # A full disk need not stop us here.
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
+    finally:
+        lock.release()
+
+
+def _read_holder(path: pathlib.Path) -> str:
+    with contextlib.suppress(OSError):  # Windows lets nobody else read a locked file.
+        return path.read_text().strip() or "another process"
+    return "another process"

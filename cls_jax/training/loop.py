@@ -59,12 +59,17 @@ from cls_jax.training.state import TrainState, set_step
 from cls_jax.training.step import compute_distances, create_train_step, make_batch_fn
 
 
-def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
+def train(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    load: Callable[[ConfigDict], Dataset] = load_dataset,
+) -> dict[str, Any]:
     """Trains or resumes the run in `workdir`; returns its result.
 
     Args:
         config: a validated configuration.
         workdir: the run's folder; created if it does not exist.
+        load: Loads the dataset; not called for a finished run.
 
     Raises:
         UserError: if the folder, the data or the devices do not fit the configuration, another
@@ -78,7 +83,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
         if is_main_process():
             print(f"{workdir} is finished: nothing to do.")
         return result
-    dataset = use_own_normalization(config, load_dataset(config), workdir)
+    dataset = use_own_normalization(config, load(config), workdir)
     check_dataset(workdir, dataset)
     imbalance = config.data.imbalance
     labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,7 +15,13 @@ from cls_jax.cli import console
 from cls_jax.cli.plan import plan_run
 from cls_jax.cli.process import run_to_end
 from cls_jax.config import to_json
-from cls_jax.inference import suggest_files
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.sources import folder as folder_source
+from cls_jax.data.sources import folder_summary
+from cls_jax.errors import UserError
+from cls_jax.inference import classifier, evaluate_run, suggest_files
+from cls_jax.runs.folder import create_run_folder, write_result
+from cls_jax.training import loop
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_block")
@@ -64,8 +72,31 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(suggest_files, "is_installed", lambda init: False)  # Seconds to compile.
 
 
-def test_from_a_folder_to_predictions(images, tmp_path, capsys):
+@pytest.fixture
+def calls(monkeypatch):
+    """How often a command lists a folder, loads a dataset and restores a checkpoint."""
+    calls = Counter()
+
+    def count(module, name):
+        original = getattr(module, name)
+
+        def counted(*args):
+            calls[name] += 1
+            return original(*args)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(folder_source, "list_images")
+    count(folder_summary, "list_images")
+    count(evaluate_run, "load_dataset")
+    count(loop, "load_dataset")
+    count(classifier, "restore_run")
+    return calls
+
+
+def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     assert run_console("train", images, *TINY) == 0
+    assert calls == {"list_images": 1, "load_dataset": 1, "restore_run": 1}
     output = capsys.readouterr().out
     workdir = tmp_path / "runs" / "pets-all-supervised-seed0"
     assert "Classes are unequal: 7 labels of 'bee' and 2 of 'ant'" in output
@@ -77,6 +108,12 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys):
 
     assert run_console("train", images, *TINY) == 0
     assert "is finished" in capsys.readouterr().out
+
+    # The same data elsewhere, while the first folder is still there, is a run of its own.
+    copy = shutil.copytree(images, tmp_path / "two" / "pets")
+    assert plan_run(images, "supervised").workdir == workdir.relative_to(tmp_path)
+    assert plan_run(copy, "supervised").workdir.name == "pets-all-supervised-seed0-2"
+    assert "has a run on" in capsys.readouterr().out
 
     assert run_console("predict", workdir, images / "test", "--output", "p.csv") == 0
     with open("p.csv", newline="", encoding="utf-8") as file:
@@ -104,6 +141,37 @@ def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path):
     settings = {"num_steps": 2, "model.bn_momentum": 0.6}
     changed = plan_run(images, workdir=tmp_path / "run", settings=settings)
     assert 0.5 != changed.config.model.bn_momentum == 0.6 != chosen
+
+
+def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_path, capsys):
+    """A finished run must not answer for another folder, nor for labels that were added."""
+
+    def finish(plan):
+        plan.workdir.mkdir(parents=True)
+        create_run_folder(plan.workdir, plan.config, np.arange(9), load_dataset(plan.config))
+        write_result(plan.workdir, {"step": 2, "test_accuracy": 90.0})
+
+    one = shutil.copytree(images, tmp_path / "one" / "pets")
+    finish(plan_run(one))
+    assert plan_run(one).workdir.name == "pets-all-cls-seed0"
+    (one / "unlabeled" / "0.png").rename(one / "labeled" / "ant" / "new.png")
+    grown = plan_run(one)
+    assert grown.workdir.name == "pets-all-cls-seed0-2"
+    said = capsys.readouterr().out
+    assert "are no longer those of the run in runs/pets-all-cls-seed0, so this run is in" in said
+    with pytest.raises(UserError, match="give --workdir a new folder, and --from runs/pets-all"):
+        plan_run(one, workdir="runs/pets-all-cls-seed0")
+
+    finish(grown)
+    other = shutil.copytree(images, tmp_path / "two" / "pets")
+    assert plan_run(other).workdir.name == "pets-all-cls-seed0-3"
+    # A folder that was moved is the same data.
+    shutil.copytree(one, tmp_path / "moved" / "pets")
+    shutil.rmtree(one)
+    assert plan_run(tmp_path / "moved" / "pets").workdir == grown.workdir
+    begun = plan_run(other, settings={"seed": 1}, start_from=grown.workdir)
+    assert begun.config.model.init == str(grown.workdir.resolve())
+    assert begun.config.model.width == grown.config.model.width
 
 
 def test_a_run_of_a_method_without_some_chosen_key_resumes_as_well(images, tmp_path):

@@ -2,7 +2,7 @@
 
 import hashlib
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -25,10 +25,14 @@ from cls_jax.parallel.distributed import is_main_process
 NO_CLASS = -1
 
 
-def load_folder(data_config: ConfigDict) -> Dataset:
+def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Dataset:
     """Reads the folder `data_config.data_dir`; unlabeled training images have the label -1.
 
     Training images are ordered by name, labeled before unlabeled.
+
+    Args:
+        data_config: The section `data` of a configuration.
+        layout: The folder's files, if they have been listed already.
 
     Raises:
         UserError: if there is nothing to train on, or a class has no image.
@@ -39,7 +43,7 @@ def load_folder(data_config: ConfigDict) -> Dataset:
             f"{data_config.data_dir or 'The path after the colon'} is not a folder: name one with "
             "images, as in --config configs/folder.py:/path/to/images."
         )
-    layout = read_layout(root, list_images(root))
+    layout = layout or list_layout(root)
     options = get_decode_options(data_config)
     parts = layout.train, layout.validation, layout.test
     rows = [row for part in parts for row in part]
@@ -132,6 +136,26 @@ def load_folder(data_config: ConfigDict) -> Dataset:
         train_files=tuple(names[i] for i in train),
         validation_files=tuple(names[i] for i in validation),
         test_files=tuple(names[i] for i in test),
+    )
+
+
+def list_layout(root: pathlib.Path) -> Layout:
+    """Lists a folder and sorts its files; raises a UserError as `read_layout` does."""
+    return read_layout(root, list_images(root))
+
+
+def compute_fingerprint(layout: Layout, left_out: Collection[str]) -> str:
+    """The fingerprint that a dataset of these files would have, without opening one of them.
+
+    Args:
+        layout: The files of a folder.
+        left_out: Names of files that the dataset does not have, because they cannot be read.
+    """
+    index = {name: k for k, name in enumerate(layout.class_names)} | {NO_CLASS_NAME: NO_CLASS}
+    return _hash_rows(
+        (file.name, file.size, index[name])
+        for file, name in layout.train
+        if file.name not in left_out
     )
 
 
