@@ -7,9 +7,15 @@ import pathlib
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.pop("XLA_FLAGS", None)
+# Most of the time of the tests is compilation, which is a quarter shorter without optimizations. One
+# mode for all: tests compare runs bit by bit, among them runs that several files share.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 # Tests compile the same few programs again and again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+# A worker may look up a program while another one is writing it: JAX warns and compiles it again.
+CACHE_WARNING = "Error reading persistent compilation cache entry"
+os.environ["PYTHONWARNINGS"] = f"ignore:{CACHE_WARNING}"  # In processes that tests start.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
@@ -25,22 +31,6 @@ from cls_jax.batch import DatasetSpec, RawBatch
 # Of what `create_tiny_config` asks for.
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
-
-# Packages whose tests are about files, pages and processes, or about our formulas rather than XLA's
-# code for them. Most of their time is compilation, which is a quarter shorter without
-# optimizations. Networks, augmentations and whole trainings are tested as users run them,
-# optimized. Tests that share `trained_run` are compiled alike: they compare runs bit for bit.
-QUICKLY_COMPILED = {"cli", "experiments", "inference", "methods", "parallel", "report", "runs"}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-    """Sets how the test's programs are compiled, in this process and those it starts."""
-    quickly = item.path.relative_to(ROOT / "tests").parts[0] in QUICKLY_COMPILED
-    if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") != str(int(quickly)):
-        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quickly))
-        jax.config.update("jax_disable_most_optimizations", quickly)
-        jax.clear_caches()  # What is compiled the other way would be used again.
 
 
 def load_config(name: str, argument: str):
