@@ -6,7 +6,6 @@
 # make sbom          set up, list what is installed with its licenses
 # make lock          resolve pyproject.toml's ranges into requirements*.txt, with hashes
 # make trust         kill training 20 times at random with each pipeline, compare the results
-# make mutants       about an hour: how many small faults in the code do the tests notice?
 # make gpu-forecast  set up, compile the step for an H100 without having one, estimate its time
 # make clean         remove .venv and build; runs/, which holds your trainings, stays
 # Everything lives in .venv; PYTHON names the interpreter it is made from (3.11 or newer).
@@ -17,7 +16,7 @@ VENV := .venv
 REQUIREMENTS := $(if $(wildcard /proc/driver/nvidia/version),requirements.txt,requirements-cpu.txt)
 PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-next lint lock mutants trust gpu-forecast package sbom clean
+.PHONY: demo test test-next lint lock trust gpu-forecast package sbom clean
 
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
@@ -41,18 +40,15 @@ $(NEXT_VENV)/installed: requirements-dev.txt
 GPU_VENV := build/venv-gpu
 
 gpu-forecast: $(GPU_VENV)/installed
-	$(GPU_VENV)/bin/python -m experiments.gpu_forecast --config.mu=7
+	$(GPU_VENV)/bin/python -m experiments.benchmarks.gpu_forecast --config.mu=7
 
 $(GPU_VENV)/installed: requirements.txt
 	$(PYTHON) -m venv $(GPU_VENV)
 	$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	touch $@
 
-mutants: $(VENV)/installed-dev
-	$(VENV)/bin/python -m experiments.mutants
-
 # Saves more often than the demo's every 100 steps, which changes no bit of the result.
-SOAK = $(VENV)/bin/python -m experiments.soak --stops 20 --config configs/digits.py:40 \
+SOAK = $(VENV)/bin/python -m experiments.studies.soak --stops 20 --config configs/digits.py:40 \
   --config.checkpoint_every=20
 trust: $(VENV)/installed
 	rm -rf runs/trust-tfdata runs/trust-device

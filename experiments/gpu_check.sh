@@ -65,7 +65,7 @@ measure() {
 step() {
   local name=$1 variants=$2
   shift 2
-  measure "$name" "$PYTHON" -m experiments.benchmark --config configs/cifar10.py $MODEL \
+  measure "$name" "$PYTHON" -m experiments.benchmarks.step --config configs/cifar10.py $MODEL \
     --variants "$variants" --steps "$STEPS" --blocks "$BLOCKS" --output "$OUT/$name.md" "$@"
 }
 
@@ -85,13 +85,13 @@ train() {
 
 part_a() {
   step A-step "bfloat16,unrolled,device"
-  measure A-profile "$PYTHON" -m experiments.profile_step --config configs/cifar10.py $MODEL \
+  measure A-profile "$PYTHON" -m experiments.benchmarks.profile_step --config configs/cifar10.py $MODEL \
     --variant bfloat16,unrolled,device --output "$OUT/A-profile.md" --runs runs/gpu_check
   train
 }
 
 part_b() {
-  measure B-compare "$PYTHON" -m experiments.compare_devices --config configs/cifar10.py $COMPARED
+  measure B-compare "$PYTHON" -m experiments.benchmarks.compare_devices --config configs/cifar10.py $COMPARED
   step B-step "bfloat16,unrolled,synthetic float32,unrolled,synthetic highest,unrolled,synthetic"
   if [ -n "${PEER:-}" ]; then
     # In a process of its own, in which JAX leaves the GPU's memory to PyTorch.

@@ -7,22 +7,21 @@ import pathlib
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.pop("XLA_FLAGS", None)
-# Most of the time of the tests is compilation, which is a quarter shorter without optimizations. One
-# mode for all: tests compare runs bit by bit, among them runs that several files share.
+# Most of the time of the tests is compilation, which is a quarter shorter without optimizations.
+# One mode for all: tests compare runs bit by bit, among them runs that several files share.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 # Tests compile the same few programs again and again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 # A worker may look up a program while another one is writing it: JAX warns and compiles it again.
-CACHE_WARNING = "Error reading persistent compilation cache entry"
-os.environ["PYTHONWARNINGS"] = f"ignore:{CACHE_WARNING}"  # In processes that tests start.
+# pyproject.toml says the same for the tests themselves.
+os.environ["PYTHONWARNINGS"] = "ignore:Error reading persistent compilation cache entry"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import importlib.util
 from collections.abc import Callable
 
-import jax
 import numpy as np
 import pytest
 

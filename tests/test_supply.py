@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 # PyTorch and its models, and the released code of the paper's authors: compared with by hand.
 FOREIGN = {"models", "randaugment", "torch", "timm", "torchvision", "efficientnet_lite_pytorch"}
-PROJECT = {"cls_jax", "configs", "experiments", "main", "tests"}
+PROJECT = {"cls_jax", "configs", "docs", "experiments", "main", "tests"}
 LOCKS = ["requirements.txt", "requirements-cpu.txt", "requirements-dev.txt", "requirements-uv.txt"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 

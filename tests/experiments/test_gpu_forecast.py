@@ -5,11 +5,11 @@ import importlib.util
 import pytest
 
 from cls_jax.errors import UserError
-from experiments.gpu_compile import CompiledStep, compile_step
-from experiments.gpu_forecast import describe_forecast
-from experiments.gpu_hlo import count_bytes, count_elements, parse_module
-from experiments.gpu_roofline import CONVOLUTIONS, GPUS, OTHER_PART, list_kernels
-from experiments.step_variants import configure_variant
+from experiments.benchmarks.gpu_compile import CompiledStep, compile_step
+from experiments.benchmarks.gpu_forecast import describe_forecast
+from experiments.benchmarks.gpu_hlo import count_bytes, count_elements, parse_module
+from experiments.benchmarks.gpu_roofline import CONVOLUTIONS, GPUS, OTHER_PART, list_kernels
+from experiments.benchmarks.variants import configure_variant
 from tests.conftest import create_tiny_config, load_config
 
 # A program in the compiler's grammar: a loop of three, two fusions, a convolution, an exchange.

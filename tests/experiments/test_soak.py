@@ -6,8 +6,8 @@ import signal
 import numpy as np
 import pytest
 
-from experiments.long_run import Sample, compute_slopes, take_sample
-from experiments.soak import (
+from experiments.studies.long_run import Sample, compute_slopes, take_sample
+from experiments.studies.soak import (
     Stop,
     count_created,
     count_saves,

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from experiments.benchmark import Benchmark, describe_variants
-from experiments.step_variants import StepVariant, create_variant
+from experiments.benchmarks.step import Benchmark, describe_variants
+from experiments.benchmarks.variants import StepVariant, create_variant
 from tests.conftest import create_tiny_config
 
 pytestmark = pytest.mark.usefixtures("one_block")

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from cls_jax.errors import UserError
-from experiments import table3
+from experiments.paper import table3
 
 
 def arguments(imbalance=1.0):

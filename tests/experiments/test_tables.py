@@ -5,8 +5,8 @@ import argparse
 import pytest
 
 from cls_jax.errors import UserError
-from experiments import grid, paper
-from experiments.tables import format_table
+from experiments.paper import grid, tables
+from experiments.paper.tables import format_table
 
 
 def result(accuracy: float, dataset: str = "digits") -> dict:
@@ -29,18 +29,18 @@ def test_a_cell_is_mean_and_sample_deviation():
 
 def test_figures_of_the_paper_are_shown_for_its_datasets():
     outcomes = {("cls", 250): [result(90.0, "cifar10")]}
-    table = format_table(paper.TABLE_1, ["cls"], [250], outcomes)
+    table = format_table(tables.TABLE_1, ["cls"], [250], outcomes)
     assert table.splitlines()[2] == "| CLS | 90.00 | 95.55 ± .33 |"
 
 
 def test_methods_newer_than_the_paper_have_no_figure_there():
     outcomes = {("freematch", 250): [result(90.0, "cifar10")]}
-    table = format_table(paper.TABLE_1, ["freematch"], [250], outcomes)
+    table = format_table(tables.TABLE_1, ["freematch"], [250], outcomes)
     assert table.splitlines()[2] == "| freematch | 90.00 | – |"
 
 
 def test_every_row_of_the_tables_is_a_method():
-    for method in paper.TABLE_1 | paper.TABLE_2:
+    for method in tables.TABLE_1 | tables.TABLE_2:
         cell = grid.create_cell(arguments(), 40, method, 3)
         assert cell.config.method.name == method
         assert cell.workdir.name == f"digits-40-{method}-seed3"

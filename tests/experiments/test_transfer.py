@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from cls_jax.errors import UserError
-from experiments import transfer
+from experiments.studies import transfer
 
 
 def parse(tmp_path, **changes):

@@ -1,4 +1,4 @@
-"""Logits and features of PyTorch's models, of which experiments/make_model_fixtures.py tells."""
+"""Logits and features of PyTorch's models, as make_fixtures.py wrote them."""
 
 import importlib.util
 
@@ -10,7 +10,7 @@ from cls_jax.models import FEATURES, MODELS
 from cls_jax.models.weights.layout import from_torch, to_torch
 from cls_jax.models.weights.sources import PACKAGES, read_builtin
 from cls_jax.models.weights.vit import resize_positions
-from experiments.make_model_fixtures import (
+from tests.models.make_fixtures import (
     DEPTH,
     FIXTURES,
     IMAGE_SIZE,

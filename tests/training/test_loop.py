@@ -15,8 +15,8 @@ from cls_jax.runs.metrics import read_metrics
 from cls_jax.training import loop as train_lib
 from cls_jax.training.loop import PausableTimer, train
 from cls_jax.training.setup import TrainSetup
-from experiments.soak import describe_difference, read_end
 from tests.conftest import create_tiny_config, train_interrupted
+from tests.outcomes import describe_difference, read_end
 
 pytestmark = pytest.mark.usefixtures("one_block")
 

@@ -16,8 +16,8 @@ from cls_jax.runs.folder import CONFIG, read_mean_and_std
 from cls_jax.training.loop import train
 from cls_jax.training.pretrained import resolve_model, use_own_normalization
 from cls_jax.training.setup import create_train_setup
-from experiments.make_model_fixtures import draw_parameter
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
+from tests.models.make_fixtures import draw_parameter
 
 
 def draw_weights(setup):

@@ -12,8 +12,8 @@ from cls_jax.errors import UserError
 from cls_jax.training.loop import train
 from cls_jax.training.probe import compute_features, fit_heads, init_state
 from cls_jax.training.setup import create_train_setup
-from experiments.soak import describe_difference, read_end
 from tests.conftest import create_tiny_config, train_interrupted
+from tests.outcomes import describe_difference, read_end
 
 
 def draw_features(num_networks, num_images, num_classes):

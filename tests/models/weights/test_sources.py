@@ -9,7 +9,7 @@ from cls_jax.errors import UserError
 from cls_jax.models.weights import convert, sources
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import read_builtin, read_hub, read_safetensors, to_safetensors
-from experiments.make_model_fixtures import FIXTURES
+from tests.models.make_fixtures import FIXTURES
 
 ARRAYS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3).T, "b": np.zeros(1, np.float32)}
 NORMALIZATION = ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))

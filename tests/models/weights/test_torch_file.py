@@ -11,7 +11,7 @@ import pytest
 
 from cls_jax.io import PARSE_ERRORS
 from cls_jax.models.weights.torch_file import read_torch_file
-from experiments.make_model_fixtures import FIXTURES
+from tests.models.make_fixtures import FIXTURES
 
 PATH = FIXTURES / "checkpoint.pth"
 

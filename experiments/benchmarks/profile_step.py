@@ -1,0 +1,94 @@
+"""Traces a few steps with JAX's profiler and shows where the time goes.
+
+python -m experiments.benchmarks.profile_step --config configs/cifar10.py \
+  --variant float32,unrolled,synthetic
+
+The trace stays in --runs, for TensorBoard's profile plugin or https://ui.perfetto.dev.
+"""
+
+import collections
+import pathlib
+import re
+
+import jax
+
+from cls_jax.errors import UserError
+from experiments.benchmarks.variants import create_variant
+from experiments.paper import grid
+
+_LIMIT = 25
+# "add_multiply_fusion.12" is one of the kind "add_multiply_fusion".
+_NUMBER = re.compile(r"[.\d]+$")
+
+
+def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
+    """Seconds and number of executions of every compiled operation in the newest trace.
+
+    Raises:
+        UserError: if the profiler wrote none.
+    """
+    files = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        raise UserError(f"The profiler left no trace in {folder}: is this JAX built with it?")
+    file = files[-1]
+    events = collections.defaultdict(lambda: (0.0, 0))
+    for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                # Of all that a trace holds, compiled operations alone know their module.
+                if "hlo_op" in dict(event.stats):
+                    seconds, count = events[event.name]
+                    events[event.name] = seconds + event.duration_ns / 1e9, count + 1
+    return dict(events)
+
+
+def group_by_kind(events: dict[str, tuple[float, int]]) -> dict[str, tuple[float, int]]:
+    """Adds up operations whose names differ only in a number."""
+    kinds = collections.defaultdict(lambda: (0.0, 0))
+    for name, (seconds, count) in events.items():
+        kind = _NUMBER.sub("", name)
+        kinds[kind] = kinds[kind][0] + seconds, kinds[kind][1] + count
+    return dict(kinds)
+
+
+def describe(events: dict[str, tuple[float, int]], num_steps: int) -> str:
+    """A Markdown table of the longest, by time of all threads or streams together."""
+    total = sum(seconds for seconds, _ in events.values())
+    rows = sorted(events.items(), key=lambda item: -item[1][0])[:_LIMIT]
+    lines = ["| operation | ms per step | share | times per step |", "| --- | --- | --- | --- |"]
+    for name, (seconds, count) in rows:
+        lines.append(
+            f"| {name} | {1e3 * seconds / num_steps:.2f} | {100 * seconds / total:.1f} % "
+            f"| {count / num_steps:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Traces, adds up, prints."""
+    parser = grid.create_parser(__doc__, "250", "runs/profile.md")
+    parser.add_argument(
+        "--variant", default="float32,unrolled,synthetic", help="as in the benchmark"
+    )
+    parser.add_argument("--method", default="cls", help="the method whose step is traced")
+    parser.add_argument("--steps", type=int, default=5, help="traced steps")
+    arguments = grid.parse_arguments(parser)
+    config = grid.create_cell(arguments, arguments.budgets[0], arguments.method, 0).config
+    variant = create_variant(arguments.variant, config)
+    variant.run(3)
+    folder = pathlib.Path(arguments.runs) / "profile"
+    with jax.profiler.trace(str(folder)):
+        variant.run(arguments.steps)
+    variant.close()
+    events = read_events(folder)
+    text = (
+        f"# Profile of {arguments.variant}\n\n{grid.describe_provenance()}\n"
+        f"{1e3 * variant.seconds[-1]:.1f} ms per step while traced.\n\n"
+        f"## By kind\n\n{describe(group_by_kind(events), arguments.steps)}\n\n"
+        f"## Single operations\n\n{describe(events, arguments.steps)}\n"
+    )
+    grid.write_output(arguments.output, text)
+
+
+if __name__ == "__main__":
+    grid.run_main(main)

@@ -1,0 +1,170 @@
+"""Times the training step in several variants and of several methods, in turn, in one process.
+
+python -m experiments.benchmarks.step --config configs/cifar10.py --variants VARIANTS [--peer PATH]
+with VARIANTS as in "float32,unrolled,synthetic bfloat16,unrolled,device":
+see experiments/benchmarks/variants.py.
+
+Every variant is timed once as soon as it is compiled; then blocks of steps take turns, so that a
+machine that slows down slows them all. The table is rewritten after every block, and a variant
+that fails is reported and left out, so that a benchmark that is stopped has lost nothing.
+--peer names a checkout of the authors' released PyTorch code, which then takes its turns too, where
+torch is installed.
+"""
+
+import functools
+import json
+import pathlib
+import statistics
+import sys
+import traceback
+from collections.abc import Callable
+
+from cls_jax.errors import UserError
+from experiments.benchmarks.variants import StepVariant, create_variant
+from experiments.paper import grid
+
+_VARIANTS = "float32,unrolled,synthetic float32,vmap,synthetic bfloat16,unrolled,synthetic"
+
+
+def describe_variants(variants: list[StepVariant]) -> str:
+    """A Markdown table; ratios refer to its first row."""
+    first = statistics.median(variants[0].seconds)
+    header = (
+        "variant",
+        "ms per step",
+        "min – max",
+        "steps/s",
+        "images/s",
+        "times the first's speed",
+        "TFLOP/s",
+        "memory",
+        "compiled in",
+    )
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    for variant in variants:
+        seconds = statistics.median(variant.seconds)
+        cells = (
+            variant.name,
+            f"{1e3 * seconds:.2f}",
+            f"{1e3 * min(variant.seconds):.2f} – {1e3 * max(variant.seconds):.2f}",
+            f"{1 / seconds:.2f}",
+            f"{variant.num_images / seconds:,.0f}",
+            f"{first / seconds:.2f}",
+            f"{variant.flops / seconds / 1e12:.2f}" if variant.flops else "",
+            f"{variant.memory_bytes / 2**30:.2f} GiB" if variant.memory_bytes else "",
+            f"{variant.compile_seconds:.1f} s" if variant.compile_seconds else "",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def list_creators(arguments, methods: list[str]) -> dict[str, Callable[[], StepVariant]]:
+    """By name, what builds each variant of each method, and the peer's."""
+    creators: dict[str, Callable[[], StepVariant]] = {}
+    for method in methods:
+        config = grid.create_cell(arguments, arguments.budgets[0], method, 0).config
+        for variant in arguments.variants.split():
+            name = f"{method} {variant}" if len(methods) > 1 else variant
+            creators[name] = functools.partial(_create_named, name, variant, config)
+    if arguments.peer:
+        from experiments.paper.authors import create_peer_variant
+
+        config = grid.create_cell(arguments, arguments.budgets[0], "cls", 0).config
+        for name in arguments.peer_forms.split():
+            creators[f"peer {name}"] = functools.partial(
+                create_peer_variant, arguments.peer, config, name
+            )
+    return creators
+
+
+def _create_named(name: str, variant: str, config) -> StepVariant:
+    created = create_variant(variant, config)
+    created.name = name
+    return created
+
+
+class Benchmark:
+    """What was measured so far, and what failed.
+
+    Attributes:
+        output: the Markdown to write; the seconds of every block go into JSON beside it.
+        variants: those that work.
+        failures: by the name of what failed, why.
+    """
+
+    def __init__(self, output: str):
+        """Starts with nothing measured."""
+        self.output = pathlib.Path(output)
+        self.variants: list[StepVariant] = []
+        self.failures: dict[str, str] = {}
+
+    def add(self, name: str, create: Callable[[], StepVariant], num_steps: int) -> None:
+        """Compiles a variant, warms it up and times a first block."""
+
+        def begin() -> None:
+            variant = create()
+            self.variants.append(variant)
+            variant.run(max(2, num_steps // 4))
+            variant.seconds.clear()  # Warm-up.
+            variant.run(num_steps)
+
+        self._attempt(name, begin)
+
+    def run(self, variant: StepVariant, num_steps: int) -> None:
+        """Times another block."""
+        self._attempt(variant.name, lambda: variant.run(num_steps))
+
+    def _attempt(self, name: str, measure: Callable[[], None]) -> None:
+        try:
+            measure()
+        except UserError:
+            raise  # The command line is wrong: nothing else would work either.
+        except Exception as error:  # Out of memory, an operation that this device lacks, …
+            traceback.print_exc()
+            self.failures[name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            self.variants = [variant for variant in self.variants if variant.name != name]
+        self.write()
+
+    def write(self) -> None:
+        """Writes the table and the seconds of every block."""
+        parts = [f"# Step\n\n{grid.describe_provenance()}"]
+        if self.variants:
+            parts.append(f"{describe_variants(self.variants)}\n")
+        parts += [f"Failed: {name}: {reason}\n" for name, reason in self.failures.items()]
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        self.output.write_text("\n".join(parts))
+        measured = {variant.name: variant.seconds for variant in self.variants}
+        self.output.with_suffix(".json").write_text(json.dumps(measured, indent=1))
+
+    def close(self) -> None:
+        """Ends what the variants hold."""
+        for variant in self.variants:
+            variant.close()
+
+
+def main() -> None:
+    """Compiles all variants, times them in turn, prints the table."""
+    parser = grid.create_parser(__doc__, "250", "runs/benchmark.md")
+    parser.add_argument(
+        "--variants", default=_VARIANTS, help="space-separated, see step_variants.py"
+    )
+    parser.add_argument("--methods", default="cls", help="comma-separated methods")
+    parser.add_argument("--blocks", type=int, default=5, help="turns of every variant")
+    parser.add_argument("--steps", type=int, default=20, help="steps per block")
+    parser.add_argument("--peer", help="a checkout of the authors' PyTorch code")
+    parser.add_argument("--peer_forms", default="released", help="space-separated: released, tuned")
+    arguments = grid.parse_arguments(parser)
+    benchmark = Benchmark(arguments.output)
+    for name, create in list_creators(arguments, arguments.methods.split(",")).items():
+        benchmark.add(name, create, arguments.steps)
+    for _ in range(1, arguments.blocks):
+        for variant in list(benchmark.variants):
+            benchmark.run(variant, arguments.steps)
+    benchmark.close()
+    grid.write_output(arguments.output, benchmark.output.read_text())
+    if benchmark.failures:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    grid.run_main(main)

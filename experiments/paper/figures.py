@@ -1,0 +1,197 @@
+"""The paper's figures: curves are means over seeds with a band of one standard deviation.
+
+python -m experiments.paper.figures --figure 3 --budgets 20,40       # accuracy over training
+python -m experiments.paper.figures --figure 4 --budgets 40          # agreement of the networks
+python -m experiments.paper.figures --figure 5 --budgets 20 --seeds 0,1    # λ1, λ2, μ and τ
+"""
+
+import argparse
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+import matplotlib
+
+matplotlib.use("Agg")  # Files only; no window is ever opened.
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from cls_jax.config import flatten
+from experiments.paper import grid
+from experiments.paper.grid import Cell
+from experiments.paper.tables import TABLE_2
+
+VARIANTS = ("fixmatch", "cls_no_nl", "cls_no_rw", "cls")  # The curves of Figure 3.
+# The panels of Figure 4: axis label → metrics with their legends.
+MONITORS = {
+    "share of the batch": {
+        "monitors/pseudo_label_overlap": "same pseudo label",
+        "monitors/complementary_label_overlap": "same complementary label",
+        "monitors/exchange_ratio": "exchanged (w ≥ τ)",
+        "monitors/pseudo_label_accuracy": "pseudo label is right",
+    },
+    "Euclidean distance of parameters": {
+        "monitors/distance_networks": "network 1 to network 2",
+        "monitors/distance_ema": "network 1 to its average",
+    },
+}
+_SMOOTH = 5  # Rows of Figure 4's moving average: its metrics are those of single batches.
+# The panels of Figure 5: key with "__" for "." → axis label and values.
+SWEEPS = {
+    "method__lambda_self": ("λ1 (self-labeling)", (0.0, 1.0, 2.0, 4.0)),
+    "method__lambda_co": ("λ2 (co-labeling)", (0.0, 1.0, 2.0, 4.0)),
+    "mu": ("μ (unlabeled per labeled)", (1, 2, 4)),
+    "method__tau": ("τ (exchange threshold)", (0.0, 0.5, 0.85, 1.0)),
+}
+
+plt.rcParams.update(
+    {
+        "axes.grid": True,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "figure.constrained_layout.use": True,
+        "font.size": 9,
+        "grid.alpha": 0.3,
+        "legend.frameon": False,
+        "savefig.dpi": 200,
+    }
+)
+
+
+def create_axes(num_columns: int, share_y: bool = False):
+    """A figure with panels side by side, [num_columns], optionally with a shared y axis."""
+    figure, axes = plt.subplots(
+        1, num_columns, figsize=(3.6 * num_columns, 2.9), squeeze=False, sharey=share_y
+    )
+    return figure, axes[0]
+
+
+def read_curve(cells: Sequence[Cell], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A scalar of `metrics.jsonl` over steps: steps [T] and values [seeds, T]."""
+    histories = [
+        [(row["step"], row[name]) for row in cell.history if row.get(name) is not None]
+        for cell in cells
+    ]
+    steps = np.array([step for step, _ in histories[0]])
+    return steps, np.array([[value for _, value in history] for history in histories])
+
+
+def plot_curve(
+    axis, cells: Sequence[Cell], name: str, label: str, smooth: int = 1, per_step: float = 1
+) -> None:
+    """Draws the mean over seeds with a band of one standard deviation.
+
+    Args:
+        axis: the axis to draw on.
+        cells: runs that differ only in their seed.
+        name: name of the scalar.
+        label: legend entry.
+        smooth: length of the moving average in rows, for metrics of single batches.
+        per_step: what a step counts on the horizontal axis.
+    """
+    steps, values = read_curve(cells, name)
+    window = np.ones(smooth) / smooth
+    values = np.array([np.convolve(row, window, mode="valid") for row in values])
+    steps = steps[len(steps) - values.shape[1] :]
+    steps = steps * per_step
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    (line,) = axis.plot(steps, mean, label=label, linewidth=1.3)
+    axis.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.15)
+
+
+def save_figure(figure, path: str, title: str, text: str = "") -> None:
+    """Writes the image and a Markdown page with its provenance next to it."""
+    picture = pathlib.Path(path)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture)
+    plt.close(figure)
+    page = f"# {title}\n\n{grid.describe_provenance()}\n![{title}]({picture.name})\n{text}"
+    picture.with_suffix(".md").write_text(page)
+    print(f"\nWritten to {picture} and {picture.with_suffix('.md')}.")
+
+
+def draw_figure_3(arguments: argparse.Namespace):
+    """Trains what is missing and draws accuracies, one panel per budget."""
+    cells = {
+        (budget, method): [
+            grid.create_cell(arguments, budget, method, seed) for seed in arguments.seeds
+        ]
+        for budget in arguments.budgets
+        for method in VARIANTS
+    }
+    grid.run_grid([cell for group in cells.values() for cell in group])
+    figure, axes = create_axes(len(arguments.budgets))
+    for axis, budget in zip(axes, arguments.budgets, strict=True):
+        for method in VARIANTS:
+            plot_curve(axis, cells[budget, method], "test/accuracy", TABLE_2[method])
+        axis.set(xlabel="step", ylabel="test accuracy (%)", title=f"{budget} labels")
+    axes[0].legend(loc="lower right")
+    return figure
+
+
+def draw_figure_4(arguments: argparse.Namespace):
+    """Trains what is missing and draws overlaps and distances for the first budget."""
+    budget = arguments.budgets[0]
+    cells = [grid.create_cell(arguments, budget, "cls", seed) for seed in arguments.seeds]
+    grid.run_grid(cells)
+    figure, axes = create_axes(len(MONITORS))
+    for axis, (title, curves) in zip(axes, MONITORS.items(), strict=True):
+        for name, label in curves.items():
+            plot_curve(axis, cells, name, label, smooth=_SMOOTH)
+        axis.set(xlabel="step", ylabel=title)
+        axis.legend()
+    return figure
+
+
+def draw_figure_5(arguments: argparse.Namespace):
+    """Trains what is missing and draws one panel per hyperparameter for the first budget."""
+    budget = arguments.budgets[0]
+    default = flatten(grid.create_cell(arguments, budget, "cls", 0).config.to_dict())
+    cells = {}
+    for key, (_, values) in SWEEPS.items():
+        for value in values:
+            # The default shares its folder with the tables' runs.
+            is_default = default[key.replace("__", ".")] == value
+            changes = {} if is_default else {key: value}
+            cells[key, value] = [
+                grid.create_cell(arguments, budget, "cls", seed, **changes)
+                for seed in arguments.seeds
+            ]
+    results = iter(grid.run_grid([cell for group in cells.values() for cell in group]))
+    accuracies = {
+        key: [next(results)["test_accuracy"] for _ in group] for key, group in cells.items()
+    }
+    figure, axes = create_axes(len(SWEEPS), share_y=True)
+    for axis, (key, (label, values)) in zip(axes, SWEEPS.items(), strict=True):
+        groups = [accuracies[key, value] for value in values]
+        means = [statistics.mean(group) for group in groups]
+        spreads = [statistics.pstdev(group) for group in groups]
+        axis.errorbar(range(len(values)), means, spreads, marker="o", capsize=3)
+        axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+        axis.set(xlabel=label)
+    axes[0].set_ylabel("test accuracy (%)")
+    return figure
+
+
+# Number → what draws it, default budgets, title.
+FIGURES = {
+    3: (draw_figure_3, "20,40", "test accuracy over training"),
+    4: (draw_figure_4, "40", "agreement and distances of the networks of CLS"),
+    5: (draw_figure_5, "20", "hyperparameters of CLS"),
+}
+
+
+def main() -> None:
+    """Draws one figure."""
+    parser = grid.create_parser(__doc__, "", "")
+    parser.add_argument("--figure", type=int, choices=FIGURES, default=3, help="of the paper")
+    number = parser.parse_known_args()[0].figure
+    draw, budgets, title = FIGURES[number]
+    parser.set_defaults(budgets=budgets, output=f"experiments/results/figure{number}_digits.png")
+    arguments = grid.parse_arguments(parser)
+    save_figure(draw(arguments), arguments.output, f"Figure {number}: {title}")
+
+
+if __name__ == "__main__":
+    grid.run_main(main)

@@ -1,0 +1,199 @@
+"""Trains a grid of configurations, one after another, and collects their results.
+
+Each cell is a run folder: finished runs are skipped, interrupted ones resume. The options and the
+provenance of every program in experiments/ come from here, too.
+"""
+
+import argparse
+import ast
+import dataclasses
+import datetime
+import importlib.util
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+import jax
+from tqdm import tqdm
+
+from cls_jax.cli.process import exit_with_error, prepare_process
+from cls_jax.config import validate_config
+from cls_jax.errors import UserError
+from cls_jax.runs.folder import check_run_folder, get_default_workdir
+from cls_jax.runs.metrics import read_metrics
+from cls_jax.runs.sessions import describe_hardware
+from cls_jax.training.loop import train
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run of a grid.
+
+    Attributes:
+        config: The run's configuration.
+        workdir: The run's folder.
+    """
+
+    config: Any
+    workdir: pathlib.Path
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of the run's metrics."""
+        return read_metrics(self.workdir)
+
+
+def create_parser(description: str, budgets: str, output: str) -> argparse.ArgumentParser:
+    """Creates a parser with the options that all programs share."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog="Every --config.KEY=VALUE of main.py is accepted and applies to all runs.",
+    )
+    parser.add_argument("--config", default="configs/digits.py", help="a file of configs/")
+    parser.add_argument("--budgets", default=budgets, help="comma-separated label budgets")
+    parser.add_argument("--seeds", default="0,1,2,3", help="comma-separated seeds")
+    parser.add_argument("--runs", default="runs/grid", help="folder for the runs")
+    parser.add_argument("--output", default=output, help="Markdown or image file to write")
+    return parser
+
+
+def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parses the command line; `overrides` holds the --config.KEY=VALUE options."""
+    arguments, rest = parser.parse_known_args()
+    for option in rest:
+        if not option.startswith("--config.") or "=" not in option:
+            exit_with_error(f"Unknown option {option!r}: see --help.")
+    arguments.overrides = dict(option.removeprefix("--config.").split("=", 1) for option in rest)
+    try:
+        arguments.budgets = [int(budget) for budget in arguments.budgets.split(",")]
+        arguments.seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    except ValueError:
+        exit_with_error("Budgets and seeds are whole numbers: write them as in 20,40.")
+    return arguments
+
+
+def create_cell(
+    arguments: argparse.Namespace, budget: int, method: str, seed: int, **changes: Any
+) -> Cell:
+    """Builds one run; changes (keys with "__" for ".") become part of the folder's name.
+
+    Raises:
+        UserError: if the configuration has no such key or value.
+    """
+    config = load_config(arguments.config, f"{budget},{method}")
+    config.seed = seed
+    changes = {key.replace("__", "."): value for key, value in changes.items()}
+    for key, text in arguments.overrides.items():
+        set_value(config, key, text)
+    for key, value in changes.items():
+        set_value(config, key, str(value))
+    validate_config(config)
+    name = "-".join([get_default_workdir(config).name, *(f"{k}={v}" for k, v in changes.items())])
+    return Cell(config, pathlib.Path(arguments.runs) / name)
+
+
+def load_config(path: str, argument: str):
+    """Builds a configuration from a file of configs/.
+
+    Raises:
+        UserError: if there is no such file.
+    """
+    if not pathlib.Path(path).is_file():
+        raise UserError(f"There is no configuration {path}: choose a file of configs/.")
+    spec = importlib.util.spec_from_file_location("config", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(argument)
+
+
+def set_value(config, key: str, text: str) -> None:
+    """Sets a dotted key of a locked configuration from text, keeping the value's type.
+
+    Raises:
+        UserError: if the key does not exist or the text is not a value of its type.
+    """
+    *parents, leaf = key.split(".")
+    try:
+        for parent in parents:
+            config = config[parent]
+        value = text if isinstance(config[leaf], str) else ast.literal_eval(text)
+        config[leaf] = value
+    except (KeyError, AttributeError) as error:
+        raise UserError(f"There is no --config.{key}: see docs/configuration.md.") from error
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise UserError(f"--config.{key} cannot be {text!r}: see docs/configuration.md.") from error
+
+
+def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Trains what is not finished and returns all results in order.
+
+    All folders are checked before the first run starts.
+
+    Raises:
+        UserError: if a folder holds a run of another configuration, or a run fails.
+    """
+    for cell in cells:
+        check_run_folder(cell.workdir, cell.config)
+    results = []
+    for cell in tqdm(cells, unit="run", desc="grid", dynamic_ncols=True):
+        results.append(train(cell.config, cell.workdir))
+        jax.clear_caches()  # Compiled programs of finished runs would accumulate.
+    return results
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Runs a program; user errors end with one sentence and exit code 2."""
+    prepare_process()
+    try:
+        main()
+    except UserError as error:
+        exit_with_error(error)
+
+
+def describe_provenance() -> str:
+    """The command, date, versions and hardware behind a result, as Markdown."""
+    spec = sys.modules["__main__"].__spec__  # None where a test or a script calls this.
+    command = " ".join(["python -m", spec.name if spec else sys.argv[0], *sys.argv[1:]])
+    return (
+        f"`{command}`\\\n"
+        f"{datetime.date.today()}, {describe_hardware()}, Python {platform.python_version()}, "
+        f"JAX {jax.__version__}, commit {_read_commit()}.\n"
+    )
+
+
+def _read_commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # Git is not installed.
+        return "unknown"
+    return outcome.stdout.strip() or "unknown"
+
+
+def describe_mean(values: Iterable[float]) -> str:
+    """Mean ± standard deviation (of the sample) as in the paper's tables."""
+    values = list(values)
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread}"
+
+
+def format_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table as mdformat has it."""
+    lines = [header, ["--"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def write_output(path: str, text: str) -> None:
+    """Writes a result and prints it."""
+    file = pathlib.Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    print(f"\n{text}\nWritten to {path}.")

@@ -1,0 +1,167 @@
+"""The newer methods, and `cls_plus` with and without CutMix, on the same label splits.
+
+python -m experiments.paper.table3 --budgets 10,20 --seeds 0,1,2,3,4,5,6,7
+python -m experiments.paper.table3 --imbalance 10 --output experiments/results/imbalance_digits.md
+
+A row is a method, or a method with settings: cls_plus+lambda_cutmix=0.0+tau=0.5. Seeds are trained
+one after the other, each with all rows, so that an interrupted grid still compares rows on the same
+splits: --report-only makes the table of what is finished.
+"""
+
+import argparse
+import math
+import statistics
+from typing import Any
+
+from cls_jax.runs.folder import read_result
+from experiments.paper import grid
+
+# In the order in which they are trained.
+ROWS = (
+    *("cls", "cls_plus", "cls_plus+lambda_cutmix=0.0"),
+    *("freematch", "fixmatch", "supervised", "softmatch", "adamatch", "flexmatch", "infomatch"),
+)
+BASELINES = {"cls": "CLS", "freematch": "FreeMatch"}
+
+# Short enough for dozens of runs on a shared core.
+RECIPE = {
+    "batch_size": "10",
+    "mu": "4",
+    "num_steps": "300",
+    "ema_decay": "0.98",
+    "model.bn_momentum": "0.98",
+    "eval_every": "300",
+    "log_every": "50",
+    "checkpoint_every": "300",
+}
+# Running means of the methods that have any; their defaults are for runs of 2^20 steps.
+STATISTICS_DECAY = 0.97
+
+Results = dict[int, dict[str, Any]]  # Seed → result of a run.
+
+
+def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int) -> grid.Cell:
+    """One run of a row.
+
+    Raises:
+        UserError: if there is no such method, or it has no such setting.
+    """
+    method, *settings = row.split("+")
+    changes = {f"method__{name}": text for name, _, text in (s.partition("=") for s in settings)}
+    if arguments.imbalance != 1:
+        changes["data__imbalance"] = arguments.imbalance
+    cell = grid.create_cell(arguments, budget, method, seed, **changes)
+    if "statistics_decay" in cell.config.method:
+        cell.config.method.statistics_decay = STATISTICS_DECAY
+    return cell
+
+
+def compare(results: Results, baseline: Results, key: str) -> tuple[float, float, int] | None:
+    """The mean paired difference to a baseline, its standard error and the number of pairs.
+
+    None if they share fewer than two seeds.
+    """
+    shared = sorted(results.keys() & baseline.keys())
+    if len(shared) < 2:
+        return None
+    differences = [results[seed][key] - baseline[seed][key] for seed in shared]
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.mean(differences), error, len(differences)
+
+
+def describe_row(row: str, rows: dict[str, Results], key: str) -> list[str]:
+    """The cells of a line: name, seeds, mean, worst seed, differences, seconds, other accuracy."""
+    results = rows[row]
+    values = [result[key] for result in results.values()]
+    line = [row.replace("+", ", "), describe_seeds(results), grid.describe_mean(values)]
+    line.append(f"{min(values):.2f}")
+    for baseline in BASELINES:
+        difference = compare(results, rows.get(baseline, {}), key) if row != baseline else None
+        if difference is None:
+            line.append("–")
+            continue
+        mean, error, count = difference
+        pairs = "" if count == len(results) else f" ({count} pairs)"
+        line.append(f"{mean:+.2f} ± {error:.2f}{pairs}")
+    seconds = [result["train_seconds"] for result in results.values()]
+    line.append(f"{min(seconds):.0f}")
+    if key != "test_accuracy":
+        line.append(grid.describe_mean(result["test_accuracy"] for result in results.values()))
+    return line
+
+
+def describe_seeds(results: Results) -> str:
+    """The seeds as a range where they are consecutive, otherwise as a list."""
+    seeds = sorted(results)
+    if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
+        return f"{seeds[0]}–{seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
+def format_table(rows: dict[str, Results], key: str) -> str:
+    """Markdown with a line for each row that has results.
+
+    Args:
+        rows: row → results by seed.
+        key: of the accuracy in a result.
+    """
+    header = ["method", "seeds", "mean ± sd", "worst"]
+    header += [f"− {name}, ± standard error" for name in BASELINES.values()] + ["seconds"]
+    header += ["accuracy"] if key != "test_accuracy" else []
+    lines = [describe_row(row, rows, key) for row, results in rows.items() if results]
+    return grid.format_table(header, lines)
+
+
+def describe_page(arguments: argparse.Namespace, outcomes: dict[int, dict[str, Results]]) -> str:
+    """The page: how it was made, and a table for each budget."""
+    imbalance = arguments.imbalance
+    key = "test_accuracy" if imbalance == 1 else "test_balanced_accuracy"
+    tables = [
+        f"## {budget} labels\n\n{format_table(rows, key)}\n"
+        for budget, rows in outcomes.items()
+        if any(rows.values())
+    ]
+    what = "Test accuracy" if imbalance == 1 else "Balanced test accuracy"
+    title = "Table 3" if imbalance == 1 else f"Unequal classes, {imbalance:g}:1"
+    recipe = ", ".join(f"{name}={value}" for name, value in arguments.overrides.items())
+    return (
+        f"# {title}\n\n{grid.describe_provenance()}\n"
+        f"{what} in percent of network 1 (EMA weights) after the last step: mean and standard "
+        f"deviation over seeds, worst seed, mean paired difference to CLS and to FreeMatch (same "
+        f"seed: same labeled images) with its standard error; seconds of the fastest run, without "
+        f"compilation.\n\nRecipe: {recipe}, statistics_decay={STATISTICS_DECAY} where a method "
+        f"has it.\n\n" + "\n".join(tables)
+    )
+
+
+def main() -> None:
+    """Trains what is missing, and writes the page."""
+    parser = grid.create_parser(
+        "Table 3", budgets="10,20", output="experiments/results/table3_digits.md"
+    )
+    parser.set_defaults(seeds="0,1,2,3,4,5,6,7", runs="runs/table3")
+    parser.add_argument("--rows", default=",".join(ROWS), help="comma-separated rows")
+    parser.add_argument("--imbalance", type=float, default=1.0, help="data.imbalance of all runs")
+    parser.add_argument("--report-only", action="store_true", help="train nothing")
+    arguments = grid.parse_arguments(parser)
+    arguments.overrides = RECIPE | arguments.overrides
+    rows = arguments.rows.split(",")
+    cells = {
+        (budget, row, seed): create_cell(arguments, row, budget, seed)
+        for seed in arguments.seeds
+        for budget in arguments.budgets
+        for row in rows
+    }
+    if not arguments.report_only:
+        grid.run_grid(list(cells.values()))
+    outcomes: dict[int, dict[str, Results]] = {
+        budget: {row: {} for row in rows} for budget in arguments.budgets
+    }
+    for (budget, row, seed), cell in cells.items():
+        if (result := read_result(cell.workdir)) is not None:
+            outcomes[budget][row][seed] = result
+    grid.write_output(arguments.output, describe_page(arguments, outcomes))
+
+
+if __name__ == "__main__":
+    grid.run_main(main)

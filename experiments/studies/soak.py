@@ -1,0 +1,259 @@
+"""Stops training runs at random moments and compares their results with an uninterrupted run.
+
+python -m experiments.studies.soak --stops 20 --signal KILL --config configs/digits.py:40
+
+The same command is started again after every stop until a run has ended; stops that are left over
+go to another run. Of four stops one aims at the creation of the run's folder, two at a save, one at
+any time; the table says what each of them hit. Options that are not listed go to main.py.
+"""
+
+import argparse
+import collections
+import dataclasses
+import pathlib
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+from cls_jax.errors import UserError
+from cls_jax.io import PARTIAL
+from cls_jax.runs.folder import CONFIG, DATASET, LABELED_INDICES
+from cls_jax.runs.lock import LOCK
+from experiments.paper import grid
+from tests.outcomes import describe_difference, read_end
+
+# What stops aim at, in turn.
+AIMS = ("creation", "save", "any time", "save")
+# Patterns for the files of a run's folder in the order in which every session writes them.
+_CREATED = (
+    LOCK,
+    f"{CONFIG}*{PARTIAL}",
+    CONFIG,
+    f"{LABELED_INDICES}*{PARTIAL}",
+    LABELED_INDICES,
+    f"{DATASET}*{PARTIAL}",
+    DATASET,
+)
+_POLL_SECONDS = 0.0005
+_GIVE_UP_SECONDS = 300
+_MARK_OF_A_SAVE = "*orbax-checkpoint-tmp*"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """One stop of a session.
+
+    Attributes:
+        run: which run, from 0.
+        aim: an entry of `AIMS`.
+        hit: "start" (imports, data), "creation" of the folder, "save" or "training" (compilation,
+            steps, evaluation).
+        files: how many of the folder's files this session had written.
+        checkpoint: the newest complete one afterwards, 0 for none.
+        code: the exit code as Python counts it: -9 for SIGKILL.
+        seconds: from the signal to the end of the process.
+    """
+
+    run: int
+    aim: str
+    hit: str
+    files: int
+    checkpoint: int
+    code: int
+    seconds: float
+
+
+def start(options: list[str], workdir: pathlib.Path) -> subprocess.Popen:
+    """Starts or resumes a run."""
+    with workdir.with_suffix(".log").open("a") as log:
+        command = [sys.executable, "main.py", *options, f"--workdir={workdir}"]
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def count_saves(workdir: pathlib.Path, since: float) -> int:
+    """How many saves are under way, or were when the session that began at `since` was killed."""
+    return sum(_is_newer(path, since) for path in (workdir / "checkpoints").glob(_MARK_OF_A_SAVE))
+
+
+def count_created(workdir: pathlib.Path, since: float) -> int:
+    """How many stages of the folder's creation the session that began at `since` has reached."""
+    reached = [
+        i
+        for i, pattern in enumerate(_CREATED, 1)
+        if any(_is_newer(path, since) for path in workdir.glob(pattern))
+    ]
+    return max(reached, default=0)
+
+
+def _is_newer(path: pathlib.Path, since: float) -> bool:
+    try:
+        return path.stat().st_mtime > since
+    except FileNotFoundError:  # Not yet there, or renamed in the meantime.
+        return False
+
+
+def locate(workdir: pathlib.Path, since: float) -> str:
+    """What the session that began at `since` was doing when it was stopped, as in `Stop.hit`."""
+    stage = count_created(workdir, since)
+    if stage < len(_CREATED):
+        return "creation" if stage else "start"
+    return "save" if count_saves(workdir, since) else "training"
+
+
+def wait_for_moment(
+    aim: str, process: subprocess.Popen, workdir: pathlib.Path, since: float, longest: float
+) -> None:
+    """Returns at a random moment of the kind `aim`, or when the process has ended.
+
+    Args:
+        aim: an entry of `AIMS`.
+        process: the session.
+        workdir: its folder.
+        since: when it began, in seconds of `time.time`.
+        longest: how long to wait at any time, in seconds.
+    """
+    stage, moment = random.randrange(1, len(_CREATED)), since + random.uniform(0.1, longest)
+    saves_to_pass, seen, delay = random.randrange(3), set(), random.uniform(0, 0.1)
+
+    def has_come() -> bool:
+        if aim == "creation":
+            return count_created(workdir, since) >= stage
+        if aim == "any time":
+            return time.time() >= moment
+        folders = (workdir / "checkpoints").glob(_MARK_OF_A_SAVE)
+        seen.update(path.name for path in folders if _is_newer(path, since))
+        return len(seen) > saves_to_pass
+
+    while process.poll() is None and not has_come():
+        time.sleep(_POLL_SECONDS)
+    if aim == "save":
+        time.sleep(delay)
+
+
+def stop_once(
+    options: list[str],
+    workdir: pathlib.Path,
+    number: signal.Signals,
+    aim: str,
+    longest: float,
+) -> Stop | None:
+    """Starts or resumes a run and stops it; None if the run came to its end before.
+
+    Raises:
+        UserError: if the run failed before.
+    """
+    since = time.time()
+    process = start(options, workdir)
+    wait_for_moment(aim, process, workdir, since, longest)
+    if process.poll():
+        raise UserError(f"{workdir} ended by itself: see {workdir.with_suffix('.log')}.")
+    process.send_signal(number)
+    sent = time.monotonic()
+    code = process.wait(_GIVE_UP_SECONDS)
+    if code == 0:
+        return None
+    return Stop(
+        run=int(workdir.name.removeprefix("run")),
+        aim=aim,
+        hit=locate(workdir, since),
+        files=count_created(workdir, since),
+        checkpoint=_find_newest_checkpoint(workdir),
+        code=code,
+        seconds=time.monotonic() - sent,
+    )
+
+
+def _find_newest_checkpoint(workdir: pathlib.Path) -> int:
+    names = (path.name for path in (workdir / "checkpoints").glob("*"))
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def soak(
+    options: list[str], folder: pathlib.Path, num_stops: int, number: signal.Signals
+) -> tuple[list[Stop], list[str]]:
+    """Stops runs `num_stops` times in all, lets each end and compares it.
+
+    Returns:
+        The stops, and for each run "equal" or what differs from the uninterrupted run.
+
+    Raises:
+        UserError: if a run does not end.
+    """
+    reference = folder / "undisturbed"
+    started = time.monotonic()
+    start(options, reference).wait()
+    longest = (time.monotonic() - started) / 3
+    expected = read_end(reference)
+    stops: list[Stop] = []
+    outcomes: list[str] = []
+    while len(stops) < num_stops:
+        workdir = folder / f"run{len(outcomes)}"
+        while len(stops) < num_stops:
+            stop = stop_once(options, workdir, number, AIMS[len(stops) % len(AIMS)], longest)
+            if stop is None:
+                break
+            stops.append(stop)
+            print(stop, flush=True)
+        start(options, workdir).wait()
+        outcomes.append(describe_difference(read_end(workdir), expected) or "equal")
+        print(f"{workdir.name}: {outcomes[-1]}", flush=True)
+    return stops, outcomes
+
+
+def describe_stops(stops: list[Stop], outcomes: list[str], number: signal.Signals) -> str:
+    """A summary and a row for each stop, as Markdown."""
+    hits = collections.Counter(stop.hit for stop in stops)
+    counts = ", ".join(f"{count} within {hit}" for hit, count in sorted(hits.items()))
+    times = [stop.seconds for stop in stops]
+    return "\n".join(
+        [
+            f"- {len(stops)} times {number.name}: {counts}.",
+            f"- {len(outcomes)} runs ended, {outcomes.count('equal')} of them with every row of "
+            "metrics.jsonl but its timings, result.json but its seconds and every bit of the "
+            "state as in the uninterrupted run.",
+            f"- From the signal to the end: median {statistics.median(times):.2f} s, longest "
+            f"{max(times):.2f} s.",
+            *(f"- run {i} differs: {text}" for i, text in enumerate(outcomes) if text != "equal"),
+            "",
+            "| stop | run | aimed at | hit | newest checkpoint after it | exit code |",
+            "|---|---|---|---|---|---|",
+            *(_describe_stop(i, stop) for i, stop in enumerate(stops, 1)),
+        ]
+    )
+
+
+def _describe_stop(index: int, stop: Stop) -> str:
+    # The first of the folder's files is its lock, the last makes it complete.
+    hit = f"creation, stage {stop.files} of {len(_CREATED)}" if stop.hit == "creation" else stop.hit
+    return f"| {index} | {stop.run} | {stop.aim} | {hit} | {stop.checkpoint} | {stop.code} |"
+
+
+def main() -> None:
+    """Stops and compares runs, and writes the outcome."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stops", type=int, default=20)
+    parser.add_argument("--signal", choices=["KILL", "TERM", "INT"], default="KILL")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the random stop times")
+    parser.add_argument("--runs", default="runs/soak", help="a new folder for the runs")
+    parser.add_argument("--output", default="runs/soak.md")
+    arguments, options = parser.parse_known_args()
+    random.seed(arguments.seed)
+    folder = pathlib.Path(arguments.runs)
+    if folder.exists():
+        raise UserError(f"{folder} exists: give --runs a new folder.")
+    folder.mkdir(parents=True)
+    number = signal.Signals[f"SIG{arguments.signal}"]
+    stops, outcomes = soak(options, folder, arguments.stops, number)
+    text = f"{grid.describe_provenance()}\n{describe_stops(stops, outcomes, number)}\n"
+    grid.write_output(arguments.output, f"# Runs stopped at random\n\n{text}")
+    if any(outcome != "equal" for outcome in outcomes):
+        raise UserError(f"Runs differ: compare those in {folder}.")
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    grid.run_main(main)

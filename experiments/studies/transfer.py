@@ -1,0 +1,226 @@
+"""Few labels of your own photos: from random weights, and from a network that knows ImageNet.
+
+python -m experiments.studies.transfer --data FOLDER --labels 250 --seeds 0 --pixels 64
+python -m experiments.studies.transfer --data FOLDER --imbalance 10 \
+  --rows supervised,fixmatch,freematch,published,cls,cls_plus
+
+FOLDER is arranged as in docs/own_images.md, with a test folder. The rows of the table:
+
+- scratch: CLS from random weights, with the default network of configs/folder.py;
+- probe: the pretrained network as it is, with a logistic regression on its features as its head;
+- supervised, fixmatch, freematch, cls, cls_plus: the pretrained network, fine-tuned by that method,
+  `cls_plus` with `lambda_cutmix=0`;
+- published: likewise by CLS as its paper has it.
+
+Finished runs are skipped and interrupted ones resume; the probe has no run and takes a minute.
+"""
+
+import argparse
+import functools
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cls_jax.config import validate_config
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.label_split import choose_labeled_indices
+from cls_jax.runs.folder import use_mean_and_std
+from cls_jax.training.evaluate import create_evaluate
+from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
+from cls_jax.training.probe import init_state
+from cls_jax.training.setup import create_train_setup
+from experiments.paper import grid
+
+_INIT = "builtin:efficientnet_lite0"
+# A run of minutes on a CPU. Running means and EMA must have forgotten their start by its end.
+_SHORT = {
+    "num_steps": 300,
+    "batch_size": 16,
+    "mu": 3,
+    "ema_decay": 0.99,
+    "model.bn_momentum": 0.99,
+    "log_every": 10,
+    "eval_every": 100,
+    "checkpoint_every": 50,
+}
+# Frozen stages save their part of the backward pass, which is large for large feature maps.
+_FINE_TUNING = {
+    **_SHORT,
+    "model.init": _INIT,
+    "model.init_head": "probe",
+    "model.bn_frozen": True,  # With batch statistics, 9 points less: see results/transfer.md.
+    "optimizer.name": "adamw",
+    "optimizer.learning_rate": 3e-4,
+    "optimizer.layer_decay": 0.9,
+    "optimizer.warmup_steps": 20,
+    "optimizer.frozen_stages": 2,
+}
+_FAST = {"method.weak_pass": "fast"}  # With frozen BatchNorm the same gradients, for less.
+# Running class means, too, must forget their start.
+_DECAY = {"method.statistics_decay": 0.99}
+PROBE = "probe"
+
+
+class Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        title: its first cell.
+        method: trains it; empty for the probe.
+        settings: values by key.
+    """
+
+    title: str
+    method: str
+    settings: dict[str, Any]
+
+
+ROWS = {
+    "scratch": Row("CLS from random weights", "cls", _SHORT),
+    PROBE: Row("linear probe", "", {"model.init": _INIT, "model.init_head": "probe"}),
+    "supervised": Row("supervised fine-tuning", "supervised", _FINE_TUNING),
+    "fixmatch": Row("FixMatch, fine-tuning", "fixmatch", _FINE_TUNING | _FAST),
+    "freematch": Row("FreeMatch, fine-tuning", "freematch", _FINE_TUNING | _DECAY),
+    "published": Row("CLS as published, fine-tuning", "cls", _FINE_TUNING | _FAST),
+    "cls": Row(
+        "`cls_plus` with `lambda_cutmix=0`, fine-tuning",
+        "cls_plus",
+        _FINE_TUNING | _DECAY | _FAST | {"method.lambda_cutmix": 0.0},
+    ),
+    "cls_plus": Row("`cls_plus`, fine-tuning", "cls_plus", _FINE_TUNING | _DECAY | _FAST),
+}
+_DEFAULT_ROWS = ("scratch", PROBE, "supervised", "fixmatch", "cls")
+
+
+def create_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Every --config.KEY=VALUE of main.py is accepted and applies to all runs.",
+    )
+    parser.add_argument("--data", required=True, help="folder of images with a test folder")
+    parser.add_argument("--labels", dest="budgets", default="250", help="comma-separated budgets")
+    parser.add_argument("--seeds", default="0", help="comma-separated seeds")
+    parser.add_argument("--pixels", type=int, default=64, help="height and width of the images")
+    parser.add_argument("--rows", default=",".join(_DEFAULT_ROWS), help=f"among {', '.join(ROWS)}")
+    parser.add_argument("--imbalance", type=float, default=1.0, help="data.imbalance of all rows")
+    parser.add_argument("--runs", default="runs/transfer", help="folder for the runs")
+    parser.add_argument("--output", default="experiments/results/transfer.md", help="where to")
+    return parser
+
+
+def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int) -> grid.Cell:
+    """One run of a row.
+
+    Raises:
+        UserError: if an option is not a key, or a value is invalid.
+    """
+    _, method, settings = ROWS[row]
+    config = grid.load_config("configs/folder.py", f"{arguments.data},{method or 'supervised'}")
+    config.update_from_flattened_dict(
+        {
+            **settings,
+            "data.image_size": arguments.pixels,
+            "data.imbalance": arguments.imbalance,
+            "num_labels": budget,
+            "seed": seed,
+        }
+    )
+    for key, text in arguments.overrides.items():
+        grid.set_value(config, key, text)
+    validate_config(config)
+    config = resolve_model(config)
+    tail = "" if arguments.imbalance == 1 else f"-{arguments.imbalance:g}to1"
+    name = f"{row}-{arguments.pixels}px-{budget}{tail}-seed{seed}"
+    return grid.Cell(config, pathlib.Path(arguments.runs) / name)
+
+
+def probe(config: Any) -> float:
+    """Test accuracy in percent of the head that `model.init_head=probe` gives to one network."""
+    dataset = load_dataset(config)
+    labeled = choose_labeled_indices(
+        dataset.train_labels,
+        config.num_labels,
+        dataset.num_classes,
+        config.seed,
+        config.data.imbalance,
+    )
+    dataset = use_own_normalization(config, dataset, pathlib.Path())
+    setup = create_train_setup(
+        use_mean_and_std(config, dataset.mean, dataset.std),
+        dataset.shape,
+        read_weights=functools.partial(read_weights, config),
+    )
+    state = init_state(setup, dataset, labeled)
+    return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]
+
+
+def train_rows(
+    arguments: argparse.Namespace, rows: Sequence[str]
+) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Row and budget → results of all seeds; the probe's hold the accuracy alone."""
+    cells = {
+        (row, budget): [create_cell(arguments, row, budget, seed) for seed in arguments.seeds]
+        for row in rows
+        for budget in arguments.budgets
+    }
+    outcomes = {
+        key: [{"test_accuracy": probe(cell.config)} for cell in group]
+        for key, group in cells.items()
+        if key[0] == PROBE
+    }
+    runs = {key: group for key, group in cells.items() if key[0] != PROBE}
+    results = iter(grid.run_grid([cell for group in runs.values() for cell in group]))
+    return outcomes | {key: [next(results) for _ in group] for key, group in runs.items()}
+
+
+def format_table(
+    rows: Iterable[str],
+    budgets: Sequence[int],
+    outcomes: dict[tuple[str, int], list[dict[str, Any]]],
+) -> str:
+    """Markdown with a row per row, and accuracy and minutes of training per budget."""
+    header = ["", *(part for budget in budgets for part in (f"{budget} labels", "minutes"))]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        line = [ROWS[row].title]
+        for budget in budgets:
+            results = outcomes[row, budget]
+            seconds = [result.get("train_seconds", 0.0) for result in results]
+            line.append(grid.describe_mean(result["test_accuracy"] for result in results))
+            line.append(f"{np.mean(seconds) / 60:.1f}" if row != PROBE else "")
+        lines.append(line)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def describe_settings(rows: Iterable[str]) -> str:
+    """The values that each row sets, as Markdown."""
+    return "\n".join(
+        f"- {ROWS[row].title}: "
+        + ", ".join(f"`{key}={value}`" for key, value in ROWS[row].settings.items())
+        for row in rows
+    )
+
+
+def main() -> None:
+    """Trains what is missing and writes the page."""
+    arguments = grid.parse_arguments(create_parser())
+    rows = arguments.rows.split(",")
+    outcomes = train_rows(arguments, rows)
+    text = (
+        f"# From a pretrained network\n\n{grid.describe_provenance()}\n"
+        f"Test accuracy in percent at {arguments.pixels} pixels (fine-tuning: EMA weights of "
+        f"network 1 after the last step), classes {arguments.imbalance:g}:1 in training, mean ± "
+        f"standard deviation over the seeds ({', '.join(map(str, arguments.seeds))}), and minutes "
+        f"of training.\n\n"
+        f"{format_table(rows, arguments.budgets, outcomes)}\n\n"
+        f"Settings:\n\n{describe_settings(rows)}\n"
+    )
+    grid.write_output(arguments.output, text)
+
+
+if __name__ == "__main__":
+    grid.run_main(main)

@@ -1,0 +1,41 @@
+"""What a finished run leaves behind, and whether two runs left the same."""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from cls_jax.errors import UserError
+from cls_jax.runs.folder import read_result
+from cls_jax.runs.metrics import read_metrics
+from cls_jax.training.restore import restore_run
+
+
+def read_end(workdir: pathlib.Path) -> dict[str, Any]:
+    """The outcome of a run, without its timings."""
+    result = read_result(workdir)
+    if result is None:
+        raise UserError(f"{workdir} did not end: see {workdir.with_suffix('.log')}.")
+    rows = [
+        {key: value for key, value in row.items() if not key.startswith("perf/")}
+        for row in read_metrics(workdir)
+    ]
+    _, state, _ = restore_run(workdir)
+    return {
+        "result": {key: value for key, value in result.items() if key != "train_seconds"},
+        "metrics": rows,
+        "state": [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(state))],
+    }
+
+
+def describe_difference(end: dict[str, Any], expected: dict[str, Any]) -> str | None:
+    """The first difference between two outcomes, or None."""
+    for key in ("result", "metrics"):
+        if json.dumps(end[key]) != json.dumps(expected[key]):
+            return key
+    pairs = zip(end["state"], expected["state"], strict=True)
+    if any(a.tobytes() != b.tobytes() for a, b in pairs):
+        return "state"
+    return None
