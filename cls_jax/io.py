@@ -118,7 +118,7 @@ def _escape(character: str) -> str:
     return character
 
 
-def write_rows(file: TextIO, rows: Iterable[Sequence[Any]]) -> None:
+def write_rows(file: TextIO, rows: Iterable[Sequence[Any]], delimiter: str = ",") -> None:
     """Appends rows, quoting those that need it; every cell reads back as it was.
 
     A cell that starts with =, +, - or @ is written as it is, although a spreadsheet may take it for
@@ -126,13 +126,15 @@ def write_rows(file: TextIO, rows: Iterable[Sequence[Any]]) -> None:
     them. Import the file as text where the names are not your own.
 
     Python's writer quotes cells with a line feed, but before 3.13 not always those with a carriage
-    return, which its reader then takes for the end of the row.
+    return, which its reader then takes for the end of the row. Cells with spaces around them
+    are quoted, because many readers drop these otherwise.
     """
-    plain = csv.writer(file, lineterminator="\n")
-    quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plain = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    quoted = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
     for row in rows:
-        has_return = any(isinstance(cell, str) and "\r" in cell for cell in row)
-        (quoted if has_return else plain).writerow(row)
+        cells = [cell for cell in row if isinstance(cell, str)]
+        is_odd = any("\r" in cell or cell != cell.strip() for cell in cells)
+        (quoted if is_odd else plain).writerow(row)
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:

@@ -194,6 +194,38 @@ def _get_formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name not in missing)
 
 
+def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) -> np.ndarray:
+    """Reads a whole image for a person to look at: upright, on white, scaled down to fit.
+
+    Args:
+        path: as for `read_image`.
+        max_side: the longer side gets at most this many pixels.
+        bit_depth: of 16-bit files, see `find_bit_depth`.
+
+    Returns:
+        uint8 [H, W, 3].
+
+    Raises:
+        ImageError: as of `read_image`.
+    """
+    with (
+        open_file(path) as file,
+        _decoding(file) as image,
+        _LARGE_IMAGES if _is_heavy(image) else contextlib.nullcontext(),
+    ):
+        shrink = _REDUCING_GAP * max_side / max(image.size)
+        if image.format in ("JPEG", "MPO") and shrink < 1:
+            image.draft(None, (int(image.width * shrink), int(image.height * shrink)))
+        upright = _to_plain_mode(image, bit_depth)
+        upright.thumbnail((max_side, max_side), Image.Resampling.BICUBIC, _REDUCING_GAP)
+        orientation = _read_orientation(image)
+        if orientation in _TRANSPOSITIONS:
+            upright = upright.transpose(_TRANSPOSITIONS[orientation])
+        if upright.mode == "RGBA":
+            upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
+        return np.asarray(upright.convert("RGB"))
+
+
 @contextlib.contextmanager
 def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
     """Opens an image within the limits; whatever goes wrong until the end is an ImageError."""

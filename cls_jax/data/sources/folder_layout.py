@@ -5,9 +5,6 @@ folders. Each may have `unlabeled/…`, `test/<class>/…` and `val/<class>/…`
 decide, whatever their case and however their accents are composed; no image is opened here.
 """
 
-import codecs
-import csv
-import io
 import os
 import pathlib
 import unicodedata
@@ -15,14 +12,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cls_jax.data.images.decode import SUFFIXES
 from cls_jax.data.images.files import ImageFile, Listing, SkippedFile
+from cls_jax.data.sources.label_table import (
+    LABELS_CSV,
+    NONE,
+    LabelRow,
+    fold,
+    read_label_table,
+)
 from cls_jax.errors import UserError
-from cls_jax.io import describe_error, read_bytes
 
-LABELS_CSV = "labels.csv"
-_LONGEST_CLASS = 255  # As the name of a folder.
-_MAX_CSV_BYTES = 2**28  # Some five million rows.
 NO_CLASS_NAME = ""  # Of unlabeled images.
 # What folders are called → what they hold.
 _SPLITS = {
@@ -38,12 +37,6 @@ _SPLITS = {
     "valid": "validation",
     "validation": "validation",
 }
-# Headers of the columns of a table, the usual ones first.
-_FILE_COLUMNS = (
-    *("file", "filename", "path", "filepath", "image", "imagename", "imagepath", "img"),
-    *("imageid", "imgid", "id", "name"),
-)
-_LABEL_COLUMNS = ("label", "labels", "class", "classname", "category", "target", "species", "y")
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
     "it, or as one folder for each class (see docs/own_images.md)"
@@ -71,11 +64,6 @@ class Layout(NamedTuple):
     warnings: list[str]
 
 
-def fold(name: str) -> str:
-    """The same text for names that differ in case, or in how accents are composed."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-
-
 def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
     """Finds out which layout a folder has, and sorts its files.
 
@@ -83,7 +71,7 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
         UserError: if it has no layout, fewer than two classes, or a class without an image.
     """
     layout = Layout((), [], [], [], list(listing.skipped), [])
-    table = next((name for name, _ in listing.skipped if fold(name) == LABELS_CSV), None)
+    table = find_table(listing)
     splits = _find_splits(listing, has_table=table is not None)
     if table:
         layout.skipped[:] = [row for row in layout.skipped if row[0] != table]
@@ -239,16 +227,21 @@ def _keep_known(
 def _sort_by_table(
     files: Iterable[ImageFile],
     splits: Mapping[str, str],
-    classes: Mapping[str, str],
+    classes: Mapping[str, str | None],
     layout: Layout,
 ) -> None:
-    """Sorts by folder and by what the table says; what it does not say, a test folder may."""
+    """Sorts by folder and by what the table says.
+
+    What it does not say, a class folder in labeled/ or in a test folder may.
+    """
     parts = {"validation": layout.validation, "test": layout.test}
     for file in files:
         top, *rest = file.name.split("/")
         kind = splits.get(top, "train") if rest else "train"
-        name = classes.get(file.name, NO_CLASS_NAME)
-        if kind not in parts:
+        name = classes.get(file.name, get_folder_label(file.name))
+        if name is None:
+            layout.skipped.append((file.name, f"of no class, as {LABELS_CSV} says"))
+        elif kind not in parts:
             layout.train.append((file, name))
         elif name or len(rest) >= 2:
             parts[kind].append((file, name or rest[0]))
@@ -256,58 +249,106 @@ def _sort_by_table(
             layout.skipped.append((file.name, f"a {kind} image outside of a class folder"))
 
 
-def _read_table(path: pathlib.Path, files: Sequence[ImageFile], layout: Layout) -> dict[str, str]:
-    """Reads file names and classes; rows that name no file are skipped, with a warning.
+def get_folder_label(name: str) -> str:
+    """The class of an image in labeled/<class>/, NO_CLASS_NAME for all others."""
+    top, *rest = name.split("/")
+    return rest[0] if fold(top) in ("labeled", "labelled") and len(rest) >= 2 else NO_CLASS_NAME
 
-    Names are relative to the table's folder, or to the one folder of images beside it, with or
-    without extension.
+
+def list_labelable(listing: Listing) -> list[ImageFile]:
+    """The images that a person may label: all but test and validation images.
+
+    Names that are not Unicode cannot be written to a table and are left out.
+    """
+    splits = _find_splits(listing, has_table=True)
+    kinds = {name for name, kind in splits.items() if kind in ("test", "validation")}
+    return [
+        file
+        for file in listing.files
+        if not ("/" in file.name and file.name.split("/")[0] in kinds)
+        if not any("\ud800" <= character <= "\udfff" for character in file.name)
+    ]
+
+
+def find_table(listing: Listing) -> str | None:
+    """The name of the table of labels, whatever its case; None if there is none."""
+    return next((name for name, _ in listing.skipped if fold(name) == LABELS_CSV), None)
+
+
+def _read_table(
+    path: pathlib.Path, files: Sequence[ImageFile], layout: Layout
+) -> dict[str, str | None]:
+    """Reads file names and classes; the last row of a file counts.
+
+    Rows that name no file are skipped, with a warning.
 
     Returns:
-        File name → class.
+        File name → class, NO_CLASS_NAME, or None for an image of no class.
 
     Raises:
         UserError: if it cannot be read or lacks one of the two columns.
     """
-    exact, loose = _index_names(files)
-    labels: dict[str, dict[str, str]] = {}
-    num_rows: Counter[str] = Counter()
-    unknown = []
-    for written, label in _read_rows(path):
-        key = written.strip().replace("\\", "/").removeprefix("./")
-        name = exact.get(unicodedata.normalize("NFC", key)) or loose.get(fold(key))
-        if name is None:
-            unknown.append(written)
-        elif label.strip():
-            labels.setdefault(name, {}).setdefault(fold(label.strip()), label.strip())
-            num_rows[name] += 1
-    conflicting = {name for name, given in labels.items() if len(given) > 1}
-    num_repeated = sum(num_rows[name] > 1 for name in labels) - len(conflicting)
+    matched, unknown = match_rows(read_label_table(path), [file.name for file in files])
+    classes: dict[str, str | None] = {}
+    conflicting = set()
+    for name, row in matched:
+        label = row.label.strip()
+        before = classes.get(name)
+        if label and before and fold(before) != fold(label) and not row.decision:
+            conflicting.add(name)
+        classes[name] = None if row.decision == NONE else label
     layout.skipped.extend((name, f"in {path.name}, but not in the folder") for name in unknown)
     if unknown:
         layout.warnings.append(
             f"{len(unknown):,} row(s) of {path.name} name no image of the folder, such as "
             f"{unknown[0]!r:.200}, and are left out."
         )
-    if num_repeated:
-        layout.warnings.append(
-            f"{path.name} lists {num_repeated:,} image(s) more than once, with the same label."
-        )
     if conflicting:
         layout.warnings.append(
             f"{len(conflicting):,} image(s), such as {min(conflicting)!r}, have different labels "
-            f"in {path.name} and count as unlabeled."
+            f"in {path.name}: the last one counts."
         )
-    return {name: min(given.values()) for name, given in labels.items() if len(given) == 1}
+    return classes
 
 
-def _index_names(files: Iterable[ImageFile]) -> tuple[dict[str, str], dict[str, str | None]]:
+def match_rows(
+    rows: Iterable[LabelRow], names: Sequence[str]
+) -> tuple[list[tuple[str, LabelRow]], list[str]]:
+    """Finds the files that the rows of a table name.
+
+    Names are relative to the table's folder, or to the one folder of images beside it, with or
+    without extension.
+
+    Args:
+        rows: of a table.
+        names: of the files, relative to the table's folder.
+
+    Returns:
+        The rows that name a file, each with its name, and what the others have instead of one.
+    """
+    exact, loose = _index_names(names)
+    matched, unknown = [], []
+    for row in rows:
+        key = row.file.strip().replace("\\", "/").removeprefix("./")
+        name = (
+            exact.get(unicodedata.normalize("NFC", row.file))
+            or exact.get(unicodedata.normalize("NFC", key))
+            or loose.get(fold(key))
+        )
+        if name is None:
+            unknown.append(row.file)
+        else:
+            matched.append((name, row))
+    return matched, unknown
+
+
+def _index_names(names: Sequence[str]) -> tuple[dict[str, str], dict[str, str | None]]:
     """How a table may name files.
 
     Returns:
         Exact names → files, and folded names, with and without folder and extension, → files, or
         None for a name that several files share.
     """
-    names = [file.name for file in files]
     tops = {name.split("/")[0] for name in names if "/" in name}
     tops -= {top for top in tops if _SPLITS.get(fold(top), "train") != "train"}
     prefix = f"{tops.pop()}/" if len(tops) == 1 else ""
@@ -323,43 +364,3 @@ def _index_names(files: Iterable[ImageFile]) -> tuple[dict[str, str], dict[str, 
     return exact, {
         key: next(iter(found)) if len(found) == 1 else None for key, found in loose.items()
     }
-
-
-def _read_rows(path: pathlib.Path) -> list[tuple[str, str]]:
-    """File and label of every row."""
-    try:
-        content = read_bytes(path, _MAX_CSV_BYTES)
-        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        text = content.decode("utf-16" if is_utf16 else "utf-8-sig")
-        first = text[: text.find("\n") + 1]
-        delimiter = max(",;\t", key=first.count)  # Excel writes semicolons or tabs.
-        file = io.StringIO(text, newline="")
-        rows = list(csv.reader(file, delimiter=delimiter, skipinitialspace=True))
-        header = rows[0] if rows else []
-        places = _find_columns(header)
-        has_header = not header[places[0]].strip().lower().endswith(SUFFIXES)
-        pairs = [
-            (row[places[0]], row[places[1]] if places[1] < len(row) else "")
-            for row in rows[has_header:]
-            if len(row) > places[0]
-        ]
-        if any(len(label) > _LONGEST_CLASS for _, label in pairs):
-            raise ValueError(f"a label has more than {_LONGEST_CLASS} characters")
-        return pairs
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(
-            f"{path} cannot be read as a table ({type(error).__name__}: {describe_error(error)}): "
-            "make it a CSV file in UTF-8 whose first line is file,label."
-        ) from error
-
-
-def _find_columns(header: Sequence[str]) -> tuple[int, int]:
-    """The columns of files and labels, by their names; of two columns, in this order."""
-    columns = ["".join(filter(str.isalnum, fold(cell))) for cell in header]
-    files = [columns.index(name) for name in _FILE_COLUMNS if name in columns]
-    labels = [columns.index(name) for name in _LABEL_COLUMNS if name in columns]
-    if files and labels:
-        return files[0], labels[0]
-    if len(columns) == 2:
-        return 0, 1
-    raise ValueError("it has no columns file and label")

@@ -1,0 +1,57 @@
+"""Folders of small photographs whose classes are known, and sessions on them."""
+
+import os
+import pathlib
+
+import numpy as np
+from PIL import Image
+
+from cls_jax.labeling.session import Change, Features, Session
+from cls_jax.labeling.start import open_session
+
+CLASSES = ("cat", "dog", "owl")
+_COLORS = ((200, 60, 40), (40, 160, 80), (50, 80, 200))
+
+
+def create_photographs(root: pathlib.Path, num_images: int, names=None) -> list[int]:
+    """Writes photographs of three kinds; returns the kind of each, in the order of their names."""
+    kinds = [i % len(CLASSES) for i in range(num_images)]
+    names = sorted(names or [f"IMG_{i:04}.png" for i in range(num_images)])
+    root.mkdir(exist_ok=True)
+    first: dict[int, pathlib.Path] = {}
+    for name, kind in zip(names, kinds, strict=True):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind in first:
+            os.link(first[kind], path)
+        else:
+            Image.new("RGB", (24, 16), _COLORS[kind]).save(path, "PNG")
+            first[kind] = path
+    return kinds
+
+
+def create_features(kinds, num_features: int = 32) -> np.ndarray:
+    """Three groups with some spread; rows have Euclidean norm 1."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(len(CLASSES), num_features))
+    features = centers[list(kinds)] + 0.5 * rng.normal(size=(len(kinds), num_features))
+    return (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
+
+
+def load(session: Session, kinds) -> Session:
+    """Loads the session with `create_features`."""
+    session.load(lambda report: Features(np.arange(len(kinds)), create_features(kinds)))
+    return session
+
+
+def open_ready(root: pathlib.Path, kinds, class_names=()) -> Session:
+    """A session that is ready for labels."""
+    return load(open_session(root, class_names), kinds)
+
+
+def decide(session: Session, image: int, label: str, window: str = "w", decision: str = "label"):
+    """Decides about a photograph as a page that has seen the present state."""
+    if label:
+        label = session.add_class(label)
+    revision = session.describe_image(image)["revision"]
+    session.decide([Change(image, decision, label, revision)], window)
