@@ -190,6 +190,27 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
     print(f"{len(rows):,} images to label next: {path}")
 
 
+def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
+    """Serves a page to label images in the browser, until it is interrupted.
+
+    Args:
+        folder: A folder of images, labeled or not.
+        classes: Names of classes to offer from the start, separated by commas.
+        port: Where to listen on 127.0.0.1; 0 for any free port.
+        no_browser: Whether to print the address only.
+
+    Raises:
+        UserError: If the extra `label` is not installed, there is no image, or the port is in use.
+    """
+    if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
+        raise UserError("Labeling in the browser needs two packages: pip install '.[label]'.")
+    from cls_jax.labeling.start import label_folder
+
+    _check_single_process("label")
+    names = [name for name in (classes or "").split(",") if name.strip()]
+    label_folder(folder, names, port, opens_browser=not no_browser)
+
+
 def export(run: str, output: str) -> None:
     """Writes a run's networks as files that work without this project.
 

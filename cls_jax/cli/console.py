@@ -15,7 +15,8 @@ from cls_jax.cli.process import exit_with_error, prepare_process, run_to_end
 
 _EPILOG = """\
 From images to predictions:
-  cls-jax suggest photos                 which images to label first
+  cls-jax label photos                   label the most helpful images in the browser
+  cls-jax suggest photos                 list them instead
   cls-jax train photos --dry-run         what training would do, how long, in how much memory
   cls-jax train photos
   cls-jax predict runs/photos-all-cls-seed0 photo.jpg
@@ -110,6 +111,12 @@ def create_parser() -> argparse.ArgumentParser:
         "--count", type=int, default=20, metavar="N", help="images to list (default: %(default)s)"
     )
     suggest.add_argument("--output", metavar="FILE", help="a .csv or .parquet instead of a list")
+
+    label = verbs.add_parser("label", parents=[common], help="label images in the browser")
+    label.add_argument("folder", metavar="FOLDER", help="images, labeled or not")
+    label.add_argument("--classes", metavar="A,B,C", help="classes to offer from the start")
+    label.add_argument("--port", type=int, default=0, metavar="P", help="(default: a free one)")
+    label.add_argument("--no-browser", action="store_true", help="only print the address")
     return parser
 
 

@@ -167,7 +167,7 @@ def propagate_labels(
         classes = np.arange(first, min(first + _CLASSES_AT_ONCE, num_classes))
         one_hot = np.zeros((len(labels_B), len(classes)))
         one_hot[labeled] = labels_B[labeled, None] == classes
-        scores = _solve(graph, one_hot, alpha, tolerance)
+        scores = solve(graph, one_hot, alpha, tolerance)
         sums = scores.sum(axis=0)
         scale = np.divide(frequencies[classes], sums, out=np.zeros_like(sums), where=sums > 0)
         # Scaled by B: of a million images, none has less than float32 can hold.
@@ -180,18 +180,33 @@ def propagate_labels(
     return probabilities
 
 
-def _solve(
-    graph: sparse.csr_matrix, one_hot_BK: np.ndarray, alpha: float, tolerance: float
+def solve(
+    graph: sparse.csr_matrix,
+    source_BM: np.ndarray,
+    alpha: float = ALPHA,
+    tolerance: float = 1e-8,
+    start_BM: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Conjugate gradients on (I - alpha S) F = Y, for all classes at once; float64 [B, K].
+    """Conjugate gradients on (I - alpha S) F = Y, for all columns at once.
 
     The condition number is at most (1 + alpha) / (1 - alpha), which makes about 40 iterations at
     alpha 0.9, whatever the number of images.
+
+    Args:
+        graph: S from `build_graph`, [B, B].
+        source_BM: Y, float64 [B, M], not negative.
+        alpha: as for `propagate_labels`.
+        tolerance: as for `propagate_labels`.
+        start_BM: an earlier solution to begin from, float64 [B, M]; None for 0.
+
+    Returns:
+        F, float64 [B, M].
     """
-    solution = np.zeros_like(one_hot_BK)
-    residual, direction = one_hot_BK.copy(), one_hot_BK.copy()
+    solution = np.zeros_like(source_BM) if start_BM is None else start_BM.copy()
+    residual = source_BM - solution + alpha * (graph @ solution)
+    direction = residual.copy()
     squared = np.square(residual).sum(axis=0)
-    target = tolerance**2 * squared
+    target = tolerance**2 * np.square(source_BM).sum(axis=0)
     for _ in range(_MAX_ITERATIONS):
         if (squared <= target).all():
             # The exact solution has no negative entry.

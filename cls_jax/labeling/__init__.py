@@ -1,0 +1,1 @@
+"""A page in the browser to label a folder of photographs, and the session behind it."""

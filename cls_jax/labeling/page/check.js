@@ -1,0 +1,79 @@
+// The most confident proposals of each class: one click confirms a row.
+
+import { create, createButton, createPhotograph, formatPercent } from "./dom.js";
+
+export function mount(root, app) {
+  const rows = create("div", { class: "rows" });
+  const hint = create("p", { class: "hint" });
+  root.append(create("div", { class: "page" }, create("h2", {}, "Check proposals"), hint, rows));
+  let version = -1;
+  // What is marked stays marked while another window labels.
+  const wrong = new Set();
+
+  async function update(state) {
+    if (state.version === version) return;
+    version = state.version;
+    const { rows: found } = await app.get("check");
+    const filled = found.filter((row) => row.images.length);
+    hint.textContent = filled.length
+      ? "Click the photographs that are wrong, then confirm the rest of the row."
+      : "Proposals appear here once two classes have labels.";
+    // The focus stays in the same row when its photographs change.
+    const focused = document.activeElement?.closest("[data-label]")?.dataset.label;
+    rows.replaceChildren(...filled.map(createRow));
+    const row = [...rows.children].find(({ dataset }) => dataset.label === focused);
+    row?.querySelector(".confirm").focus();
+  }
+
+  function createRow({ label, images }) {
+    const confirm = createButton({ class: "primary confirm", click: confirmRow });
+    const tiles = images.map(createTile);
+
+    function createTile(item) {
+      const tile = createButton(
+        { class: "tile", "aria-pressed": String(wrong.has(item.image)), click: toggle },
+        createPhotograph(item, "small"),
+        create("span", { class: "share" }, formatPercent(item.proposals[0].probability)),
+      );
+      tile.setAttribute("aria-label", `${item.name} is not ${label}`);
+      function toggle() {
+        if (!wrong.delete(item.image)) wrong.add(item.image);
+        tile.setAttribute("aria-pressed", String(wrong.has(item.image)));
+        describeButton();
+      }
+      return tile;
+    }
+
+    function describeButton() {
+      const count = images.filter(({ image }) => !wrong.has(image)).length;
+      confirm.textContent = count ? `Confirm ${count}` : "All wrong";
+      confirm.setAttribute("aria-label", `${confirm.textContent}: ${label}`);
+    }
+
+    async function confirmRow() {
+      const right = images.filter(({ image }) => !wrong.has(image));
+      const marked = images.filter(({ image }) => wrong.has(image)).map(({ image }) => image);
+      await app.run(async () => {
+        if (marked.length) await app.post("mark", { images: marked, label });
+        if (right.length) {
+          const changes = right.map(({ image, revision }) => {
+            return { image, decision: "label", label, revision };
+          });
+          await app.post("decide", { changes });
+        }
+        for (const image of marked) wrong.delete(image);
+        app.announce(`${right.length} labeled ${label}.`);
+      });
+    }
+
+    describeButton();
+    return create(
+      "section",
+      { class: "row", "data-label": label, "aria-label": label },
+      create("div", { class: "row-head" }, create("h3", {}, label), confirm),
+      create("div", { class: "tiles" }, ...tiles),
+    );
+  }
+
+  return { update, onKey: () => false };
+}

@@ -1,0 +1,56 @@
+// Labels that disagree with what the other labels say: probably mistakes.
+
+import { create, createButton, createPhotograph, formatPercent } from "./dom.js";
+
+export function mount(root, app) {
+  const cards = create("div", { class: "cards" });
+  const hint = create("p", { class: "hint" });
+  root.append(create("div", { class: "page" }, create("h2", {}, "Doubtful labels"), hint, cards));
+  let version = -1;
+
+  async function update(state) {
+    if (state.version === version) return;
+    version = state.version;
+    const { images } = await app.get("doubtful");
+    hint.textContent = images.length
+      ? "The other labels say something else about these photographs. The likeliest mistakes come first."
+      : "No label disagrees with the others.";
+    cards.replaceChildren(...images.map(createCard));
+  }
+
+  function createCard(item) {
+    const { image, label, revision, proposals } = item;
+    const [{ label: other, probability }] = proposals;
+    const decide = (chosen) =>
+      app.run(async () => {
+        const changes = [{ image, decision: "label", label: chosen, revision }];
+        await app.post("decide", { changes });
+        app.announce(`${item.name}: ${chosen}.`);
+      });
+    return create(
+      "article",
+      { class: "card", "aria-label": item.name },
+      createButton(
+        { class: "tile", click: () => app.open(item), "aria-label": `Look at ${item.name}` },
+        createPhotograph(item, "small"),
+      ),
+      create(
+        "p",
+        {},
+        "Labeled ",
+        create("b", {}, label),
+        ", looks like ",
+        create("b", {}, other),
+        ` (${formatPercent(probability)})`,
+      ),
+      create(
+        "div",
+        { class: "others" },
+        createButton({ click: () => decide(label) }, `Keep ${label}`),
+        createButton({ class: "primary", click: () => decide(other) }, `Change to ${other}`),
+      ),
+    );
+  }
+
+  return { update, onKey: () => false };
+}

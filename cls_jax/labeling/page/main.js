@@ -1,0 +1,197 @@
+// The page as a whole: its state, its views and what they share.
+
+import * as api from "./api.js";
+import * as check from "./check.js";
+import * as doubtful from "./doubtful.js";
+import * as next from "./next.js";
+import * as result from "./result.js";
+import { create, createButton, createPhotograph, formatCount } from "./dom.js";
+
+const VIEWS = { next, check, doubtful, result };
+const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
+const TOAST_MS = 6000;
+
+const byId = (id) => document.getElementById(id);
+const root = byId("view");
+let view = null;
+let viewName = "next";
+let busy = false;
+let toastTimer = 0;
+
+const app = {
+  state: null,
+  /** A photograph that is shown instead of the suggested one, to change its label. */
+  pinned: null,
+  isBusy: () => busy,
+  get: api.get,
+  /** Sends a change; its answer is the new state. */
+  async post(verb, content) {
+    const answer = await api.post(verb, content);
+    app.state = answer;
+    if (verb === "decide") app.pinned = null;
+    return answer;
+  },
+  /** Does one thing at a time, then shows the new state; errors become a message. */
+  async run(action) {
+    if (busy) return;
+    busy = true;
+    try {
+      await action();
+    } catch (error) {
+      report(error);
+    } finally {
+      busy = false;
+    }
+    await render();
+  },
+  announce(text, isVisible = false) {
+    byId("status").textContent = text;
+    if (isVisible) showToast(text);
+  },
+  pin(item) {
+    app.pinned = item;
+    render();
+  },
+  /** Shows a photograph in the view "next". */
+  open(item) {
+    app.pinned = item;
+    show("next");
+  },
+};
+
+function report(error) {
+  if (!(error instanceof api.RequestError)) throw error;
+  if (error.status === 409) {
+    app.state = error.body;
+    app.pinned = null;
+  }
+  showToast(error.message);
+  byId("status").textContent = error.message;
+}
+
+function showToast(text) {
+  const toast = byId("toast");
+  toast.textContent = text;
+  toast.hidden = false;
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => (toast.hidden = true), TOAST_MS);
+}
+
+function show(name) {
+  viewName = name;
+  if (name !== "next") app.pinned = null;
+  for (const button of document.querySelectorAll("nav button")) {
+    if (button.dataset.view === name) button.setAttribute("aria-current", "page");
+    else button.removeAttribute("aria-current");
+  }
+  view = null;
+  render();
+}
+
+async function render() {
+  const { state } = app;
+  if (!state) return;
+  renderFrame(state);
+  if (state.phase !== "ready") {
+    view = null;
+    renderProgress(state);
+    return;
+  }
+  if (!view) {
+    root.replaceChildren();
+    view = VIEWS[viewName].mount(root, app);
+  }
+  try {
+    await view.update(state);
+  } catch (error) {
+    report(error);
+  }
+}
+
+function renderFrame({ folder, counts, recent, can_undo: canUndo }) {
+  byId("folder").textContent = folder;
+  document.title = `${folder}: label photographs`;
+  const of = counts.images.toLocaleString("en");
+  byId("count").textContent = `${counts.labeled.toLocaleString("en")} of ${of} labeled`;
+  byId("undo").disabled = !canUndo;
+  byId("strip").replaceChildren(...recent.map(createStripItem));
+}
+
+function createStripItem(item) {
+  const answer = item.label || next.describe(item.decision);
+  const label = `${item.name}: ${answer}. Change`;
+  return create(
+    "li",
+    {},
+    createButton(
+      { click: () => app.open(item), "aria-label": label, title: item.name },
+      createPhotograph(item, "small"),
+      create("span", { class: "name" }, answer),
+    ),
+  );
+}
+
+function renderProgress({ phase, message, progress: [done, total] }) {
+  if (phase === "failed") {
+    root.replaceChildren(create("div", { class: "wait", role: "alert" }, create("h2", {}, message)));
+    return;
+  }
+  const text = `${done.toLocaleString("en")} of ${formatCount(total, "photograph")}`;
+  root.replaceChildren(
+    create(
+      "div",
+      { class: "wait" },
+      create("h2", {}, "Looking at the photographs"),
+      create("progress", { max: total || 1, value: done, "aria-label": "Photographs read" }),
+      create("p", { class: "hint" }, `${text}. This takes a while the first time only.`),
+    ),
+  );
+}
+
+async function poll() {
+  if (!busy && document.visibilityState === "visible") {
+    try {
+      const state = await api.get("state");
+      // A decision that was made meanwhile has a newer state.
+      const isNew = !app.state || state.version > app.state.version;
+      if (isNew && !busy) {
+        app.state = state;
+        await render();
+      }
+    } catch (error) {
+      report(error);
+    }
+  }
+  setTimeout(poll, POLL_MS[app.state?.phase ?? "reading"]);
+}
+
+function undo() {
+  return app.run(async () => {
+    const { images } = await app.post("undo");
+    app.announce("Undone.", true);
+    if (viewName === "next" && images.length === 1) [app.pinned] = images;
+  });
+}
+
+function onKey(event) {
+  const isUndo = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z";
+  const isField = event.target.matches("input");
+  if (isField && !(isUndo && !event.target.value)) return;
+  const pressesButton = event.target.matches("button, a") && [" ", "Enter"].includes(event.key);
+  if (pressesButton || event.isComposing) return;
+  if (isUndo || event.key === "Backspace") undo();
+  else if (!view?.onKey(event)) return;
+  event.preventDefault();
+}
+
+// The address holds the token: it is not to stay in the history.
+history.replaceState(null, "", "/");
+for (const button of document.querySelectorAll("nav button")) {
+  button.addEventListener("click", () => show(button.dataset.view));
+}
+byId("undo").addEventListener("click", (event) => {
+  if (event.detail > 0) event.currentTarget.blur();
+  undo();
+});
+document.addEventListener("keydown", onKey);
+poll();

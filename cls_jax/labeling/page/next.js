@@ -1,0 +1,79 @@
+// One large photograph and the classes beside it.
+
+import { create, createButton, createPhotograph } from "./dom.js";
+import { createChooser } from "./chooser.js";
+
+export function mount(root, app) {
+  let current = null;
+  const preloaded = new Map();
+
+  const frame = create("div", { class: "frame" });
+  const caption = create("figcaption");
+  const chooser = createChooser((label) => decide("label", label));
+  const panel = create(
+    "section",
+    { class: "panel", "aria-label": "What is it?" },
+    create("h2", {}, "What is it?"),
+    chooser.element,
+    create(
+      "div",
+      { class: "others" },
+      createButton({ click: () => decide("none") }, create("kbd", {}, "0"), "Not one of these"),
+      createButton({ click: () => decide("skip") }, create("kbd", {}, "Space"), "Skip"),
+    ),
+  );
+  const photograph = create("figure", { class: "photograph" }, frame, caption);
+  const done = create("p", { class: "empty", hidden: true }, "Every photograph has an answer.");
+  root.append(create("div", { class: "next" }, photograph, done, panel));
+
+  async function decide(decision, label = "") {
+    if (!current || app.isBusy()) return;
+    const { image, name, revision } = current;
+    const isNew = label && !app.state.classes.some((known) => known.name === label);
+    await app.run(async () => {
+      if (isNew) label = (await app.post("classes", { name: label })).label;
+      await app.post("decide", { changes: [{ image, decision, label, revision }] });
+      current = null;
+      app.announce(`${name}: ${label || describe(decision)}.`);
+    });
+  }
+
+  function update(state) {
+    if (app.pinned) current = app.pinned;
+    else current = state.next.find(({ image }) => image === current?.image) ?? state.next[0] ?? null;
+    photograph.hidden = panel.hidden = !current;
+    done.hidden = Boolean(current);
+    if (!current) return;
+    show(state);
+    chooser.update(state.classes, current.proposals);
+    if (!state.classes.length) chooser.focus();
+  }
+
+  function show(state) {
+    for (const item of [current, ...state.next]) {
+      if (!preloaded.has(item.image)) preloaded.set(item.image, createPhotograph(item, "large"));
+    }
+    const picture = preloaded.get(current.image);
+    if (frame.firstChild !== picture) frame.replaceChildren(picture);
+    for (const image of preloaded.keys()) {
+      const isNeeded = image === current.image || state.next.some((item) => item.image === image);
+      if (!isNeeded) preloaded.delete(image);
+    }
+    const answer = current.decision ? ` · ${current.label || describe(current.decision)} so far` : "";
+    caption.textContent = current.name + answer;
+  }
+
+  function onKey(event) {
+    if (event.key === "0") decide("none");
+    else if (event.key === " ") decide("skip");
+    else if (event.key === "Escape" && app.pinned) app.pin(null);
+    else return chooser.onKey(event);
+    return true;
+  }
+
+  return { update, onKey };
+}
+
+export function describe(decision) {
+  return { none: "not one of these", skip: "skipped" }[decision] ?? "no label";
+}

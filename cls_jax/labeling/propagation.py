@@ -1,0 +1,120 @@
+"""Label propagation that follows a person, label by label.
+
+The scores solve F = Y + alpha S F, as in `cls_jax.features.graph`. The system is linear
+and each class has its own column, so a new label changes one column of F. The iteration starts from
+the column before the label.
+
+Shape suffixes: B images, K classes, L labeled images.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy import sparse
+
+from cls_jax.features.graph import ALPHA, solve
+
+_TOLERANCE = 1e-6
+_COLUMNS_AT_ONCE = 64
+
+
+class Propagation:
+    """The labels so far and what they say about all other images.
+
+    Attributes:
+        labels: int [B], -1 for images without a label.
+    """
+
+    def __init__(self, graph: sparse.csr_matrix, alpha: float = ALPHA):
+        self._graph = graph
+        self._alpha = alpha
+        self._scores_BK = np.zeros((graph.shape[0], 0))
+        self.labels = np.full(graph.shape[0], -1)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, K."""
+        return self._scores_BK.shape[1]
+
+    def add_classes(self, num_classes: int) -> None:
+        """Adds classes without a label until there are `num_classes`."""
+        missing = num_classes - self.num_classes
+        if missing > 0:
+            self._scores_BK = np.pad(self._scores_BK, ((0, 0), (0, missing)))
+
+    def update(self, labels: Mapping[int, int]) -> None:
+        """Changes the labels of some images.
+
+        Args:
+            labels: Image → class, or -1 to take its label away.
+        """
+        changed = {int(k) for i in labels for k in (self.labels[i], labels[i]) if k >= 0}
+        for image, label in labels.items():
+            self.labels[image] = label
+        columns = sorted(changed)
+        for first in range(0, len(columns), _COLUMNS_AT_ONCE):
+            part = columns[first : first + _COLUMNS_AT_ONCE]
+            one_hot = (self.labels[:, None] == part).astype(float)
+            # A class that lost its last label has to be 0 exactly, not almost.
+            start = self._scores_BK[:, part] * one_hot.any(axis=0)
+            self._scores_BK[:, part] = solve(self._graph, one_hot, self._alpha, _TOLERANCE, start)
+
+    def diffuse(self, source: np.ndarray) -> np.ndarray:
+        """Spreads any quantity along the graph: (I - alpha S)^-1 source.
+
+        Args:
+            source: not negative, [B, M].
+
+        Returns:
+            float64 [B, M].
+        """
+        return solve(self._graph, np.asarray(source, float), self._alpha, _TOLERANCE)
+
+    def compute_probabilities(self) -> np.ndarray:
+        """Class probabilities of all images, float64 [B, K].
+
+        All classes count as equally frequent. Labeled images keep their label. An image that no
+        label reaches has equal probabilities.
+        """
+        probabilities = _normalize(self._scores_BK, self._scores_BK.sum(axis=0))
+        labeled = np.flatnonzero(self.labels >= 0)
+        probabilities[labeled] = 0
+        probabilities[labeled, self.labels[labeled]] = 1
+        return probabilities
+
+    def compute_mass(self) -> np.ndarray:
+        """How much the labels say about each image, float64 [B]; 0 where no label reaches."""
+        return self._scores_BK.sum(axis=1)
+
+    def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """What all other labels say about each labeled image.
+
+        Without label i, its class's column lacks the response to i. Nothing is propagated again.
+
+        Returns:
+            The labeled images, int [L], and their class probabilities, float64 [L, K].
+        """
+        labeled = np.flatnonzero(self.labels >= 0)
+        scores_LK = self._scores_BK[labeled]
+        sums_LK = np.tile(self._scores_BK.sum(axis=0), (len(labeled), 1))
+        rows = np.arange(len(labeled))
+        for first in range(0, len(labeled), _COLUMNS_AT_ONCE):
+            part = rows[first : first + _COLUMNS_AT_ONCE]
+            one_hot = np.zeros((len(self.labels), len(part)))
+            one_hot[labeled[part], part - first] = 1
+            responses = self.diffuse(one_hot)
+            own = (part, self.labels[labeled[part]])
+            scores_LK[own] -= responses[labeled[part], part - first]
+            sums_LK[own] -= responses.sum(axis=0)
+        is_only_one = np.bincount(self.labels[labeled], minlength=self.num_classes) == 1
+        scores_LK[rows, self.labels[labeled]] *= ~is_only_one[self.labels[labeled]]
+        return labeled, _normalize(np.maximum(scores_LK, 0), sums_LK)
+
+
+def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Columns divided by `sums`, then rows by theirs; equal probabilities where a row is 0."""
+    sums = np.broadcast_to(sums, scores.shape)
+    scaled = np.divide(scores, sums, out=np.zeros_like(scores), where=sums > 0)
+    totals = scaled.sum(axis=1, keepdims=True)
+    uniform = np.full_like(scaled, 1 / max(scores.shape[1], 1))
+    return np.divide(scaled, totals, out=uniform, where=totals > 0)

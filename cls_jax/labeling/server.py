@@ -1,0 +1,343 @@
+"""The page's server: who may ask for what.
+
+The photographs are private, and every web page that is open in the same browser can send requests
+to 127.0.0.1. So each request has to name the right host and bring the cookie that only the printed
+address sets, and a change has to come from the page itself. docs/labeling.md lists the rules.
+"""
+
+import hmac
+import importlib.resources
+import json
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cls_jax.data.images.decode import ImageError
+from cls_jax.errors import UserError
+from cls_jax.io import describe_error
+from cls_jax.labeling.pictures import SIDES, PictureReader
+from cls_jax.labeling.session import Change, ConflictError, RefusedError, Session
+
+HOST = "127.0.0.1"
+MAX_BODY_BYTES = 64 * 1024
+_MAX_CHANGES = 200  # In one request.
+_LONGEST_WINDOW = 64  # Characters of a window's name.
+
+_PAGE = importlib.resources.files("cls_jax.labeling") / "page"
+_MEDIA_TYPES = {
+    "css": "text/css",
+    "html": "text/html",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_CLOSED = "Open the address that cls-jax label printed: it holds the key to this page.\n"
+
+
+class _BadRequestError(Exception):
+    """A body that is not what the page sends."""
+
+
+def create_app(session: Session, token: str, port: int) -> ASGIApp:
+    """The whole service.
+
+    Args:
+        session: what the page shows and changes.
+        token: the secret in the printed address.
+        port: where the service is reached.
+    """
+    pictures = PictureReader()
+    # Names decide, not paths: whatever else a client asks for does not exist.
+    assets = {entry.name: entry.read_bytes() for entry in _PAGE.iterdir() if entry.is_file()}
+
+    def get_page(request: Request) -> Response:
+        return _respond_with_asset(assets, "index.html")
+
+    def get_asset(request: Request) -> Response:
+        return _respond_with_asset(assets, request.path_params["name"])
+
+    def get_photograph(request: Request) -> Response:
+        size = request.path_params["size"]
+        if size not in SIDES:
+            return PlainTextResponse("There is no such size.\n", 404)
+        try:
+            path = session.get_path(request.path_params["image"])
+            content = pictures.read(path, size)
+        except (RefusedError, ImageError) as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        return Response(content, media_type="image/jpeg")
+
+    def get_state(request: Request) -> Response:
+        session.follow_table()
+        return JSONResponse(session.describe(_get_window(request)))
+
+    def get_check(request: Request) -> Response:
+        return JSONResponse(session.describe_check())
+
+    def get_doubtful(request: Request) -> Response:
+        return JSONResponse(session.describe_doubtful())
+
+    def get_result(request: Request) -> Response:
+        return JSONResponse(session.describe_result())
+
+    def get_proposals(request: Request) -> Response:
+        return StreamingResponse(
+            session.write_proposals(),
+            media_type="text/csv",
+            headers={"Content-Disposition": 'attachment; filename="proposals.csv"'},
+        )
+
+    async def post(request: Request) -> Response:
+        return await run_in_threadpool(change, request, await request.body())
+
+    def change(request: Request, body: bytes) -> Response:
+        window = _get_window(request)
+        answer: dict[str, Any] = {}
+        try:
+            content = _parse(body)
+            match request.path_params["verb"]:
+                case "decide":
+                    session.decide(_parse_changes(content), window)
+                case "undo":
+                    answer = {"images": session.undo(window)}
+                case "classes":
+                    answer = {"label": session.add_class(_take(content, "name", str))}
+                case "mark":
+                    session.mark(_take_images(content))
+                case _:
+                    return PlainTextResponse("There is no such request.\n", 404)
+        except _BadRequestError as error:
+            return JSONResponse({"message": str(error)}, 400)
+        except ConflictError as error:
+            return JSONResponse({**session.describe(window), "message": str(error)}, 409)
+        except (RefusedError, UserError) as error:
+            return JSONResponse({"message": str(error)}, 422)
+        except OSError as error:
+            message = f"labels.csv cannot be written: {describe_error(error)}"
+            return JSONResponse({"message": message}, 507)
+        return JSONResponse({**session.describe(window), **answer})
+
+    app = Starlette(
+        routes=[
+            Route("/", get_page),
+            Route("/page/{name}", get_asset),
+            Route("/photographs/{image:int}/{size}", get_photograph),
+            Route("/api/state", get_state),
+            Route("/api/check", get_check),
+            Route("/api/doubtful", get_doubtful),
+            Route("/api/result", get_result),
+            Route("/api/proposals.csv", get_proposals),
+            Route("/api/{verb}", post, methods=["POST"]),
+        ]
+    )
+    return Guard(app, token, port)
+
+
+class Guard:
+    """Lets only the page itself through, and adds the security headers to every answer."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int):
+        self._app = app
+        self._token = token
+        self._hosts = (f"{HOST}:{port}", f"localhost:{port}")
+        # Cookies are shared by all ports of a host: each session needs a name of its own.
+        self._cookie = f"cls_jax_label_{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # No web sockets.
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        request = Request(scope)
+        query = scope["query_string"].removeprefix(b"token=")
+        has_key = query != scope["query_string"] and scope["path"] == "/"
+        brings_token = has_key and self._is_token(query.decode("latin-1"))
+        refusal = self._refuse(request, brings_token)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = dict(_HEADERS)
+                if brings_token and not refusal:
+                    headers["Set-Cookie"] = (
+                        f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+                    )
+                message["headers"] = [
+                    *message["headers"],
+                    *((k.lower().encode(), v.encode()) for k, v in headers.items()),
+                ]
+            await send(message)
+
+        if refusal:
+            await refusal(scope, receive, send_with_headers)
+            return
+        body = await _read_body(receive)
+        if body is None:
+            too_large = PlainTextResponse("The request is too large.\n", 413)
+            await too_large(scope, receive, send_with_headers)
+            return
+        await self._app(scope, _replay(body, receive), send_with_headers)
+
+    def _refuse(self, request: Request, brings_token: bool) -> Response | None:
+        """The answer to a request that the page did not send; None for the others."""
+        headers = request.headers
+        host = headers.get("host", "").lower()
+        if headers.getlist("host") != [headers.get("host")] or host not in self._hosts:
+            return PlainTextResponse("This host is not served here.\n", 421)
+        if request.method not in ("GET", "HEAD", "POST"):
+            return PlainTextResponse("This method is not allowed.\n", 405)
+        if brings_token:
+            return None if request.method == "GET" else PlainTextResponse(_CLOSED, 403)
+        if not self._is_token(request.cookies.get(self._cookie, "")):
+            return PlainTextResponse(_CLOSED, 403)
+        # Another server on this machine is "same-site" and gets the cookie sent: it is refused.
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return PlainTextResponse("Requests from other pages are refused.\n", 403)
+        if request.method == "POST":
+            if headers.get("origin", "").lower() != f"http://{host}":
+                return PlainTextResponse("Requests from other pages are refused.\n", 403)
+            if headers.get("content-type", "").split(";")[0].strip() != "application/json":
+                return PlainTextResponse("The request must be JSON.\n", 415)
+        return None
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The whole body; None if it is too large, before the rest of it is read."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return body
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            return None
+        if not message.get("more_body"):
+            return body
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A channel that gives a body that was read already, then what else the client does."""
+    messages: list[Message] = [{"type": "http.request", "body": body}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
+
+
+def _respond_with_asset(assets: Mapping[str, bytes], name: str) -> Response:
+    media_type = _MEDIA_TYPES.get(name.rpartition(".")[2])
+    if name not in assets or not media_type:
+        return PlainTextResponse("There is no such page.\n", 404)
+    return Response(assets[name], media_type=media_type)
+
+
+def _get_window(request: Request) -> str:
+    return request.headers.get("x-window", "")[:_LONGEST_WINDOW]
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _BadRequestError("The request is not JSON.") from error
+    if not isinstance(content, dict):
+        raise _BadRequestError("The request must be an object.")
+    return content
+
+
+def _take(content: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = content.get(key)
+    if type(value) is not kind:  # JSON's true is an int for isinstance.
+        raise _BadRequestError(f"{key} is missing or of another type.")
+    return value
+
+
+def _parse_changes(content: Mapping[str, Any]) -> list[Change]:
+    changes = _take(content, "changes", list)
+    if not 0 < len(changes) <= _MAX_CHANGES or not all(isinstance(c, dict) for c in changes):
+        raise _BadRequestError(f"changes must be 1 to {_MAX_CHANGES} objects.")
+    return [
+        Change(
+            _take(change, "image", int),
+            _take(change, "decision", str),
+            _take(change, "label", str),
+            _take(change, "revision", int),
+        )
+        for change in changes
+    ]
+
+
+def _take_images(content: Mapping[str, Any]) -> list[int]:
+    images = _take(content, "images", list)
+    if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
+        raise _BadRequestError(f"images must be at most {_MAX_CHANGES} integers.")
+    return images
+
+
+def open_socket(port: int) -> socket.socket:
+    """Listens on 127.0.0.1.
+
+    Args:
+        port: 0 for any free port.
+
+    Raises:
+        UserError: if the port is in use or not allowed.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"Port {port} cannot be used ({reason}): choose another one with --port, or leave it "
+            "out for a free one."
+        ) from error
+    return listener
+
+
+def create_token() -> str:
+    """A secret that nobody can guess."""
+    return secrets.token_urlsafe(24)
+
+
+def create_server(app: ASGIApp) -> uvicorn.Server:
+    """A server without logs, whose lines would hold the token."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            access_log=False,
+            log_level="error",
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            limit_concurrency=100,
+            timeout_graceful_shutdown=1,
+        )
+    )

@@ -1,0 +1,527 @@
+"""A labeling session: the photographs, the decisions about them and what follows from those."""
+
+import collections
+import io
+import math
+import pathlib
+import shlex
+import threading
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cls_jax.data.sources import label_table
+from cls_jax.data.sources.folder_layout import get_folder_label, match_rows
+from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO, LabelRow, fold
+from cls_jax.errors import UserError
+from cls_jax.features.graph import build_graph, compute_weight
+from cls_jax.io import describe_error, write_rows
+from cls_jax.labeling.propagation import Propagation
+from cls_jax.labeling.proposals import Coverage, find_confident, find_doubtful
+
+MAX_CLASSES = 1000
+_MAX_UNDO_STEPS = 1000
+_NUM_NEXT = 8
+_NUM_RECENT = 24
+_CLAIM_SECONDS = 30.0
+_NUM_PER_CLASS = 8
+_NUM_DOUBTFUL = 12
+_NUM_PROPOSALS = 9  # Per photograph, one for each number key.
+_CONFIDENT = 0.5  # Weight 1 - H/log K from which a proposal counts as confident.
+
+Progress = Callable[[int, int], None]
+
+
+class Features(NamedTuple):
+    """What the feature pass found.
+
+    Attributes:
+        readable: int [B], indices of the files that could be read.
+        features: float32 [B, C], each row of Euclidean norm 1.
+    """
+
+    readable: np.ndarray
+    features: np.ndarray
+
+
+class State(NamedTuple):
+    """What holds for a photograph now.
+
+    Attributes:
+        decision: "label", "none" (of these classes), "skip", or "" where nothing was decided.
+        label: Class, or "".
+        revision: Number of decisions so far, by which a page notices that its view is old.
+        is_confirmed: Whether the last two decisions gave the same label.
+    """
+
+    decision: str = ""
+    label: str = ""
+    revision: int = 0
+    is_confirmed: bool = False
+
+
+class Change(NamedTuple):
+    """A decision that a page asks for.
+
+    Attributes:
+        image: Index of the photograph.
+        decision: "label", "none" or "skip".
+        label: Class, or "".
+        revision: The revision that the page saw.
+    """
+
+    image: int
+    decision: str
+    label: str
+    revision: int
+
+
+class RefusedError(Exception):
+    """A request that cannot be met; the message is shown on the page."""
+
+
+class ConflictError(RefusedError):
+    """Another window decided about the same photograph first."""
+
+
+class Session:
+    """The state behind the page. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        root: pathlib.Path,
+        files: Sequence[str],
+        class_names: Sequence[str] = (),
+        table: str = label_table.LABELS_CSV,
+    ):
+        """Reads the labels so far; `load` has to follow before there is anything to show.
+
+        Args:
+            root: The folder.
+            files: Names of its images, relative to it, without test images.
+            class_names: Classes to offer from the start, in this order.
+            table: Name of its table of labels, which need not exist.
+
+        Raises:
+            UserError: if a class has an unusable name or labels.csv cannot be read.
+        """
+        self.root = root
+        self._table = root / table
+        self._files = list(files)
+        self._lock = threading.RLock()
+        self._phase, self._message = "reading", ""
+        self._progress = (0, len(self._files))
+        self._version = 0
+        self._class_names: list[str] = []
+        for name in class_names:
+            try:
+                self.add_class(name)
+            except RefusedError as error:
+                raise UserError(f"--classes: {error}") from error
+        self._states: dict[int, State] = {}
+        self._recent: collections.deque[int] = collections.deque(maxlen=_NUM_RECENT)
+        self._undo: dict[str, list[list[tuple[int, State, int]]]] = {}
+        self._marked: list[int] = []
+        # Window → the photograph that it shows, and when it last asked.
+        self._claims: dict[str, tuple[int, float]] = {}
+        self._stamp: tuple[int, int] | None = None
+        self._propagation: Propagation | None = None
+        self._coverage: Coverage | None = None
+        self._probabilities = np.zeros((0, 0), np.float32)
+        self._next: list[int] = []
+        self._read_table()
+
+    def load(self, load_features: Callable[[Progress], Features]) -> None:
+        """Computes the features and the graph; the page shows the progress or the error.
+
+        Args:
+            load_features: Called with a function to report images done and in all.
+        """
+        try:
+            readable, features_BC = load_features(self._report_progress)
+            if not len(readable):
+                raise UserError("None of the images can be read: convert them to JPEG or PNG.")
+            graph = build_graph(features_BC)
+            propagation, coverage = Propagation(graph), Coverage(graph)
+        except Exception as error:
+            message = str(error) if isinstance(error, UserError) else describe_error(error)
+            with self._lock:
+                self._phase, self._message = "failed", message
+                self._version += 1
+            raise
+        with self._lock:
+            self._files = [self._files[i] for i in readable]
+            self._propagation, self._coverage = propagation, coverage
+            self._phase = "ready"
+            self._read_table()
+            self._refresh()
+
+    def _report_progress(self, done: int, total: int) -> None:
+        with self._lock:
+            self._progress = (done, total)
+            self._version += 1
+
+    def get_path(self, image: int) -> pathlib.Path:
+        """The file of a photograph.
+
+        Raises:
+            RefusedError: if there is no such photograph.
+        """
+        with self._lock:
+            if self._phase != "ready" or not 0 <= image < len(self._files):
+                raise RefusedError("There is no such photograph.")
+            return self.root / self._files[image]
+
+    def list_paths(self) -> list[pathlib.Path]:
+        """The files of all photographs."""
+        with self._lock:
+            return [self.root / name for name in self._files]
+
+    # What a page asks for.
+
+    def add_class(self, name: str) -> str:
+        """Adds a class without a label; returns its name as it counts.
+
+        Raises:
+            RefusedError: if the name is empty, too long or holds control characters.
+        """
+        name = unicodedata.normalize("NFC", name).strip()
+        if not name or len(name) > label_table.LONGEST_CLASS:
+            raise RefusedError(
+                f"The name of a class has 1 to {label_table.LONGEST_CLASS} characters."
+            )
+        if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+            raise RefusedError("The name of a class cannot hold control characters.")
+        with self._lock:
+            if known := self._find_class(name):
+                return known
+            if len(self._class_names) >= MAX_CLASSES:
+                raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
+            self._class_names.append(name)
+            self._version += 1
+            return name
+
+    def _find_class(self, name: str) -> str | None:
+        """The class that a name stands for, whatever its case."""
+        return next((known for known in self._class_names if fold(known) == fold(name)), None)
+
+    def decide(self, changes: Sequence[Change], window: str) -> None:
+        """Records decisions, as one step to undo: on the disk first, then in the session.
+
+        Args:
+            changes: Decisions about different photographs.
+            window: The page's name, to which the step belongs.
+
+        Raises:
+            ConflictError: if another window decided about one of the photographs.
+            RefusedError: if a photograph, decision or class does not exist.
+            OSError: if labels.csv cannot be written; nothing has changed then.
+        """
+        with self._lock:
+            self.follow_table()
+            self._check(changes)
+            step = [(c.image, self._get_state(c.image), c.revision + 1) for c in changes]
+            self._write([(c.image, c.decision, c.label) for c in changes])
+            steps = self._undo.setdefault(window, [])
+            steps.append(step)
+            del steps[:-_MAX_UNDO_STEPS]
+
+    def _check(self, changes: Sequence[Change]) -> None:
+        if self._phase != "ready":
+            raise RefusedError("The photographs are still being read.")
+        if len({change.image for change in changes}) < len(changes):
+            raise RefusedError("A photograph occurs twice.")
+        for image, decision, label, revision in changes:
+            if not 0 <= image < len(self._files):
+                raise RefusedError("There is no such photograph.")
+            if decision not in (LABEL, NONE, SKIP):
+                raise RefusedError("There is no such decision.")
+            if (decision == LABEL) != bool(label) or (label and label not in self._class_names):
+                raise RefusedError("There is no such class.")
+            if self._get_state(image).revision != revision:
+                raise ConflictError(
+                    f"{self._files[image]} has just been decided about in another window."
+                )
+
+    def undo(self, window: str) -> list[dict[str, Any]]:
+        """Takes back the last step of a window; returns its photographs as `describe` does.
+
+        Raises:
+            ConflictError: if another window has decided about one of them since.
+            RefusedError: if there is nothing to undo.
+            OSError: if labels.csv cannot be written; nothing has changed then.
+        """
+        with self._lock:
+            self.follow_table()
+            if not self._undo.get(window):
+                raise RefusedError("There is nothing to undo.")
+            step = self._undo[window][-1]
+            if any(self._get_state(image).revision != revision for image, _, revision in step):
+                self._undo[window].pop()
+                raise ConflictError("Another window has changed this label since.")
+            self._write(
+                [
+                    (image, state.decision if state.decision in (NONE, SKIP) else UNDO, state.label)
+                    for image, state, _ in step
+                ]
+            )
+            self._undo[window].pop()
+            return [self.describe_image(image) for image, _, _ in step]
+
+    def mark(self, images: Sequence[int]) -> None:
+        """Has photographs whose proposal is wrong shown next.
+
+        Raises:
+            RefusedError: if a photograph does not exist.
+        """
+        with self._lock:
+            if any(not 0 <= image < len(self._files) for image in images):
+                raise RefusedError("There is no such photograph.")
+            self._marked = [*images, *(i for i in self._marked if i not in images)]
+            self._refresh()
+
+    # labels.csv
+
+    def follow_table(self) -> None:
+        """Reads labels.csv again if another program has changed it."""
+        with self._lock:
+            if self._stamp != self._stat_table():
+                self._read_table()
+                self._refresh()
+
+    def _stat_table(self) -> tuple[int, int] | None:
+        try:
+            stat = self._table.stat()
+        except OSError:
+            return None
+        return stat.st_size, stat.st_mtime_ns
+
+    def _read_table(self) -> None:
+        self._stamp = self._stat_table()
+        rows = label_table.read_label_table(self._table) if self._stamp else []
+        matched, _ = match_rows(rows, self._files)
+        index = {name: image for image, name in enumerate(self._files)}
+        self._states.clear()
+        self._recent.clear()
+        for name, image in index.items():
+            if label := get_folder_label(name):
+                self._apply(image, LABEL, label)
+        for name, row in matched:
+            self._apply(index[name], row.decision, row.label.strip())
+
+    def _write(self, decisions: Sequence[tuple[int, str, str]]) -> None:
+        moment = label_table.now()
+        rows = [
+            LabelRow(self._files[i], label, decision, moment) for i, decision, label in decisions
+        ]
+        label_table.append_rows(self._table, rows)
+        self._stamp = self._stat_table()
+        for image, decision, label in decisions:
+            self._apply(image, decision, label)
+        self._refresh()
+
+    def _apply(self, image: int, decision: str, label: str) -> None:
+        before = self._get_state(image)
+        if label:
+            known = self._find_class(label)
+            if not known:
+                self._class_names.append(label)
+            label = known or label
+        state = decision if decision in (NONE, SKIP) else LABEL if label else ""
+        self._states[image] = State(
+            state,
+            label if state == LABEL else "",
+            before.revision + 1,
+            is_confirmed=state == LABEL and label == before.label and decision != UNDO,
+        )
+        if image in self._recent:
+            self._recent.remove(image)
+        if state:
+            self._recent.append(image)
+
+    def _get_state(self, image: int) -> State:
+        return self._states.get(image, State())
+
+    # What follows from the labels.
+
+    def _refresh(self) -> None:
+        """Propagates changed labels and chooses what to show next."""
+        self._version += 1
+        if self._propagation is None or self._coverage is None:
+            return
+        index = {name: k for k, name in enumerate(self._class_names)}
+        labels = np.full(len(self._files), -1)
+        for image, state in self._states.items():
+            if state.label:
+                labels[image] = index[state.label]
+        self._propagation.add_classes(len(self._class_names))
+        changed = np.flatnonzero(labels != self._propagation.labels)
+        self._propagation.update({int(i): int(labels[i]) for i in changed})
+        self._probabilities = self._propagation.compute_probabilities()
+        is_open = self._find_open()
+        self._marked = [image for image in self._marked if is_open[image]]
+        chosen = self._coverage.choose(is_open, _NUM_NEXT)
+        others = (int(image) for image in chosen if image not in self._marked)
+        self._next = [*self._marked, *others][:_NUM_NEXT]
+
+    def _find_open(self) -> np.ndarray:
+        """Whether each photograph is without an answer, bool [B]."""
+        is_open = np.ones(len(self._files), bool)
+        is_open[[image for image, state in self._states.items() if state.decision]] = False
+        return is_open
+
+    def describe(self, window: str = "") -> dict[str, Any]:
+        """The state that every view shows."""
+        with self._lock:
+            counts = collections.Counter(state.decision for state in self._states.values())
+            num_labels = collections.Counter(state.label for state in self._states.values())
+            # Before, photographs that cannot be read still have numbers.
+            recent = list(reversed(self._recent)) if self._phase == "ready" else []
+            return {
+                "version": self._version,
+                "phase": self._phase,
+                "message": self._message,
+                "progress": self._progress,
+                "folder": _show(self.root.resolve().name),
+                "command": f"cls-jax train {shlex.quote(str(self.root))}",
+                "classes": [
+                    {"name": name, "count": num_labels[name]} for name in self._class_names
+                ],
+                "counts": {
+                    "images": len(self._files),
+                    "labeled": counts[LABEL],
+                    "none": counts[NONE],
+                    "skipped": counts[SKIP],
+                },
+                "next": [self.describe_image(image) for image in self._share_out(window)],
+                "recent": [self.describe_image(image) for image in recent],
+                "can_undo": bool(self._undo.get(window)),
+            }
+
+    def _share_out(self, window: str) -> list[int]:
+        """What to show next in a window: first what no other window shows."""
+        now = time.monotonic()
+        self._claims = {
+            other: claim for other, claim in self._claims.items() if now - claim[1] < _CLAIM_SECONDS
+        }
+        own = self._claims.pop(window, (-1, 0))[0]
+        taken = {image for image, _ in self._claims.values()}
+        # Sorting keeps the order of equals.
+        order = sorted(self._next, key=lambda i: (i in taken, i not in self._marked, i != own))
+        if order:
+            self._claims[window] = (order[0], now)
+        return order
+
+    def describe_image(self, image: int) -> dict[str, Any]:
+        """What a page shows of one photograph."""
+        state = self._get_state(image)
+        return {
+            "image": image,
+            "name": _show(self._files[image]),
+            "decision": state.decision,
+            "label": state.label,
+            "revision": state.revision,
+            "proposals": self._describe_proposals(self._probabilities[image])
+            if len(self._probabilities)
+            else [],
+        }
+
+    def _describe_proposals(self, probabilities_K: np.ndarray) -> list[dict[str, Any]]:
+        if not self._propagation or not (self._propagation.labels >= 0).any():
+            return []
+        order = np.argsort(-probabilities_K, kind="stable")[:_NUM_PROPOSALS]
+        return [
+            {"label": self._class_names[k], "probability": round(float(probabilities_K[k]), 4)}
+            for k in order
+        ]
+
+    def describe_check(self) -> dict[str, Any]:
+        """The most confident proposals of each class."""
+        with self._lock:
+            rows = []
+            if self._propagation is not None:
+                is_open = self._find_open()
+                for k, name in enumerate(self._class_names):
+                    chosen = find_confident(self._probabilities, is_open, k, _NUM_PER_CLASS)
+                    images = [self.describe_image(int(image)) for image in chosen]
+                    rows.append({"label": name, "images": images})
+            return {"version": self._version, "rows": rows}
+
+    def describe_doubtful(self) -> dict[str, Any]:
+        """Labels that disagree with what all other labels say about their photograph."""
+        with self._lock:
+            images = []
+            if self._propagation is not None:
+                labeled, probabilities = self._propagation.leave_one_out()
+                own = self._propagation.labels[labeled]
+                is_open = np.array([not self._get_state(i).is_confirmed for i in labeled], bool)
+                for row in find_doubtful(probabilities, own, is_open, _NUM_DOUBTFUL):
+                    described = self.describe_image(int(labeled[row]))
+                    described["proposals"] = self._describe_proposals(probabilities[row])
+                    images.append(described)
+            return {"version": self._version, "images": images}
+
+    def describe_result(self) -> dict[str, Any]:
+        """Counts, the estimated accuracy and how much is proposed with confidence."""
+        with self._lock:
+            proposed = np.zeros(len(self._class_names), int)
+            num_confident = num_right = num_tried = 0
+            if self._propagation is not None and len(self._class_names):
+                is_open = self._find_open()
+                best = self._probabilities[is_open].argmax(axis=1)
+                has_labels = (self._propagation.labels >= 0).any()
+                if has_labels:
+                    proposed = np.bincount(best, minlength=len(self._class_names))
+                if len(self._class_names) > 1 and has_labels:
+                    weights = compute_weight(self._probabilities[is_open])
+                    num_confident = int((weights >= _CONFIDENT).sum())
+                labeled, probabilities = self._propagation.leave_one_out()
+                own = self._propagation.labels[labeled]
+                # The only photograph of a class cannot be recognized without its label.
+                is_tried = np.bincount(own, minlength=len(self._class_names))[own] > 1
+                num_tried = int(is_tried.sum())
+                num_right = int((probabilities.argmax(axis=1) == own)[is_tried].sum())
+            return {
+                "version": self._version,
+                "proposed": [int(count) for count in proposed],
+                "confident": num_confident,
+                "right": num_right,
+                "tried": num_tried,
+                "interval": compute_wilson_interval(num_right, num_tried),
+            }
+
+    def write_proposals(self) -> Iterator[str]:
+        """The table of all photographs as CSV, in parts: file, label, source and probability."""
+        with self._lock:
+            files, names = list(self._files), list(self._class_names)
+            states = [self._get_state(i) for i in range(len(files))]
+            probabilities = self._probabilities
+            has_labels = any(state.label for state in states)
+        yield "file,label,source,probability\n"
+        for i, (file, state) in enumerate(zip(files, states, strict=True)):
+            row: tuple[Any, ...] = (file, state.label, state.decision, "")
+            if not state.decision and has_labels and i < len(probabilities):
+                k = int(probabilities[i].argmax())
+                row = (file, names[k], "proposal", f"{probabilities[i, k]:.4f}")
+            text = io.StringIO()
+            write_rows(text, [row])
+            yield text.getvalue()
+
+
+def compute_wilson_interval(num_right: int, num_tried: int) -> tuple[float, float]:
+    """The 95% interval of a share (Wilson, 1927); (0, 1) for no trial."""
+    if not num_tried:
+        return 0.0, 1.0
+    z = 1.96
+    share, spread = num_right / num_tried, z**2 / num_tried
+    center = (share + spread / 2) / (1 + spread)
+    half = z * math.sqrt(share * (1 - share) / num_tried + spread / 4 / num_tried) / (1 + spread)
+    return max(0.0, center - half), min(1.0, center + half)
+
+
+def _show(name: str) -> str:
+    """A name that JSON can hold, whatever bytes it has."""
+    return name.encode("utf-8", "replace").decode()

@@ -1,0 +1,79 @@
+"""Opens a folder for labeling: its images, the session, the server and the browser."""
+
+import contextlib
+import pathlib
+import sys
+import threading
+import webbrowser
+from collections.abc import Sequence
+
+import numpy as np
+
+from cls_jax.data.images.files import list_images
+from cls_jax.data.sources.folder_layout import find_table, list_labelable
+from cls_jax.data.sources.label_table import LABELS_CSV
+from cls_jax.errors import UserError
+from cls_jax.features.extract import load_features
+from cls_jax.io import make_printable
+from cls_jax.labeling import server
+from cls_jax.labeling.session import Features, Progress, Session
+
+
+def label_folder(
+    folder: str, class_names: Sequence[str] = (), port: int = 0, *, opens_browser: bool = True
+) -> None:
+    """Serves the page until the process is interrupted.
+
+    Args:
+        folder: Images, labeled or not.
+        class_names: Classes to offer from the start.
+        port: Where to listen on 127.0.0.1; 0 for any free port.
+        opens_browser: Whether to open the page.
+
+    Raises:
+        UserError: if there is no image, labels.csv cannot be read or the port is in use.
+    """
+    session = open_session(pathlib.Path(folder).expanduser(), class_names)
+    listener = server.open_socket(port)
+    token = server.create_token()
+    port = listener.getsockname()[1]
+    address = f"http://{server.HOST}:{port}/?token={token}"
+    app = server.create_app(session, token, port)
+    threading.Thread(target=_load, args=(session,), daemon=True).start()
+    print(f"Label {make_printable(folder)} in the browser: {address}")
+    print("Every answer is saved at once. Stop with Ctrl-C.", flush=True)
+    if opens_browser:
+        listener.listen()  # The browser may be faster than the server.
+        webbrowser.open(address)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.create_server(app).run(sockets=[listener])
+    state = session.describe()
+    print(f"\n{state['counts']['labeled']:,} images are labeled. Next: {state['command']}")
+
+
+def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session:
+    """A session on a folder, before its features are computed.
+
+    Raises:
+        UserError: if there is no image or labels.csv cannot be read.
+    """
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder: name one with images.")
+    listing = list_images(root)
+    files = [file.name for file in list_labelable(listing)]
+    if not files:
+        raise UserError(f"There is no image to label in {root}: name a folder with images.")
+    return Session(root, files, class_names, find_table(listing) or LABELS_CSV)
+
+
+def _load(session: Session) -> None:
+    try:
+        session.load(lambda on_progress: _load_features(session, on_progress))
+    except UserError as error:  # The page shows it as well.
+        print(error, file=sys.stderr)
+
+
+def _load_features(session: Session, on_progress: Progress) -> Features:
+    features_BC = load_features(session.list_paths(), on_progress=on_progress)
+    readable = np.flatnonzero(features_BC.any(axis=1))
+    return Features(readable, features_BC[readable])

@@ -1,0 +1,59 @@
+"""Labels one at a time give what all labels at once give."""
+
+import numpy as np
+import pytest
+
+from cls_jax.features.graph import build_graph, propagate_labels
+from cls_jax.labeling.propagation import Propagation
+from tests.labeling.sessions import create_features
+
+KINDS = np.arange(120) % 3
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return build_graph(create_features(KINDS))
+
+
+def test_labels_given_changed_and_taken_back_propagate_like_the_final_ones(graph):
+    propagation = Propagation(graph)
+    propagation.add_classes(4)
+    for changes in ({0: 0, 1: 1}, {2: 3}, {2: 2}, {5: 1, 7: 0}, {5: -1}):
+        propagation.update(changes)
+    labels = np.full(len(KINDS), -1)
+    labels[[0, 1, 2, 7]] = 0, 1, 2, 0
+    expected = propagate_labels(graph, labels, num_classes=4)
+    np.testing.assert_allclose(propagation.compute_probabilities(), expected, atol=1e-4)
+    np.testing.assert_array_equal(propagation.labels, labels)
+
+
+def test_a_class_that_lost_its_labels_is_proposed_for_nothing(graph):
+    propagation = Propagation(graph)
+    propagation.add_classes(2)
+    propagation.update({0: 0, 3: 1})
+    propagation.update({3: -1})
+    assert not propagation.compute_probabilities()[KINDS == 0, 1].any()
+
+
+def test_leaving_one_label_out_is_propagating_the_others(graph):
+    labels = np.full(len(KINDS), -1)
+    labels[:9] = KINDS[:9]
+    labels[10] = 2  # Not what it is.
+    propagation = Propagation(graph)
+    propagation.add_classes(3)
+    propagation.update({i: int(labels[i]) for i in np.flatnonzero(labels >= 0)})
+    labeled, probabilities = propagation.leave_one_out()
+    for image, found in zip(labeled, probabilities, strict=True):
+        others = labels.copy()
+        others[image] = -1
+        expected = propagate_labels(graph, others, num_classes=3)[image]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
+    propagation = Propagation(graph)
+    propagation.add_classes(2)
+    propagation.update({0: 0, 3: 1, 6: 0})  # All of one group.
+    labeled, probabilities = propagation.leave_one_out()
+    assert list(labeled) == [0, 3, 6]
+    np.testing.assert_allclose(probabilities[1], [1, 0], atol=1e-6)

@@ -1,0 +1,312 @@
+"""Only the page itself gets an answer, and nothing that comes from a client is a path or markup."""
+
+import asyncio
+import io
+import json
+import random
+
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from cls_jax.data.sources.label_table import LABELS_CSV
+from cls_jax.errors import UserError
+from cls_jax.labeling import server
+from tests.labeling.sessions import create_photographs, open_ready
+
+PORT = 8123
+TOKEN = "secret"
+HERE = f"http://127.0.0.1:{PORT}"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def app(folder):
+    session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
+    return server.create_app(session, TOKEN, PORT)
+
+
+@pytest.fixture
+def client(app):
+    """A client that has opened the printed address."""
+    client = TestClient(app, base_url=HERE, headers={"Origin": HERE})
+    assert client.get(f"/?token={TOKEN}").status_code == 200
+    return client
+
+
+def decide(client, image=0, label="cat", revision=0, **options):
+    change = {"image": image, "decision": "label", "label": label, "revision": revision}
+    return client.post("/api/decide", json={"changes": [change]}, **options)
+
+
+def test_the_printed_address_opens_the_page_and_sets_a_strict_cookie(app):
+    client = TestClient(app, base_url=HERE)
+    answer = client.get(f"/?token={TOKEN}")
+    assert "<main" in answer.text
+    cookie = answer.headers["set-cookie"]
+    assert cookie == f"cls_jax_label_{PORT}={TOKEN}; HttpOnly; SameSite=Strict; Path=/"
+    assert client.get("/").status_code == 200
+    assert "set-cookie" not in client.get("/").headers
+
+
+@pytest.mark.parametrize("path", ["/", "/?token=", "/?token=Secret", f"/?token={TOKEN}&token=x"])
+def test_without_the_token_nothing_is_shown(app, path):
+    answer = TestClient(app, base_url=HERE).get(path)
+    assert answer.status_code == 403
+    assert "printed" in answer.text
+
+
+def test_every_answer_has_the_security_headers(client):
+    paths = ["/", "/page/main.js", "/photographs/0/small", "/api/state", "/nothing", "/page/x"]
+    answers = [client.get(path) for path in paths]
+    answers += [client.get("/", headers={"Host": "evil.example"}), client.delete("/")]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_page_needs_nothing_inline_and_nothing_from_outside(client):
+    page = client.get("/").text
+    assert "style=" not in page
+    assert "<style" not in page
+    assert page.count("<script") == page.count('<script type="module" src="/page/main.js">') == 1
+    for name in ("main.js", "next.js", "chooser.js", "dom.js", "check.js", "style.css"):
+        text = client.get(f"/page/{name}").text
+        assert "innerHTML" not in text
+        assert "://" not in text
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", f"127.0.0.1:{PORT}.evil.example", "127.0.0.1:1", ""]
+)
+def test_other_hosts_are_refused(client, host):
+    assert client.get("/api/state", headers={"Host": host}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://127.0.0.1:9999"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Cookie": f"cls_jax_label_{PORT}=wrong"},
+    ],
+)
+def test_changes_come_from_the_page_alone(client, folder, headers):
+    assert decide(client, headers=headers).status_code in (403, 415)
+    assert not (folder / LABELS_CSV).exists()
+
+
+def test_pages_of_other_servers_on_this_machine_see_no_photograph(client):
+    headers = {"Sec-Fetch-Site": "same-site"}  # The browser sends them the cookie.
+    assert client.get("/photographs/0/large", headers=headers).status_code == 403
+    answer = client.get("/photographs/0/large")
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_photographs_are_encoded_again_without_metadata(app, client, folder):
+    exif = Image.Exif()
+    exif[0x010E] = "taken at home"
+    exif[0x0112] = 6  # Turned by a quarter.
+    (folder / "IMG_0003.png").unlink()
+    Image.new("RGB", (3000, 1000), "red").save(folder / "IMG_0003.png", "JPEG", exif=exif)
+    answer = client.get("/photographs/3/large")
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert b"taken at home" not in answer.content
+    image = Image.open(io.BytesIO(answer.content))
+    assert (image.format, image.size) == ("JPEG", (427, 1280))
+    assert Image.open(io.BytesIO(client.get("/photographs/3/small").content)).size == (107, 320)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/photographs/12/large",
+        "/photographs/-1/large",
+        "/photographs/99999999999999999999/large",
+        "/photographs/0/huge",
+        "/photographs/0",
+        "/photographs/IMG_0000.png/large",
+        "/photographs/..%2f..%2fetc%2fpasswd/large",
+        "/page/..%2f..%2f__init__.py",
+        "/page/../session.py",
+        "/page/index",
+        "/labels.csv",
+        "/api/unknown",
+    ],
+)
+def test_paths_lead_nowhere(client, path):
+    assert client.get(path).status_code in (404, 405)
+
+
+def test_a_photograph_that_vanished_is_missing_not_a_failure(client, folder):
+    (folder / "IMG_0005.png").unlink()
+    assert client.get("/photographs/5/large").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff",
+        b"[" * 60_000,
+        b'{"changes": []}',
+        b'{"changes": {"image": 0}}',
+        b'{"changes": [[]]}',
+        json.dumps({"changes": [{"image": True, "decision": "none", "label": ""}]}).encode(),
+        json.dumps({"changes": [{"image": 0.5, "decision": "none", "label": ""}]}).encode(),
+        json.dumps(
+            {"changes": [{"image": 10**30, "decision": "none", "label": "", "revision": 0}]}
+        ).encode(),
+    ],
+)
+def test_bodies_that_the_page_does_not_send_are_refused(client, folder, body):
+    answer = client.post("/api/decide", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.json()["message"]
+    assert not (folder / LABELS_CSV).exists()
+
+
+def test_large_bodies_are_not_read(client):
+    body = b"{" + b" " * server.MAX_BODY_BYTES
+    answer = client.post("/api/decide", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+
+
+def test_a_whole_conversation(client, folder):
+    state = decide(client).json()
+    assert state["counts"]["labeled"] == 1
+    assert client.post("/api/classes", json={"name": "<b>owl"}).json()["label"] == "<b>owl"
+    assert decide(client, 1, "<b>owl").json()["classes"][2] == {"name": "<b>owl", "count": 1}
+    stale = decide(client, 1, "dog")
+    assert stale.status_code == 409
+    assert "another window" in stale.json()["message"]
+    assert client.post("/api/undo", json={}).json()["counts"]["labeled"] == 1
+    assert client.post("/api/mark", json={"images": [7]}).json()["next"][0]["image"] == 7
+    assert client.get("/api/check").json()["rows"]
+    assert client.get("/api/doubtful").json()["images"] == []
+    assert client.get("/api/result").json()["tried"] == 0
+    table = client.get("/api/proposals.csv")
+    assert "attachment" in table.headers["content-disposition"]
+    assert len(table.text.splitlines()) == 13
+
+
+def test_a_refusing_disk_becomes_a_message(client, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.write", refuse)
+    answer = decide(client)
+    assert answer.status_code == 507
+    assert "No space left" in answer.json()["message"]
+
+
+def create_hostile_requests(count, seed=0):
+    """Requests of a foreign page, through a foreign host or without the cookie."""
+    rng = random.Random(seed)
+    cookie = f"cls_jax_label_{PORT}={TOKEN}"
+    bad_hosts = ["evil.example", f"evil.example:{PORT}", "127.0.0.1:80", "0.0.0.0", "[::1]:8123"]
+    bad_cookies = ["", f"cls_jax_label_{PORT}=", f"cls_jax_label_1={TOKEN}", "a=b; c"]
+    bad_cookies += [f"cls_jax_label_{PORT}={TOKEN[:-1]}", f"cls_jax_label_{PORT}=\u00e9"]
+    bad_sites = ["cross-site", "same-site", "x"]
+    bad_origins = ["null", "http://evil.example", f"https://127.0.0.1:{PORT}", f"{HERE}.evil"]
+    paths = ["/", "/api/state", "/api/check", "/api/proposals.csv", "/photographs/0/large"]
+    paths += ["/page/main.js", "/api/decide", "/api/undo", "/api/classes", "/../../etc/passwd"]
+    for _ in range(count):
+        headers = {"host": f"127.0.0.1:{PORT}", "cookie": cookie, "origin": HERE}
+        headers["content-type"] = "application/json"
+        method = rng.choice(["GET", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "HEAD"])
+        path = rng.choice(paths)
+        flaw = rng.choice(["host", "cookie", "site", "origin"])
+        if flaw == "host":
+            headers["host"] = rng.choice(bad_hosts)
+        elif flaw == "cookie":
+            headers["cookie"] = rng.choice(bad_cookies)
+        elif flaw == "site":
+            headers["sec-fetch-site"] = rng.choice(bad_sites)
+        else:
+            method, headers["origin"] = "POST", rng.choice(bad_origins)
+        if rng.random() < 0.2:
+            path += rng.choice(["?token=x", "?token=%ff", "?" + "a&" * 50, "?token=" + "x" * 5000])
+        if rng.random() < 0.1:
+            path = "/" + "".join(chr(rng.randrange(32, 0x250)) for _ in range(20))
+        changes = [{"image": 0, "decision": "label", "label": "cat", "revision": 0}]
+        yield method, path, headers, json.dumps({"changes": changes, "name": "evil"}).encode()
+
+
+async def send(app, method, path, headers, body):
+    """One request through the ASGI interface, without a client that would mend it."""
+    path, _, query = path.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": [(key.encode(), value.encode()) for key, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", PORT),
+    }
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def collect(message):
+        sent.append(message)
+
+    await app(scope, receive, collect)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def check_hostile_requests(app, folder, count):
+    """No request gets an answer that it should not get, and none changes anything."""
+
+    async def send_all():
+        for request in create_hostile_requests(count):
+            status, body = await send(app, *request)
+            assert status in (403, 405, 421), (request, status)
+            assert b"IMG_" not in body
+            assert TOKEN.encode() not in body
+
+    asyncio.run(send_all())
+    assert not (folder / LABELS_CSV).exists()
+
+
+def test_hostile_requests_get_nothing(app, folder):
+    check_hostile_requests(app, folder, 1000)
+
+
+def test_a_port_in_use_is_a_user_error():
+    with server.open_socket(0) as listener:
+        listener.listen()
+        with pytest.raises(UserError, match="--port"):
+            server.open_socket(listener.getsockname()[1])
+    with pytest.raises(UserError, match="--port"):
+        server.open_socket(123_456)
+
+
+def test_only_this_machine_can_connect():
+    with server.open_socket(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"

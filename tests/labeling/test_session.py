@@ -1,0 +1,305 @@
+"""Decisions reach the disk before anything else, and come back as they were."""
+
+import csv
+import os
+import shutil
+
+import pytest
+
+from cls_jax.data.sources.label_table import LABELS_CSV, read_label_table
+from cls_jax.errors import UserError
+from cls_jax.labeling import session as session_lib
+from cls_jax.labeling.session import Change, ConflictError, RefusedError
+from cls_jax.labeling.start import open_session
+from tests.labeling.sessions import create_features, create_photographs, decide, open_ready
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def kinds(folder):
+    return create_photographs(folder, 30)
+
+
+def read_states(session):
+    """Name → decision and label of everything that has an answer."""
+    images = [session.describe_image(i) for i in range(len(session.list_paths()))]
+    return {
+        image["name"]: (image["decision"], image["label"]) for image in images if image["decision"]
+    }
+
+
+def test_each_decision_is_one_row(folder, kinds):
+    session = open_ready(folder, kinds)
+    decide(session, 0, "cat")
+    decide(session, 1, "", decision="none")
+    decide(session, 2, "", decision="skip")
+    decide(session, 0, "dog")
+    session.undo("w")
+    with (folder / LABELS_CSV).open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["file"][-8:-4], row["label"], row["decision"]) for row in rows] == [
+        ("0000", "cat", "label"),
+        ("0001", "", "none"),
+        ("0002", "", "skip"),
+        ("0000", "dog", "label"),
+        ("0000", "cat", "undo"),
+    ]
+    assert sorted(row["time"] for row in rows) == [row["time"] for row in rows]
+
+
+def test_a_new_session_goes_on_where_the_last_one_was_killed(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image, label in enumerate(["cat", "dog", "owl"]):
+        decide(session, image, label)
+    decide(session, 3, "", decision="none")
+    session.undo("w")
+    # Nothing was closed: the file on the disk is all that a new process has.
+    again = open_ready(folder, kinds)
+    assert read_states(again) == read_states(session)
+    assert again.describe()["classes"] == session.describe()["classes"]
+
+
+@pytest.mark.parametrize("before", [None, ("cat", "label"), ("", "none"), ("", "skip")])
+def test_undo_restores_whatever_was_before(folder, kinds, before):
+    session = open_ready(folder, kinds)
+    if before:
+        decide(session, 4, before[0], decision=before[1])
+    states = read_states(session)
+    decide(session, 4, "dog")
+    assert [image["image"] for image in session.undo("w")] == [4]
+    assert read_states(session) == states
+    assert read_states(open_ready(folder, kinds)) == states
+
+
+def test_a_row_of_labels_is_undone_at_once(folder, kinds):
+    session = open_ready(folder, kinds, ["cat"])
+    session.decide([Change(image, "label", "cat", 0) for image in range(5)], "w")
+    assert session.describe()["counts"]["labeled"] == 5
+    session.undo("w")
+    assert session.describe()["counts"]["labeled"] == 0
+    with pytest.raises(RefusedError, match="nothing to undo"):
+        session.undo("w")
+
+
+def test_two_windows_neither_overwrite_nor_undo_each_other(folder, kinds):
+    session = open_ready(folder, kinds, ["cat", "dog"])
+    decide(session, 0, "cat", "one")
+    with pytest.raises(ConflictError):
+        session.decide([Change(0, "label", "dog", 0)], "two")
+    decide(session, 0, "dog", "two")
+    with pytest.raises(ConflictError):
+        session.undo("one")
+    assert read_states(session) == {"IMG_0000.png": ("label", "dog")}
+    first, second = (session.describe(window)["next"][0]["image"] for window in ("one", "two"))
+    assert first != second
+    assert session.describe("one")["next"][0]["image"] == first
+
+
+def test_files_of_two_people_merge_by_appending_one(folder, kinds, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    mine, theirs = open_ready(folder, kinds), open_ready(other, kinds)
+    decide(mine, 0, "cat")
+    decide(theirs, 0, "owl")
+    decide(theirs, 1, "dog")
+    decide(mine, 2, "owl")
+    decide(mine, 1, "cat")
+    with (folder / LABELS_CSV).open("a") as file:
+        file.write((other / LABELS_CSV).read_text())
+    mine.follow_table()
+    assert read_states(mine) == {
+        "IMG_0000.png": ("label", "owl"),
+        "IMG_0001.png": ("label", "cat"),
+        "IMG_0002.png": ("label", "owl"),
+    }
+    assert read_states(open_ready(folder, kinds)) == read_states(mine)
+
+
+def test_a_table_of_another_program_is_kept_and_gets_two_columns(folder, kinds):
+    table = folder / LABELS_CSV
+    table.write_text("label;note;file\ncat;first;IMG_0000.png\ndog;;IMG_0001.png")
+    session = open_ready(folder, kinds)
+    decide(session, 1, "cat")
+    decide(session, 2, "", decision="none")
+    lines = table.read_text().splitlines()
+    assert lines[:3] == [
+        "label;note;file;decision;time",
+        "cat;first;IMG_0000.png",
+        "dog;;IMG_0001.png",
+    ]
+    assert lines[3].startswith("cat;;IMG_0001.png;label;")
+    assert read_states(open_ready(folder, kinds)) == read_states(session)
+    assert session.describe()["counts"] == {"images": 30, "labeled": 2, "none": 1, "skipped": 0}
+
+
+def test_nothing_changes_when_the_disk_refuses(folder, kinds, monkeypatch):
+    session = open_ready(folder, kinds)
+    decide(session, 0, "cat")
+    before = session.describe("w")
+
+    def refuse(descriptor, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        decide(session, 1, "cat")
+    monkeypatch.undo()
+    assert session.describe("w") == before
+    assert len(read_label_table(folder / LABELS_CSV)) == 1
+
+
+def test_a_half_written_row_is_taken_back_on_a_full_disk(folder, kinds, monkeypatch):
+    session = open_ready(folder, kinds)
+    decide(session, 0, "cat")
+    content = (folder / LABELS_CSV).read_bytes()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, text: write(descriptor, text[:9]))
+    with pytest.raises(OSError, match="No space left"):
+        decide(session, 1, "cat")
+    assert (folder / LABELS_CSV).read_bytes() == content
+
+
+def test_a_link_as_table_is_not_written_through(folder, kinds, tmp_path):
+    session = open_ready(folder, kinds)
+    target = tmp_path / "elsewhere.csv"
+    target.write_text("file,label\n")
+    (folder / LABELS_CSV).symlink_to(target)
+    with pytest.raises(UserError, match="is a link"):
+        decide(session, 0, "cat")
+    assert target.read_text() == "file,label\n"
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\nb", "\x1b[2J", "\ud800", "x" * 256])
+def test_unusable_class_names_are_refused(folder, kinds, name):
+    session = open_session(folder)
+    with pytest.raises(RefusedError, match="name of a class"):
+        session.add_class(name)
+
+
+@pytest.mark.parametrize(
+    "name", [HOSTILE, "=1+1", "a,b", 'quo"te', "Ö-Wagen", "  padded ", "file", "'; drop"]
+)
+def test_every_other_class_name_comes_back_as_it_was(folder, kinds, name):
+    session = open_ready(folder, kinds)
+    decide(session, 0, name)
+    assert read_states(open_ready(folder, kinds)) == {"IMG_0000.png": ("label", name.strip())}
+
+
+def test_odd_file_names_come_back(folder):
+    names = ["a,b.png", 'quo"te.png', " space .png", "line\nbreak.png", "é.png", "deep/er/x.png"]
+    names += [f"{HOSTILE.replace('/', '')}.png", "=cmd.png", "cr\rlf.png", "-.png"]
+    kinds = create_photographs(folder, len(names), names)
+    session = open_ready(folder, kinds)
+    for image in range(len(names)):
+        decide(session, image, "cat")
+    assert len(read_states(open_ready(folder, kinds))) == len(names)
+
+
+def test_classes_that_differ_in_case_only_are_one(folder, kinds):
+    session = open_ready(folder, kinds, ["Cat"])
+    assert session.add_class("cAT ") == "Cat"
+    assert [known["name"] for known in session.describe()["classes"]] == ["Cat"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(-1, "label", "cat", 0),
+        Change(30, "label", "cat", 0),
+        Change(0, "label", "fish", 0),
+        Change(0, "label", "", 0),
+        Change(0, "none", "cat", 0),
+        Change(0, "undo", "", 0),
+    ],
+)
+def test_decisions_that_make_no_sense_write_nothing(folder, kinds, change):
+    session = open_ready(folder, kinds, ["cat"])
+    with pytest.raises(RefusedError):
+        session.decide([change], "w")
+    assert not (folder / LABELS_CSV).exists()
+
+
+def test_folders_of_labeled_images_count_from_the_start(folder):
+    kinds = create_photographs(
+        folder, 3, ["labeled/cat/1.png", "labeled/dog/2.png", "unlabeled/3.png"]
+    )
+    session = open_ready(folder, kinds)
+    assert read_states(session) == {
+        "labeled/cat/1.png": ("label", "cat"),
+        "labeled/dog/2.png": ("label", "dog"),
+    }
+    assert [image["name"] for image in session.describe()["next"]] == ["unlabeled/3.png"]
+
+
+def test_test_images_are_not_shown(folder):
+    create_photographs(folder, 2, ["a.png", "test/cat/b.png"])
+    assert [path.name for path in open_session(folder).list_paths()] == ["a.png"]
+
+
+def test_photographs_that_cannot_be_read_are_left_out(folder, kinds):
+    session = open_session(folder)
+    features = session_lib.Features
+    session.load(lambda report: features([2, 5, 9], create_features(kinds)[[2, 5, 9]]))
+    assert [path.name for path in session.list_paths()] == [
+        "IMG_0002.png",
+        "IMG_0005.png",
+        "IMG_0009.png",
+    ]
+
+
+def test_failures_of_the_feature_pass_are_shown(folder, kinds):
+    session = open_session(folder)
+
+    def fail(report):
+        report(3, 30)
+        assert session.describe()["progress"] == (3, 30)
+        raise UserError("The weights are missing.")
+
+    with pytest.raises(UserError):
+        session.load(fail)
+    state = session.describe()
+    assert (state["phase"], state["message"]) == (
+        "failed",
+        "The weights are missing.",
+    )
+
+
+def test_views_follow_the_labels(folder, kinds):
+    session = open_ready(folder, kinds)
+    for image in range(9):
+        decide(session, image, "abc"[kinds[image]])
+    rows = session.describe_check()["rows"]
+    assert [row["label"] for row in rows] == ["a", "b", "c"]
+    for k, row in enumerate(rows):
+        assert row["images"]
+        assert all(kinds[image["image"]] == k for image in row["images"])
+    assert session.describe_doubtful()["images"] == []
+    result = session.describe_result()
+    assert (result["right"], result["tried"]) == (9, 9)
+    assert result["proposed"] == [7, 7, 7]
+    low, high = result["interval"]
+    assert 0.6 < low < high <= 1
+    decide(session, 9, "b")  # Is of kind a.
+    doubtful = session.describe_doubtful()["images"]
+    assert [(image["image"], image["proposals"][0]["label"]) for image in doubtful] == [(9, "a")]
+    decide(session, 9, "b")  # Who says so again is believed.
+    assert session.describe_doubtful()["images"] == []
+    table = list(csv.reader("".join(session.write_proposals()).splitlines()))
+    assert table[0] == ["file", "label", "source", "probability"]
+    assert [row[1] for row in table[1:]] == [
+        "b" if i == 9 else "abc"[kind] for i, kind in enumerate(kinds)
+    ]
+
+
+def test_what_was_marked_as_wrong_is_asked_next(folder, kinds):
+    session = open_ready(folder, kinds)
+    session.mark([17, 4])
+    assert [image["image"] for image in session.describe()["next"]][:2] == [17, 4]
+    decide(session, 17, "cat")
+    assert session.describe()["next"][0]["image"] == 4
