@@ -326,9 +326,7 @@ def test_faults_of_a_table_are_named(root):
     assert dataset.train_labels.tolist() == [0, 1, 1, -1, -1, -1]
     text = " ".join(dataset.warnings)
     assert "1 row(s) of labels.csv name no image of the folder, such as 'none.png'" in text
-    assert (
-        "1 image(s), such as 'photos/2.png', have different labels in labels.csv: the" in text
-    )
+    assert "1 image(s), such as 'photos/2.png', have different labels in labels.csv: the" in text
     assert ("none.png", "in labels.csv, but not in the folder") in dataset.skipped_files
 
 
