@@ -6,6 +6,7 @@ resumed run asks for the step it needs.
 
 import dataclasses
 import functools
+import zlib
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ Array = Any  # NumPy's or JAX's.
 # Rounds of the swap-or-not shuffle. Three times log2 of 50,000: enough that statistical tests
 # cannot tell its order from a random one. (Cryptography asks for twice as many.)
 _NUM_ROUNDS = 48
-# Tags that keep the streams of random numbers apart.
+# Tags that keep the two orders of samples apart.
 LABELED_STREAM, UNLABELED_STREAM = 1, 2
 
 
@@ -48,6 +49,22 @@ NUMPY = Backend(np, _python_loop)
 # Every trip of a loop is a few kernels that take a GPU longer to start than to run, so trips hold
 # eight rounds. All 48 in one trip would take a CPU seconds to compile.
 JAX = Backend(jnp, functools.partial(jax.lax.fori_loop, unroll=8))
+
+
+def stream_key(root: jax.Array, stream: str, *counters: Any) -> jax.Array:
+    """The random key of one use in a run: every stream of random numbers has its own branch.
+
+    Without the name, streams would share keys: `split(key)[i]` is `fold_in(key, i)`.
+
+    Args:
+        root: the key of the run's seed.
+        stream: "init", "data", "method" or "rounds".
+        counters: what distinguishes the uses within the stream, such as the step; int32 scalars.
+    """
+    key = jax.random.fold_in(root, zlib.crc32(stream.encode()))
+    for counter in counters:
+        key = jax.random.fold_in(key, counter)
+    return key
 
 
 @dataclasses.dataclass(frozen=True)

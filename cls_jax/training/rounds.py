@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from cls_jax.data.sampling import StreamSpec
+from cls_jax.data.sampling import StreamSpec, stream_key
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.methods import get_round_length
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
@@ -88,8 +88,8 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
         state: TrainState, batch: jax.Array, round_index: jax.Array, batch_index: jax.Array
     ) -> jax.Array:
         batch = setup.normalize(batch)
-        round_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), round_index)
-        key = jax.random.fold_in(round_key, batch_index)
+        root = jax.random.wrap_key_data(state.key)
+        key = stream_key(root, "rounds", round_index, batch_index)
 
         def predict_once(key: jax.Array) -> jax.Array:
             logits, _ = ensemble.forward(

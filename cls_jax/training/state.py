@@ -12,6 +12,7 @@ from flax import linen as nn
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from cls_jax.data.sampling import stream_key
 from cls_jax.methods import InitContext, Method
 from cls_jax.models.ensemble import init_networks, take_network
 from cls_jax.models.weights.layout import Arrays, Layout, from_torch
@@ -28,10 +29,10 @@ class TrainState(flax.struct.PyTreeNode):
 
     Attributes:
         step: int32 scalar.
-        key: uint32 [2], raw data of the seed's random key; never changes, each step derives its own
-            from it. It is part of the state and not a constant of the step, so that runs that
-            differ only in the seed share a compiled program; raw, because checkpoints and donated
-            buffers are plain arrays.
+        key: uint32 [2], raw data of the seed's random key. It never changes: `stream_key` derives
+            all others from it. It is part of the state and not a constant of the step, so that runs
+            that differ only in the seed share a compiled program. It is raw, because checkpoints
+            and donated buffers are plain arrays.
         params: float32.
         batch_stats: BatchNorm's running mean and variance, float32. The EMA networks use these too,
             not averages of them (authors' code).
@@ -65,8 +66,8 @@ def init_networks_and_key(
         The seed's random key, and parameters and BatchNorm statistics, each leaf [N, ...].
     """
     key = jax.random.key(seed)
-    round_key = jax.random.fold_in(key, round_index)
-    return key, *init_networks(model, round_key, num_networks, image_shape)
+    init_key = stream_key(key, "init", round_index)
+    return key, *init_networks(model, init_key, num_networks, image_shape)
 
 
 def start_from_weights(

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import Batch, RawBatch
+from cls_jax.data.sampling import stream_key
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
@@ -128,7 +129,7 @@ def create_context(setup: TrainSetup, state: TrainState) -> Context:
         # networks must draw alike (all networks see the same mixes and masks). Devices that share a
         # batch draw the same permutation for their own shards, whose images differ; no method
         # compares draws across shards, so this biases nothing.
-        key=jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step),
+        key=stream_key(jax.random.wrap_key_data(state.key), "method", state.step),
         progress=state.step.astype(jnp.float32) / setup.config.num_steps,
     )
 

@@ -17,6 +17,7 @@ from cls_jax.data.sampling import (
     create_stream_spec,
     sample_indices,
     shuffle_index,
+    stream_key,
 )
 from cls_jax.methods import get_method
 from tests.conftest import create_tiny_config
@@ -159,3 +160,15 @@ def test_late_steps_do_not_overflow():
     late = sample_indices(indices, 10_000_000, 512, 0, UNLABELED_STREAM)
     assert late.min() >= 0
     assert len(set(late)) == 512
+
+
+def test_no_two_uses_of_random_numbers_share_a_key():
+    """Keys of all streams, and those that `split` or `fold_in` derives from them for an image."""
+    root = jax.random.key(0)
+    keys = [stream_key(root, name, i) for name in ("init", "method") for i in range(3)]
+    keys += [
+        stream_key(root, name, i, j)
+        for name, i, j in itertools.product(("data", "rounds"), range(3), range(3))
+    ]
+    keys += [child for key in keys for child in jax.random.split(key, 3)]
+    assert len({jax.random.key_data(key).tobytes() for key in keys}) == len(keys)

@@ -23,6 +23,7 @@ from cls_jax.data.sampling import (
     InputPipeline,
     StreamSpec,
     sample_indices,
+    stream_key,
 )
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
@@ -108,7 +109,7 @@ def _create_batch(
         return _take_shard(whole, num_shards)
 
     def make_view(images: jax.Array, view: str, index: int) -> jax.Array:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(data.seed), step), index)
+        key = stream_key(jax.random.key(data.seed), "data", step, index)
         shape = (len(images) * num_shards, augmentation.count_uniforms(view))
         uniforms = _take_shard(jax.random.uniform(key, shape), num_shards)
         return augment(images, uniforms, view, augmentation, jax_augment)
