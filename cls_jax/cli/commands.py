@@ -102,57 +102,78 @@ def _train_to_end(run: "OpenRun") -> None:
     print(f"All numbers:    {folder / RESULT}")
 
 
-def evaluate(run: str, data_dir: str | None = None) -> None:
+def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences.
 
     Args:
         run: The run's folder.
+        folder: Another folder of labeled images to evaluate on. Then nothing is calibrated.
         data_dir: The dataset's place, if it has moved since the training.
 
     Raises:
-        UserError: If there is no run, or its dataset is missing or has changed.
+        UserError: If there is no run, or the images are missing or do not fit it.
     """
-    from cls_jax.inference import evaluate_run
     from cls_jax.inference.calibration import read_calibration
+    from cls_jax.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.inference.scores import describe_figures
 
-    folder = pathlib.Path(run)
-    step, accuracies, figures = evaluate_run.evaluate_run(folder, data_dir)
-    if is_main_process():
-        print(f"Test accuracy after {step:,} steps:")
-        print(describe_accuracies(accuracies))
-        if figures:
-            low, high = figures.interval
-            print(f"95% interval of network 1: {100 * low:.1f}%–{100 * high:.1f}%\n")
-            print(describe_figures(figures))
-        if calibration := read_calibration(folder, step):
-            print(
-                f"Calibrated on {calibration.num_images:,} test images: temperature "
-                f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
-            )
+    workdir, calibration = pathlib.Path(run), None
+    if folder is None:
+        evaluation = evaluate_run(workdir, data_dir)
+        title = f"Test accuracy after {evaluation.step:,} steps:"
+        calibration = read_calibration(workdir, evaluation.step)
+    else:
+        _check_single_process("evaluate with a folder")
+        evaluation, num_images, num_unreadable = evaluate_folder(workdir, folder)
+        left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
+        title = f"Accuracy on {num_images:,} labeled images in {folder}{left_out}:"
+    if not is_main_process():
+        return
+    print(title)
+    print(describe_accuracies(evaluation.accuracies))
+    if figures := evaluation.figures:
+        low, high = figures.interval
+        print(f"95% interval of network 1: {100 * low:.1f}%–{100 * high:.1f}%\n")
+        print(describe_figures(figures))
+    if calibration:
+        print(
+            f"Calibrated on {calibration.num_images:,} test images: temperature "
+            f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
+        )
 
 
-def predict(run: str, images: Sequence[str], output: str) -> None:
+def predict(
+    run: str, images: Sequence[str], output: str | None = None, overwrite: bool = False
+) -> None:
     """Labels image files with a run's networks.
 
     Args:
         run: The run's folder.
         images: Files, folders and patterns.
-        output: The .csv or .parquet to write.
+        output: The .csv or .parquet to write. None prints the class of single files, and writes
+            predictions.csv where there are folders or patterns.
+        overwrite: Whether the output may replace a file that is no table of predictions.
 
     Raises:
         UserError: If there is no run or no image, or the output cannot be written.
     """
     from cls_jax.data.images.files import find_images
     from cls_jax.inference.classifier import load
-    from cls_jax.inference.predict_files import predict_files
-    from cls_jax.inference.tables import check_path
+    from cls_jax.inference.predict_files import describe_predictions, predict_files
+    from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path
 
     _check_single_process("predict")
-    path = pathlib.Path(output).expanduser()
-    check_path(path)
-    files = [file for pattern in images for file in find_images(pattern)]
-    outcome = predict_files(load(run), files, path)
+    are_files = all(pathlib.Path(pattern).expanduser().is_file() for pattern in images)
+    path = pathlib.Path(output or "predictions.csv").expanduser()
+    if output or not are_files:
+        check_path(path, PREDICTION_COLUMNS, overwrite)
+    files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
+    classifier = load(run)
+    if are_files and not output:
+        for line in describe_predictions(classifier, files):
+            print(line, flush=True)
+        return
+    outcome = predict_files(classifier, files, path, overwrite)
     print(
         f"{outcome.num_files:,} images in {outcome.seconds:.1f} s ({outcome.network_share:.0%} "
         f"inference); wrote {path}"

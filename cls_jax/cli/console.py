@@ -89,11 +89,17 @@ def create_parser() -> argparse.ArgumentParser:
     predict.add_argument(
         "--output",
         metavar="FILE",
-        default="predictions.csv",
-        help="a .csv or .parquet to write (default: %(default)s)",
+        help="a .csv or .parquet to write (default: predictions.csv for folders and patterns; "
+        "files are printed)",
+    )
+    predict.add_argument(
+        "--overwrite", action="store_true", help="write FILE even if it is not such a table"
     )
 
     evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
+    evaluate.add_argument(
+        "folder", metavar="FOLDER", nargs="?", help="other labeled images of the same classes"
+    )
     report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
     for verb in (evaluate, report):
         verb.add_argument("--data_dir", metavar="PATH", help="where moved images are now")

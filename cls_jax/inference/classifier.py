@@ -1,5 +1,6 @@
 """A trained run as a function from images to classes."""
 
+import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
+from cls_jax.config import to_json
 from cls_jax.data.images.decode import ImageError, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource
@@ -93,6 +95,15 @@ class Classifier:
         """Decodes image files as the run decoded its own, in batches of `batch_size`."""
         options = get_decode_options(self.config.data)
         return read_ahead(files, self.image_shape, self.batch_size, options)
+
+    def compute_fingerprint(self) -> str:
+        """A hash of everything that decides a prediction: weights, configuration, calibration."""
+        networks = jax.device_get((self._state.ema_params, self._state.batch_stats))
+        digest = hashlib.sha256(f"{to_json(self.config)}{self.class_names}".encode())
+        digest.update(repr(self.calibration).encode())
+        for leaf in jax.tree.leaves(networks):
+            digest.update(np.ascontiguousarray(leaf).data)
+        return digest.hexdigest()
 
     def predict_probabilities(self, images: ImageSource) -> np.ndarray:
         """Probabilities of all classes by every network.

@@ -10,7 +10,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.sources.folder_layout import Layout
+from cls_jax.data.sources.folder import list_layout
+from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
@@ -139,3 +140,49 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
     if jax.process_count() == 1:
         figures = assess_run(workdir, Classifier(setup, state, class_names, step), dataset)
     return Evaluation(step, accuracies, figures)
+
+
+def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int, int]:
+    """Evaluates the newest checkpoint of a run on another folder of labeled images.
+
+    Its test images count, or all its labeled images if it has none for testing. Nothing is written.
+
+    Args:
+        workdir: The run's folder.
+        folder: A folder of images of the run's classes, laid out as one to train on.
+
+    Returns:
+        The evaluation, and how many images could and could not be read.
+
+    Raises:
+        UserError: If the folder has another class or no image that can be read.
+    """
+    root = pathlib.Path(folder).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{folder} is not a folder: name one with labeled images.")
+    layout = list_layout(root)
+    rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
+    classifier = load(workdir)
+    index = {name: k for k, name in enumerate(classifier.class_names)}
+    if foreign := sorted({name for _, name in rows} - set(index)):
+        raise UserError(
+            f"The run in {workdir} does not know the class {foreign[0]!r}: rename or remove its "
+            f"folder in {root}."
+        )
+    parts, is_read = [], []
+    for batch in classifier.read_files([str(root / file.name) for file, _ in rows]):
+        parts.append(classifier.predict_probabilities(batch.images))
+        is_read += [error is None for error in batch.errors]
+    p_NBK = np.concatenate(parts, axis=1)
+    labels = np.array([index[name] for _, name in rows])[np.array(is_read)]
+    if not len(labels):
+        raise UserError(f"No labeled image in {root} can be read: convert them to JPEG or PNG.")
+    networks = 100 * (p_NBK.argmax(axis=-1) == labels).mean(axis=1)
+    accuracies = {"test/accuracy": float(networks[0])}
+    if len(networks) > 1:
+        accuracies["test/accuracy_network_2"] = float(networks[1])
+        ensemble = p_NBK.mean(axis=0).argmax(axis=-1)
+        accuracies["test/accuracy_ensemble"] = float(100 * (ensemble == labels).mean())
+    figures = compute_figures(p_NBK[0], labels, classifier.class_names)
+    evaluation = Evaluation(classifier.step, accuracies, figures)
+    return evaluation, len(labels), len(rows) - len(labels)

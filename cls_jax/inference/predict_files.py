@@ -1,27 +1,41 @@
 """Predictions for image files, as a table."""
 
 import contextlib
+import hashlib
+import itertools
+import json
+import os
 import pathlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import filelock
 from tqdm import tqdm
 
 from cls_jax.data.images.files import ImageBatch
+from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier
 from cls_jax.inference.prediction import Prediction, describe_top
-from cls_jax.inference.tables import PREDICTION_COLUMNS, create_table
+from cls_jax.inference.tables import (
+    PREDICTION_COLUMNS,
+    check_path,
+    create_table,
+    explain_os_error,
+)
+from cls_jax.io import PARTIAL, make_printable
+
+_ROWS_AT_ONCE = 10_000
 
 
 class Outcome(NamedTuple):
     """Counts and times of a prediction.
 
     Attributes:
-        num_files: rows written.
-        num_errors: files among them that could not be read.
-        seconds: from the first file to the last row.
-        network_share: share of this time spent in the networks.
+        num_files: The number of rows.
+        num_errors: The number of files among them that could not be read.
+        seconds: The time from the first file to the last row.
+        network_share: The share of this time spent in the networks.
     """
 
     num_files: int
@@ -30,31 +44,110 @@ class Outcome(NamedTuple):
     network_share: float
 
 
-def predict_files(classifier: Classifier, files: Sequence[str], output: pathlib.Path) -> Outcome:
+def predict_files(
+    classifier: Classifier, files: Sequence[str], output: pathlib.Path, overwrite: bool = False
+) -> Outcome:
     """Predicts files and writes one row each; unreadable files get a reason.
 
+    Rows are kept beside the output until all are there. After an interruption, the same command
+    goes on with the first file that has none.
+
     Args:
-        classifier: a trained run.
-        files: in the order of the rows; see `find_images`.
-        output: a .csv or .parquet file to write.
+        classifier: A trained run.
+        files: The files in the order of the rows; see `find_images`.
+        output: A .csv or .parquet file to write.
+        overwrite: Whether the output may replace a file that is no table of predictions.
 
     Raises:
-        UserError: if the output cannot be written.
+        UserError: If the output cannot be written, or another process is writing it.
     """
-    num_errors, network_seconds, started = 0, 0.0, time.perf_counter()
+    check_path(output, PREDICTION_COLUMNS, overwrite)
+    name = f"{output.name}.{_identify(classifier, files)}{PARTIAL}"
+    network_seconds, started = 0.0, time.perf_counter()
     with contextlib.ExitStack() as stack:
-        table = stack.enter_context(create_table(output, PREDICTION_COLUMNS))
-        bar = stack.enter_context(tqdm(total=len(files), unit="image", dynamic_ncols=True))
-        for batch in stack.enter_context(contextlib.closing(classifier.read_files(files))):
+        stack.enter_context(_lock(output))
+        journal = output.with_name(name)
+        num_done = _count_rows(journal)
+        try:
+            rows_file = stack.enter_context(journal.open("a", encoding="ascii"))
+        except OSError as error:
+            raise explain_os_error(output, error) from error
+        bar = tqdm(total=len(files), initial=num_done, unit="image", dynamic_ncols=True)
+        stack.enter_context(bar)
+        batches = classifier.read_files(files[num_done:])
+        for batch in stack.enter_context(contextlib.closing(batches)):
             before = time.perf_counter()
             prediction = classifier.predict(batch.images)
             network_seconds += time.perf_counter() - before
-            rows = list(iterate_rows(batch, prediction))
-            table.write(rows)
-            num_errors += len(rows) - len(batch.images)
-            bar.update(len(rows))
+            lines = [json.dumps(row) + "\n" for row in iterate_rows(batch, prediction)]
+            rows_file.writelines(lines)
+            rows_file.flush()
+            bar.update(len(lines))
+        num_errors = 0
+        with create_table(output, PREDICTION_COLUMNS) as table, journal.open() as rows:
+            while part := [json.loads(line) for line in itertools.islice(rows, _ROWS_AT_ONCE)]:
+                table.write(part)
+                num_errors += sum(row["error"] is not None for row in part)
+        journal.unlink()
     seconds = time.perf_counter() - started
     return Outcome(len(files), num_errors, seconds, network_seconds / seconds)
+
+
+def describe_predictions(classifier: Classifier, files: Sequence[str]) -> Iterator[str]:
+    """A line for each file: its class and confidence, or why it cannot be read."""
+    for batch in classifier.read_files(files):
+        for row in iterate_rows(batch, classifier.predict(batch.images)):
+            answer = row["error"]
+            if answer is None:
+                confidence = row["calibrated_confidence"] or row["confidence"]
+                doubt = ", not to be relied on" if row["abstain"] else ""
+                answer = f"{row['label']} ({confidence:.2f}{doubt})"
+            yield make_printable(f"{row['file']}: {answer}")
+
+
+def _identify(classifier: Classifier, files: Sequence[str]) -> str:
+    """A name for what is predicted by what: the files as they are now, and the networks."""
+    digest = hashlib.sha256(classifier.compute_fingerprint().encode())
+    for file in files:
+        try:
+            stat = os.stat(file)
+            state = f"{stat.st_size} {stat.st_mtime_ns}"
+        except OSError:
+            state = ""
+        digest.update(f"{file}\0{state}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:12]
+
+
+def _count_rows(journal: pathlib.Path) -> int:
+    """The number of complete rows of an interrupted prediction. A row cut short is removed."""
+    if not journal.exists():
+        return 0
+    content = journal.read_bytes()
+    with journal.open("r+b") as file:
+        file.truncate(content.rfind(b"\n") + 1)
+    return content.count(b"\n")
+
+
+@contextlib.contextmanager
+def _lock(output: pathlib.Path) -> Iterator[None]:
+    """Keeps other processes from writing the same output."""
+    path = output.with_name(f".{output.name}.lock")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(path)
+        lock.acquire(blocking=False)
+    except filelock.Timeout as error:
+        raise UserError(
+            f"Another process is writing {output}: wait for it, or give --output another file."
+        ) from error
+    except OSError as error:
+        raise explain_os_error(output, error) from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()  # First: afterwards the file may be another process's lock.
+        lock.release()
 
 
 def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str, Any]]:

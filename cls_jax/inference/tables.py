@@ -1,14 +1,16 @@
 """Tables of predictions, written row by row as CSV or Parquet."""
 
 import contextlib
+import csv
 import importlib
 import os
 import pathlib
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cls_jax.errors import UserError
-from cls_jax.io import write_rows
+from cls_jax.io import PARTIAL, write_rows
 
 Row = Mapping[str, Any]
 
@@ -85,16 +87,40 @@ class ParquetTable:
 _TABLES = {".csv": CsvTable, ".parquet": ParquetTable}
 
 
-def check_path(path: pathlib.Path) -> None:
+def check_path(
+    path: pathlib.Path, columns: Mapping[str, type] | None = None, overwrite: bool = False
+) -> None:
     """Checks the name of a table before any work is done.
 
+    Args:
+        path: The table to write.
+        columns: Its columns. An existing file must have the same ones, so that only earlier tables
+            are overwritten. None if any file may be.
+        overwrite: Whether any file may be overwritten.
+
     Raises:
-        UserError: if it has another suffix or is a folder.
+        UserError: If it has another suffix, is a folder, or is somebody else's file.
     """
     if path.suffix.lower() not in _TABLES:
         raise UserError(f"{path} does not end in .csv or .parquet: give --output such a name.")
     if path.is_dir():
         raise UserError(f"{path} is a folder: give --output the name of a file in it.")
+    if columns and not overwrite and path.exists() and _read_columns(path) != list(columns):
+        raise UserError(
+            f"{path} exists and is not an earlier table of this kind: give --output another name, "
+            "or add --overwrite."
+        )
+
+
+def _read_columns(path: pathlib.Path) -> list[str] | None:
+    """The names of a table's columns; None if it is no table."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            return importlib.import_module("pyarrow.parquet").read_schema(path).names
+        with path.open(encoding="utf-8", newline="") as file:
+            return next(csv.reader([file.readline(10_000)]), None)
+    except (OSError, ValueError, csv.Error, ImportError):  # Arrow's errors are ValueErrors.
+        return None
 
 
 @contextlib.contextmanager
@@ -111,23 +137,24 @@ def create_table(
         UserError: if the name has another suffix or the file cannot be written.
     """
     check_path(path)
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         table: Any = _TABLES[path.suffix.lower()](partial, columns)
     except OSError as error:
-        raise _explain(path, error) from error
+        raise explain_os_error(path, error) from error
     try:
         with contextlib.closing(table):
             yield table
         os.replace(partial, path)
     except OSError as error:
-        raise _explain(path, error) from error
+        raise explain_os_error(path, error) from error
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _explain(path: pathlib.Path, error: OSError) -> UserError:
+def explain_os_error(path: pathlib.Path, error: OSError) -> UserError:
+    """The error for a table that the system does not let us write."""
     return UserError(
         f"{path} cannot be written ({error.strerror or error}): give --output another file."
     )

@@ -17,6 +17,7 @@ from cls_jax.data.images.decode import ImageError
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import Calibration
 from cls_jax.inference.classifier import load
+from cls_jax.inference.evaluate_run import evaluate_folder
 from cls_jax.inference.predict_files import predict_files
 from cls_jax.inference.prediction import create_prediction, describe_top
 from cls_jax.inference.tables import PREDICTION_COLUMNS, create_table
@@ -68,6 +69,30 @@ def test_command_agrees_with_evaluation_and_needs_no_tensorflow(trained_run, fol
     ]:
         right = [row[column] == truth for row, truth in zip(rows, truths, strict=True)]
         assert 100 * np.mean(right) == pytest.approx(result[name])
+
+
+def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
+    """With classes as folders, and with test images beside training images."""
+    expected = read_result(trained_run)["test_accuracy"]
+    commands.evaluate(str(trained_run), str(folder))
+    output = capsys.readouterr().out
+    assert f"Accuracy on 450 labeled images in {folder}:" in output
+    assert f"{expected:6.2f}" in output
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "test").symlink_to(folder)
+    for name in ("0", "1"):
+        (tmp_path / "all" / "train" / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "all" / "train" / name / "a.png")
+    evaluation, num_images, num_unreadable = evaluate_folder(trained_run, str(tmp_path / "all"))
+    expected = sum(len(list((folder / name).iterdir())) for name in ("0", "1"))
+    assert (num_images, num_unreadable) == (expected, 0)  # Nothing labels 2 to 9.
+    assert 0 <= evaluation.accuracies["test/accuracy"] <= 100
+    (folder / "0").rename(folder / "zero")
+    try:
+        with pytest.raises(UserError, match="does not know the class 'zero': rename or remove"):
+            evaluate_folder(trained_run, str(folder))
+    finally:
+        (folder / "zero").rename(folder / "0")
 
 
 def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
@@ -187,6 +212,77 @@ def test_a_calibrated_run_fills_its_columns_and_changes_no_other(classifier, tmp
         assert float(calibrated["calibrated_confidence"]) == pytest.approx(confidence, abs=2e-6)
         assert calibrated["abstain"] == str(confidence < threshold)
     assert {row["abstain"] for row in after} == {"True", "False"}
+
+
+@pytest.fixture
+def noise(tmp_path):
+    """Paths of 20 images."""
+    (tmp_path / "noise").mkdir()
+    for i, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)):
+        Image.fromarray(pixels).save(tmp_path / "noise" / f"{i:02d}.png")
+    return sorted(map(str, (tmp_path / "noise").iterdir()))
+
+
+def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_path, monkeypatch):
+    monkeypatch.setattr(classifier, "batch_size", 8)
+    predict_files(classifier, noise, tmp_path / "expected.csv")
+    predict, sizes = classifier.predict, []
+
+    def stop_at_the_third(images):
+        sizes.append(len(images))
+        if len(sizes) == 3:
+            raise KeyboardInterrupt
+        return predict(images)
+
+    monkeypatch.setattr(classifier, "predict", stop_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        predict_files(classifier, noise, tmp_path / "p.csv")
+    assert not (tmp_path / "p.csv").exists()
+    (journal,) = tmp_path.glob("p.csv.*")
+    with journal.open("a") as file:
+        file.write('{"file": "cut sho')
+    predict_files(classifier, noise, tmp_path / "p.csv")
+    assert sizes == [8, 8, 4, 4]
+    assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "expected.csv").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"noise", "p.csv", "expected.csv"}
+
+
+def test_second_prediction_into_one_file_is_refused(classifier, noise, tmp_path, monkeypatch):
+    predict = classifier.predict
+
+    def predict_twice(images):
+        with pytest.raises(UserError, match=r"Another process is writing .*give --output"):
+            predict_files(classifier, noise[:2], tmp_path / "p.csv")
+        return predict(images)
+
+    monkeypatch.setattr(classifier, "predict", predict_twice)
+    predict_files(classifier, noise, tmp_path / "p.csv")
+    assert len(read(tmp_path / "p.csv")) == 20
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
+    output = tmp_path / f"labels.{ending}"
+    output.write_text("file,label\na.png,cat\n")
+    with pytest.raises(UserError, match="or add --overwrite"):
+        predict_files(classifier, noise[:2], output)
+    assert output.read_text() == "file,label\na.png,cat\n"
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    predict_files(classifier, noise[:2], output, overwrite=True)
+    predict_files(classifier, noise[:3], output)
+
+
+def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.jpg").write_text("hello")
+    commands.predict(str(trained_run), [noise[3], noise[5], "broken.jpg"])
+    first, second, third = capsys.readouterr().out.splitlines()
+    (label,), (confidence,) = classifier.predict(noise[3])[:2]
+    assert first == f"{noise[3]}: {label} ({confidence:.2f})"
+    assert second.startswith(f"{noise[5]}: ")
+    assert third == "broken.jpg: not an image of a known format"
+    assert not (tmp_path / "predictions.csv").exists()
 
 
 def test_failure_leaves_no_table(tmp_path):
