@@ -6,6 +6,7 @@ A function has the name of its verb, and its parameters those of the verb's opti
 import importlib.util
 import pathlib
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -230,6 +231,26 @@ def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None
     _check_single_process("label")
     names = [name for name in (classes or "").split(",") if name.strip()]
     label_folder(folder, names, port, opens_browser=not no_browser)
+
+
+def cache(clear: bool = False) -> None:
+    """Shows how much disk decoded images and features take, or deletes them.
+
+    Runs in progress keep what they have opened.
+
+    Args:
+        clear: Whether to delete everything.
+    """
+    from cls_jax.data.images.cache import get_cache_folder
+    from cls_jax.features import store
+
+    for name, folder in (("Images", get_cache_folder()), ("Features", store.get_cache_folder())):
+        num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        if clear:
+            shutil.rmtree(folder, ignore_errors=True)
+        print(
+            f"{name + ':':10} {num_bytes / 1e9:.2f} GB {'deleted from' if clear else 'in'} {folder}"
+        )
 
 
 def export(run: str, output: str) -> None:

@@ -109,6 +109,11 @@ def create_parser() -> argparse.ArgumentParser:
     )
     export.add_argument("output", metavar="DIR", help="folder to write")
 
+    cache = verbs.add_parser(
+        "cache", parents=[common], help="show how much disk decoded images take, or delete them"
+    )
+    cache.add_argument("--clear", action="store_true", help="delete all of them")
+
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     suggest.add_argument(
         "folder", metavar="FOLDER_OR_RUN", help="images, labeled or not; or a run on such a folder"

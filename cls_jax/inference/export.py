@@ -259,8 +259,8 @@ def describe_preprocessing(classifier: Classifier) -> dict[str, Any]:
     return {
         "orientation": "upright, as EXIF says",
         "color": "gray" if channels == 1 else "RGB",
-        "resize": "bicubic, so that the short side fits",
-        "crop": "center",
+        "resize": "bicubic",
+        "square": classifier.config.data.resize,
         "height": height,
         "width": width,
         "dtype": "uint8",

@@ -25,13 +25,19 @@ else:
     session = onnxruntime.InferenceSession(folder / "model.onnx")
     shape, predict = session.get_inputs()[0].shape, lambda x: session.run(None, {"images": x})[0]
 
+resize = json.loads((folder / "preprocessing.json").read_text())["square"]
 labels = json.loads((folder / "labels.json").read_text())
 _, height, width, channels = shape
 for file in sys.argv[1:]:
     image = Image.open(file)
     image.draft(None, (3 * width, 3 * height))  # Decodes large JPEGs faster.
     image = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
-    image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+    if resize == "crop":
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+    elif resize == "pad":
+        image = ImageOps.pad(image, (width, height), Image.Resampling.BICUBIC, color="#7f7f7f")
+    else:
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
     images = np.asarray(image, np.uint8).reshape(1, height, width, channels)
     probabilities = np.asarray(predict(images))[0]
     print(f"{file}: {labels[probabilities.argmax()]} ({probabilities.max():.4f})")

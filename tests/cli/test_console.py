@@ -16,6 +16,7 @@ from cls_jax.cli.plan import plan_run
 from cls_jax.cli.process import run_to_end
 from cls_jax.config import to_json
 from cls_jax.data.datasets import load_dataset
+from cls_jax.data.images.cache import get_cache_folder
 from cls_jax.data.sources import folder as folder_source
 from cls_jax.data.sources import folder_summary
 from cls_jax.errors import UserError
@@ -197,6 +198,18 @@ def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
     assert "s per step" in output
     assert not list(tmp_path.iterdir())
     assert {path: path.stat().st_mtime_ns for path in images.rglob("*")} == before
+
+
+def test_cache_is_shown_and_cleared(images, capsys):
+    assert run_console("train", images, *TINY) == 0
+    capsys.readouterr()
+    assert run_console("cache") == 0
+    assert "0.00 GB in" in capsys.readouterr().out
+    folder = get_cache_folder()
+    assert len([*folder.rglob("*.pack")]) == 1
+    assert run_console("cache", "--clear") == 0
+    assert f"deleted from {folder}" in capsys.readouterr().out
+    assert not folder.exists()
 
 
 def test_suggestions_need_neither_labels_nor_a_run(images, capsys):

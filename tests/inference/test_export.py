@@ -74,6 +74,7 @@ def test_preprocessing_is_what_the_model_was_trained_with(trained_run, exported)
     stored = json.loads((exported / PREPROCESSING).read_text())
     config = read_config(trained_run / CONFIG)
     assert (stored["height"], stored["width"], stored["color"]) == (8, 8, "gray")
+    assert stored["square"] == "crop"
     assert stored["inside_the_model"]["mean"] == list(config.data.mean)
     assert stored["inside_the_model"]["std"] == list(config.data.std)
 

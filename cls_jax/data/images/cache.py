@@ -467,22 +467,6 @@ def shrink_cache(max_gigabytes: float) -> None:
             excess -= size
 
 
-def measure_cache() -> tuple[int, int]:
-    """Files and bytes in the cache."""
-    sizes = [size for _, size, _ in _list_cache()]
-    return len(sizes), sum(sizes)
-
-
-def clear_cache() -> int:
-    """Deletes all decoded images, also of older versions; returns how many bytes that were.
-
-    Runs in progress keep the images that they have opened.
-    """
-    _, num_bytes = measure_cache()
-    shutil.rmtree(get_cache_folder(), ignore_errors=True)
-    return num_bytes
-
-
 def _list_cache() -> list[tuple[pathlib.Path, int, float]]:
     """Path, bytes and time of last use of every file."""
     files = []
