@@ -1,0 +1,202 @@
+"""Labels that are probably wrong: the image's neighbors and the networks speak for another class.
+
+Shape suffixes: B images, C features, K classes, N networks.
+"""
+
+import io
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cls_jax.data.sources.folder_summary import take_evenly
+from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.features.graph import build_graph, propagate_labels
+from cls_jax.inference.classifier import Classifier
+from cls_jax.io import write_atomically, write_rows
+
+SUSPECTS = "suspects.csv"
+NUM_FOLDS = 10
+# More images take minutes to compare on a CPU.
+_MAX_IMAGES = 10_000
+_MAX_UNLABELED = 2_000
+_COLUMNS = ("rank", "file", "part", "label", "suggested", "quality", "neighbors", "networks")
+
+
+class Suspect(NamedTuple):
+    """A label that is probably wrong.
+
+    Attributes:
+        is_test: Whether the image is a test image; otherwise it is a labeled training image.
+        index: Its position among the test or training images.
+        label: The class it has.
+        suggested: The class that it seems to belong to.
+        quality: From 0, certainly wrong, to 1, certainly right.
+        neighbors: The probability of the label given the labels of similar images.
+        networks: The mean probability that the networks give the label.
+    """
+
+    is_test: bool
+    index: int
+    label: int
+    suggested: int
+    quality: float
+    neighbors: float
+    networks: float
+
+
+def find_suspects(classifier: Classifier, dataset: Dataset, labeled: np.ndarray) -> list[Suspect]:
+    """Looks for wrong labels among the labeled training images and the test images of a run.
+
+    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered.
+
+    Args:
+        classifier: The run's networks.
+        dataset: The run's dataset.
+        labeled: int [num_labels], the labeled images among the training images.
+
+    Returns:
+        The labels that are more probably wrong than right, the worst first.
+    """
+    train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
+    labeled = _take_evenly(np.sort(labeled[train_labels[labeled] >= 0]), _MAX_IMAGES)
+    test = _take_evenly(np.flatnonzero(test_labels >= 0), _MAX_IMAGES)
+    # Unlabeled images connect labeled ones that have no neighbor in common.
+    rest = np.setdiff1d(np.arange(len(dataset.train_images)), labeled)
+    train = np.concatenate([labeled, _take_evenly(rest, _MAX_UNLABELED)])
+    if len(labeled) + len(test) < 2:
+        return []
+    parts = [(dataset.train_images, train), (dataset.test_images, test)]
+    images = [_Selection(source, indices) for source, indices in parts if len(indices)]
+    features_BC = np.concatenate([classifier.compute_features(part) for part in images])
+    labels = np.full(len(features_BC), -1)
+    labels[: len(labeled)] = train_labels[labeled]
+    labels[len(train) :] = test_labels[test]
+    known = np.flatnonzero(labels >= 0)
+    p_NBK = np.concatenate([classifier.predict_probabilities(part) for part in images], axis=1)
+    p_BK, labels_known = p_NBK.mean(axis=0)[known], labels[known]
+    q_BK = hold_out_labels(features_BC, labels, len(classifier.class_names))[known]
+    quality, suggested = rate_labels((p_BK + q_BK) / 2, labels_known)
+    indices = np.concatenate([labeled, test])
+    order = np.argsort(quality, kind="stable")
+    return [
+        Suspect(
+            bool(known[i] >= len(train)),
+            int(indices[i]),
+            int(labels_known[i]),
+            int(suggested[i]),
+            float(quality[i]),
+            float(q_BK[i, labels_known[i]]),
+            float(p_BK[i, labels_known[i]]),
+        )
+        for i in order
+        if suggested[i] != labels_known[i]
+    ]
+
+
+def hold_out_labels(
+    features_BC: np.ndarray, labels: np.ndarray, num_classes: int, num_folds: int = NUM_FOLDS
+) -> np.ndarray:
+    """What the labels of similar images say about each image, its own label unseen.
+
+    The labels are divided into folds. Each fold is predicted by propagating the labels of all
+    others along the graph of nearest neighbors.
+
+    Args:
+        features_BC: float32 [B, C].
+        labels: int [B], -1 where there is none.
+        num_classes: K.
+        num_folds: The number of parts; with as many as labels, each is left out by itself.
+
+    Returns:
+        Probabilities, float32 [B, K]; uniform for images without a label.
+    """
+    graph = build_graph(features_BC)
+    known = np.flatnonzero(labels >= 0)
+    shuffled = np.random.default_rng(0).permutation(known)
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    folds = np.arange(len(known)) % min(num_folds, max(len(known), 1))
+    q_BK = np.full((len(labels), num_classes), 1 / num_classes, np.float32)
+    for fold in np.unique(folds):
+        held_out = by_class[folds == fold]
+        others = labels.copy()
+        others[held_out] = -1
+        counts = np.bincount(others[others >= 0], minlength=num_classes)
+        propagated = propagate_labels(
+            graph, others, num_classes, class_frequencies=np.maximum(counts, 1)
+        )
+        q_BK[held_out] = propagated[held_out]
+    return q_BK
+
+
+def rate_labels(p_BK: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How trustworthy labels are, given probabilities that do not know them.
+
+    As in confident learning (Northcutt et al., "Confident Learning", JAIR 2021), a class is
+    measured by its own standard: from its probability, the mean over the images that are labeled
+    with it is subtracted. The quality is half the distance to the strongest other class, plus 1/2.
+    The only label of a class cannot be judged and has the quality 1.
+
+    Args:
+        p_BK: float [B, K], probabilities.
+        labels: int [B].
+
+    Returns:
+        The qualities, float64 [B] from 0 to 1, and the most probable classes by this measure,
+        int64 [B].
+    """
+    rows = np.arange(len(labels))
+    counts = np.bincount(labels, minlength=p_BK.shape[1])
+    sums = np.bincount(labels, p_BK[rows, labels], p_BK.shape[1])
+    # A class without a label has no standard, and is never suggested in place of one.
+    standard = np.where(counts > 0, sums / np.maximum(counts, 1), 1.0)
+    adjusted = p_BK - standard
+    adjusted -= adjusted.min(axis=1, keepdims=True)
+    adjusted /= np.maximum(adjusted.sum(axis=1, keepdims=True), 1e-12)
+    given = adjusted[rows, labels]
+    suggested = adjusted.argmax(axis=1)
+    others = adjusted.copy()
+    others[rows, labels] = -np.inf
+    quality = (given - others.max(axis=1) + 1) / 2
+    is_alone = counts[labels] < 2
+    return np.where(is_alone, 1.0, quality), np.where(is_alone, labels, suggested)
+
+
+def write_suspects(
+    workdir: pathlib.Path,
+    suspects: Sequence[Suspect],
+    class_names: Sequence[str],
+    names: Sequence[str],
+) -> None:
+    """Writes `suspects.csv` into a run's folder; `names` are those of the images.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    rows: list[Sequence[object]] = [_COLUMNS]
+    for rank, (row, name) in enumerate(zip(suspects, names, strict=True), 1):
+        numbers = (f"{value:.6f}" for value in (row.quality, row.neighbors, row.networks))
+        part = "test" if row.is_test else "labeled"
+        classes = class_names[row.label], class_names[row.suggested]
+        rows.append([rank, name, part, *classes, *numbers])
+    text = io.StringIO()
+    write_rows(text, rows)
+    write_atomically(workdir / SUSPECTS, text.getvalue())
+
+
+def _take_evenly(indices: np.ndarray, limit: int) -> np.ndarray:
+    return np.array(take_evenly(indices, limit), np.int64)
+
+
+class _Selection:
+    """Some images of a source, read when they are needed."""
+
+    def __init__(self, source: ImageSource, indices: np.ndarray):
+        self._source, self._indices = source, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self._source[self._indices[rows]]

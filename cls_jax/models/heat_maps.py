@@ -1,0 +1,156 @@
+"""Where a network looked: Grad-CAM for convolutional networks, attention rollout for ViTs.
+
+Neither needs anything of the architectures: both read what passes between their layers.
+
+Shape suffixes: B images, H rows, W columns, C channels, T tokens, N heads of attention.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.models.layers import Architecture
+from cls_jax.models.vit import VisionTransformer
+
+# Maps of the last layer have 3 x 3 positions at 96 pixels, and 7 x 7 at 224. Where that is too few
+# to say where, an earlier layer is taken.
+_MIN_POSITIONS = 6
+
+
+def compute_heat_maps(
+    model: Architecture, variables: Any, images: jax.Array, classes: jax.Array
+) -> jax.Array:
+    """Shows which parts of images made a network predict a class.
+
+    Args:
+        model: The architecture.
+        variables: Parameters and BatchNorm statistics of one network.
+        images: float32 [B, H, W, C], normalized.
+        classes: int [B], the class whose evidence is looked for. Attention rollout knows no
+            classes.
+
+    Returns:
+        float32 [B, h, w], not negative, for h x w positions of a layer or patches. The largest
+        value of each map is 1, or 0 if nothing speaks for the class.
+    """
+    if isinstance(model, VisionTransformer):
+        maps = roll_out_attention(model, variables, images)
+    else:
+        layer = choose_layer(model, variables, images)
+        maps = compute_grad_cam(model, variables, images, classes, layer)
+    largest = jnp.max(maps, axis=(1, 2), keepdims=True)
+    return maps / jnp.where(largest > 0, largest, 1)
+
+
+def choose_layer(model: Architecture, variables: Any, images: jax.Array) -> str:
+    """The last layer with at least 6 x 6 positions, or else with the most."""
+    sides: dict[str, int] = {}
+
+    def look(name: str, output: jax.Array) -> jax.Array:
+        if output.ndim == 4:
+            sides.pop(name, None)  # The order is the order of the last calls.
+            sides[name] = min(output.shape[1:3])
+        return output
+
+    jax.eval_shape(lambda images: _apply(model, variables, images, look), images[:1])
+    wanted = min(_MIN_POSITIONS, max(sides.values()))
+    return next(name for name in reversed(sides) if sides[name] >= wanted)
+
+
+def compute_grad_cam(
+    model: Architecture, variables: Any, images: jax.Array, classes: jax.Array, layer: str
+) -> jax.Array:
+    """Grad-CAM (Selvaraju et al., ICCV 2017): relu(Σ_c α_c A_c).
+
+    A are the outputs of a layer, and α_c is the mean over all positions of the gradient of the
+    class's logit with respect to A_c.
+
+    Args:
+        model: The architecture.
+        variables: Parameters and BatchNorm statistics of one network.
+        images: float32 [B, H, W, C], normalized.
+        classes: int [B].
+        layer: The name of a layer of the model.
+
+    Returns:
+        float32 [B, h, w].
+    """
+    activations: list[jax.Array] = []
+
+    def compute_logits(added: jax.Array | float) -> tuple[jax.Array, jax.Array]:
+        def add(name: str, output: jax.Array) -> jax.Array:
+            if name != layer:
+                return output
+            activations[:] = [output]
+            return output + jnp.asarray(added, output.dtype)
+
+        logits = _apply(model, variables, images, add)
+        chosen = jnp.take_along_axis(logits, classes[:, None], axis=1)
+        # The logits of an image depend on this image alone: one gradient serves all.
+        return jnp.sum(chosen), activations.pop().astype(jnp.float32)
+
+    shape = jax.eval_shape(compute_logits, 0.0)[1].shape
+    gradient_BHWC, a_BHWC = jax.grad(compute_logits, has_aux=True)(jnp.zeros(shape))
+    weights_BC = jnp.mean(gradient_BHWC, axis=(1, 2))
+    return jax.nn.relu(jnp.einsum("bhwc,bc->bhw", a_BHWC, weights_BC))
+
+
+def roll_out_attention(model: VisionTransformer, variables: Any, images: jax.Array) -> jax.Array:
+    """Attention rollout (Abnar and Zuidema, ACL 2020): from the class token to the patches.
+
+    Each block mixes tokens by (A + I) / 2, where A is the mean attention of its heads and I the
+    shortcut. The product over the blocks says how much of each patch reaches the class token.
+
+    Args:
+        model: The architecture.
+        variables: Parameters of one network.
+        images: float32 [B, H, W, C], normalized.
+
+    Returns:
+        float32 [B, H / patch, W / patch].
+    """
+    attentions: list[jax.Array] = []
+
+    def look(name: str, output: jax.Array) -> jax.Array:
+        if name.endswith("attn/qkv"):
+            attentions.append(_compute_attention(output, model.num_heads))
+        return output
+
+    _apply(model, variables, images, look)
+    num_tokens = attentions[0].shape[-1]
+    rollout_BTT = jnp.eye(num_tokens)
+    for a_BTT in attentions:
+        rollout_BTT = (a_BTT + jnp.eye(num_tokens)) / 2 @ rollout_BTT
+    patches_BT = rollout_BTT[:, 0, 1 + model.num_registers :]
+    rows, columns = (side // model.patch for side in images.shape[1:3])
+    return patches_BT.reshape(len(images), rows, columns)
+
+
+def _compute_attention(qkv: jax.Array, num_heads: int) -> jax.Array:
+    """Mean attention of the heads, float32 [B, T, T] with rows of sum 1, from [B, T, 3 D]."""
+    q, k, _ = jnp.moveaxis(qkv.reshape(*qkv.shape[:2], 3, num_heads, -1), 2, 0)
+    scores = jnp.einsum("btnd,bsnd->bnts", q, k).astype(jnp.float32) / np.sqrt(q.shape[-1])
+    return jnp.mean(jax.nn.softmax(scores), axis=1)
+
+
+def _apply(
+    model: Architecture,
+    variables: Any,
+    images: jax.Array,
+    visit: Callable[[str, jax.Array], jax.Array],
+) -> jax.Array:
+    """The logits [B, K], where `visit` may replace the output of each layer, given its name."""
+
+    def intercept(
+        call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
+    ) -> Any:
+        output = call(*args, **kwargs)
+        name = "/".join(context.module.path)
+        return visit(name, output) if name and context.method_name == "__call__" else output
+
+    with nn.intercept_methods(intercept):
+        return model.apply(variables, images, train=False)

@@ -1,0 +1,120 @@
+"""Heat maps against their definitions: finite differences, and products of attentions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cls_jax.models import efficientnet, resnet
+from cls_jax.models.efficientnet import EfficientNetLite0, Stage
+from cls_jax.models.heat_maps import (
+    _apply,
+    choose_layer,
+    compute_grad_cam,
+    compute_heat_maps,
+    roll_out_attention,
+)
+from cls_jax.models.resnet import ResNet18
+from cls_jax.models.vit import VisionTransformer
+from cls_jax.models.wide_resnet import WideResNet
+
+SIZE, NUM_CLASSES = 16, 3
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(efficientnet, "STAGES", (Stage(1, 3, 1, 1, 8), Stage(1, 3, 2, 2, 8)))
+    monkeypatch.setattr(resnet, "_STAGES", ((8, 1), (8, 2)))
+
+
+CONVOLUTIONAL = {
+    "wide_resnet": lambda: WideResNet(NUM_CLASSES, depth=10, width=1),
+    "resnet": lambda: ResNet18(NUM_CLASSES, stem="cifar", blocks_per_stage=(1, 1)),
+    "efficientnet": lambda: EfficientNetLite0(NUM_CLASSES),
+}
+
+
+def create(model, num_images=2):
+    """Parameters away from their start, where some scales are 0, and images."""
+    rng = np.random.default_rng(0)
+    images = jnp.asarray(rng.normal(size=(num_images, SIZE, SIZE, 3)), jnp.float32)
+    variables = jax.jit(model.init)(jax.random.key(0), images)
+    variables = jax.tree.map(
+        lambda leaf: leaf + 0.1 * np.abs(rng.normal(size=leaf.shape)).astype(np.float32), variables
+    )
+    return variables, images
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+def test_grad_cam_has_the_weights_that_finite_differences_have(name):
+    model = CONVOLUTIONAL[name]()
+    variables, images = create(model)
+    layer = choose_layer(model, variables, images)
+
+    @jax.jit
+    def run(added):
+        seen = []
+
+        def visit(name, output):
+            seen.extend([output] if name == layer else [])
+            return output + added if name == layer else output
+
+        return _apply(model, variables, images, visit), seen[0]
+
+    logits, a_BHWC = map(np.asarray, run(jnp.zeros(())))
+    classes = logits.argmax(axis=1)
+    height, width, channels = a_BHWC.shape[1:]
+    assert min(height, width) >= 4
+    # Adding ε to channel c at every position changes the logit by ε Σ ∂y/∂A, which is ε H W α_c.
+    epsilon, weights = 1e-2, np.zeros((2, channels))
+    for c in range(channels):
+        step = epsilon * np.eye(channels, dtype=np.float32)[c]
+        difference = (run(step)[0] - run(-step)[0])[np.arange(2), classes]
+        weights[:, c] = difference / (2 * epsilon * height * width)
+    expected = np.maximum(np.einsum("bhwc,bc->bhw", a_BHWC, weights), 0)
+    found = jax.jit(lambda *arrays: compute_grad_cam(model, *arrays, layer))(
+        variables, images, classes
+    )
+    assert expected.max() > 0
+    np.testing.assert_allclose(found, expected, atol=0.02 * expected.max())
+
+
+def test_attention_rollout_is_the_product_of_mean_attentions():
+    model = VisionTransformer(NUM_CLASSES, width=16, depth=3, num_heads=2, patch=4, num_registers=2)
+    variables, images = create(model)
+    queries = {}
+
+    def visit(name, output):
+        if name.endswith("qkv"):
+            queries[name] = np.asarray(output, np.float64)
+        return output
+
+    _apply(model, variables, images, visit)
+    rollout = np.stack([np.eye(19)] * 2)
+    for i in range(3):
+        q, k, _ = np.split(queries[f"block{i + 1}/attn/qkv"], 3, axis=-1)
+        attention = np.zeros((2, 19, 19))
+        for head in (slice(0, 8), slice(8, 16)):
+            scores = np.exp(q[..., head] @ k[..., head].swapaxes(1, 2) / np.sqrt(8))
+            attention += scores / scores.sum(axis=-1, keepdims=True) / 2
+        rollout = (attention + np.eye(19)) / 2 @ rollout
+    np.testing.assert_allclose(rollout.sum(axis=-1), 1)
+    found = roll_out_attention(model, variables, images)
+    np.testing.assert_allclose(found, rollout[:, 0, 3:].reshape(2, 4, 4), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["wide_resnet", "vit"])
+def test_maps_are_scaled_to_1_and_leave_the_logits_alone(name):
+    create_model = CONVOLUTIONAL.get(
+        name, lambda: VisionTransformer(NUM_CLASSES, width=16, depth=1, num_heads=2, patch=4)
+    )
+    model = create_model()
+    variables, images = create(model)
+    maps = jax.jit(lambda *arrays: compute_heat_maps(model, *arrays))(
+        variables, images, jnp.array([0, 1])
+    )
+    assert maps.shape[0] == 2
+    assert maps.min() >= 0
+    assert set(np.asarray(maps.max(axis=(1, 2))).round(5).tolist()) <= {0.0, 1.0}
+    logits = _apply(model, variables, images, lambda _, output: output)
+    np.testing.assert_array_equal(logits, model.apply(variables, images, train=False))
