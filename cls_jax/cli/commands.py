@@ -138,8 +138,9 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
         print(describe_figures(figures))
     if calibration:
         print(
-            f"Calibrated on {calibration.num_images:,} test images: temperature "
-            f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
+            f"Calibrated on {calibration.num_images:,} {calibration.fitted_on} images: "
+            f"temperature {calibration.temperature:.2f}, "
+            f"uniform share {calibration.uniform_share:.2f}"
         )
 
 

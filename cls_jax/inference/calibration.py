@@ -7,9 +7,10 @@ logarithms of the networks' mean probabilities p by a temperature T > 0. Network
 labels also mistake whole groups of images for another class, with full confidence, and a
 temperature that makes those mistakes likely enough takes away the confidence of all others: alone
 it raised the calibration error on digits (docs/predict.md). Hence the share ε of predictions that
-mean nothing. T and ε are those under which the test labels are most likely. They change no
-predicted class, and two numbers cannot overfit a hundred labels. Labeled training images would not
-do: the networks have learned them by heart.
+mean nothing. T and ε make the labels of the validation images most likely or, without at least 100
+of those, the labels of the test images. They change no predicted class, and two numbers cannot
+overfit a hundred labels. Labeled training images would not do: the networks have learned them by
+heart.
 
 Shape suffixes: B images, K classes.
 """
@@ -38,11 +39,12 @@ class Calibration(NamedTuple):
     """How to calibrate the predictions of a checkpoint.
 
     Attributes:
-        step: of the checkpoint.
+        step: The checkpoint's step.
         temperature: T, above 1 where the networks are too confident.
         uniform_share: ε, from 0 to 1.
-        num_images: the test images that it was fitted on.
-        abstain_below: predictions of a lower calibrated confidence should not be relied on.
+        num_images: The number of images that it was fitted on.
+        abstain_below: Predictions of a lower calibrated confidence should not be relied on.
+        fitted_on: Which images these were, "validation" or "test".
     """
 
     step: int
@@ -50,6 +52,7 @@ class Calibration(NamedTuple):
     uniform_share: float
     num_images: int
     abstain_below: float = ABSTAIN_BELOW
+    fitted_on: str = "test"
 
 
 def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
@@ -57,7 +60,7 @@ def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]
 
     Args:
         p_BK: float32 [B, K], probabilities.
-        labels: int [B], true classes.
+        labels: int [B], the true classes.
     """
 
     def negative_log_likelihood(parameters: np.ndarray) -> float:
@@ -86,7 +89,7 @@ def write_calibration(workdir: pathlib.Path, calibration: Calibration) -> None:
     """Stores a calibration in the run's folder.
 
     Raises:
-        OSError: if the system refuses.
+        OSError: If the system refuses.
     """
     text = json.dumps(calibration._asdict(), indent=1) + "\n"
     write_atomically(workdir / CALIBRATION, text)
@@ -96,7 +99,7 @@ def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
     """The calibration of the checkpoint of a step; None if there is none.
 
     Raises:
-        UserError: if the file is damaged.
+        UserError: If the file is damaged.
     """
     path = workdir / CALIBRATION
     if not path.exists():
@@ -114,8 +117,10 @@ def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
 def _from_json(stored: dict) -> Calibration:
     """Raises a ValueError or TypeError unless every value has its type and range."""
     calibration = Calibration(**stored)
-    if not all(map(is_number, calibration)):
+    if not all(map(is_number, calibration[:-1])):
         raise ValueError("a value is not a number")
+    if calibration.fitted_on not in ("validation", "test"):
+        raise ValueError("fitted_on is neither validation nor test")
     if calibration.temperature <= 0 or not 0 <= calibration.uniform_share <= 1:
         raise ValueError("the temperature or the share is out of range")
     return calibration

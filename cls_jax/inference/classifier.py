@@ -16,6 +16,8 @@ from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
+from cls_jax.models.ensemble import take_network
+from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.runs.folder import read_dataset_description
@@ -23,6 +25,7 @@ from cls_jax.training.restore import restore_run
 from cls_jax.training.setup import TrainSetup
 from cls_jax.training.state import TrainState
 
+_HEAT_MAPS_AT_ONCE = 16
 Forward = Callable[[TrainState, jax.Array], jax.Array]
 
 
@@ -55,6 +58,7 @@ class Classifier:
         self.step = step
         self.calibration = calibration
         self._mesh, self._state = setup.mesh, state
+        self._setup = setup
         self._compute_probabilities = _compile(setup, "head")
         self._compute_features = _compile(setup, FEATURES)
         self.batch_size = self._round_up(self.config.eval_batch_size)
@@ -135,6 +139,32 @@ class Classifier:
         f_NBC = np.concatenate(list(self._apply(self._compute_features, images)), axis=1)
         f_NBC = f_NBC / np.maximum(np.linalg.norm(f_NBC, axis=-1, keepdims=True), 1e-12)
         return np.concatenate(list(f_NBC), axis=-1)
+
+    def compute_heat_maps(self, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        """Where network 1 sees evidence for a class; see `models.heat_maps.compute_heat_maps`.
+
+        Args:
+            images: uint8 [n, H, W, C] of `image_shape`, at least one.
+            classes: int [n], positions in `class_names`.
+
+        Returns:
+            float32 [n, h, w], from 0 to 1.
+        """
+        state, model = self._state, self._setup.ensemble.model
+        trees = {"params": state.ema_params, "batch_stats": state.batch_stats}
+        variables = take_network(jax.device_get(trees), 0)
+
+        @jax.jit
+        def compute(images: jax.Array, classes: jax.Array) -> jax.Array:
+            return compute_heat_maps(model, variables, self._setup.normalize(images), classes)
+
+        size, parts = min(len(images), _HEAT_MAPS_AT_ONCE), []
+        for start in range(0, len(images), size):
+            # The last batch repeats images of the one before, so that one program serves all.
+            first = min(start, len(images) - size)
+            maps = compute(images[first : first + size], classes[first : first + size])
+            parts.append(np.asarray(maps)[start - first :])
+        return np.concatenate(parts)
 
     def _apply(self, function: Forward, images: ImageSource) -> Iterator[np.ndarray]:
         """Runs a function of state and images batch by batch; each result is [N, batch, ...]."""

@@ -79,33 +79,47 @@ class OpenRun:
         """
         result = train(self.config, self.workdir, lambda config: self.dataset)
         is_assessed = "per_class" in result or (self.workdir / CALIBRATION).exists()
-        if result["test_accuracy"] is None or is_assessed or jax.process_count() > 1:
+        if is_assessed or jax.process_count() > 1:
             return result
         assess_run(self.workdir, self.classifier, self.dataset)
         return read_result(self.workdir) or result
 
 
-def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) -> Figures:
+def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) -> Figures | None:
     """Computes a run's figures per class on the test images, and calibrates its confidences.
 
-    Writes `calibration.json` where there are at least 100 test images, `per_class.csv`, and the
-    figures to the result of the same step, if there is one. A folder that is read-only stays as it
-    is.
+    Writes `calibration.json`, fitted on the validation images or, where there are fewer than 100,
+    on the test images if there are as many. Writes `per_class.csv`, and adds the figures to the
+    result of the same step, if there is one. A folder that is read-only stays as it is.
 
     Returns:
-        The figures of network 1.
+        The figures of network 1. None without test images.
 
     Raises:
         UserError: If the result is damaged.
     """
-    labels = np.asarray(dataset.test_labels)
-    p_NBK = classifier.predict_probabilities(dataset.test_images)
-    figures = compute_figures(p_NBK[0], labels, classifier.class_names)
+    parts = {
+        "validation": (dataset.validation_images, np.asarray(dataset.validation_labels)),
+        "test": (dataset.test_images, np.asarray(dataset.test_labels)),
+    }
+    predicted = {
+        name: (classifier.predict_probabilities(images), labels)
+        for name, (images, labels) in parts.items()
+        if len(labels)
+    }
+    figures = None
+    if "test" in predicted:
+        p_NBK, labels = predicted["test"]
+        figures = compute_figures(p_NBK[0], labels, classifier.class_names)
     with contextlib.suppress(OSError):
-        if len(labels) >= MIN_IMAGES:
-            fitted = fit_calibration(p_NBK.mean(axis=0), labels)
-            write_calibration(workdir, Calibration(classifier.step, *fitted, len(labels)))
-        write_figures(workdir, classifier.step, figures)
+        for name, (p_NBK, labels) in predicted.items():
+            if len(labels) >= MIN_IMAGES:
+                numbers = fit_calibration(p_NBK.mean(axis=0), labels)
+                fitted = Calibration(classifier.step, *numbers, len(labels), fitted_on=name)
+                write_calibration(workdir, fitted)
+                break
+        if figures is not None:
+            write_figures(workdir, classifier.step, figures)
     return figures
 
 

@@ -29,7 +29,7 @@ class Suspect(NamedTuple):
 
     Attributes:
         is_test: Whether the image is a test image; otherwise it is a labeled training image.
-        index: Its position among the test or training images.
+        position: Its place among the test or training images.
         label: The class it has.
         suggested: The class that it seems to belong to.
         quality: From 0, certainly wrong, to 1, certainly right.
@@ -38,7 +38,7 @@ class Suspect(NamedTuple):
     """
 
     is_test: bool
-    index: int
+    position: int
     label: int
     suggested: int
     quality: float
@@ -186,7 +186,7 @@ def write_suspects(
 
 
 def _take_evenly(indices: np.ndarray, limit: int) -> np.ndarray:
-    return np.array(take_evenly(indices, limit), np.int64)
+    return np.array(take_evenly(indices.tolist(), limit), np.int64)
 
 
 class _Selection:

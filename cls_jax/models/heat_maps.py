@@ -47,11 +47,15 @@ def compute_heat_maps(
 
 
 def choose_layer(model: Architecture, variables: Any, images: jax.Array) -> str:
-    """The last layer with at least 6 x 6 positions, or else with the most."""
+    """The last block or layer of the model with at least 6 x 6 positions, or else with the most.
+
+    Only what the model itself calls, which all that follows depends on: within a block, some
+    layers lie beside the main path.
+    """
     sides: dict[str, int] = {}
 
     def look(name: str, output: jax.Array) -> jax.Array:
-        if output.ndim == 4:
+        if output.ndim == 4 and "/" not in name:
             sides.pop(name, None)  # The order is the order of the last calls.
             sides[name] = min(output.shape[1:3])
         return output
@@ -153,4 +157,6 @@ def _apply(
         return visit(name, output) if name and context.method_name == "__call__" else output
 
     with nn.intercept_methods(intercept):
-        return model.apply(variables, images, train=False)
+        logits = model.apply(variables, images, train=False)
+    assert isinstance(logits, jax.Array)
+    return logits

@@ -12,6 +12,7 @@ import numpy as np
 from cls_jax.config import read_config
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
+from cls_jax.inference.calibration import Calibration
 from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.inference.scores import (
     Figures,
@@ -19,6 +20,7 @@ from cls_jax.inference.scores import (
     find_disagreements,
     find_mistakes,
 )
+from cls_jax.inference.suspects import Suspect, find_suspects
 from cls_jax.io import describe_error
 from cls_jax.runs.folder import CONFIG, LABELED_INDICES, read_dataset_description, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
@@ -26,6 +28,7 @@ from cls_jax.runs.sessions import read_sessions
 
 # Without test images, the networks are compared on this many training images.
 _NUM_TRAINING_IMAGES = 1000
+NUM_PICTURES = 24  # Of each kind on the page.
 _LARGEST = 1e30  # Axes cannot be scaled to more.
 
 
@@ -86,6 +89,10 @@ class RunData:
     dataset: Dataset | None = None
     labeled: np.ndarray | None = None  # int32, which training images counted as labeled.
     predictions: Predictions | None = None
+    calibration: Calibration | None = None  # Of the checkpoint that predicts.
+    suspects: list[Suspect] = dataclasses.field(default_factory=list)
+    # Position among the predictions → where network 1 looked, float32 [h, w] from 0 to 1.
+    heat_maps: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)  # What is missing, and why.
 
     @functools.cached_property
@@ -114,20 +121,20 @@ class RunData:
         """How many training images count as labeled. None if all do and nothing tells how many."""
         return len(self.labeled) if self.labeled is not None else self.config.num_labels or None
 
+    def name_image(self, index: int, is_test: bool) -> tuple[str, str | None]:
+        """The name of a test or training image, and a link to its file where it has one."""
+        assert self.dataset is not None
+        files = self.dataset.test_files if is_test else self.dataset.train_files
+        if not files:
+            return f"{'Test' if is_test else 'Training'} image {index}", None
+        root = pathlib.Path(self.config.data.data_dir).expanduser().resolve()
+        return files[index], (root / files[index]).as_uri()
+
     def take_picture(self, index: int, is_test: bool) -> Picture:
         """A test or training image by its position among these."""
-        data = self.dataset
-        assert data is not None
-        images, files = (
-            (data.test_images, data.test_files)
-            if is_test
-            else (data.train_images, data.train_files)
-        )
-        pixels = images[np.array([index])][0]
-        if not files:
-            return Picture(pixels, f"{'Test' if is_test else 'Training'} image {index}", None)
-        root = pathlib.Path(self.config.data.data_dir).expanduser().resolve()
-        return Picture(pixels, files[index], (root / files[index]).as_uri())
+        assert self.dataset is not None
+        images = self.dataset.test_images if is_test else self.dataset.train_images
+        return Picture(images[np.array([index])][0], *self.name_image(index, is_test))
 
     def take_predicted(self, position: int) -> Picture:
         """One of the images that the predictions are about."""
@@ -177,7 +184,29 @@ def collect_run(
         run.predictions = attempt(
             "No predictions", lambda: predict(source, run.dataset, run.labeled)
         )
+    if run.predictions is not None:
+        run.calibration = source.classifier.calibration
+        run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, run)) or {}
+        if run.labeled is not None:
+            suspects = attempt(
+                "No suspect labels",
+                lambda: find_suspects(source.classifier, source.dataset, run.labeled),
+            )
+            run.suspects = suspects or []
     return run
+
+
+def draw_heat_maps(source: OpenRun, run: RunData) -> dict[int, np.ndarray]:
+    """Heat maps of the mistakes and doubtful images that the page shows."""
+    predictions = run.predictions
+    assert predictions is not None
+    shown = [*predictions.mistakes[:NUM_PICTURES], *predictions.doubtful[:NUM_PICTURES]]
+    positions = np.unique(np.array(shown, np.int64))
+    if not len(positions):
+        return {}
+    images = np.stack([run.take_predicted(i).pixels for i in positions])
+    maps = source.classifier.compute_heat_maps(images, predictions.predicted[0, positions])
+    return dict(zip(positions.tolist(), maps, strict=True))
 
 
 def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import jinja2
 from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.inference.scores import write_class_table
+from cls_jax.inference.suspects import write_suspects
 from cls_jax.io import write_atomically
 from cls_jax.report import sections
 from cls_jax.report.data import RunData, collect_run
@@ -28,6 +29,7 @@ _SECTIONS: dict[str, tuple[str, _View]] = {
     "calibration": ("Calibration", sections.view_calibration),
     "mistakes": ("Mistakes", sections.view_mistakes),
     "doubtful": ("Doubtful images", sections.view_doubtful),
+    "suspects": ("Suspect labels", sections.view_suspects),
     "views": ("Views", sections.view_augmented),
     "labeled": ("Labeled images", sections.view_labeled),
     "configuration": ("Configuration", sections.view_config),
@@ -44,7 +46,9 @@ _FORBIDDEN = {
 def write_report(
     workdir: pathlib.Path, data_dir: str | None = None, opened: OpenRun | None = None
 ) -> pathlib.Path:
-    """Writes `report.html` of a run, finished or not, and `per_class.csv`; returns the page's path.
+    """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run, finished or not.
+
+    Returns the path of the page.
 
     Args:
         workdir: The run's folder.
@@ -59,6 +63,9 @@ def write_report(
     try:
         if run.figures is not None:
             write_class_table(workdir, run.figures)
+        if run.predictions is not None and run.labeled is not None:
+            names = [run.name_image(row.position, row.is_test)[0] for row in run.suspects]
+            write_suspects(workdir, run.suspects, run.class_names, names)
         write_atomically(path, render_page(run))
     except OSError as error:
         raise UserError(
@@ -96,6 +103,7 @@ def create_environment() -> jinja2.Environment:
         "thousands": format_thousands,
         "sha256": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
         "data_uri": sections.encode_image,
+        "overlay": sections.overlay_heat_map,
     }
     return environment
 

@@ -6,6 +6,7 @@ import io
 from typing import Any
 
 import jax
+import matplotlib
 import numpy as np
 from PIL import Image
 from sklearn.metrics import confusion_matrix
@@ -13,6 +14,7 @@ from sklearn.metrics import confusion_matrix
 from cls_jax.config import create_config, flatten, show_value
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
+from cls_jax.inference.calibration import apply_calibration
 from cls_jax.inference.scores import (
     compute_reliability,
     find_confused_pairs,
@@ -20,7 +22,7 @@ from cls_jax.inference.scores import (
 )
 from cls_jax.methods import get_method
 from cls_jax.report.charts import create_panels, draw_panel, draw_reliability, find_last
-from cls_jax.report.data import RunData
+from cls_jax.report.data import NUM_PICTURES, RunData
 
 # Up to this number of classes, every count of the confusion matrix is written out.
 MAX_WRITTEN_CLASSES = 20
@@ -32,7 +34,6 @@ _RIGHT_COLOR, _WRONG_COLOR = (26, 127, 55), (207, 70, 20)  # As in style.css.
 _ACCURACY = "Test accuracy"
 _MIN_ENLARGED = 3
 _NUM_PAIRS = 20
-_NUM_PICTURES = 24
 _NUM_AUGMENTED = 6
 _NUM_DRAWS = 2
 _NUM_LABELED = 120
@@ -128,14 +129,18 @@ def color_confusions(confusions: np.ndarray) -> np.ndarray:
 
 
 def view_calibration(run: RunData) -> dict[str, Any] | None:
-    """Reliability diagrams of network 1 and, if there are several, of their ensemble."""
+    """Reliability diagrams of network 1, the ensemble, and the ensemble after calibration."""
     probabilities, labels = run.known
     if not len(labels):
         return None
-    of_all = {"Network 1": probabilities[0]}
+    mean, name = probabilities.mean(axis=0), "Network 1"
+    predicted = {name: probabilities[0]}
     if len(probabilities) > 1:
-        of_all["Ensemble"] = probabilities.mean(axis=0)
-    diagrams = {name: compute_reliability(p, labels) for name, p in of_all.items()}
+        name = "Ensemble"
+        predicted[name] = mean
+    if run.calibration is not None:
+        predicted[f"{name}, calibrated"] = apply_calibration(mean, *run.calibration[1:3])
+    diagrams = {name: compute_reliability(p, labels) for name, p in predicted.items()}
     return {"diagrams": [(name, r, draw_reliability(r)) for name, r in diagrams.items()]}
 
 
@@ -144,7 +149,7 @@ def view_mistakes(run: RunData) -> dict[str, Any] | None:
     if run.predictions is None or not run.predictions.is_test:
         return None
     wrong = run.predictions.mistakes
-    return {"num_wrong": len(wrong), "shown": wrong[:_NUM_PICTURES].tolist()}
+    return {"num_wrong": len(wrong), "shown": wrong[:NUM_PICTURES].tolist()}
 
 
 def view_doubtful(run: RunData) -> dict[str, Any] | None:
@@ -162,8 +167,17 @@ def view_doubtful(run: RunData) -> dict[str, Any] | None:
         "num_differ": len(doubtful) if has_two else 0,
         "is_known": len(doubtful) > 0 and bool((labels >= 0).all()),
         "num_right": num_right,
-        "shown": doubtful[:_NUM_PICTURES].tolist(),
+        "shown": doubtful[:NUM_PICTURES].tolist(),
     }
+
+
+def view_suspects(run: RunData) -> dict[str, Any] | None:
+    """Labels that are probably wrong, with the pictures of the first."""
+    if not run.suspects or run.dataset is None:
+        return None
+    shown = run.suspects[:NUM_PICTURES]
+    pictures = [run.take_picture(row.position, row.is_test) for row in shown]
+    return {"num_suspects": len(run.suspects), "shown": list(zip(shown, pictures, strict=True))}
 
 
 def view_augmented(run: RunData) -> dict[str, Any] | None:
@@ -225,6 +239,28 @@ def view_config(run: RunData) -> dict[str, Any]:
 def _format_value(value: Any) -> str:
     separator = ", " if isinstance(value, list | tuple) else ","
     return show_value(value).replace(",", separator) or "(empty)"
+
+
+def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
+    """Paints a heat map over the gray version of an image.
+
+    Args:
+        pixels: uint8 [H, W, C].
+        heat_map: float32 [h, w] from 0 to 1.
+
+    Returns:
+        uint8 [H, W, 3], at least 96 pixels wide so that the map stays smooth, or as wide as the
+        image.
+    """
+    height, width = pixels.shape[:2]
+    scale = max(1, MAX_SIDE // max(height, width))
+    size = (width * scale, height * scale)
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3])
+    gray = np.asarray(image.convert("L").resize(size, Image.Resampling.NEAREST), np.float32) / 255
+    heat = np.asarray(Image.fromarray(heat_map).resize(size, Image.Resampling.BICUBIC)).clip(0, 1)
+    colors = matplotlib.colormaps["inferno"](heat)[..., :3]
+    blended = 0.35 * gray[..., None] + 0.65 * colors * (0.4 + 0.6 * gray[..., None])
+    return np.rint(255 * blended.clip(0, 1)).astype(np.uint8)
 
 
 def encode_image(image: np.ndarray, is_exact: bool = False) -> str:

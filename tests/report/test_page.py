@@ -10,9 +10,11 @@ import pytest
 from PIL import Image
 from sklearn.metrics import classification_report, confusion_matrix
 
+from cls_jax.inference.calibration import Calibration, apply_calibration
 from cls_jax.inference.scores import compute_reliability
+from cls_jax.inference.suspects import Suspect
 from cls_jax.report.page import create_environment, render_page
-from cls_jax.report.sections import MAX_SIDE, color_confusions, encode_image
+from cls_jax.report.sections import MAX_SIDE, color_confusions, encode_image, overlay_heat_map
 from tests.report.pages import Page, create_run
 
 HOSTILE = (
@@ -119,6 +121,43 @@ def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_p
     assert "Test image" not in text
     assert len(page.scripts) == 1
     assert not page.find("img", src="x")
+
+
+def test_suspects_heat_maps_and_calibration_are_shown():
+    run = create_run(num_classes=3)
+    position = int(run.predictions.mistakes[0])
+    heat_map = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)
+    suspects = [Suspect(True, 7, 0, 2, 0.1, 0.02, 0.3), Suspect(False, 3, 1, 0, 0.2, 0.1, 0.125)]
+    calibration = Calibration(6, 1.5, 0.1, 150, fitted_on="validation")
+    page = Page(
+        render_page(
+            dataclasses.replace(
+                run, suspects=suspects, heat_maps={position: heat_map}, calibration=calibration
+            )
+        )
+    )
+    assert "suspects" in {attributes["id"] for attributes in page.find("section")}
+    assert page.find("img", alt="Test image 7: labeled class 0, probably class 2")
+    assert page.find("img", alt="Training image 3: labeled class 1, probably class 0")
+    assert "networks 12.5%" in page.text
+    looked = [a for a in page.find("img") if a["alt"].endswith("where network 1 looked")]
+    assert {a["alt"].split(":")[0] for a in looked} == {f"Test image {position}"}
+    assert "fitted on 150 validation images: temperature 1.50 and uniform share 0.10" in page.text
+    mean = run.predictions.probabilities.mean(axis=0)
+    after = compute_reliability(apply_calibration(mean, 1.5, 0.1), run.predictions.labels)
+    assert f"Expected calibration error {100 * after.error:.1f}%" in page.text
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (8, 6, 3), (300, 200, 3)])
+def test_a_heat_map_is_bright_where_it_is_high(shape):
+    heat_map = np.zeros((4, 4), np.float32)
+    heat_map[:2, :2] = 1
+    painted = overlay_heat_map(np.full(shape, 128, np.uint8), heat_map)
+    height, width = painted.shape[:2]
+    assert painted.dtype == np.uint8
+    assert height / width == pytest.approx(shape[0] / shape[1], rel=0.02)
+    inside, outside = painted[: height // 4, : width // 4], painted[-height // 4 :, -width // 4 :]
+    assert inside.mean() > outside.mean() + 50
 
 
 def test_nothing_comes_from_the_network():
