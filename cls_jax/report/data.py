@@ -12,7 +12,7 @@ import numpy as np
 from cls_jax.config import read_config
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
-from cls_jax.inference.calibration import Calibration
+from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.inference.scores import (
     Figures,
@@ -185,7 +185,8 @@ def collect_run(
             "No predictions", lambda: predict(source, run.dataset, run.labeled)
         )
     if run.predictions is not None:
-        run.calibration = source.classifier.calibration
+        step = run.predictions.step
+        run.calibration = attempt("No calibration", lambda: read_calibration(workdir, step))
         run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, run)) or {}
         if run.labeled is not None:
             suspects = attempt(
