@@ -1,0 +1,165 @@
+"""Labeling in the browser with a simulated person: accuracy over the number of answers.
+
+python -m experiments.studies.labeling --data FOLDER --features FILE.npz
+
+FOLDER has one folder per class. For each start, 300 photographs are kept for testing and all others
+have no label. The person answers with the true class of each photograph that is suggested. Three
+orders of photographs with the same number of answers are compared.
+"""
+
+import argparse
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from cls_jax.data.images.files import list_images
+from cls_jax.features.extract import load_features
+from cls_jax.features.graph import (
+    NUM_NEIGHBORS,
+    build_graph,
+    compute_weight,
+    find_neighbors,
+    normalize_rows,
+)
+from cls_jax.labeling.propagation import Propagation
+from cls_jax.labeling.proposals import Coverage
+from experiments.paper import grid
+
+_NUM_TEST = 300
+_BUDGETS = (10, 30, 50, 100)
+_C = 0.003
+
+
+class Pool(NamedTuple):
+    """The photographs of one start.
+
+    Attributes:
+        features: float32 [B, C], of those without a label.
+        labels: int [B], their true classes.
+        test_features: float32 [T, C].
+        test_labels: int [T].
+        seed: of the start.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    test_features: np.ndarray
+    test_labels: np.ndarray
+    seed: int
+
+
+def main() -> None:
+    """Writes the comparison."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="folder of class folders")
+    parser.add_argument("--features", required=True, help=".npz to read or, if missing, to write")
+    parser.add_argument("--seeds", default="100,101,102,103", help="comma-separated seeds")
+    parser.add_argument("--output", default="experiments/results/labeling.md")
+    arguments = parser.parse_args()
+    features, labels = open_features(pathlib.Path(arguments.data), pathlib.Path(arguments.features))
+    pools = [draw_pool(features, labels, int(seed)) for seed in arguments.seeds.split(",")]
+    rows = []
+    for name, choose in ORDERS.items():
+        # Start × budget × (held-out, proposals, estimate, classes seen).
+        outcomes = np.array([measure(pool, choose) for pool in pools])
+        for column, what in enumerate(("held-out", "proposals", "estimated", "classes")):
+            cells = [grid.describe_mean(outcomes[:, i, column]) for i in range(len(_BUDGETS))]
+            rows.append([name, what, *cells])
+    header = ["order", "figure", *(f"{budget} answers" for budget in _BUDGETS)]
+    text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
+    grid.write_output(arguments.output, text)
+
+
+def open_features(folder: pathlib.Path, path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """Features float32 [B, C] and classes int [B] of a folder, kept in a file."""
+    if not path.exists():
+        names = [file.name for file in list_images(folder).files]
+        classes = np.unique([name.split("/")[0] for name in names], return_inverse=True)[1]
+        np.savez(path, features=load_features([folder / name for name in names]), labels=classes)
+    with np.load(path) as file:
+        return normalize_rows(file["features"]), file["labels"]
+
+
+def draw_pool(features: np.ndarray, labels: np.ndarray, seed: int) -> Pool:
+    """Draws the test photographs of a start."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    test, rest = order[:_NUM_TEST], np.sort(order[_NUM_TEST:])
+    return Pool(features[rest], labels[rest], features[test], labels[test], seed)
+
+
+def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple[float, ...]]:
+    """For each budget: accuracy on test images, of all proposals, as estimated; classes seen."""
+    graph = build_graph(pool.features)
+    num_classes = int(pool.labels.max()) + 1
+    outcomes = []
+    for budget in _BUDGETS:
+        chosen = choose(pool, budget)
+        propagation = Propagation(graph)
+        propagation.add_classes(num_classes)
+        propagation.update({int(i): int(pool.labels[i]) for i in chosen})
+        probabilities = propagation.compute_probabilities()
+        proposed = probabilities.argmax(axis=1)
+        is_open = propagation.labels < 0
+        outcomes.append(
+            (
+                fit_and_score(pool, probabilities, propagation.labels),
+                100 * float((proposed == pool.labels)[is_open].mean()),
+                estimate(propagation),
+                float(len(np.unique(pool.labels[chosen]))),
+            )
+        )
+    return outcomes
+
+
+def fit_and_score(pool: Pool, probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Accuracy in percent of logistic regression on all proposals, by their weights."""
+    weights = np.where(labels >= 0, 1, compute_weight(probabilities))
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=300))
+    proposed = probabilities.argmax(axis=1)
+    classifier.fit(pool.features, proposed, logisticregression__sample_weight=weights)
+    return 100 * classifier.score(pool.test_features, pool.test_labels)
+
+
+def estimate(propagation: Propagation) -> float:
+    """The page's estimate in percent: each label predicted from the others."""
+    labeled, probabilities = propagation.leave_one_out()
+    own = propagation.labels[labeled]
+    is_tried = np.bincount(own)[own] > 1
+    return 100 * float((probabilities.argmax(axis=1) == own)[is_tried].mean())
+
+
+def choose_by_coverage(pool: Pool, num_answers: int) -> np.ndarray:
+    """What the page suggests."""
+    return Coverage(build_graph(pool.features)).choose(np.ones(len(pool.labels), bool), num_answers)
+
+
+def choose_typical(pool: Pool, num_answers: int) -> np.ndarray:
+    """From each of as many k-means clusters as answers, the image with the nearest neighbors."""
+    clusters = KMeans(num_answers, n_init=1, random_state=pool.seed).fit_predict(pool.features)
+    density = find_neighbors(pool.features, NUM_NEIGHBORS)[1].mean(axis=1)
+    members = (np.flatnonzero(clusters == k) for k in range(num_answers))
+    return np.array([part[density[part].argmax()] for part in members])
+
+
+def choose_randomly(pool: Pool, num_answers: int) -> np.ndarray:
+    """The first photographs of a random order."""
+    return np.random.default_rng(pool.seed).permutation(len(pool.labels))[:num_answers]
+
+
+ORDERS = {
+    "suggested": choose_by_coverage,
+    "k-means": choose_typical,
+    "random": choose_randomly,
+}
+
+
+if __name__ == "__main__":
+    grid.run_main(main)

@@ -1,0 +1,287 @@
+"""The page in a real browser, where there is one: whole sessions by keyboard and by mouse."""
+
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from cls_jax.data.sources.label_table import LABELS_CSV, read_label_table
+from cls_jax.labeling import server
+from tests.conftest import ROOT
+from tests.labeling.sessions import CLASSES, create_photographs, decide, open_ready
+
+sync_api = pytest.importorskip("playwright.sync_api")
+BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+BROWSER = next(filter(None, BROWSERS), "")
+pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+VIEWS = ("next", "check", "doubtful", "result")
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+HOSTILE = "<img src=x onerror=document.title=1>"
+
+# `cls-jax label` with features that need no network.
+SERVE = """
+import sys
+from cls_jax.labeling import start
+from tests.labeling.sessions import create_features
+start.load_features = lambda files, on_progress: create_features([i % 3 for i in range(len(files))])
+start.label_folder(sys.argv[1], opens_browser=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens an address in a window of its own; no window may log an error."""
+    contexts, problems = [], []
+
+    def open_address(address, viewport=DESKTOP):
+        context = browser.new_context(viewport=viewport, reduced_motion="reduce")
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text))
+        page.goto(address)
+        return page
+
+    yield open_address
+    for context in contexts:
+        context.close()
+    assert [
+        text for text in problems if "status of 409" not in text and "REFUSED" not in text
+    ] == []
+
+
+@contextlib.contextmanager
+def serve(session):
+    """Serves a session from a thread; gives the address."""
+    with server.open_socket(0) as listener:
+        port = listener.getsockname()[1]
+        running = server.create_server(server.create_app(session, "token", port))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}/?token=token"
+        finally:
+            running.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "photos"
+
+
+def read_name(page):
+    """The name of the photograph that is shown, once it is there."""
+    page.wait_for_function("() => document.querySelector('.frame img')?.naturalWidth > 0")
+    return page.locator("figcaption").inner_text().split(" · ")[0]
+
+
+def press(page, *keys):
+    """Presses keys and waits for the next photograph."""
+    name = read_name(page)
+    for key in keys:
+        page.keyboard.press(key)
+    page.wait_for_function(
+        "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=name
+    )
+    return name
+
+
+def read_decisions(folder):
+    return [(row.file, row.label, row.decision) for row in read_label_table(folder / LABELS_CSV)]
+
+
+def find_kind(name):
+    return int(re.findall(r"\d+", name)[0]) % len(CLASSES)
+
+
+def test_a_session_by_keyboard_from_no_label_to_a_table(open_page, folder):
+    kinds = create_photographs(folder, 24)
+    with serve(open_ready(folder, kinds)) as address:
+        page = open_page(address)
+        expected = []
+        for _ in range(4):  # A new class is typed, a known one has a number.
+            name = read_name(page)
+            label = CLASSES[find_kind(name)]
+            known = page.locator(".class .name").all_inner_texts()
+            keys = [str(known.index(label) + 1)] if label in known else [*label, "Enter"]
+            press(page, *keys)
+            expected.append((name, label, "label"))
+        expected.append((press(page, "Space"), "", "skip"))
+        expected.append((press(page, "0"), "", "none"))
+        press(page, "Control+z")
+        expected.append((expected[-1][0], "", "undo"))
+        assert read_name(page) == expected[-1][0]
+        assert "Undone" in page.locator("#status").inner_text()
+        assert read_decisions(folder) == expected
+        label = page.locator(".class.proposed .name").inner_text()
+        name = press(page, "Enter")  # The proposal.
+        assert read_decisions(folder)[-1] == (name, label, "label")
+        assert page.locator("#count").inner_text() == "5 of 24 labeled"
+        assert page.locator("#strip li").count() == 6
+        assert page.url.endswith("/")  # Without the token.
+
+
+def test_all_of_the_page_is_reached_by_keyboard_alone(open_page, folder):
+    with serve(open_ready(folder, create_photographs(folder, 12), ["cat"])) as address:
+        page = open_page(address)
+        name = read_name(page)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent").startswith("Skip to")
+        for _ in range(6):  # Four views, the search field, the first class.
+            page.keyboard.press("Tab")
+        press(page, "Space")  # Presses the button that has the focus: does not skip.
+        assert read_decisions(folder) == [(name, "cat", "label")]
+        assert page.evaluate("document.activeElement.tagName") in ("BUTTON", "BODY")
+
+
+def test_a_session_by_mouse(open_page, folder):
+    kinds = create_photographs(folder, 40)
+    session = open_ready(folder, kinds, CLASSES)
+    for image in range(6):
+        decide(session, image, CLASSES[kinds[image]], "other")
+    decide(session, 6, CLASSES[(kinds[6] + 1) % 3], "other")  # A mistake.
+    with serve(session) as address:
+        page = open_page(address)
+        name = read_name(page)
+        page.locator(".class", has_text=CLASSES[find_kind(name)]).click()
+        page.wait_for_function("() => document.querySelector('#count').textContent[0] === '8'")
+
+        page.click("nav button[data-view=check]")
+        row = page.locator(f".row[data-label={CLASSES[0]}]")
+        wrong = row.locator(".tile").nth(1)
+        marked = wrong.locator("img").get_attribute("alt")
+        wrong.click()
+        assert wrong.get_attribute("aria-pressed") == "true"
+        row.locator(".confirm").click()
+        page.wait_for_function("() => document.querySelector('#count').textContent[0] === '1'")
+        confirmed = read_decisions(folder)[8:]
+        assert len(confirmed) == 7
+        assert all(label == CLASSES[0] for _, label, _ in confirmed)
+        assert marked not in [file for file, _, _ in confirmed]
+
+        page.click("nav button[data-view=doubtful]")
+        page.locator(".card .primary").first.click()
+        page.wait_for_selector(".hint:has-text('No label disagrees')")
+        assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[kinds[6]], "label")
+
+        page.click("nav button[data-view=result]")
+        assert page.locator(".command code").inner_text() == f"cls-jax train {folder}"
+        assert page.locator("table.result tbody tr").count() == 3
+        with page.expect_download() as download:
+            page.click(".download")
+        assert len(download.value.path().read_text().splitlines()) == 41
+
+        page.click("nav button[data-view=next]")
+        assert read_name(page) == marked  # What was marked as wrong is asked first.
+        page.click("#undo")
+        page.wait_for_selector(".toast:has-text('Undone')")
+        assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[(kinds[6] + 1) % 3], "undo")
+        page.locator("#strip button").last.click()  # An earlier answer is changed.
+        page.wait_for_function(
+            "() => document.querySelector('figcaption').textContent.includes('so far')"
+        )
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_hostile_and_long_names_are_text_and_fit(open_page, folder, viewport):
+    names = [f"{HOSTILE.replace('/', '')}{i}.png" for i in range(6)]
+    names += [f"{'w' * 200}{i}.png" for i in range(6)]
+    kinds = create_photographs(folder, len(names), names)
+    session = open_ready(folder, kinds, [HOSTILE, "w" * 255, *(f"class {i}" for i in range(30))])
+    for image in range(6):
+        decide(session, image, [HOSTILE, "w" * 255, "class 3"][kinds[image]])
+    with serve(session) as address:
+        page = open_page(address, viewport)
+        read_name(page)
+        for view in VIEWS:
+            page.click(f"nav button[data-view={view}]")
+            page.wait_for_function("() => document.querySelector('#view').childElementCount > 0")
+            page.wait_for_load_state("networkidle")
+            width = page.evaluate("document.documentElement.scrollWidth")
+            assert width <= viewport["width"], view
+            broken = (
+                "() => [...document.images].filter((i) => i.complete && !i.naturalWidth).length"
+            )
+            assert page.evaluate(broken) == 0
+            assert page.title() == "photos: label photographs"
+        assert HOSTILE in page.locator("table.result").inner_text()
+
+
+def test_classes_without_a_number_are_found_by_typing(open_page, folder):
+    names = [f"class {i}" for i in range(30)]
+    with serve(open_ready(folder, create_photographs(folder, 12), names)) as address:
+        page = open_page(address)
+        name = read_name(page)
+        page.keyboard.press("c")
+        page.keyboard.type("lass 2")
+        assert page.locator(".class .name").all_inner_texts()[:2] == ["class 2", "class 20"]
+        page.keyboard.type("7")
+        press(page, "Enter")
+        assert read_decisions(folder) == [(name, "class 27", "label")]
+
+
+def test_two_windows_at_once(open_page, folder):
+    with serve(open_ready(folder, create_photographs(folder, 12), CLASSES)) as address:
+        first, second = open_page(address), open_page(address)
+        names = [read_name(first), read_name(second)]
+        assert names[0] != names[1]
+        press(first, "1")
+        press(second, "2")
+        assert [row[:2] for row in read_decisions(folder)] == [
+            (names[0], CLASSES[0]),
+            (names[1], CLASSES[1]),
+        ]
+        for page in (first, second):
+            page.wait_for_function("() => document.querySelector('#count').textContent[0] === '2'")
+            assert page.locator("#strip li").count() == 2
+        # Both change the same answer: the second one is told.
+        for page in (first, second):
+            page.locator(f"#strip button[title='{names[0]}']").click()
+            page.wait_for_function(
+                "name => document.querySelector('figcaption').textContent.startsWith(name)",
+                arg=names[0],
+            )
+        press(first, "3")
+        second.keyboard.press("2")
+        second.wait_for_selector(".toast:has-text('another window')")
+        assert len(read_decisions(folder)) == 3
+
+
+def test_a_kill_in_the_middle_loses_no_answer(open_page, folder):
+    create_photographs(folder, 12)
+    command = [sys.executable, "-c", SERVE, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            page = open_page(re.findall(r"http\S+", process.stdout.readline())[0])
+            page.wait_for_selector(".frame img")
+            answers = [press(page, "x", "Enter"), press(page, "1"), press(page, "1")]
+        finally:
+            process.kill()
+        process.wait()
+        page.keyboard.press("1")
+        page.wait_for_selector(".toast:has-text('has ended')")
+    assert [row[:2] for row in read_decisions(folder)] == [(name, "x") for name in answers]
+
+
+def test_five_thousand_photographs(open_page, folder):
+    kinds = create_photographs(folder, 5000)
+    with serve(open_ready(folder, kinds, CLASSES)) as address:
+        page = open_page(address)
+        for _ in range(3):
+            press(page, str(find_kind(read_name(page)) + 1))
+        assert page.locator("#count").inner_text() == "3 of 5,000 labeled"
+        assert sorted(label for _, label, _ in read_decisions(folder)) == sorted(CLASSES)
