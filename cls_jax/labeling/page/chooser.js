@@ -16,7 +16,6 @@ export function createChooser(onChoose) {
   const search = create("input", {
     type: "search",
     class: "search",
-    placeholder: "Search or add a class",
     "aria-label": "Search or add a class",
     "aria-controls": "classes",
     autocomplete: "off",
@@ -95,6 +94,7 @@ export function createChooser(onChoose) {
     update(newClasses, newProposals) {
       classes = newClasses;
       proposals = newProposals;
+      search.placeholder = classes.length ? "Search or add a class" : "Name its class, press Enter";
       render();
     },
     /** Handles a key that was pressed outside of all fields; returns whether it did. */

@@ -46,8 +46,11 @@ export function mount(root, app) {
       create(
         "div",
         { class: "others" },
-        createButton({ click: () => decide(label) }, `Keep ${label}`),
-        createButton({ class: "primary", click: () => decide(other) }, `Change to ${other}`),
+        createButton({ click: () => decide(label), "aria-label": `Keep ${label}` }, "Keep"),
+        createButton(
+          { class: "primary", click: () => decide(other), "aria-label": `Change to ${other}` },
+          "Change",
+        ),
       ),
     );
   }

@@ -10,6 +10,7 @@ export function mount(root, app) {
   const frame = create("div", { class: "frame" });
   const caption = create("figcaption");
   const chooser = createChooser((label) => decide("label", label));
+  const none = createButton({ click: () => decide("none") }, create("kbd", {}, "0"), "Not one of these");
   const panel = create(
     "section",
     { class: "panel", "aria-label": "What is it?" },
@@ -18,7 +19,7 @@ export function mount(root, app) {
     create(
       "div",
       { class: "others" },
-      createButton({ click: () => decide("none") }, create("kbd", {}, "0"), "Not one of these"),
+      none,
       createButton({ click: () => decide("skip") }, create("kbd", {}, "Space"), "Skip"),
     ),
   );
@@ -46,6 +47,7 @@ export function mount(root, app) {
     if (!current) return;
     show(state);
     chooser.update(state.classes, current.proposals);
+    none.hidden = !state.classes.length;
     if (!state.classes.length) chooser.focus();
   }
 
@@ -64,7 +66,7 @@ export function mount(root, app) {
   }
 
   function onKey(event) {
-    if (event.key === "0") decide("none");
+    if (event.key === "0" && !none.hidden) decide("none");
     else if (event.key === " ") decide("skip");
     else if (event.key === "Escape" && app.pinned) app.pin(null);
     else return chooser.onKey(event);
