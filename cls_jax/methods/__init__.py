@@ -14,6 +14,7 @@ from cls_jax.methods import (
     mixmatch,
     pseudo_label,
     remixmatch,
+    simpro,
     softmatch,
     supervised,
     uda,
@@ -34,6 +35,7 @@ METHODS: dict[str, Method] = {
     **freematch.METHODS,
     **softmatch.METHODS,
     **infomatch.METHODS,
+    **simpro.METHODS,
     **cls.METHODS,
     **cls_plus.METHODS,
 }

@@ -154,6 +154,10 @@ class Ensemble:
         """The mean of a batch mean over the devices that share the batch."""
         return jax.lax.pmean(value, DATA_AXIS)
 
+    def sum_over_data(self, value: jax.Array) -> jax.Array:
+        """The sum of a batch's sums over the devices that share the batch."""
+        return jax.lax.psum(value, DATA_AXIS)
+
     def masked_mean(self, values: jax.Array, mask: jax.Array) -> jax.Array:
         """Shares of a mean over the images of all devices that pass a mask; 0 if none does.
 

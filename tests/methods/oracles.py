@@ -10,7 +10,6 @@ part of a prediction is then that prediction as a constant: `constant` is the st
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -127,6 +126,34 @@ def ramp(progress, length):
 
 def mean(values):
     return sum(values) / len(values)
+
+
+EPSILON = 1e-6
+
+
+def ema(old, new, decay):
+    return decay * old + (1 - decay) * new
+
+
+def norm(values):
+    return values / values.sum(axis=-1, keepdims=True)
+
+
+def align_logits(logits, predicted, target):
+    """Logits whose softmax is p · target / predicted, normalized."""
+    return logits + np.log((target + EPSILON) / (predicted + EPSILON))
+
+
+def softmax_rows(logits):
+    return np.array([softmax(z) for z in logits])
+
+
+def histogram(labels):
+    return np.bincount(labels, minlength=K) / len(labels)
+
+
+def balance(means):
+    return {"monitors/class_balance": means.min() / means.max()}
 
 
 # Methods: (inputs, index of the network) → Expected.
@@ -446,200 +473,3 @@ def cls_plus(i: Inputs, n: int) -> Expected:
         loss += s["lambda_cutmix"] * parts["train/loss_cutmix"]
     state = {"predicted": means[n], "target": i.state["target"][n]}
     return expected._replace(loss=loss, parts=parts, state=state)
-
-
-# FixMatch's variants: targets from weak logits, without gradients, then FixMatch's loss.
-
-EPSILON = 1e-6
-
-
-def ema(old, new, decay):
-    return decay * old + (1 - decay) * new
-
-
-def norm(values):
-    return values / values.sum(axis=-1, keepdims=True)
-
-
-def align_logits(logits, predicted, target):
-    """Logits whose softmax is p · target / predicted, normalized."""
-    return logits + np.log((target + EPSILON) / (predicted + EPSILON))
-
-
-def softmax_rows(logits):
-    return np.array([softmax(z) for z in logits])
-
-
-def histogram(labels):
-    return np.bincount(labels, minlength=K) / len(labels)
-
-
-def balance(means):
-    return {"monitors/class_balance": means.min() / means.max()}
-
-
-def freematch_targets(s, state, i, x, weak):
-    p, m = softmax_rows(weak), s["statistics_decay"]
-    labels = p.argmax(-1)
-    state = {
-        "threshold": ema(state["threshold"], p.max(-1).mean(), m),
-        "predicted": ema(state["predicted"], p.mean(0), m),
-        "histogram": ema(state["histogram"], histogram(labels), m),
-    }
-    bars = state["threshold"] * state["predicted"] / state["predicted"].max()
-    parts = {"monitors/threshold": state["threshold"], **balance(state["predicted"])}
-    return labels, (p.max(-1) >= bars[labels]).astype(float), state, parts
-
-
-def fairness(strong, weights, predicted, running_histogram):
-    """Σ q log(r + 1e-12) over the images with a label; x / 0 counts 0, no image at all gives 0."""
-    p = [softmax(z) for z, w in zip(strong, weights, strict=True) if w > 0]
-    if not p:
-        return 0.0
-    h = histogram([constant(row).argmax() for row in p])
-    q, r = np.zeros(K), np.zeros(K, p[0].dtype)
-    for k in range(K):
-        q[k] = predicted[k] / running_histogram[k] if running_histogram[k] else 0.0
-        r[k] = mean(p)[k] / h[k] if h[k] else 0.0
-    return np.sum(norm(q) * np.log(norm(r) + 1e-12))
-
-
-def softmatch_targets(s, state, i, x, weak):
-    p, m = softmax_rows(weak), s["statistics_decay"]
-    predicted, target = ema(state["predicted"], p.mean(0), m), state["target"]
-    if s["align_to"] == "predicted":
-        target = ema(target, softmax_rows(x).mean(0), m)
-    aligned = softmax_rows(align_logits(weak, predicted, target)).max(-1)
-    c = aligned if s["statistics"] == "aligned" else p.max(-1)
-    mu, v = ema(state["mean"], c.mean(), m), ema(state["variance"], c.var(ddof=1), m)
-    spread = 2 * max(v, 1e-12) / s["sharpness"] ** 2  # The floor is ours.
-    weights = np.exp(-(np.minimum(aligned - mu, 0) ** 2) / spread)
-    parts = {"monitors/threshold": mu, "monitors/confidence_weight": weights.mean()}
-    state = {"mean": mu, "variance": v, "predicted": predicted, "target": target}
-    return p.argmax(-1), weights, state, parts | balance(predicted)
-
-
-def adamatch_targets(s, state, i, x, weak):
-    p, p_x, m = softmax_rows(weak), softmax_rows(x), s["statistics_decay"]
-    predicted = p.mean(0) if i.progress == 0 else ema(state["predicted"], p.mean(0), m)
-    target = state["target"]
-    if s["align_to"] == "predicted":
-        target = ema(target, p_x.mean(0), m)
-    hat = softmax_rows(align_logits(weak, predicted, target))
-    threshold = s["confidence"] * p_x.max(-1).mean()
-    weights = (hat.max(-1) >= threshold).astype(float)
-    if s["ramp"]:
-        weights *= 0.5 - 0.5 * np.cos(min(np.pi, np.pi * i.progress / s["ramp"]))
-    state = {"predicted": predicted, "target": target}
-    return hat.argmax(-1), weights, state, {"monitors/threshold": threshold, **balance(predicted)}
-
-
-def flexmatch_targets(s, state, i, x, weak):
-    p, table = softmax_rows(weak), np.array(state["label"])
-    sigma = np.array([np.sum(table == k) for k in range(K)])
-    largest = sigma.max()
-    if s["warmup"] == "on":
-        largest = max(largest, np.sum(table == -1) - state["outside"])
-    beta = sigma / max(largest, 1)
-    bars, labels, mask = s["tau"] * beta / (2 - beta), p.argmax(-1), np.zeros(len(p))
-    for a, label in enumerate(labels):
-        mask[a] = p[a].max() >= bars[label]
-        if p[a].max() >= s["tau"]:
-            table[i.u_index[a]] = label
-    class_balance = beta.min() / max(beta.max(), 1e-6)
-    parts = {"monitors/threshold": bars.mean(), "monitors/class_balance": class_balance}
-    return labels, mask, {"label": table, "outside": state["outside"]}, parts
-
-
-def fixmatch_variant(make_targets, i: Inputs, n: int) -> Expected:
-    (logits_x, weak, strong), stats = forward_groups(i, n)
-    expected, labels, weights = start_variant(make_targets, i, n, logits_x, weak, stats)
-    losses = [w * cross_entropy(z, y) for w, z, y in zip(weights, strong, labels, strict=True)]
-    loss = expected.loss + i.settings["lambda_u"] * mean(losses)
-    parts = {**expected.parts, "train/loss_self": mean(losses)}
-    if make_targets is freematch_targets:
-        state = expected.state
-        fair = fairness(strong, weights, state["predicted"], state["histogram"])
-        loss += i.settings["lambda_fairness"] * fair
-        parts["train/loss_fairness"] = fair
-    return expected._replace(loss=loss, parts=parts)
-
-
-def start_variant(make_targets, i: Inputs, n: int, logits_x, weak, stats):
-    """The supervised loss with everything else that follows from the targets; the targets."""
-    state = {leaf: value[n] for leaf, value in i.state.items()}
-    labels, weights, state, parts = make_targets(
-        i.settings, state, i, constant(logits_x), constant(weak)
-    )
-    loss_x = mean([cross_entropy(z, y) for z, y in zip(logits_x, i.y, strict=True)])
-    parts["monitors/mask_ratio"] = mean([float(w > 0) for w in weights])
-    parts["train/loss_supervised"] = loss_x
-    return Expected(loss_x, parts, stats, labels, state), labels, weights
-
-
-def standardized(logits):
-    center = logits - logits.mean()
-    variance = (center**2).sum() / (K - 1)
-    return center / np.sqrt(variance + 1e-6)  # The summand is ours.
-
-
-def infomatch(i: Inputs, n: int) -> Expected:
-    """In the form of the authors' code: all of the unlabeled loss twice, its weights halved."""
-    mixed, _, _ = cutmix(i)
-    (logits_x, weak, first, second, logits_mix), stats = forward_groups(i, n, mixed)
-    expected, labels, weights = start_variant(freematch_targets, i, n, logits_x, weak, stats)
-
-    def loss_strong(logits):
-        return mean(
-            [w * cross_entropy(z, y) for w, z, y in zip(weights, logits, labels, strict=True)]
-        )
-
-    pairs = zip(map(standardized, first), map(standardized, second), strict=True)
-    distance = mean([((a - b) ** 2).mean() for a, b in pairs])
-    loss_mix = cutmix_loss(i, logits_mix, labels, weights)
-    unlabeled = loss_mix / 2 + loss_strong(first) / 4 + loss_strong(second) / 4 + 0.001 * distance
-    parts = expected.parts | {
-        "train/loss_self": (loss_strong(first) + loss_strong(second)) / 2,
-        "train/loss_cutmix": loss_mix,
-        "train/loss_consistency": distance,
-    }
-    return expected._replace(loss=expected.loss + 2 * unlabeled, parts=parts)
-
-
-ORACLES = {
-    "supervised": supervised,
-    "pseudo_label": pseudo_label,
-    "ups": ups,
-    "pi_model": pi_model,
-    "mean_teacher": mean_teacher,
-    "uda": uda,
-    "mixmatch": mixmatch,
-    "remixmatch": remixmatch,
-    "infomatch": infomatch,
-    "cls_plus": cls_plus,
-    **{name: functools.partial(table_2, name) for name in TABLE_2},
-    "freematch": functools.partial(fixmatch_variant, freematch_targets),
-    "softmatch": functools.partial(fixmatch_variant, softmatch_targets),
-    "adamatch": functools.partial(fixmatch_variant, adamatch_targets),
-    "flexmatch": functools.partial(fixmatch_variant, flexmatch_targets),
-}
-
-
-def compute_expected(name: str, inputs: Inputs) -> list[Expected]:
-    """What each network should get."""
-    return [ORACLES[name](inputs, n) for n in range(len(inputs.weights))]
-
-
-def differentiate(name: str, inputs: Inputs) -> dict[str, np.ndarray]:
-    """Derivatives of the losses by every pixel: "x" [N, B, PIXELS] and "u" [N, V, U, PIXELS]."""
-    gradients = {}
-    for field in ("x", "u"):
-        pixels = getattr(inputs, field)
-        gradient = np.zeros((len(inputs.weights), *pixels.shape))
-        for index in np.ndindex(pixels.shape):
-            moved = pixels.astype(complex)
-            moved[index] += 1e-30j
-            expected = compute_expected(name, dataclasses.replace(inputs, **{field: moved}))
-            gradient[:, *index] = [np.imag(network.loss) / 1e-30 for network in expected]
-        gradients[field] = gradient
-    return gradients

@@ -1,0 +1,115 @@
+"""SimPro (Du et al., 2024): class frequencies of the unlabeled images are estimated, not assumed.
+
+Predictions are adjusted by the logarithms of class frequencies (logit adjustment; Menon et al.,
+2021), so the logits themselves are those of equally frequent classes. Labeled and unlabeled images
+may have different frequencies.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from cls_jax.batch import Batch
+from cls_jax.methods.alignment import compute_class_balance, init_uniform
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
+
+
+def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
+    """L = CE(x + τ log π, y) + λ_u · mean(1[max p ≥ threshold] · CE(strong + τ log π, p)).
+
+    p = softmax(weak + τ log π_u), with π_u the frequencies of unlabeled images and π those of all.
+    The authors divide the supervised term by the ratio of unlabeled to labeled images in the data
+    set, with which few labels teach almost nothing. Here its weight is 1. They train two labeled
+    and two strong views, here it is one of each. Signature: see `Method.loss`.
+    """
+    hparams, state = context.hparams, start_epoch(context)
+    logits_x, logits_weak, logits_strong = logits
+    adjustment = log_frequencies(state["all"], hparams["tau"])
+    p = jax.nn.softmax(logits_weak + log_frequencies(state["unlabeled"], hparams["tau"]))
+    mask = (jnp.max(p, axis=-1) >= hparams["threshold"]).astype(p.dtype)
+    loss_supervised = jnp.mean(positive_cross_entropy(logits_x + adjustment, batch.y), axis=-1)
+    loss_self = jnp.mean(mask * soft_cross_entropy(logits_strong + adjustment, p), axis=-1)
+    labels = jnp.broadcast_to(jax.nn.one_hot(batch.y, p.shape[-1]), logits_x.shape)
+    counts = {"count_labeled": labels, "count_unlabeled": mask[..., None] * p}
+    for name, rows in counts.items():
+        state[name] += context.ensemble.sum_over_data(jnp.sum(rows, axis=1))
+    monitors = {
+        "train/loss_supervised": loss_supervised,
+        "train/loss_self": loss_self,
+        "monitors/mask_ratio": jnp.mean(mask, axis=-1),
+        "monitors/class_balance": compute_class_balance(state["unlabeled"]),
+    }
+    losses = loss_supervised + hparams["lambda_u"] * loss_self
+    return LossOutput(losses, monitors, jnp.argmax(p, axis=-1), state)
+
+
+def log_frequencies(frequencies_K: jax.Array, tau: float) -> jax.Array:
+    """τ log π for frequencies [N, K], to be added to logits [N, B, K]; finite where π is 0."""
+    return jnp.log(frequencies_K**tau + 1e-12)[:, None, :]
+
+
+def start_epoch(context: Context) -> dict[str, jax.Array]:
+    """The state with which a step begins: frequencies move where an epoch has just ended.
+
+    The labels of the epoch's images, with the predictions that passed the threshold, then move the
+    running frequencies, and are counted from 0 again.
+    """
+    hparams, state = context.hparams, dict(context.method_state)
+    epoch = jnp.floor(context.progress / hparams["epoch"] + 1e-4).astype(jnp.int32)
+    is_over = epoch > state["epoch"]
+    unlabeled, labeled = state["count_unlabeled"], state["count_labeled"]
+    # An epoch in which nothing passed the threshold scales π_u, which adds the same number to all
+    # logits and changes no probability (authors' code).
+    total_u = jnp.sum(unlabeled, axis=-1, keepdims=True) + 1
+    total = jnp.maximum(jnp.sum(unlabeled + labeled, axis=-1, keepdims=True), 1)
+    moved = {
+        "unlabeled": average(state["unlabeled"], unlabeled / total_u, hparams["epoch_decay"]),
+        "all": average(state["all"], (unlabeled + labeled) / total, hparams["epoch_decay"]),
+        "count_unlabeled": jnp.zeros_like(unlabeled),
+        "count_labeled": jnp.zeros_like(labeled),
+        "epoch": jnp.broadcast_to(epoch, is_over.shape),
+    }
+
+    def choose(new: jax.Array, old: jax.Array) -> jax.Array:
+        return jnp.where(is_over.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return {name: choose(new, state[name]) for name, new in moved.items()}
+
+
+def average(old: jax.Array, new: jax.Array, decay: float) -> jax.Array:
+    """A running mean after an epoch."""
+    return decay * old + (1 - decay) * new
+
+
+def init_state(init: InitContext) -> dict[str, Any]:
+    """Frequencies and counts [N, K], and the number of epochs that are over, int32 [N]."""
+    uniform = init_uniform(init)
+    frequencies = jnp.asarray(init.class_frequencies, uniform.dtype)
+    return {
+        "unlabeled": uniform,
+        "all": jnp.broadcast_to(frequencies, uniform.shape),
+        "count_unlabeled": jnp.zeros_like(uniform),
+        "count_labeled": jnp.zeros_like(uniform),
+        "epoch": jnp.zeros(init.num_networks, jnp.int32),
+    }
+
+
+METHODS = {
+    "simpro": Method(
+        compute_loss,
+        hyperparameters={
+            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "SimPro"),
+            "tau": Hyperparameter(2.0, 0.0, 100.0, "SimPro, CIFAR-10; 1 on CIFAR-100"),
+            "threshold": Hyperparameter(0.95, 0.0, 1.0, "SimPro, CIFAR-10; 0.2 on CIFAR-100"),
+            "epoch": Hyperparameter(
+                500 / 43_000, 1e-6, 1.0, "SimPro: 500 of 43,000 steps, share of the run"
+            ),
+            "epoch_decay": Hyperparameter(0.9, 0.0, 0.99999, "SimPro, --ema-u"),
+        },
+        mu=8,
+        target_view=0,
+        init_state=init_state,
+    )
+}
