@@ -91,6 +91,18 @@ class StreamSpec:
     unlabeled_indices: np.ndarray
     data: Any
 
+    def hide_labeled(self, labels: np.ndarray) -> np.ndarray:
+        """Classes that pseudo-labels are compared with: -1 for images whose class training sees.
+
+        The unlabeled stream shows labeled images as well, and there any pseudo-label is right.
+
+        Args:
+            labels: int32 [n], classes of all training images.
+        """
+        hidden = np.array(labels)
+        hidden[self.labeled_indices] = -1
+        return hidden
+
 
 def create_stream_spec(
     config: ConfigDict,

@@ -15,14 +15,15 @@ from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
-    CALIBRATION,
     MIN_IMAGES,
     Calibration,
     fit_calibration,
+    read_calibration,
     write_calibration,
 )
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
+from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import read_dataset_description, read_result
 from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.loop import train
@@ -78,8 +79,10 @@ class OpenRun:
             StoppedError: Same as `training.loop.train`.
         """
         result = train(self.config, self.workdir, lambda config: self.dataset)
-        is_assessed = "per_class" in result or (self.workdir / CALIBRATION).exists()
-        if is_assessed or jax.process_count() > 1:
+        is_assessed = "per_class" in result or read_calibration(self.workdir, result["step"])
+        # Whoever deletes the checkpoints of a finished run keeps its result.
+        has_checkpoint = any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
+        if is_assessed or not has_checkpoint or jax.process_count() > 1:
             return result
         assess_run(self.workdir, self.classifier, self.dataset)
         return read_result(self.workdir) or result

@@ -41,6 +41,7 @@ CONFIG = "config.json"
 DATASET = "dataset.json"
 LABELED_INDICES = "labeled_indices.json"
 RESULT = "result.json"
+LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 # Files that a folder may contain before it becomes that of a run: a label budget, and what remains
 # of a process that died before it could write config.json, the first file of a run.
@@ -127,16 +128,20 @@ def _read_skipped(workdir: pathlib.Path) -> set[str]:
 
 
 def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
-    """Makes sure that the folder is new, empty, or that of the same run.
+    """Makes sure that the folder is new, empty, or has the same run.
 
-    A list of labeled images may be there already: it is the label budget to train with.
+    A list of labeled images may be there already: it is the label budget to train with. A finished
+    run may be continued with a larger `num_steps`.
 
     Raises:
         UserError: if it holds a run of another configuration or something else.
     """
     path = workdir / CONFIG
     if path.exists():
-        differences = describe_differences(config, read_config(path))
+        stored = read_config(path)
+        if config.num_steps > stored.num_steps and (workdir / RESULT).exists():
+            stored.num_steps = config.num_steps
+        differences = describe_differences(config, stored)
         if differences:
             raise UserError(
                 f"{workdir} holds a run of another configuration ({'; '.join(differences)}): "
@@ -152,6 +157,16 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
         raise UserError(
             f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."
         )
+
+
+def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
+    """A sentence about a run that is finished, or that was at `step` and goes on to `num_steps`."""
+    if step >= num_steps:
+        return f"{workdir} is finished: nothing to do."
+    return (
+        f"{workdir} was finished at step {step:,} and goes on to step {num_steps:,}, with the "
+        f"learning rate that a run of {num_steps:,} steps has from step {step:,} on."
+    )
 
 
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
@@ -186,7 +201,14 @@ def create_run_folder(
         write_labeled_indices(workdir, labeled_indices, dataset)
         write_atomically(workdir / DATASET, json.dumps(describe_dataset(dataset), indent=1) + "\n")
         if dataset.skipped_files:
-            write_atomically(workdir / SKIPPED_FILES, _to_csv(dataset.skipped_files))
+            text = _to_csv([("file", "reason"), *dataset.skipped_files])
+            write_atomically(workdir / SKIPPED_FILES, text)
+        if dataset.train_files:
+            rows = [
+                (dataset.train_files[i], dataset.class_names[dataset.train_labels[i]])
+                for i in np.sort(labeled_indices)
+            ]
+            write_atomically(workdir / LABELED_FILES, _to_csv([("file", "label"), *rows]))
     except OSError as error:
         raise UserError(
             f"{workdir} cannot be written ({error.strerror}): free disk space and rerun the "
@@ -230,9 +252,9 @@ def use_mean_and_std(config: ConfigDict, mean: Sequence[float], std: Sequence[fl
     return config
 
 
-def _to_csv(skipped_files: Sequence[tuple[str, str]]) -> str:
+def _to_csv(rows: Sequence[tuple[str, str]]) -> str:
     text = io.StringIO()
-    write_rows(text, [("file", "reason"), *skipped_files])
+    write_rows(text, rows)
     return text.getvalue()
 
 

@@ -36,6 +36,7 @@ from cls_jax.runs.folder import (
     check_dataset,
     check_run_folder,
     create_run_folder,
+    describe_finished,
     load_labeled_indices,
     read_result,
     use_mean_and_std,
@@ -80,9 +81,11 @@ def train(
     check_run_folder(workdir, config)
     check_same(to_json(config), workdir)
     if (result := read_result(workdir)) is not None:
+        is_finished = result["step"] >= config.num_steps
         if is_main_process():
-            print(f"{workdir} is finished: nothing to do.")
-        return result
+            print(describe_finished(workdir, result["step"], config.num_steps))
+        if is_finished:
+            return result
     dataset = use_own_normalization(config, load(config), workdir)
     check_dataset(workdir, dataset)
     imbalance = config.data.imbalance

@@ -4,9 +4,10 @@ import pathlib
 
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
-from cls_jax.runs.checkpoint import Checkpointer
+from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,
+    RESULT,
     read_dataset_description,
     read_mean_and_std,
     use_mean_and_std,
@@ -27,6 +28,11 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
     config = read_config(workdir / CONFIG)
     config.mesh.network = config.mesh.data = 0  # The devices at hand, not those of the training.
     checkpointer = Checkpointer(workdir)
+    if checkpointer.latest_step() is None and (workdir / RESULT).exists():
+        raise UserError(
+            f"{workdir} is finished, but its checkpoints have been deleted: restore "
+            f"{CHECKPOINTS}/ from a backup, or delete {RESULT} to train it again."
+        )
     if checkpointer.latest_step() is None:
         raise UserError(
             f"{workdir} holds no checkpoint yet: train until step {config.checkpoint_every} first."

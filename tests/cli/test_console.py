@@ -102,6 +102,10 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     workdir = tmp_path / "runs" / "pets-all-supervised-seed0"
     assert "Classes are unequal: 7 labels of 'bee' and 2 of 'ant'" in output
     assert "evaluate runs/pets-all-supervised-seed0" in output
+    with open(workdir / "labeled_files.csv", newline="", encoding="utf-8") as file:
+        labeled = list(csv.DictReader(file))
+    assert len(labeled) == 9
+    assert {"file": "labeled/ant/0.png", "label": "ant"} in labeled
     assert json.loads((workdir / "calibration.json").read_text())["num_images"] == 120
     config = json.loads((workdir / "config.json").read_text())
     assert (config["num_steps"], config["model"]["depth"]) == (2, 10)

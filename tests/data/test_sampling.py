@@ -78,9 +78,18 @@ def test_views_of_an_image_differ_but_show_the_same_image():
 def test_labels_belong_to_their_images():
     (batch,) = create_batches(0, 1, data__shift=0)
     dataset = load_dataset(create_tiny_config())
-    for image, label in zip(batch.u[0], batch.u_truth, strict=True):
+    is_hidden = batch.u_truth < 0
+    for image, label in zip(batch.u[0][~is_hidden], batch.u_truth[~is_hidden], strict=True):
         same = np.all(dataset.train_images == image, axis=(1, 2, 3))
         assert label in dataset.train_labels[same]
+
+
+def test_pseudo_labels_are_not_judged_by_images_whose_class_training_sees():
+    batches = create_batches(0, 85)  # All images.
+    truths = np.concatenate([batch.u_truth for batch in batches])
+    indices = np.concatenate([batch.u_index for batch in batches])
+    assert set(indices[truths < 0]) == set(range(20))
+    assert (indices[truths >= 0] >= 20).all()
 
 
 def test_supervised_stream_holds_no_unlabeled_images():

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
-from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
 from cls_jax.runs.folder import load_labeled_indices, write_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training import loop as train_lib
@@ -138,6 +139,26 @@ def test_evaluation_of_a_folder_that_is_not_a_run_is_refused(tmp_path, content):
         (tmp_path / "config.json").write_text('{"model": "bert"}')
     with pytest.raises(UserError, match=r"name the folder that training|give --workdir another"):
         evaluate_run(tmp_path)
+
+
+def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, capsys):
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    with pytest.raises(UserError, match="num_steps: 6 → 4"):
+        train(create_tiny_config(num_steps=4), run)
+    assert train(create_tiny_config(num_steps=8), run)["step"] == 8
+    assert (
+        "was finished at step 6 and goes on to step 8, with the learning" in capsys.readouterr().out
+    )
+    assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
+    assert read_config(run / "config.json").num_steps == 8
+
+
+def test_finished_run_without_checkpoints_has_its_result_and_one_remedy(finished, tmp_path):
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    assert OpenRun(create_tiny_config(), run).train_calibrated() == finished[1]
+    with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
+        evaluate_run(run)
 
 
 def test_evaluation_before_the_first_checkpoint_is_refused(finished, tmp_path):

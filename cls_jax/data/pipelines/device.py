@@ -41,6 +41,7 @@ class DeviceData(NamedTuple):
             different seeds share one compiled program.
         images: uint8 [n, H, W, C], all training images.
         labels: int32 [n].
+        truths: int32 [n], see `StreamSpec.hide_labeled`.
         labeled_indices: int32, as in `StreamSpec`.
         unlabeled_indices: int32, likewise.
     """
@@ -48,6 +49,7 @@ class DeviceData(NamedTuple):
     seed: Any
     images: Any
     labels: Any
+    truths: Any
     labeled_indices: Any
     unlabeled_indices: Any
 
@@ -63,6 +65,7 @@ def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipe
         seed=np.uint32(spec.seed),
         images=dataset.train_images[:],
         labels=dataset.train_labels,
+        truths=spec.hide_labeled(dataset.train_labels),
         labeled_indices=spec.labeled_indices,
         unlabeled_indices=spec.unlabeled_indices,
     )
@@ -123,7 +126,7 @@ def _create_batch(
     unlabeled = sample(data.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
     images = data.images[unlabeled]
     views = [make_view(images, view, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
-    return RawBatch(x, y, jnp.stack(views), unlabeled, data.labels[unlabeled])
+    return RawBatch(x, y, jnp.stack(views), unlabeled, data.truths[unlabeled])
 
 
 def _take_shard(whole: jax.Array, num_shards: int) -> jax.Array:

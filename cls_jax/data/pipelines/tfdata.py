@@ -119,12 +119,13 @@ def create_batch_fn(
         uniforms = tf.random.stateless_uniform(shape, tf.stack(seed))
         return augment(images, uniforms[part.take(batch_size)], view, augmentation, tf_augment)
 
-    def create_reader(indices: np.ndarray, batch_size: int, tag: int) -> Callable[[tf.Tensor], Any]:
-        return _create_reader(dataset, indices, batch_size, spec.seed, tag, part)
-
-    read_labeled = create_reader(spec.labeled_indices, spec.batch_size, LABELED_STREAM)
+    create_reader = functools.partial(
+        _create_reader, dataset.train_images, seed=spec.seed, part=part
+    )
+    labels, truths = dataset.train_labels, spec.hide_labeled(dataset.train_labels)
+    read_labeled = create_reader(labels, spec.labeled_indices, spec.batch_size, LABELED_STREAM)
     read_unlabeled = create_reader(
-        spec.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM
+        truths, spec.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM
     )
 
     def make_batch(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -142,15 +143,21 @@ def create_batch_fn(
 
 
 def _create_reader(
-    dataset: Dataset, indices: np.ndarray, batch_size: int, seed: int, tag: int, part: BatchShard
+    images: ImageSource,
+    labels: np.ndarray,
+    indices: np.ndarray,
+    batch_size: int,
+    tag: int,
+    seed: int,
+    part: BatchShard,
 ) -> Callable[[tf.Tensor], Any]:
     """Returns a function from a step to its part of the samples, not augmented.
 
     These are uint8 [n, H, W, C], labels int32 [n] and indices int32 [n].
     """
-    images: ImageSource = dataset.train_images
     rows = part.take(batch_size)
     num_rows = rows.stop - rows.start
+    image_shape = images[np.arange(1)].shape[1:]
 
     # NumPy is slow on few numbers: many steps at once, kept while they are current.
     @functools.lru_cache(maxsize=4)
@@ -161,13 +168,13 @@ def _create_reader(
     def read(step: np.ndarray) -> tuple[np.ndarray, ...]:
         chunk, place = divmod(int(step), _CHUNK)
         chosen = sample_chunk(chunk)[place, rows]
-        return images[chosen], dataset.train_labels[chosen], chosen
+        return images[chosen], labels[chosen], chosen
 
     def read_in_graph(step: tf.Tensor) -> list[tf.Tensor]:
         types = (tf.uint8, tf.int32, tf.int32)
         fields = tf.numpy_function(read, [step], types, stateful=False)
         # TensorFlow cannot know the shapes of what a Python function returns.
-        shapes = (num_rows, *dataset.image_shape), (num_rows,), (num_rows,)
+        shapes = (num_rows, *image_shape), (num_rows,), (num_rows,)
         return [tf.ensure_shape(*pair) for pair in zip(fields, shapes, strict=True)]
 
     return read_in_graph
