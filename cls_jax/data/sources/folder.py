@@ -2,13 +2,13 @@
 
 import hashlib
 import pathlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.images.cache import load_decoded
-from cls_jax.data.images.decode import find_bit_depth, get_decode_options
+from cls_jax.data.images.cache import DecodedImages, load_decoded
+from cls_jax.data.images.decode import DecodeOptions, find_bit_depth, get_decode_options
 from cls_jax.data.images.files import list_images
 from cls_jax.data.sources.folder_layout import (
     NO_CLASS_NAME,
@@ -23,6 +23,7 @@ from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 
 NO_CLASS = -1
+_NUM_DEPTHS = 200  # Images that are looked at for their bit depth.
 
 
 def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Dataset:
@@ -44,90 +45,49 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
             "images, as in --config configs/folder.py:/path/to/images."
         )
     layout = layout or list_layout(root)
-    options = get_decode_options(data_config)
-    parts = layout.train, layout.validation, layout.test
-    rows = [row for part in parts for row in part]
-    files = [file for file, _ in rows]
+    options, size = get_decode_options(data_config), data_config.image_size
+    rows = [*layout.train, *layout.validation, *layout.test]
+    files, names = [file for file, _ in rows], [file.name for file, _ in rows]
     decoded = load_decoded(
         root,
         files,
-        data_config.image_size,
+        size,
         options,
         max_gigabytes=data_config.cache_gigabytes,
         is_silent=not is_main_process(),
     )
     index = {name: k for k, name in enumerate(layout.class_names)} | {NO_CLASS_NAME: NO_CLASS}
     labels = np.array([index[name] for _, name in rows], np.int32)
-    split = np.repeat(np.arange(3), [len(part) for part in parts])
-    skipped = layout.skipped + [(files[i].name, why) for i, why in decoded.failures.items()]
-    is_labeled = (split == 0) & (labels != NO_CLASS)
-    readable = decoded.rows
-    _check_classes(layout, labels[readable[is_labeled[readable]]], skipped)
+    skipped = layout.skipped + [(names[i], why) for i, why in decoded.failures.items()]
+    ends = np.cumsum([len(layout.train), len(layout.validation)])
+    train, validation, test = np.split(decoded.rows, np.searchsorted(decoded.rows, ends))
+    _check_classes(layout, labels[train], skipped)
 
-    names = [file.name for file in files]
-    labeled_by_content = {decoded.digests[i]: i for i in readable[is_labeled[readable]][::-1]}
-    copies = {
-        i: labeled_by_content[decoded.digests[i]]
-        for i in readable
-        if labels[i] == NO_CLASS and decoded.digests[i] in labeled_by_content
-    }
+    copies = _find_copies(train[labels[train] == NO_CLASS], train, labels, decoded.digests)
     skipped += [(names[i], f"the same image as {names[j]}") for i, j in copies.items()]
-    is_used = ~np.isin(readable, list(copies))
-    places = [np.flatnonzero(is_used & (split[readable] == part)) for part in range(3)]
-    train, validation, test = (readable[place] for place in places)
-
+    train = np.setdiff1d(train, list(copies))
     warnings = list(layout.warnings)
     if skipped:
         warnings.append(f"{len(skipped):,} file(s) were skipped: see skipped_files.csv.")
-    if copies:
-        i, j = next(iter(copies.items()))
-        warnings.append(
-            f"{len(copies):,} unlabeled image(s) are labeled ones again, byte for byte, and are "
-            f"left out, such as {names[i]!r}, which is {names[j]!r}."
-        )
-    pairs = [
-        (labeled_by_content[decoded.digests[i]], i)
-        for i in readable[is_labeled[readable]]
-        if labels[labeled_by_content[decoded.digests[i]]] != labels[i]
-    ]
-    if pairs:
-        warnings.append(
-            f"{len(pairs):,} image(s) are in two classes, byte for byte, such as "
-            f"{names[pairs[0][0]]!r} and {names[pairs[0][1]]!r}: delete the wrong one of each."
-        )
-    seen = {decoded.digests[i] for i in train}
+    warnings += _describe_copies(copies, train, labels, decoded.digests, names)
     for part, what in ((validation, "validation"), (test, "test")):
-        again = [decoded.digests[i] for i in part if decoded.digests[i] in seen]
-        if again:
-            num_labeled = sum(digest in labeled_by_content for digest in again)
-            warnings.append(
-                f"{len(again):,} of {len(part):,} {what} images are also training images, byte for "
-                f"byte ({num_labeled:,} of them labeled): the {what} accuracy will be too high."
-            )
+        warnings += _describe_leak(part, what, train, labels, decoded.digests)
     if not len(test) and layout.test:
         warnings.append("No test image could be read, so there will be no test accuracy.")
-    if options.bit_depth < 16:
-        warnings.append(
-            f"16-bit images are scaled from 0 to {2**options.bit_depth - 1:,}, because "
-            f"data.bit_depth is {options.bit_depth}."
-        )
-    else:
-        depth = find_bit_depth([root / files[i].name for i in take_evenly(train.tolist(), 200)])
-        if depth < 16:
-            warnings.append(
-                f"The 16-bit images use {depth} bits and will be dark: set "
-                f"--config.data.bit_depth={depth}."
-            )
-    images = [decoded.images.select(place) for place in places]
-    size = data_config.image_size
+    paths = [root / names[i] for i in take_evenly(train.tolist(), _NUM_DEPTHS)]
+    warnings += _describe_bit_depth(paths, options)
+
+    def select(part: np.ndarray) -> DecodedImages:
+        return decoded.images.select(np.searchsorted(decoded.rows, part))
+
     return Dataset(
         name=make_printable(root.resolve().name),
         class_names=layout.class_names,
-        train_images=images[0],
+        train_images=select(train),
         train_labels=labels[train],
-        test_images=images[2],
+        test_images=select(test),
         test_labels=labels[test],
-        validation_images=images[1],
+        validation_images=select(validation),
         validation_labels=labels[validation],
         image_shape=(size, size, 3),
         fingerprint=_hash_rows((names[i], files[i].size, labels[i]) for i in train),
@@ -137,6 +97,68 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
         validation_files=tuple(names[i] for i in validation),
         test_files=tuple(names[i] for i in test),
     )
+
+
+def _find_copies(
+    rows: np.ndarray, train: np.ndarray, labels: np.ndarray, digests: Sequence[bytes]
+) -> dict[int, int]:
+    """Those of the rows that have the same bytes as a labeled training image → the first such."""
+    labeled = {digests[i]: i for i in train[::-1] if labels[i] != NO_CLASS}
+    return {i: labeled[digests[i]] for i in rows if digests[i] in labeled}
+
+
+def _describe_copies(
+    copies: Mapping[int, int],
+    train: np.ndarray,
+    labels: np.ndarray,
+    digests: Sequence[bytes],
+    names: Sequence[str],
+) -> list[str]:
+    """Sentences about training images that are there twice."""
+    warnings = []
+    for i, j in list(copies.items())[:1]:
+        warnings.append(
+            f"{len(copies):,} unlabeled image(s) are labeled ones again, byte for byte, and are "
+            f"left out, such as {names[i]!r}, which is {names[j]!r}."
+        )
+    first = _find_copies(train, train, labels, digests)
+    pairs = [(j, i) for i, j in first.items() if labels[i] != labels[j]]
+    for i, j in pairs[:1]:
+        warnings.append(
+            f"{len(pairs):,} image(s) are in two classes, byte for byte, such as "
+            f"{names[i]!r} and {names[j]!r}: delete the wrong one of each."
+        )
+    return warnings
+
+
+def _describe_leak(
+    part: np.ndarray, what: str, train: np.ndarray, labels: np.ndarray, digests: Sequence[bytes]
+) -> list[str]:
+    """A sentence about test or validation images that are training images."""
+    seen = {digests[i] for i in train}
+    again = [i for i in part if digests[i] in seen]
+    if not again:
+        return []
+    num_labeled = len(_find_copies(np.array(again), train, labels, digests))
+    return [
+        f"{len(again):,} of {len(part):,} {what} images are also training images, byte for byte "
+        f"({num_labeled:,} of them labeled): the {what} accuracy will be too high."
+    ]
+
+
+def _describe_bit_depth(paths: Sequence[pathlib.Path], options: DecodeOptions) -> list[str]:
+    """A sentence about 16-bit images that use fewer bits."""
+    if options.bit_depth < 16:
+        return [
+            f"16-bit images are scaled from 0 to {2**options.bit_depth - 1:,}, because "
+            f"data.bit_depth is {options.bit_depth}."
+        ]
+    depth = find_bit_depth(paths)
+    if depth == 16:
+        return []
+    return [
+        f"The 16-bit images use {depth} bits and will be dark: set --config.data.bit_depth={depth}."
+    ]
 
 
 def list_layout(root: pathlib.Path) -> Layout:
@@ -161,7 +183,7 @@ def compute_fingerprint(layout: Layout, left_out: Collection[str]) -> str:
 
 def _check_classes(layout: Layout, labels: np.ndarray, skipped: Sequence[tuple[str, str]]) -> None:
     """Raises a UserError if a class has no image left."""
-    counts = np.bincount(labels, minlength=len(layout.class_names))
+    counts = np.bincount(labels[labels != NO_CLASS], minlength=len(layout.class_names))
     if not counts.all():
         name = layout.class_names[int(counts.argmin())]
         files = {file.name for file, label in layout.train if label == name}
