@@ -1,6 +1,7 @@
 """Suggests which files to label next: of a folder, with or without labels, or of a run's images."""
 
 import functools
+import hashlib
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -155,10 +156,16 @@ def suggest_from(
     num_unlabeled = sum(i < len(unlabeled) for i in kept)
     if not num_unlabeled:
         raise UserError("None of the unlabeled images can be read: convert them to JPEG or PNG.")
+    # Copies of labeled images, or of images before them, have nothing new.
+    contents = [hashlib.blake2b(image).digest() for image in images]
+    first = {content: i for i, content in reversed(list(enumerate(contents[:num_unlabeled])))}
+    new = sorted(first[content] for content in first.keys() - set(contents[num_unlabeled:]))
+    if not new:
+        raise UserError("Every unlabeled image is a labeled one again: add other images.")
     features = classifier.compute_features(images) if classifier else compute_pixel_features(images)
-    chosen = choose_typical(features[:num_unlabeled], num_images, features[num_unlabeled:])
+    chosen = choose_typical(features[new], num_images, features[num_unlabeled:])
     return [
-        {"rank": rank, "score": float(score), "file": unlabeled[kept[i]]}
+        {"rank": rank, "score": float(score), "file": unlabeled[kept[new[i]]]}
         for rank, (i, score) in enumerate(zip(*chosen, strict=True), 1)
     ]
 
@@ -166,8 +173,8 @@ def suggest_from(
 def _decode(files: Sequence[str], shape: tuple[int, int, int]) -> tuple[list[int], np.ndarray]:
     """Which of the files can be read, and their images uint8 [n, H, W, C]."""
     kept: list[int] = []
-    parts = [np.zeros((0, *shape), np.uint8)]
+    images = np.zeros((len(files), *shape), np.uint8)
     for start, batch in enumerate(read_ahead(files, shape, _BATCH_SIZE)):
+        images[len(kept) : len(kept) + len(batch.images)] = batch.images
         kept += [start * _BATCH_SIZE + i for i, error in enumerate(batch.errors) if error is None]
-        parts.append(batch.images)
-    return kept, np.concatenate(parts)
+    return kept, images[: len(kept)]

@@ -104,3 +104,16 @@ def test_mistakes_name_the_remedy(trained_run, tmp_path):
     (tmp_path / "a.png").write_text("no image")
     with pytest.raises(UserError, match="None of the unlabeled images can be read"):
         suggest_files(tmp_path, 3)
+
+
+def test_copies_are_not_suggested(folder):
+    for i in range(3):
+        save(folder / f"unlabeled/new{i}.png", COLORS["red"], i + 100)
+        (folder / f"unlabeled/copy{i}.png").write_bytes((folder / "images/blue0.png").read_bytes())
+    labeled = [str(folder / "images/blue0.png")]
+    unlabeled = sorted(str(path) for path in (folder / "unlabeled").iterdir())
+    rows = suggest_from(Files([*unlabeled, unlabeled[-1]], labeled), 10)
+    assert {pathlib.Path(row["file"]).name for row in rows} == {"new0.png", "new1.png", "new2.png"}
+    assert len(rows) == 3
+    with pytest.raises(UserError, match="Every unlabeled image is a labeled one again"):
+        suggest_from(Files(unlabeled[:2], labeled), 10)
