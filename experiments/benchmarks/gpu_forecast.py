@@ -2,19 +2,48 @@
 
 make gpu-forecast
 
-Compiles the step of several variants for the GPU, counts the kernels of each and adds up the least
-time that each kernel can take. Rewrites its output after every variant.
+JAX's CUDA wheels hold the whole compiler. It needs no driver where the device is described in
+words, autotuning is off (it runs kernels) and matrix products are left to cuBLAS (Triton's need
+autotuning). In the text of the compiled step, every instruction that becomes a kernel takes the
+longer of bytes / bandwidth and, for convolutions and matrix products, operations / peak: the
+roofline (Williams et al., 2009). Bytes are what a kernel has to read and write once, so one that
+reads twice, or whose input is still in the cache, is counted wrongly. JAX's `cost_analysis` is
+empty for a device that is not there. The output is rewritten after every variant.
 """
 
 import collections
+import contextlib
+import dataclasses
+import functools
+import math
 import os
+import pathlib
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # Else JAX would look for a driver.
 
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import PartitionSpec as P
+
+from cls_jax.batch import DatasetSpec
+from cls_jax.data.pipelines import device
+from cls_jax.data.sampling import create_stream_spec
 from cls_jax.errors import UserError
-from experiments.benchmarks.gpu_compile import CompiledStep, compile_step
-from experiments.benchmarks.gpu_hlo import parse_module
-from experiments.benchmarks.gpu_roofline import GPUS, Kernel, list_kernels
+from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.setup import create_train_setup
+from cls_jax.training.step import create_train_step
+from experiments.benchmarks.variants import (
+    NUM_CLASSES,
+    NUM_IMAGES,
+    configure_variant,
+    create_random_batch,
+)
 from experiments.paper import grid
 
 # Variant, and on how many devices.
@@ -23,141 +52,468 @@ _VARIANTS = (
     "float32,unrolled,tfdata:1 bfloat16,vmap,device:1 bfloat16,remat,device:1 "
     "bfloat16,separate,device:1"
 )
+# H100 SXM, as XLA reads it off such a device. The H200 has the same processor, so the same program.
+_TARGET = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
+  shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
+  device_memory_size: 84929347584 shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+runtime_version { major: 12 minor: 9 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+_OPTIONS = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+# NVIDIA's data sheets, SXM, without sparsity: bytes per second, and operations per second by unit.
+BANDWIDTHS = {"H100": 3.35e12, "H200": 4.8e12}
+PEAKS = {"bf16": 989e12, "tf32": 494e12, "fp32": 67e12}
 _SMALL_BYTES = 2**20
 _WARNING = """\
-**A forecast: nothing here was run.** For every kernel of the program that XLA compiled it takes
-the longer of bytes / bandwidth and operations / peak, and adds these times up. So it is a lower
-bound and cannot see: the gaps between kernels (a few microseconds each where they are launched
-one by one, less as a CUDA graph); how far from the peak cuDNN's convolutions stay, which with
-16 to 128 channels may be a factor of 2 to 4; which algorithms autotuning would pick (it is off,
-since it needs the device) and what they read twice; what the cache keeps from one kernel to the
-next; how long devices wait for each other. Use it to compare forms of the step, not to promise
-times."""
+**A forecast: nothing here was run.** The times are a lower bound. They do not include: the gaps
+between kernels (a few microseconds each where they are launched one by one, less as a CUDA graph);
+how far from the peak cuDNN's convolutions stay, which with 16 to 128 channels may be a factor of 2
+to 4; which algorithms autotuning would pick (it is off, since it needs the device) and what they
+read twice; what the cache keeps from one kernel to the next; how long devices wait for each other.
+Use them to compare forms of the step, not to promise times."""
+
+# Opcodes that move nothing: they name memory, or compute while compiling.
+_FREE = {"parameter", "constant", "bitcast", "get-tuple-element", "tuple", "after-all"}
+_FREE |= {"opt-barrier", "partition-id", "replica-id"}
+_SLICES = ("slice", "dynamic-slice", "gather")
+_COLLECTIVE = re.compile(r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-\w+)")
+_BYTES = {"pred": 1, "s4": 1, "u4": 1, "bf16": 2, "token": 0} | {
+    f"{kind}{bits}": bits // 8 for kind in "suf" for bits in (8, 16, 32, 64)
+}
+_ARRAY = re.compile(r"\b(pred|[suf]\d+|bf16|token)\[([\d,]*)\]")
+_COMPUTATION = re.compile(r"^(ENTRY )?%([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation in the grammar of `jax.stages.Compiled.as_text()`.
+
+    Attributes:
+        name: Unique in the module.
+        shape: As written, as in "bf16[960,32]{1,0}" or a tuple of such.
+        opcode: Such as "fusion", "custom-call" or "add".
+        operands: Names of other instructions; none for parameters and constants.
+        attributes: The text after the operands, with the metadata.
+        is_root: Whether it is what its computation returns.
+    """
+
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+    is_root: bool
+
+    def find(self, pattern: str) -> str:
+        """The first group of a regular expression in the attributes, or an empty string."""
+        found = re.search(pattern, self.attributes)
+        return found.group(1) if found else ""
+
+
+# Instructions by name, in the order in which they were scheduled.
+Computation = dict[str, Instruction]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """An instruction that the device runs.
+
+    Attributes:
+        name: The instruction's name.
+        kind: "convolution", "matrix product", the name of a collective, or "other".
+        repeats: How often it runs in one step.
+        bytes_moved: Bytes read and written, each time.
+        flops: Operations of matrix products and convolutions, each time.
+        unit: Which peak limits its `flops`.
+    """
+
+    name: str
+    kind: str
+    repeats: int
+    bytes_moved: int
+    flops: int = 0
+    unit: str = "fp32"
+
+    def compute_seconds(self, gpu: str) -> float:
+        """The roofline of all repeats."""
+        return self.repeats * max(self.bytes_moved / BANDWIDTHS[gpu], self.flops / PEAKS[self.unit])
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """What one step of a variant costs.
+
+    Attributes:
+        variant: As in `experiments.benchmarks.variants`.
+        num_devices: How many devices it runs on.
+        kernels: What one device runs, in the order in which kernels start.
+        peak_bytes: Memory of one device: state, dataset and temporaries.
+        compile_seconds: Time of tracing and compiling.
+    """
+
+    variant: str
+    num_devices: int
+    kernels: list[Kernel]
+    peak_bytes: int
+    compile_seconds: float
+
+
+def parse_module(text: str) -> tuple[dict[str, Computation], str]:
+    """Reads the text of an optimized module: computations by name, and the name of the entry.
+
+    Raises:
+        ValueError: If the text has no entry computation.
+    """
+    computations: dict[str, Computation] = {}
+    current, entry = {}, ""
+    for line in text.splitlines():
+        if header := _COMPUTATION.match(line):
+            current = computations[header.group(2)] = {}
+            entry = header.group(2) if header.group(1) else entry
+        elif found := _INSTRUCTION.match(line):
+            root, name, rest = found.groups()
+            end = _find_closing(rest) + 1 if rest.startswith("(") else rest.index(" ")
+            shape, (opcode, rest) = rest[:end], rest[end + 1 :].split("(", 1)
+            end = _find_closing("(" + rest)
+            # Between a constant's brackets is its value, between a parameter's its number.
+            names = () if opcode in ("parameter", "constant") else _find_names(rest[: end - 1])
+            current[name] = Instruction(name, shape, opcode, names, rest[end:], root is not None)
+    if not entry:
+        raise ValueError("This is not the text of an HLO module: it has no ENTRY computation")
+    return computations, entry
+
+
+def _find_names(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"%([\w.\-]+)", text))
+
+
+def _find_closing(text: str) -> int:
+    """Where the bracket closes that the text opens with."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return place
+    raise ValueError(f"No closing bracket in {text[:80]!r}")
+
+
+def _list_arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Element types and sizes of all arrays in a shape."""
+    return [
+        (dtype, tuple(int(size) for size in sizes.split(",") if size))
+        for dtype, sizes in _ARRAY.findall(shape)
+    ]
+
+
+@functools.cache
+def count_bytes(shape: str) -> int:
+    """Bytes of all arrays in a shape, without padding."""
+    return sum(_BYTES.get(dtype, 1) * math.prod(sizes) for dtype, sizes in _list_arrays(shape))
+
+
+def list_kernels(
+    computations: dict[str, Computation], name: str, repeats: int = 1
+) -> Iterator[Kernel]:
+    """All kernels of one run of a computation, in the order in which they start.
+
+    A loop's kernels are counted as often as it runs, where the compiler knows (else once).
+    """
+    for instruction in computations[name].values():
+        opcode = instruction.opcode
+        if opcode == "while":
+            trips = int(instruction.find(r'known_trip_count[^}]*"n":"?(\d+)') or 1)
+            for inner in ("condition", "body"):
+                called = instruction.find(inner + r"=%([\w.\-]+)")
+                yield from list_kernels(computations, called, repeats * trips)
+        elif opcode in ("call", "conditional", "async-start"):
+            pattern = r"(?:to_apply|calls|true_computation|false_computation)=%([\w.\-]+)"
+            branches = _find_names(instruction.find(r"branch_computations=\{([^}]*)\}"))
+            for called in (*re.findall(pattern, instruction.attributes), *branches):
+                yield from list_kernels(computations, called, repeats)
+        elif opcode == "fusion":
+            fused = computations[instruction.find(r"calls=%([\w.\-]+)")]
+            yield Kernel(instruction.name, "other", repeats, _count_fusion_bytes(fused))
+        elif opcode not in _FREE and not opcode.endswith("-done"):
+            yield _create_kernel(computations[name], instruction, repeats)
+
+
+def _create_kernel(computation: Computation, instruction: Instruction, repeats: int) -> Kernel:
+    """The kernel of a library call, a collective, or a single operation."""
+    shapes = [computation[name].shape for name in instruction.operands]
+    target = instruction.find(r'custom_call_target="([^"]*)"')
+    is_convolution = "conv" in target
+    if is_convolution or "matmul" in target or "gemm" in target:
+        # The result is a tuple of the array and scratch memory.
+        result = re.match(r"\(?(\w+\[[\d,]*\])", instruction.shape).group(1)
+        count = _count_convolution if is_convolution else _count_product
+        flops, dtype = count(instruction, target, result, shapes)
+        # JAX's default precision lets the libraries round float32 operands to TF32.
+        unit = "fp32" if "HIGHEST" in instruction.attributes.upper() else "tf32"
+        return Kernel(
+            name=instruction.name,
+            kind="convolution" if is_convolution else "matrix product",
+            repeats=repeats,
+            bytes_moved=count_bytes(result) + sum(map(count_bytes, shapes)),
+            flops=flops,
+            unit="bf16" if dtype == "bf16" else unit,
+        )
+    written = count_bytes(instruction.shape)
+    read = written if instruction.opcode in _SLICES else sum(map(count_bytes, shapes))
+    collective = _COLLECTIVE.match(instruction.opcode)
+    kind = collective.group(0).removesuffix("-start") if collective else "other"
+    return Kernel(instruction.name, kind, repeats, read + written)
+
+
+def _count_convolution(
+    instruction: Instruction, target: str, result: str, shapes: list[str]
+) -> tuple[int, str]:
+    """Operations of a call of cuDNN, and the type of its kernel's elements."""
+    kernel, output = shapes[1], result
+    if "BackwardFilter" in target:
+        kernel, output = result, shapes[1]
+    elif "BackwardInput" in target:
+        output = shapes[0]
+    labels = instruction.find(r"dim_labels=\w+_(\w+)->")
+    dtype, sizes = _list_arrays(kernel)[0]
+    per_output = math.prod(sizes) // sizes[labels.index("o")]
+    return 2 * math.prod(_list_arrays(output)[0][1]) * per_output, dtype
+
+
+def _count_product(
+    instruction: Instruction, target: str, result: str, shapes: list[str]
+) -> tuple[int, str]:
+    """Operations of a call of cuBLAS, and the type of its operands' elements."""
+    dtype, sizes = _list_arrays(shapes[0])[0]
+    axis = int(instruction.find(r'lhs_contracting_dimensions":\["(\d+)') or len(sizes) - 1)
+    return 2 * math.prod(_list_arrays(result)[0][1]) * sizes[axis], dtype
+
+
+def _count_fusion_bytes(fused: Computation) -> int:
+    """What a fusion reads of its parameters and writes of its results."""
+    users = collections.defaultdict(list)
+    for instruction in fused.values():
+        for place, name in enumerate(instruction.operands):
+            users[name].append((instruction, place))
+    (root,) = [each for each in fused.values() if each.is_root]
+    results = [fused[name] for name in root.operands] if root.opcode == "tuple" else [root]
+    parameters = [each for each in fused.values() if each.opcode == "parameter"]
+    read = sum(_count_read(each, users) for each in parameters)
+    return read + sum(_count_written(each, fused) for each in results)
+
+
+def _count_read(source: Instruction, users: dict[str, list[tuple[Instruction, int]]]) -> int:
+    """Bytes of a fusion's parameter that are needed: a slice or gather reads only its result."""
+    whole = count_bytes(source.shape)
+    total = 0
+    for user, place in users[source.name]:
+        if user.opcode in _SLICES and place == 0:
+            total += count_bytes(user.shape)
+        elif user.opcode == "bitcast":
+            total += _count_read(user, users)
+        elif user.opcode != "dynamic-update-slice" or place != 0:
+            return whole
+    return min(total, whole)
+
+
+def _count_written(result: Instruction, fused: Computation) -> int:
+    while result.opcode == "bitcast":
+        result = fused[result.operands[0]]
+    updated = result.opcode == "dynamic-update-slice"
+    return count_bytes(fused[result.operands[1]].shape if updated else result.shape)
+
+
+def compile_step(variant: str, config, num_devices: int = 1) -> tuple[Forecast, str]:
+    """Compiles the step of a variant: what it costs, and the optimized program as text.
+
+    Args:
+        variant: "precision,lowering,input", where the input is "device" or "tfdata".
+        config: Sizes, method and augmentation.
+        num_devices: With lowering "mesh", the networks are spread over them first, then the batch.
+
+    Raises:
+        UserError: If the CUDA wheels are missing.
+    """
+    started = time.perf_counter()
+    config, source = configure_variant(variant, config, num_devices)
+    config.data.pipeline = "device" if source == "device" else "tfdata"
+    step, state, step_input = _trace(config, create_topology(num_devices).devices)
+    with _without_compilation_cache():
+        compiled = step.lower(state, step_input).compile(compiler_options=_OPTIONS)
+    memory = compiled.memory_analysis()
+    peak = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    text = compiled.as_text()
+    forecast = Forecast(
+        variant,
+        num_devices,
+        kernels=list(list_kernels(*parse_module(text))),
+        peak_bytes=peak - memory.alias_size_in_bytes,
+        compile_seconds=time.perf_counter() - started,
+    )
+    return forecast, text
+
+
+def create_topology(num_devices: int) -> topologies.TopologyDescription:
+    """H100s that are not there.
+
+    Raises:
+        UserError: If the CUDA wheels are missing.
+    """
+    _add_assembler_to_path()
+    try:
+        return topologies.get_topology_desc(
+            platform="cuda", topology=f"1x1x{num_devices}", target_config=_TARGET
+        )
+    except (RuntimeError, NotImplementedError) as error:
+        raise UserError(
+            "Compiling for a GPU needs JAX's CUDA wheels and JAX_PLATFORMS=cpu: "
+            "run make gpu-forecast."
+        ) from error
+
+
+@contextlib.contextmanager
+def _without_compilation_cache() -> Iterator[None]:
+    """A program for a device that is not there would be written to the cache but not read back."""
+    was_enabled = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX decides once whether it uses the cache.
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", was_enabled)
+        compilation_cache.reset_cache()
+
+
+def _add_assembler_to_path() -> None:
+    """XLA looks for ptxas on the path; the wheel nvidia-cuda-nvcc has it."""
+    for folder in pathlib.Path(sys.prefix).glob("lib/python*/site-packages/nvidia/*/bin"):
+        if str(folder) not in os.environ["PATH"].split(os.pathsep):
+            os.environ["PATH"] = os.pathsep.join([str(folder), os.environ["PATH"]])
+
+
+def _trace(config, devices: list[jax.Device]):
+    """The step, its state and its input as shapes: arrays would need the devices."""
+    image_shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
+    setup = create_train_setup(config, DatasetSpec(image_shape, NUM_CLASSES, NUM_IMAGES), devices)
+    if config.data.pipeline == "device":
+        step_input, specs, create_batch = _trace_device_pipeline(config, setup)
+        step = create_train_step(setup, create_batch, specs)
+    else:
+        step_input, specs = create_random_batch(config), BATCH_SPECS
+        step = create_train_step(setup)
+    return step, setup.state_shapes, _to_abstract(step_input, setup.mesh, specs)
+
+
+def _trace_device_pipeline(config, setup):
+    """What `device.create_pipeline` returns, with shapes in place of the dataset."""
+    method, image_shape = setup.method, setup.dataset_spec.image_shape
+    indices = np.arange(NUM_IMAGES, dtype=np.int32)
+    spec = create_stream_spec(
+        config,
+        method.labeled_view,
+        method.unlabeled_views,
+        indices[: config.num_labels],
+        indices,
+    )
+    data = device.DeviceData(
+        seed=np.uint32(config.seed),
+        images=jax.ShapeDtypeStruct((NUM_IMAGES, *image_shape), np.uint8),
+        labels=indices,
+        labeled_indices=spec.labeled_indices,
+        unlabeled_indices=indices,
+    )
+    specs = device.DeviceData(*(P() for _ in data))
+    return data, specs, device.make_batch_creator(spec, image_shape, setup.mesh)
+
+
+def _to_abstract(tree, mesh, specs):
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        tree,
+        to_shardings(mesh, specs),
+    )
+
+
+def describe_forecasts(config, forecasts: list[Forecast]) -> str:
+    """All of the output, as Markdown."""
+    header = ["variant", "devices", "kernels", "small ones", "GB", "TFLOP"]
+    header += [f"{gpu} ms" for gpu in BANDWIDTHS] + ["convolutions", "memory", "compiled in"]
+    rows, exchanges = [], []
+    for each in forecasts:
+        kernels = each.kernels
+        seconds = {
+            gpu: sum(kernel.compute_seconds(gpu) for kernel in kernels) for gpu in BANDWIDTHS
+        }
+        convolutions = [kernel for kernel in kernels if kernel.kind == "convolution"]
+        share = sum(kernel.compute_seconds("H100") for kernel in convolutions) / seconds["H100"]
+        small = [kernel for kernel in kernels if kernel.bytes_moved < _SMALL_BYTES]
+        rows.append(
+            [
+                each.variant,
+                each.num_devices,
+                f"{_count(kernels):,}",
+                f"{_count(small):,}",
+                f"{sum(kernel.repeats * kernel.bytes_moved for kernel in kernels) / 1e9:.1f}",
+                f"{sum(kernel.repeats * kernel.flops for kernel in kernels) / 1e12:.2f}",
+                *(f"{1e3 * each:.2f}" for each in seconds.values()),
+                f"{share:.0%}",
+                f"{each.peak_bytes / 2**30:.2f} GiB",
+                f"{each.compile_seconds:.0f} s",
+            ]
+        )
+        kinds = collections.Counter()
+        for kernel in kernels:
+            if _COLLECTIVE.match(kernel.kind):
+                kinds[kernel.kind] += kernel.repeats
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        if counts:
+            exchanges.append(f"- {each.variant} on {each.num_devices} devices: {counts}")
+    return (
+        f"# Forecast of a step on a GPU\n\n{grid.describe_provenance()}\n"
+        f"{config.method.name}, depth {config.model.depth}, width {config.model.width}, "
+        f"B = {config.batch_size}, μ = {config.mu}, {config.data.image_size} pixels.\n\n"
+        f"{_WARNING}\n\n{grid.format_table(header, rows)}\n\n"
+        "GB are read and written per step and device. Small kernels touch less than 1 MiB, so that "
+        "starting them takes longer than running. Memory holds state, dataset and temporaries.\n\n"
+        "Collectives:\n\n" + "\n".join(exchanges or ["none"]) + "\n"
+    )
+
+
+def _count(kernels: Iterable[Kernel]) -> int:
+    return sum(kernel.repeats for kernel in kernels)
 
 
 def main() -> None:
-    """Compiles all variants and writes the tables."""
+    """Compiles all variants and writes the table."""
     parser = grid.create_parser(__doc__, "250", "experiments/results/gpu_forecast.md")
     parser.set_defaults(config="configs/cifar10.py")
     parser.add_argument("--variants", default=_VARIANTS, help="space-separated VARIANT:DEVICES")
     parser.add_argument("--method", default="cls", help="the method whose step is compiled")
-    parser.add_argument("--save_hlo", help="a folder for the compiled programs' text")
+    parser.add_argument("--save_hlo", help="a folder for the text of the compiled programs")
     arguments = grid.parse_arguments(parser)
     config = grid.create_cell(arguments, arguments.budgets[0], arguments.method, 0).config
-    results: list[tuple[CompiledStep, list[Kernel]]] = []
-    for variant, num_devices in map(_split, arguments.variants.split()):
-        compiled = compile_step(variant, config, num_devices)
-        results.append((compiled, list_kernels(parse_module(compiled.hlo))))
+    forecasts = []
+    for text in arguments.variants.split():
+        variant, _, num_devices = text.partition(":")
+        if not (num_devices or "1").isdigit():
+            raise UserError(f"{text!r} has no number of devices: write it as {variant}:2.")
+        forecast, hlo = compile_step(variant, config, int(num_devices or 1))
+        forecasts.append(forecast)
         if arguments.save_hlo:
-            _save_hlo(arguments.save_hlo, compiled)
-        grid.write_output(arguments.output, describe_forecast(config, results))
-
-
-def _split(text: str) -> tuple[str, int]:
-    variant, _, num_devices = text.partition(":")
-    if not (num_devices or "1").isdigit():
-        raise UserError(f"{text!r} has no number of devices: write it as {variant}:2.")
-    return variant, int(num_devices or 1)
-
-
-def _save_hlo(folder: str, compiled: CompiledStep) -> None:
-    os.makedirs(folder, exist_ok=True)
-    name = f"{compiled.variant.replace(',', '-')}-{compiled.devices}.txt"
-    with open(os.path.join(folder, name), "w") as file:
-        file.write(compiled.hlo)
-
-
-def describe_forecast(config, results: list[tuple[CompiledStep, list[Kernel]]]) -> str:
-    """All of the output, as Markdown."""
-    parts = [
-        f"# Forecast of a step on a GPU\n\n{grid.describe_provenance()}",
-        f"{config.method.name}, depth {config.model.depth}, width {config.model.width}, "
-        f"B = {config.batch_size}, μ = {config.mu}, {config.data.image_size} pixels.\n",
-        f"{_WARNING}\n",
-        f"## Variants\n\n{describe_totals(results)}\n",
-        "GB are read and written per step and device; memory holds state, dataset and temporaries; "
-        "small kernels touch less than 1 MiB, so that starting them takes longer than running.\n",
-    ]
-    for compiled, kernels in results:
-        title = f"{compiled.variant}, {_count_devices(compiled.devices)}"
-        parts.append(f"## {title}\n\n{describe_parts(kernels)}\n")
-        if collectives := [kernel for kernel in kernels if kernel.is_collective]:
-            parts.append(f"{describe_collectives(collectives)}\n")
-    return "\n".join(parts)
-
-
-def describe_totals(results: list[tuple[CompiledStep, list[Kernel]]]) -> str:
-    """A Markdown table with a row per variant."""
-    header = ["variant", "devices", "kernels", "small ones", "collectives", "GB", "TFLOP"]
-    header += [f"{gpu.name} ms" for gpu in GPUS] + ["memory", "compiled in"]
-    rows = []
-    for compiled, kernels in results:
-        small = [kernel for kernel in kernels if kernel.bytes_moved < _SMALL_BYTES]
-        rows.append(
-            [
-                compiled.variant,
-                compiled.devices,
-                f"{_count(kernels):,}",
-                f"{_count(small):,}",
-                _count([kernel for kernel in kernels if kernel.is_collective]),
-                f"{_sum_bytes(kernels) / 1e9:.1f}",
-                f"{sum(kernel.repeats * kernel.flops for kernel in kernels) / 1e12:.2f}",
-                *_describe_milliseconds(kernels),
-                f"{compiled.peak_bytes / 2**30:.2f} GiB",
-                f"{compiled.compile_seconds:.0f} s",
-            ]
-        )
-    return _format_table(header, rows)
-
-
-def describe_parts(kernels: list[Kernel]) -> str:
-    """A Markdown table of where the time goes, longest first."""
-    parts = collections.defaultdict(list)
-    for kernel in kernels:
-        parts[kernel.part].append(kernel)
-    header = ["part", "kernels", "GB", *(f"{gpu.name} ms" for gpu in GPUS)]
-    rows = [
-        [name, f"{_count(part):,}", f"{_sum_bytes(part) / 1e9:.2f}", *_describe_milliseconds(part)]
-        for name, part in sorted(parts.items(), key=lambda item: -_sum_seconds(item[1], GPUS[0]))
-    ]
-    return _format_table(header, rows)
-
-
-def describe_collectives(collectives: list[Kernel]) -> str:
-    """One sentence on what devices exchange."""
-    kinds = collections.defaultdict(list)
-    for kernel in collectives:
-        kinds[kernel.kind.removesuffix("-start"), kernel.part].append(kernel)
-    described = [
-        f"{_count(group)} {kind} ({part}, {_sum_bytes(group) / 2e6:.2f} MB)"
-        for (kind, part), group in kinds.items()
-    ]
-    return f"Devices exchange: {'; '.join(described)}."
-
-
-def _describe_milliseconds(kernels: list[Kernel]) -> list[str]:
-    return [f"{1e3 * _sum_seconds(kernels, gpu):.2f}" for gpu in GPUS]
-
-
-def _sum_seconds(kernels: list[Kernel], gpu) -> float:
-    return sum(kernel.compute_seconds(gpu) for kernel in kernels)
-
-
-def _sum_bytes(kernels: list[Kernel]) -> int:
-    return sum(kernel.repeats * kernel.bytes_moved for kernel in kernels)
-
-
-def _count(kernels: list[Kernel]) -> int:
-    return sum(kernel.repeats for kernel in kernels)
-
-
-def _count_devices(number: int) -> str:
-    return "1 device" if number == 1 else f"{number} devices"
-
-
-def _format_table(header: list[str], rows: list[list]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+            folder = pathlib.Path(arguments.save_hlo)
+            folder.mkdir(parents=True, exist_ok=True)
+            name = f"{variant.replace(',', '-')}-{forecast.num_devices}.txt"
+            (folder / name).write_text(hlo)
+        grid.write_output(arguments.output, describe_forecasts(config, forecasts))
 
 
 if __name__ == "__main__":

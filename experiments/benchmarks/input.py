@@ -1,19 +1,15 @@
-"""Times the augmentation of weak and strong pairs on one core: tf.data, the device's, and PIL's.
+"""Times the augmentation of weak and strong pairs on one core: tf.data and the device pipeline.
 
-python -m experiments.benchmarks.input --config configs/cifar10.py [--peer PATH]
+python -m experiments.benchmarks.input --config configs/cifar10.py
 
---peer names a checkout of the CLS authors' released code, whose RandAugment works on PIL images one
-by one. It gets flips and reflected shifts as in its `TransformFixMatch`, but neither tensors nor
-normalization. All take turns in one process that is bound to one core.
+Both take turns in one process that is bound to one core.
 """
 
 import contextlib
-import importlib
 import json
 import os
 import pathlib
 import statistics
-import sys
 import time
 from collections.abc import Callable
 
@@ -22,7 +18,6 @@ import numpy as np
 
 from cls_jax.data.sampling import create_stream_spec
 from cls_jax.data.types import Dataset
-from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import make_batch_fn
@@ -59,39 +54,6 @@ def create_device_timer(config, dataset: Dataset) -> Callable[[int], float]:
     return lambda num_batches: _time(lambda: jax.block_until_ready(make(state, data)), num_batches)
 
 
-def create_pil_timer(config, dataset: Dataset, path: str) -> Callable[[int], float]:
-    """Times batches of pairs made with PIL and the RandAugment of a checkout.
-
-    Raises:
-        UserError: if it is not one.
-    """
-    from PIL import Image
-
-    if not (pathlib.Path(path) / "dataset" / "randaugment.py").is_file():
-        raise UserError(
-            f"{path} is not a checkout of the authors' code (it has no dataset/randaugment.py): "
-            "give --peer the folder of one."
-        )
-    sys.path.insert(0, str(pathlib.Path(path) / "dataset"))
-    randaugment = importlib.import_module("randaugment").RandAugmentMC(n=2, m=10)
-    rng, shift, size = np.random.default_rng(0), config.data.shift, config.data.image_size
-
-    def flip_and_shift(image: Image.Image) -> Image.Image:
-        if rng.random() < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        padded = np.pad(np.asarray(image), [(shift, shift), (shift, shift), (0, 0)], "reflect")
-        top, left = rng.integers(0, 2 * shift + 1, 2)
-        return Image.fromarray(padded[top : top + size, left : left + size])
-
-    def make() -> None:
-        chosen = rng.integers(0, len(dataset.train_images), config.batch_size * config.mu)
-        images = [Image.fromarray(dataset.train_images[i]) for i in chosen]
-        np.stack([np.asarray(flip_and_shift(image)) for image in images])
-        np.stack([np.asarray(randaugment(flip_and_shift(image))) for image in images])
-
-    return lambda num_batches: _time(make, num_batches)
-
-
 def _time(make: Callable[[], None], num_batches: int) -> float:
     started = time.perf_counter()
     for _ in range(num_batches):
@@ -112,7 +74,6 @@ def main() -> None:
     """Times all in turn and prints a table."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # Threads made later inherit it.
     parser = grid.create_parser(__doc__, "250", "runs/benchmark_pipelines.md")
-    parser.add_argument("--peer", help="a checkout of the authors' PyTorch code")
     parser.add_argument("--blocks", type=int, default=5, help="turns of every pipeline")
     parser.add_argument("--batches", type=int, default=20, help="batches per block")
     arguments = grid.parse_arguments(parser)
@@ -121,16 +82,14 @@ def main() -> None:
     dataset = create_random_dataset(config)
     timers = {"tf.data": create_tf_timer(config, dataset)}
     timers["device, on this CPU"] = create_device_timer(config, dataset)
-    if arguments.peer:
-        timers["PIL, one by one"] = create_pil_timer(config, dataset, arguments.peer)
     rates = time_in_turn(timers, arguments.blocks, arguments.batches)
     pairs = config.batch_size * config.mu
-    lines = ["| pipeline | pairs/s on one core | min – max |", "| --- | --- | --- |"]
+    rows = []
     for name, batches_per_second in rates.items():
         values = [pairs * rate for rate in batches_per_second]
         middle = statistics.median(values)
-        lines.append(f"| {name} | {middle:,.0f} | {min(values):,.0f} – {max(values):,.0f} |")
-    table = "\n".join(lines)
+        rows.append((name, f"{middle:,.0f}", f"{min(values):,.0f} – {max(values):,.0f}"))
+    table = grid.format_table(("pipeline", "pairs/s on one core", "min – max"), rows)
     grid.write_output(arguments.output, f"# Pipelines\n\n{grid.describe_provenance()}\n{table}\n")
     pathlib.Path(arguments.output).with_suffix(".json").write_text(json.dumps(rates, indent=1))
 

@@ -55,13 +55,13 @@ def describe(events: dict[str, tuple[float, int]], num_steps: int) -> str:
     """A Markdown table of the longest, by time of all threads or streams together."""
     total = sum(seconds for seconds, _ in events.values())
     rows = sorted(events.items(), key=lambda item: -item[1][0])[:_LIMIT]
-    lines = ["| operation | ms per step | share | times per step |", "| --- | --- | --- | --- |"]
-    for name, (seconds, count) in rows:
-        lines.append(
-            f"| {name} | {1e3 * seconds / num_steps:.2f} | {100 * seconds / total:.1f} % "
-            f"| {count / num_steps:.1f} |"
-        )
-    return "\n".join(lines)
+    return grid.format_table(
+        ("operation", "ms per step", "share", "times per step"),
+        (
+            (name, f"{1e3 * s / num_steps:.2f}", f"{s / total:.1%}", f"{count / num_steps:.1f}")
+            for name, (s, count) in rows
+        ),
+    )
 
 
 def main() -> None:

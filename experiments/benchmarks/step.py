@@ -29,33 +29,25 @@ _VARIANTS = "float32,unrolled,synthetic float32,vmap,synthetic bfloat16,unrolled
 def describe_variants(variants: list[StepVariant]) -> str:
     """A Markdown table; ratios refer to its first row."""
     first = statistics.median(variants[0].seconds)
-    header = (
-        "variant",
-        "ms per step",
-        "min – max",
-        "steps/s",
-        "images/s",
-        "times the first's speed",
-        "TFLOP/s",
-        "memory",
-        "compiled in",
-    )
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    header = ["variant", "ms per step", "min – max", "steps/s", "images/s"]
+    header += ["times the first's speed", "TFLOP/s", "memory", "compiled in"]
+    rows = []
     for variant in variants:
         seconds = statistics.median(variant.seconds)
-        cells = (
-            variant.name,
-            f"{1e3 * seconds:.2f}",
-            f"{1e3 * min(variant.seconds):.2f} – {1e3 * max(variant.seconds):.2f}",
-            f"{1 / seconds:.2f}",
-            f"{variant.num_images / seconds:,.0f}",
-            f"{first / seconds:.2f}",
-            f"{variant.flops / seconds / 1e12:.2f}" if variant.flops else "",
-            f"{variant.memory_bytes / 2**30:.2f} GiB" if variant.memory_bytes else "",
-            f"{variant.compile_seconds:.1f} s" if variant.compile_seconds else "",
+        rows.append(
+            (
+                variant.name,
+                f"{1e3 * seconds:.2f}",
+                f"{1e3 * min(variant.seconds):.2f} – {1e3 * max(variant.seconds):.2f}",
+                f"{1 / seconds:.2f}",
+                f"{variant.num_images / seconds:,.0f}",
+                f"{first / seconds:.2f}",
+                f"{variant.flops / seconds / 1e12:.2f}" if variant.flops else "",
+                f"{variant.memory_bytes / 2**30:.2f} GiB" if variant.memory_bytes else "",
+                f"{variant.compile_seconds:.1f} s" if variant.compile_seconds else "",
+            )
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return grid.format_table(header, rows)
 
 
 def list_creators(arguments, methods: list[str]) -> dict[str, Callable[[], StepVariant]]:

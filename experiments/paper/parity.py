@@ -176,9 +176,8 @@ def compare_steps(path: str, config, num_steps: int) -> list[tuple[str, int, flo
 
 def describe_rows(rows: list[tuple[str, int, float, float]]) -> str:
     """A Markdown table."""
-    lines = ["| quantity | after step | ours | theirs |", "|---|---|---|---|"]
-    lines += [f"| {name} | {step} | {a:.1e} | {b:.1e} |" for name, step, a, b in rows]
-    return "\n".join(lines)
+    header = ("quantity", "after step", "ours", "theirs")
+    return grid.format_table(header, ((n, step, f"{a:.1e}", f"{b:.1e}") for n, step, a, b in rows))
 
 
 def main() -> None:

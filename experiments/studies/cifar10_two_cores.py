@@ -74,11 +74,9 @@ def format_table(
     rows: Mapping[str, Sequence[Cell]], outcomes: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> str:
     """Markdown: accuracies of all seeds, images computed, time, and how often runs resumed."""
-    lines = [
-        "| | test accuracy (%) | both networks together | at half of the steps "
-        "| million images computed | minutes | resumed |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    header = ["", "test accuracy (%)", "both networks together", "at half of the steps"]
+    header += ["million images computed", "minutes", "resumed"]
+    lines = []
     for name, cells in rows.items():
         results = outcomes[name]
         half = cells[0].config.num_steps // 2
@@ -91,8 +89,8 @@ def format_table(
             grid.describe_mean(result["train_seconds"] / 60 for result in results),
             str(sum(len(read_sessions(cell.workdir)) - 1 for cell in cells)),
         ]
-        lines.append("| " + " | ".join(columns) + " |")
-    return "\n".join(lines)
+        lines.append(columns)
+    return grid.format_table(header, lines)
 
 
 def describe_ensemble(results: Sequence[Mapping[str, Any]]) -> str:

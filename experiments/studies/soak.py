@@ -9,7 +9,6 @@ any time; the table says what each of them hit. Options that are not listed go t
 
 import argparse
 import collections
-import dataclasses
 import pathlib
 import random
 import shutil
@@ -18,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 from cls_jax.errors import UserError
 from cls_jax.io import PARTIAL
@@ -43,26 +43,19 @@ _GIVE_UP_SECONDS = 300
 _MARK_OF_A_SAVE = "*orbax-checkpoint-tmp*"
 
 
-@dataclasses.dataclass(frozen=True)
-class Stop:
+class Stop(NamedTuple):
     """One stop of a session.
 
     Attributes:
-        run: which run, from 0.
-        aim: an entry of `AIMS`.
+        aim: An entry of `AIMS`.
         hit: "start" (imports, data), "creation" of the folder, "save" or "training" (compilation,
             steps, evaluation).
-        files: how many of the folder's files this session had written.
-        checkpoint: the newest complete one afterwards, 0 for none.
-        code: the exit code as Python counts it: -9 for SIGKILL.
-        seconds: from the signal to the end of the process.
+        code: The exit code as Python counts it: -9 for SIGKILL.
+        seconds: Time from the signal to the end of the process.
     """
 
-    run: int
     aim: str
     hit: str
-    files: int
-    checkpoint: int
     code: int
     seconds: float
 
@@ -156,20 +149,7 @@ def stop_once(
     code = process.wait(_GIVE_UP_SECONDS)
     if code == 0:
         return None
-    return Stop(
-        run=int(workdir.name.removeprefix("run")),
-        aim=aim,
-        hit=locate(workdir, since),
-        files=count_created(workdir, since),
-        checkpoint=_find_newest_checkpoint(workdir),
-        code=code,
-        seconds=time.monotonic() - sent,
-    )
-
-
-def _find_newest_checkpoint(workdir: pathlib.Path) -> int:
-    names = (path.name for path in (workdir / "checkpoints").glob("*"))
-    return max((int(name) for name in names if name.isdecimal()), default=0)
+    return Stop(aim, locate(workdir, since), code, time.monotonic() - sent)
 
 
 def soak(
@@ -209,27 +189,19 @@ def describe_stops(stops: list[Stop], outcomes: list[str], number: signal.Signal
     hits = collections.Counter(stop.hit for stop in stops)
     counts = ", ".join(f"{count} within {hit}" for hit, count in sorted(hits.items()))
     times = [stop.seconds for stop in stops]
-    return "\n".join(
-        [
-            f"- {len(stops)} times {number.name}: {counts}.",
-            f"- {len(outcomes)} runs ended, {outcomes.count('equal')} of them with every row of "
-            "metrics.jsonl but its timings, result.json but its seconds and every bit of the "
-            "state as in the uninterrupted run.",
-            f"- From the signal to the end: median {statistics.median(times):.2f} s, longest "
-            f"{max(times):.2f} s.",
-            *(f"- run {i} differs: {text}" for i, text in enumerate(outcomes) if text != "equal"),
-            "",
-            "| stop | run | aimed at | hit | newest checkpoint after it | exit code |",
-            "|---|---|---|---|---|---|",
-            *(_describe_stop(i, stop) for i, stop in enumerate(stops, 1)),
-        ]
-    )
-
-
-def _describe_stop(index: int, stop: Stop) -> str:
-    # The first of the folder's files is its lock, the last makes it complete.
-    hit = f"creation, stage {stop.files} of {len(_CREATED)}" if stop.hit == "creation" else stop.hit
-    return f"| {index} | {stop.run} | {stop.aim} | {hit} | {stop.checkpoint} | {stop.code} |"
+    header = ("stop", "aimed at", "hit", "exit code")
+    lines = [
+        f"- {len(stops)} times {number.name}: {counts}.",
+        f"- {len(outcomes)} runs ended, {outcomes.count('equal')} of them with every row of "
+        "metrics.jsonl but its timings, result.json but its seconds and every bit of the state as "
+        "in the uninterrupted run.",
+        f"- From the signal to the end: median {statistics.median(times):.2f} s, longest "
+        f"{max(times):.2f} s.",
+        *(f"- run {i} differs: {text}" for i, text in enumerate(outcomes) if text != "equal"),
+        "",
+        grid.format_table(header, ((i, *stop[:3]) for i, stop in enumerate(stops, 1))),
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:

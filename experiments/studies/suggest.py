@@ -25,10 +25,6 @@ _NAMES = {
     "suggested": "{0} suggested, from no label",
     "half": "{1} at random + {1} suggested by the run on them",
 }
-_HEADER = (
-    "| labels | classes without a label | test accuracy (%), {n} seed(s) | over random, by seed |\n"
-    "|---|---|---|---|\n"
-)
 
 
 def main() -> None:
@@ -97,17 +93,17 @@ def count_missing_classes(cell: grid.Cell, dataset: Dataset) -> int:
 
 def describe(budget: int, outcomes: list[dict[str, tuple[float, int]]]) -> str:
     """The comparison as Markdown."""
-    text = _HEADER.format(n=len(outcomes))
+    rows = []
     for key in outcomes[0]:
         accuracies, missing = zip(*(outcome[key] for outcome in outcomes), strict=True)
         gains = [outcome[key][0] - outcome["random"][0] for outcome in outcomes]
-        over = "" if key == "random" else ", ".join(f"{gain:+.2f}" for gain in gains)
-        over = f"{grid.describe_mean(gains)}: {over}" if over else ""
-        text += (
-            f"| {_NAMES[key].format(budget, budget // 2)} | {statistics.mean(missing):.1f} | "
-            f"{grid.describe_mean(accuracies)} | {over} |\n"
-        )
-    return text
+        by_seed = ", ".join(f"{gain:+.2f}" for gain in gains)
+        over = "" if key == "random" else f"{grid.describe_mean(gains)}: {by_seed}"
+        name = _NAMES[key].format(budget, budget // 2)
+        rows.append((name, f"{statistics.mean(missing):.1f}", grid.describe_mean(accuracies), over))
+    accuracy = f"test accuracy (%), {len(outcomes)} seed(s)"
+    header = ("labels", "classes without a label", accuracy, "over random, by seed")
+    return grid.format_table(header, rows) + "\n"
 
 
 if __name__ == "__main__":

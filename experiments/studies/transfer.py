@@ -184,7 +184,7 @@ def format_table(
 ) -> str:
     """Markdown with a row per row, and accuracy and minutes of training per budget."""
     header = ["", *(part for budget in budgets for part in (f"{budget} labels", "minutes"))]
-    lines = [header, ["---"] * len(header)]
+    lines = []
     for row in rows:
         line = [ROWS[row].title]
         for budget in budgets:
@@ -193,7 +193,7 @@ def format_table(
             line.append(grid.describe_mean(result["test_accuracy"] for result in results))
             line.append(f"{np.mean(seconds) / 60:.1f}" if row != PROBE else "")
         lines.append(line)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return grid.format_table(header, lines)
 
 
 def describe_settings(rows: Iterable[str]) -> str:

@@ -5,42 +5,31 @@ import importlib.util
 import pytest
 
 from cls_jax.errors import UserError
-from experiments.benchmarks.gpu_compile import CompiledStep, compile_step
-from experiments.benchmarks.gpu_forecast import describe_forecast
-from experiments.benchmarks.gpu_hlo import count_bytes, count_elements, parse_module
-from experiments.benchmarks.gpu_roofline import CONVOLUTIONS, GPUS, OTHER_PART, list_kernels
+from experiments.benchmarks.gpu_forecast import (
+    Forecast,
+    compile_step,
+    count_bytes,
+    describe_forecasts,
+    list_kernels,
+    parse_module,
+)
 from experiments.benchmarks.variants import configure_variant
 from tests.conftest import create_tiny_config, load_config
 
 # A program in the compiler's grammar: a loop of three, two fusions, a convolution, an exchange.
 HLO = """HloModule jit_train_step, is_scheduled=true
 
-FileNames
-1 "step.py"
-
-FunctionNames
-1 "create_train_step.<locals>.step_on_device"
-2 "shuffle_index"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=1 end_line=1 column=1 end_column=2}
-2 {file_name_id=1 function_name_id=2 line=2 end_line=2 column=1 end_column=2}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=2}
-
 %fused_add (param_0: f32[8,4], param_1: f32[100,4]) -> f32[8,4] {
   %param_0 = f32[8,4]{1,0} parameter(0)
   %param_1 = f32[100,4]{1,0} parameter(1)
   %slice.1 = f32[8,4]{1,0} slice(%param_1), slice={[0:8], [0:4]}
-  ROOT %add.1 = f32[8,4]{1,0} add(%param_0, %slice.1), metadata={stack_frame_id=1}
+  ROOT %add.1 = f32[8,4]{1,0} add(%param_0, %slice.1)
 }
 
 %body (p: s32[]) -> s32[] {
   %p = s32[] parameter(0)
   %one = s32[] constant(1)
-  ROOT %add.2 = s32[] add(%p, %one), metadata={op_name="while/body/add" stack_frame_id=2}
+  ROOT %add.2 = s32[] add(%p, %one)
 }
 
 %condition (p.1: s32[]) -> pred[] {
@@ -66,52 +55,29 @@ ENTRY %main (x: f32[8,4], y: f32[100,4], n: s32[], i: bf16[2,6,6,3], k: bf16[5,3
 
 @pytest.fixture(scope="module")
 def kernels():
-    return {kernel.name: kernel for kernel in list_kernels(parse_module(HLO))}
-
-
-def test_shapes_are_measured_in_elements_and_bytes():
-    assert count_bytes("bf16[960,32]{1,0}") == 2 * 960 * 32
-    assert count_bytes("(f32[2,3]{1,0}, pred[7]{0}, s32[])") == 24 + 7 + 4
-    assert count_elements("(f32[2,3]{1,0}, s32[])") == 7
+    return {kernel.name: kernel for kernel in list_kernels(*parse_module(HLO))}
 
 
 def test_everything_that_runs_is_a_kernel_as_often_as_it_runs(kernels):
     repeats = {name: kernel.repeats for name, kernel in kernels.items()}
     expected = {"add.2": 3, "lt": 3, "conv": 1, "fusion.1": 1, "all-reduce-start": 1}
     assert repeats == expected
+    kinds = {name: kernel.kind for name, kernel in kernels.items() if kernel.kind != "other"}
+    assert kinds == {"conv": "convolution", "all-reduce-start": "all-reduce"}
 
 
-def test_fusion_reads_of_a_slice_only_the_slice(kernels):
+def test_bytes_are_what_a_kernel_has_to_read_and_write(kernels):
+    assert count_bytes("(f32[2,3]{1,0}, pred[7]{0}, s32[])") == 24 + 7 + 4
     assert kernels["fusion.1"].bytes_moved == 3 * 8 * 4 * 4  # x, the slice of y, the result.
-    assert kernels["fusion.1"].operations == 8 * 4
-
-
-def test_convolution_counts_its_products_and_not_its_scratch_memory(kernels):
-    conv = kernels["conv"]
-    assert conv.flops == 2 * (2 * 6 * 6 * 5) * (3 * 3 * 3)
-    assert conv.bytes_moved == 2 * (2 * 6 * 6 * 3 + 5 * 3 * 3 * 3 + 2 * 6 * 6 * 5)
-    assert conv.unit == "bf16"
-
-
-def test_parts_follow_from_the_functions_on_the_stack(kernels):
-    parts = {name: kernel.part for name, kernel in kernels.items()}
-    assert parts["add.2"] == "shuffle"
-    assert parts["conv"] == CONVOLUTIONS
-    # The compiler dropped this one's origin, but not that of what it fused.
-    assert parts["fusion.1"] == "optimizer, EMA, monitors"
-    assert parts["lt"] == OTHER_PART
+    # Without cuDNN's scratch memory.
+    assert kernels["conv"].bytes_moved == 2 * (2 * 6 * 6 * 3 + 5 * 3 * 3 * 3 + 2 * 6 * 6 * 5)
 
 
 def test_roofline_is_the_longer_of_memory_and_arithmetic(kernels):
-    conv, (h100, h200) = kernels["conv"], GPUS
-    assert conv.compute_seconds(h100) == max(conv.bytes_moved / 3.35e12, conv.flops / 989e12)
-    assert kernels["add.2"].compute_seconds(h200) == 3 * (4 + 4 + 4) / 4.8e12
-
-
-def test_only_exchanges_are_collectives(kernels):
-    assert [name for name, kernel in kernels.items() if kernel.is_collective] == [
-        "all-reduce-start"
-    ]
+    conv = kernels["conv"]
+    assert (conv.flops, conv.unit) == (2 * (2 * 6 * 6 * 5) * (3 * 3 * 3), "bf16")
+    assert conv.compute_seconds("H100") == max(conv.bytes_moved / 3.35e12, conv.flops / 989e12)
+    assert kernels["add.2"].compute_seconds("H200") == 3 * (4 + 4 + 4) / 4.8e12
 
 
 def test_text_that_is_not_a_program_is_refused():
@@ -119,11 +85,11 @@ def test_text_that_is_not_a_program_is_refused():
         parse_module("nothing")
 
 
-def test_forecast_shows_totals_parts_and_exchanges(kernels):
-    compiled = CompiledStep("bfloat16,mesh,device", 4, HLO, 2**30, 1.0)
-    text = describe_forecast(create_tiny_config(), [(compiled, list(kernels.values()))])
-    assert "| bfloat16,mesh,device | 4 | 9 | 9 | 1 |" in text
-    assert "1 all-reduce" in text
+def test_forecast_shows_totals_and_exchanges(kernels):
+    forecast = Forecast("bfloat16,mesh,device", 4, list(kernels.values()), 2**30, 1.0)
+    text = describe_forecasts(create_tiny_config(), [forecast])
+    assert "| bfloat16,mesh,device | 4 | 9 | 9 |" in text
+    assert "on 4 devices: 1 all-reduce" in text
     assert "nothing here was run" in text
 
 
@@ -139,11 +105,7 @@ def test_unknown_variant_names_the_known_ones(name):
 def test_step_compiles_for_a_gpu_that_is_not_there():
     config = load_config("cifar10", "250")
     config.model.depth, config.model.width, config.batch_size, config.mu = 10, 1, 4, 2
-    compiled = compile_step("bfloat16,unrolled,device", config)
-    kernels = list_kernels(parse_module(compiled.hlo))
-    parts = {kernel.part for kernel in kernels}
-    assert {"shuffle", "augmentation", "optimizer, EMA, monitors", CONVOLUTIONS} <= parts
+    kernels = compile_step("bfloat16,unrolled,device", config)[0].kernels
     # For each network 9 forward, 9 for the kernels' gradients, 8 for the activations' (the stem's
     # input needs none).
-    assert sum(kernel.part == CONVOLUTIONS and kernel.flops > 0 for kernel in kernels) == 2 * 26
-    assert not any(kernel.is_collective for kernel in kernels)
+    assert sum(kernel.kind == "convolution" and kernel.flops > 0 for kernel in kernels) == 2 * 26

@@ -1,4 +1,4 @@
-"""The comparison on the same splits: rows, paired differences, and tables of unfinished grids."""
+"""The paper's tables: rows, cells, paired differences, and the grid of runs behind them."""
 
 import argparse
 import math
@@ -6,17 +6,16 @@ import math
 import pytest
 
 from cls_jax.errors import UserError
-from experiments.paper import table3
+from experiments.paper import grid, table3, tables
 
 
-def arguments(imbalance=1.0):
-    """Parsed options."""
-    return argparse.Namespace(
-        config="configs/digits.py",
-        runs="runs/table3",
-        overrides=dict(table3.RECIPE),
-        imbalance=imbalance,
-    )
+def arguments(**values):
+    """Parsed options of a program."""
+    defaults = {"config": "configs/digits.py", "runs": "runs/grid", "overrides": {}}
+    return argparse.Namespace(**(defaults | {"imbalance": 1.0} | values))
+
+
+RESULTS = [{"test_accuracy": 90.0}, {"test_accuracy": 94.0}]
 
 
 def results(*accuracies, seeds=None):
@@ -31,12 +30,64 @@ def results(*accuracies, seeds=None):
     }
 
 
-def test_every_row_is_a_run_of_the_recipe():
+@pytest.mark.parametrize(
+    ("method", "dataset", "budget", "line"),
+    [
+        ("cls", "digits", 40, "| CLS | 92.00 ± 2.83 |"),
+        ("cls", "cifar10", 250, "| CLS | 92.00 ± 2.83 | 95.55 ± .33 |"),
+        ("freematch", "cifar10", 250, "| freematch | 92.00 ± 2.83 | – |"),  # Newer than the paper.
+    ],
+)
+def test_a_cell_is_mean_and_deviation_beside_the_papers_figure(method, dataset, budget, line):
+    outcomes = {(method, budget): [result | {"dataset": dataset} for result in RESULTS]}
+    table = tables.format_table(tables.TABLE_1, [method], [budget], outcomes)
+    assert table.splitlines()[2] == line
+
+
+def test_every_row_of_a_table_is_a_run():
+    for method in tables.TABLE_1 | tables.TABLE_2:
+        cell = grid.create_cell(arguments(), 40, method, 3)
+        assert cell.config.method.name == method
+        assert cell.workdir.name == f"digits-40-{method}-seed3"
     for row in table3.ROWS:
-        config = table3.create_cell(arguments(), row, 10, 3).config
-        assert config.method.name == row.split("+")[0]
-        assert config.num_steps == int(table3.RECIPE["num_steps"])
-        assert config.method.get("statistics_decay", 0.97) == 0.97
+        cell = table3.create_cell(arguments(overrides=dict(table3.RECIPE)), row, 10, 3)
+        assert cell.config.method.name == row.split("+")[0]
+        assert cell.config.num_steps == int(table3.RECIPE["num_steps"])
+
+
+def test_changes_mark_the_folder_and_overrides_hold_for_all():
+    cell = grid.create_cell(arguments(overrides={"num_steps": "7"}), 40, "cls", 0, method__tau=0.5)
+    assert (cell.config.num_steps, cell.config.method.tau) == (7, 0.5)
+    assert cell.workdir.name == "digits-40-cls-seed0-method.tau=0.5"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"nothing": "1"}, "There is no --config.nothing"),
+        ({"num_steps": "many"}, "cannot be 'many'"),
+        ({"method.tau": "2.0"}, "is invalid"),
+    ],
+)
+def test_wrong_overrides_are_named(overrides, message):
+    with pytest.raises(UserError, match=message):
+        grid.create_cell(arguments(overrides=overrides), 40, "cls", 0)
+
+
+def test_a_grid_whose_folder_holds_another_configuration_trains_nothing(tmp_path):
+    cells = [grid.create_cell(arguments(runs=str(tmp_path)), 40, "cls", seed) for seed in range(2)]
+    foreign = cells[1].workdir
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty and not the folder of a run"):
+        grid.run_grid(cells)
+    assert not cells[0].workdir.exists()
+    assert [path.name for path in foreign.iterdir()] == ["notes.txt"]
+
+
+def test_provenance_does_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert "commit unknown" in grid.describe_provenance()
 
 
 def test_settings_of_a_row_reach_the_run_and_name_its_folder():
@@ -90,7 +141,7 @@ def test_a_difference_of_fewer_seeds_than_the_row_has_names_their_number():
 )
 def test_unequal_classes_are_compared_by_balanced_accuracy(imbalance, line):
     outcomes = {10: {"cls": results(90)}, 20: {"cls": {}}}
-    page = table3.describe_page(arguments(imbalance), outcomes)
+    page = table3.describe_page(arguments(imbalance=imbalance), outcomes)
     header, _, last = (row for row in page.splitlines() if row.startswith("|"))
     assert last == line
     assert header.count("|") == line.count("|")
