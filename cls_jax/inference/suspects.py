@@ -77,7 +77,10 @@ def find_suspects(classifier: Classifier, dataset: Dataset, labeled: np.ndarray)
     p_NBK = np.concatenate([classifier.predict_probabilities(part) for part in images], axis=1)
     p_BK, labels_known = p_NBK.mean(axis=0)[known], labels[known]
     q_BK = hold_out_labels(features_BC, labels, len(classifier.class_names))[known]
-    quality, suggested = rate_labels((p_BK + q_BK) / 2, labels_known)
+    # Networks that agree with a label they were trained on may know it by heart.
+    is_learned = (known < len(train)) & (p_BK.argmax(axis=1) == labels_known)
+    evidence_BK = np.where(is_learned[:, None], q_BK, (p_BK + q_BK) / 2)
+    quality, suggested = rate_labels(evidence_BK, labels_known)
     indices = np.concatenate([labeled, test])
     order = np.argsort(quality, kind="stable")
     return [

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from cls_jax.data.types import Dataset
 from cls_jax.inference.suspects import (
     SUSPECTS,
     Suspect,
+    find_suspects,
     hold_out_labels,
     rate_labels,
     write_suspects,
@@ -74,3 +76,49 @@ def test_the_table_names_files_and_classes(tmp_path):
         *("1", "test/x.png", "test", "a,b", "c", "0.020000")
     ]
     assert (second["file"], second["part"]) == ("odd\n\udcff.png", "labeled")
+
+
+class Memorizer:
+    """Networks that repeat the labels they were trained on, and are right everywhere else."""
+
+    class_names = tuple("0123456789")
+
+    def __init__(self, known):
+        self._known = known
+
+    def compute_features(self, images):
+        return images[np.arange(len(images))].reshape(len(images), -1).astype(np.float32)
+
+    def predict_probabilities(self, images):
+        keys = [image.tobytes() for image in images[np.arange(len(images))]]
+        one = np.eye(10, dtype=np.float32)[[self._known[key] for key in keys]]
+        return np.stack([0.9 * one + 0.01] * 2)
+
+
+def test_suspects_of_a_run_are_found_although_the_networks_know_the_labels_by_heart(digits):
+    pixels, truth = digits
+    images = pixels.astype(np.uint8).reshape(-1, 8, 8, 1)
+    labels = truth.astype(np.int32)
+    labels[[6, 1506]] = (labels[[6, 1506]] + 4) % 10  # A labeled image and a test image.
+    labeled = np.arange(0, 200, dtype=np.int32)
+    train_labels = np.where(np.arange(1500) < 200, labels[:1500], -1)
+    dataset = Dataset(
+        name="digits",
+        class_names=Memorizer.class_names,
+        train_images=images[:1500],
+        train_labels=train_labels,
+        test_images=images[1500:],
+        test_labels=labels[1500:],
+        image_shape=(8, 8, 1),
+    )
+    answers = np.concatenate([labels[:200], truth[200:]])
+    known = {image.tobytes(): label for image, label in zip(images, answers, strict=True)}
+    suspects = find_suspects(Memorizer(known), dataset, labeled)
+    found = {(row.is_test, row.position): row for row in suspects}
+    assert found[True, 6].suggested == truth[1506]
+    assert found[True, 6] in suspects[:5]
+    assert found[False, 6].suggested == truth[6]
+    assert found[False, 6] in suspects[:10]
+    assert found[False, 6].networks > 0.9
+    assert len(suspects) < 30
+    assert [row.quality for row in suspects] == sorted(row.quality for row in suspects)
