@@ -87,7 +87,10 @@ def create_app(session: Session, token: str, port: int) -> ASGIApp:
         return Response(content, media_type="image/jpeg")
 
     def get_state(request: Request) -> Response:
-        session.follow_table()
+        try:
+            session.follow_table()
+        except UserError as error:
+            return JSONResponse({"message": str(error)}, 422)
         return JSONResponse(session.describe(_get_window(request)))
 
     def get_check(request: Request) -> Response:

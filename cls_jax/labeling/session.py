@@ -116,6 +116,7 @@ class Session:
         self._progress = (0, len(self._files))
         self._version = 0
         self._class_names: list[str] = []
+        self._folded: dict[str, str] = {}  # A class's name, whatever its case → the name.
         for name in class_names:
             try:
                 self.add_class(name)
@@ -196,17 +197,19 @@ class Session:
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
             raise RefusedError("The name of a class cannot hold control characters.")
         with self._lock:
-            if known := self._find_class(name):
-                return known
-            if len(self._class_names) >= MAX_CLASSES:
-                raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
-            self._class_names.append(name)
-            self._version += 1
-            return name
+            return self._get_class(name)
 
-    def _find_class(self, name: str) -> str | None:
-        """The class that a name stands for, whatever its case."""
-        return next((known for known in self._class_names if fold(known) == fold(name)), None)
+    def _get_class(self, name: str) -> str:
+        """The class that a name stands for, whatever its case; a new one if there is none."""
+        known = self._folded.get(fold(name))
+        if known is not None:
+            return known
+        if len(self._class_names) >= MAX_CLASSES:
+            raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
+        self._folded[fold(name)] = name
+        self._class_names.append(name)
+        self._version += 1
+        return name
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
         """Records decisions, as one step to undo: on the disk first, then in the session.
@@ -300,36 +303,41 @@ class Session:
         return stat.st_size, stat.st_mtime_ns
 
     def _read_table(self) -> None:
-        self._stamp = self._stat_table()
-        rows = label_table.read_label_table(self._table) if self._stamp else []
+        stamp = self._stat_table()
+        rows = label_table.read_label_table(self._table) if stamp else []
+        self._stamp = stamp
         matched, _ = match_rows(rows, self._files)
         index = {name: image for image, name in enumerate(self._files)}
         self._states.clear()
         self._recent.clear()
-        for name, image in index.items():
-            if label := get_folder_label(name):
-                self._apply(image, LABEL, label)
-        for name, row in matched:
-            self._apply(index[name], row.decision, row.label.strip())
+        try:
+            for name, image in index.items():
+                if label := get_folder_label(name):
+                    self._apply(image, LABEL, label)
+            for name, row in matched:
+                self._apply(index[name], row.decision, row.label.strip())
+        except RefusedError as error:
+            raise UserError(
+                f"{self._table} has more than {MAX_CLASSES:,} classes: check its columns."
+            ) from error
 
     def _write(self, decisions: Sequence[tuple[int, str, str]]) -> None:
         moment = label_table.now()
         rows = [
             LabelRow(self._files[i], label, decision, moment) for i, decision, label in decisions
         ]
-        label_table.append_rows(self._table, rows)
-        self._stamp = self._stat_table()
+        before = self._stat_table() or (0, 0)
+        num_bytes = label_table.append_rows(self._table, rows)
+        after = self._stat_table()
+        # If another program has appended at the same moment, its rows are still to be read.
+        self._stamp = after if after and after[0] == before[0] + num_bytes else None
         for image, decision, label in decisions:
             self._apply(image, decision, label)
         self._refresh()
 
     def _apply(self, image: int, decision: str, label: str) -> None:
         before = self._get_state(image)
-        if label:
-            known = self._find_class(label)
-            if not known:
-                self._class_names.append(label)
-            label = known or label
+        label = self._get_class(label) if label else ""
         state = decision if decision in (NONE, SKIP) else LABEL if label else ""
         self._states[image] = State(
             state,
@@ -444,7 +452,8 @@ class Session:
             rows = []
             if self._propagation is not None:
                 is_open = self._find_open()
-                for k, name in enumerate(self._class_names):
+                # A class that was just added has no column yet.
+                for k, name in enumerate(self._class_names[: self._probabilities.shape[1]]):
                     chosen = find_confident(self._probabilities, is_open, k, _NUM_PER_CLASS)
                     images = [self.describe_image(int(image)) for image in chosen]
                     rows.append({"label": name, "images": images})
@@ -469,13 +478,13 @@ class Session:
         with self._lock:
             proposed = np.zeros(len(self._class_names), int)
             num_confident = num_right = num_tried = 0
-            if self._propagation is not None and len(self._class_names):
+            if self._propagation is not None and self._probabilities.shape[1]:
                 is_open = self._find_open()
                 best = self._probabilities[is_open].argmax(axis=1)
                 has_labels = (self._propagation.labels >= 0).any()
                 if has_labels:
                     proposed = np.bincount(best, minlength=len(self._class_names))
-                if len(self._class_names) > 1 and has_labels:
+                if self._probabilities.shape[1] > 1 and has_labels:
                     weights = compute_weight(self._probabilities[is_open])
                     num_confident = int((weights >= _CONFIDENT).sum())
                 labeled, probabilities = self._propagation.leave_one_out()

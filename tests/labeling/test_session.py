@@ -1,11 +1,14 @@
 """Decisions reach the disk before anything else, and come back as they were."""
 
 import csv
+import importlib.util
 import os
 import shutil
 
 import pytest
 
+from cls_jax.cli import commands
+from cls_jax.data.sources import label_table
 from cls_jax.data.sources.label_table import LABELS_CSV, read_label_table
 from cls_jax.errors import UserError
 from cls_jax.labeling import session as session_lib
@@ -303,3 +306,61 @@ def test_what_was_marked_as_wrong_is_asked_next(folder, kinds):
     assert [image["image"] for image in session.describe()["next"]][:2] == [17, 4]
     decide(session, 17, "cat")
     assert session.describe()["next"][0]["image"] == 4
+
+
+def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
+    session = open_ready(folder, kinds)
+    session.add_class("cat")
+    assert session.describe_check()["rows"] == []
+    assert session.describe_result()["proposed"] == [0]
+    decide(session, 0, "dog")
+    session.add_class("owl")
+    assert [row["label"] for row in session.describe_check()["rows"]] == ["cat", "dog"]
+    assert session.describe_result()["proposed"][0] == 0
+
+
+def test_rows_that_another_program_appends_at_the_same_moment_are_read(folder, kinds, monkeypatch):
+    session = open_ready(folder, kinds)
+    decide(session, 0, "cat")
+    append = label_table.append_rows
+
+    def append_after_another(path, rows):
+        with path.open("a") as file:
+            file.write(f"IMG_0001.png,dog,label,{label_table.now()}\n")
+        return append(path, rows)
+
+    monkeypatch.setattr(label_table, "append_rows", append_after_another)
+    decide(session, 2, "cat")
+    session.follow_table()
+    assert read_states(session)["IMG_0001.png"] == ("label", "dog")
+
+
+def test_a_table_that_breaks_meanwhile_is_not_written_to(folder, kinds):
+    session = open_ready(folder, kinds)
+    decide(session, 0, "cat")
+    (folder / LABELS_CSV).write_text("one,two,three\n1,2,3\n")
+    for _ in range(2):
+        with pytest.raises(UserError, match="cannot be read as a table"):
+            decide(session, 1, "cat")
+    assert read_states(session) == {"IMG_0000.png": ("label", "cat")}
+
+
+def test_a_column_of_anything_but_classes_is_refused(folder, kinds):
+    create_photographs(folder, 1100, [f"more/{i}.png" for i in range(1100)])
+    rows = [f"more/{i}.png,{i}" for i in range(1100)]
+    (folder / LABELS_CSV).write_text("\n".join(["file,label", *rows]))
+    with pytest.raises(UserError, match="more than 1,000 classes"):
+        open_session(folder)
+
+
+def test_the_extra_is_named_where_it_is_missing(folder, kinds, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install '\.\[label\]'"):
+        commands.label(str(folder), None, 0, no_browser=True)
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("missing", "not a folder"), ("empty", "no image")])
+def test_folders_without_images_are_refused(tmp_path, name, remedy):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=remedy):
+        commands.label(str(tmp_path / name), "cat,dog", 0, no_browser=True)

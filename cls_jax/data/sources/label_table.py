@@ -97,11 +97,14 @@ def read_label_table(path: pathlib.Path) -> list[LabelRow]:
     return sorted(rows, key=lambda row: row.time)
 
 
-def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> None:
+def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> int:
     """Appends rows and waits until they are on the disk.
 
     All rows are one write at the end of the file, so two programs can append at a time. A table of
     another program gets the columns `decision` and `time` first.
+
+    Returns:
+        The number of bytes appended.
 
     Raises:
         OSError: if the system refuses.
@@ -129,6 +132,7 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return len(content)
 
 
 def now() -> str:
