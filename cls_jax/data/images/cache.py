@@ -23,7 +23,7 @@ import time
 import uuid
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import filelock
@@ -104,7 +104,7 @@ class DecodedImages:
 
     def __init__(
         self,
-        packs: Sequence[_Pack],
+        packs: Mapping[int, _Pack],
         places: np.ndarray,
         paths: Sequence[pathlib.Path],
         decode: Callable[[pathlib.Path], np.ndarray],
@@ -113,8 +113,8 @@ class DecodedImages:
         """Puts images of several packs in an order.
 
         Args:
-            packs: open packs.
-            places: int64 [n, 2], pack and row of each image.
+            packs: number → open pack.
+            places: int64 [n, 2], number of the pack and row in it of each image.
             paths: n files that the images come from.
             decode: reads one of them, uint8 [H, W, C]; raises an ImageError.
             shape: (H, W, C).
@@ -240,8 +240,9 @@ def load_decoded(
         rows = np.array([i for i in range(len(files)) if i not in failures], np.int64)
         # A place is missing if somebody clears the cache at this moment.
         chosen = np.array([places[table.digests[i]] for i in rows], np.int64).reshape(-1, 2)
-        for pack in np.unique(chosen[:, 0]):
-            os.utime(packs[pack].path)
+        used = {number: packs[number] for number in np.unique(chosen[:, 0]).tolist()}
+        for pack in used.values():
+            os.utime(pack.path)
         shrink_cache(max_gigabytes)
     except (OSError, KeyError) as error:
         reason = getattr(error, "strerror", None) or "it was cleared meanwhile"
@@ -251,31 +252,8 @@ def load_decoded(
             "set the environment variable XDG_CACHE_HOME to a folder with enough space."
         ) from error
     decode = functools.partial(read_image, image_shape=shape, options=options)
-    used = [root / files[i].name for i in rows]
-    images = DecodedImages(packs, chosen, used, decode, shape)
+    images = DecodedImages(used, chosen, [root / files[i].name for i in rows], decode, shape)
     return DecodedSet(images, rows, table.digests, failures)
-
-
-def hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
-    """Hashes of the files' bytes, zero where a file cannot be read.
-
-    Only files that are new or have changed are read.
-    """
-    with _open_table(root, files, is_silent=True) as table:
-        missing = [i for i, digest in enumerate(table.digests) if digest == _NO_DIGEST]
-
-        def read(i: int) -> bytes:
-            with contextlib.suppress(ImageError, OSError), open_file(root / files[i].name) as file:
-                return _compute_digest(file)
-            return _NO_DIGEST
-
-        with concurrent.futures.ThreadPoolExecutor(available_cpus()) as pool:
-            for i, digest in zip(missing, pool.map(read, missing), strict=True):
-                table.digests[i] = digest
-        if missing:
-            with contextlib.suppress(OSError):
-                table.write()
-        return table.digests
 
 
 class _Table:
