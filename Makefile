@@ -1,5 +1,5 @@
 # make demo          set up, train CLS on 40 labeled digits, print the result
-# make test          set up, lint, run the tests, two at a time: most of their time is compilation
+# make test          set up, lint, run the tests in a random order
 # make lint          set up, check style, types, and which package imports which
 # make test-next     set up and run the tests with the newest Python and JAX known to work
 # make package       set up, build the wheel and use it
@@ -21,15 +21,20 @@ PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
 
+# As many at a time as there are cores, at most four: each takes 2 GB of memory.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
+PYTEST = -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+# In a random order, whose seed is printed: pytest -p randomly --randomly-seed=SEED repeats it.
 test: $(VENV)/installed-dev lint
-	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
+	$(VENV)/bin/python $(PYTEST)
 
 # Python 3.12 and newer take a newer JAX from the same lock; NEXT_PYTHON names the interpreter.
 NEXT_PYTHON ?= python3.12
 NEXT_VENV := build/venv-next
 
 test-next: $(NEXT_VENV)/installed
-	$(NEXT_VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
+	$(NEXT_VENV)/bin/python $(PYTEST)
 
 $(NEXT_VENV)/installed: requirements-dev.txt
 	$(NEXT_PYTHON) -m venv $(NEXT_VENV)

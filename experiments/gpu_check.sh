@@ -5,7 +5,7 @@
 #
 # PART  A: the bfloat16 step, its profile, training for the rest of the time.
 #       B: whether a step there equals the CPU's; synthetic input, float32; the authors' PyTorch step.
-#       C: all other variants of the step, and more training.
+#       C: frozen features, all other variants of the step, and more training.
 # SIZE  full, or small: a rehearsal of every command that takes seconds on a CPU.
 # OUT   where results go, one file per measurement, written as soon as there is something to write.
 # DATA  an .npz or archive of CIFAR-10 as in the README; without it the digits of scikit-learn.
@@ -28,10 +28,10 @@ export PYTHONUNBUFFERED=1
 
 if [ "$SIZE" = small ]; then
   MODEL="--config.model.depth=10 --config.model.width=1 --config.batch_size=4 --config.mu=2"
-  COMPARED="$MODEL" STEPS=2 BLOCKS=2 TRAINING_STEPS=4
+  COMPARED="$MODEL" STEPS=2 BLOCKS=2 TRAINING_STEPS=4 IMAGES=64 VECTORS=2000
 else
   MODEL="--config.mu=7"
-  COMPARED="--config.batch_size=16 --config.mu=4" STEPS=20 BLOCKS=5 TRAINING_STEPS=30000
+  COMPARED="--config.batch_size=16 --config.mu=4" STEPS=20 BLOCKS=5 TRAINING_STEPS=30000 IMAGES=4096 VECTORS=1000000
 fi
 
 report() {
@@ -100,9 +100,16 @@ part_b() {
   fi
 }
 
+# Frozen features, and neighbors among as many vectors as a large folder has images.
+features() {
+  measure "$PART-features" "$PYTHON" -m experiments.benchmarks.features --images "$IMAGES" \
+    --vectors "$VECTORS" --output "$OUT/$PART-features.md"
+}
+
 part_c() {
   local variants="bfloat16,unrolled,synthetic bfloat16,unrolled,synthetic,8"
   variants="$variants bfloat16,vmap,synthetic bfloat16,separate,synthetic bfloat16,remat,synthetic"
+  features
   step C-step "$variants float32,vmap,synthetic float32,unrolled,device"
   train
 }

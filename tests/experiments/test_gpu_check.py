@@ -81,9 +81,9 @@ def run_with_stub(folder: pathlib.Path, part: str, fails="nothing", hangs="nothi
 @pytest.mark.parametrize(
     ("part", "programs"),
     [
-        ("A", ["benchmark", "profile_step", "main.py"]),
-        ("B", ["compare_devices", "benchmark", "--peer authors"]),
-        ("C", ["benchmark", "main.py"]),
+        ("A", ["benchmarks.step", "profile_step", "main.py"]),
+        ("B", ["compare_devices", "benchmarks.step", "--peer authors"]),
+        ("C", ["benchmarks.features", "benchmarks.step", "main.py"]),
     ],
 )
 def test_every_part_measures_what_it_promises(folder, part, programs):
@@ -94,7 +94,7 @@ def test_every_part_measures_what_it_promises(folder, part, programs):
 
 
 def test_failing_measurement_is_reported_and_passed_over(folder):
-    outcome, calls = run_with_stub(folder, "A", fails="benchmark")
+    outcome, calls = run_with_stub(folder, "A", fails="benchmarks.step")
     assert outcome.returncode == 1
     log = (folder / "out" / "A.log").read_text()
     assert "A-step: failed with code 3: this went wrong" in log
@@ -103,7 +103,7 @@ def test_failing_measurement_is_reported_and_passed_over(folder):
 
 
 def test_part_ends_within_its_limit(folder):
-    outcome, calls = run_with_stub(folder, "A", hangs="benchmark", LIMIT="26")
+    outcome, calls = run_with_stub(folder, "A", hangs="benchmarks.step", LIMIT="26")
     log = (folder / "out" / "A.log").read_text()
     assert "A-step: stopped by the clock" in log
     assert "A-training: passed over, no time left" in log
@@ -135,6 +135,6 @@ def test_part_runs_on_a_bare_machine(folder, part):
     expected = {
         "A": {"A-step.md", "A-step.json", "A-profile.md", "A-metrics.jsonl", "A-result.json"},
         "B": {"B-step.md", "B-step.json"},
-        "C": {"C-step.md", "C-step.json", "C-metrics.jsonl", "C-result.json"},
+        "C": {"C-features.md", "C-step.md", "C-step.json", "C-metrics.jsonl", "C-result.json"},
     }
     assert files == expected[part] | {f"{part}.log"}

@@ -1,0 +1,56 @@
+"""Times frozen features and the search for neighbors on this device.
+
+python -m experiments.benchmarks.features --images 512 --vectors 1000000
+
+Features are those of random images of the network's own size, without decoding: weights are
+pretrained where the `pretrained` extra is installed. Neighbors are searched among random vectors.
+"""
+
+import argparse
+import time
+
+import jax
+import numpy as np
+
+from cls_jax.errors import UserError
+from cls_jax.features.extract import compute_features, open_network
+from cls_jax.features.graph import NUM_NEIGHBORS, find_neighbors
+from experiments.paper import grid
+
+LENGTH = 1_280  # The features of EfficientNet-Lite0.
+
+
+def time_features(num_images: int) -> str:
+    """Features per second after the first batch, which is compiled, or why there are none."""
+    try:
+        network = open_network()
+    except UserError as error:
+        return str(error)
+    images = np.random.default_rng(0).integers(0, 256, (num_images, 224, 224, 3), dtype=np.uint8)
+    times: list[tuple[int, float]] = []
+    compute_features(images, network, lambda done, _: times.append((done, time.perf_counter())))
+    (first, started), (last, ended) = next(t for t in times if t[0]), times[-1]
+    return f"{(last - first) / (ended - started):,.0f} features per second"
+
+
+def main() -> None:
+    """Times both and writes a page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=4_096, help="random images to compute")
+    parser.add_argument("--vectors", type=int, default=1_000_000, help="to search neighbors among")
+    parser.add_argument("--output", default="runs/features.md")
+    arguments = parser.parse_args()
+    lines = [f"# Features\n\n{grid.describe_provenance()}", f"{time_features(arguments.images)}\n"]
+    vectors = np.random.default_rng(0).normal(size=(arguments.vectors, LENGTH)).astype(np.float32)
+    started = time.perf_counter()
+    find_neighbors(vectors, NUM_NEIGHBORS)
+    seconds = time.perf_counter() - started
+    lines.append(
+        f"{NUM_NEIGHBORS} neighbors of each of {arguments.vectors:,} random vectors of {LENGTH} "
+        f"numbers: {seconds:.1f} s on {jax.devices()[0].device_kind}\n"
+    )
+    grid.write_output(arguments.output, "\n".join(lines))
+
+
+if __name__ == "__main__":
+    grid.run_main(main)
