@@ -27,8 +27,7 @@ an invalid value ends the program with one line before anything is trained.
 
 Every run stores its configuration in `config.json`. Keys marked † decide where and how a run
 computes, not what it trains: they may change when it resumes. For a run that is older than a key,
-the key has the value that reproduces what the run did, normally the default; keys that this version
-does not know are refused.
+the key has its default. Keys that this version does not know are refused.
 
 "Paper" is the CLS paper, "authors" its authors' released code, and "FixMatch" Google's code of
 FixMatch.

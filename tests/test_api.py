@@ -51,7 +51,7 @@ def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
     [
         ({"sead": 1}, "has no key sead"),
         ({"data__image_size": "large"}, "cannot be 'large'"),
-        ({"mu": 0}, "choose a whole number"),
+        ({"mu": 0}, "choose an integer"),
         ({"method": "fixmatsch"}, "choose one of"),
     ],
 )

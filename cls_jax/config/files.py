@@ -7,7 +7,7 @@ from typing import Any
 import ml_collections
 
 from cls_jax.config.build import flatten, show_value, unflatten, validate_config
-from cls_jax.config.keys import OPTIONS, Option, get_options
+from cls_jax.config.keys import OPTIONS, get_options
 from cls_jax.config.retired import drop_retired
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json
@@ -21,9 +21,9 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
     """Reads and validates the `config.json` of a run's folder.
 
-    A run that is older than a key lacks it. It was trained as if the key had its `legacy` value, so
-    that is what it gets: normally the default, because a new key's default changes nothing. Keys
-    that are gone are dropped if their value changed nothing (`cls_jax.config.retired`).
+    A run that is older than a key lacks it and gets the default, because a new key's default
+    changes nothing. Keys that are gone are dropped if their value changed nothing
+    (`cls_jax.config.retired`).
 
     Raises:
         UserError: if the file is missing, damaged, or has a key or a value that this version does
@@ -53,7 +53,7 @@ def _from_stored(stored: Any) -> ml_collections.ConfigDict:
     if unknown := sorted(set(values) - set(keys)):
         raise ValueError(f"{unknown[0]:.100} is not a key")
     restored = {
-        key: _restore_type(values[key], row.default) if key in values else _get_legacy(row)
+        key: _restore_type(values[key], row.default) if key in values else row.default
         for key, row in keys.items()
     }
     config = ml_collections.ConfigDict(unflatten(restored)).lock()
@@ -66,10 +66,6 @@ def _restore_type(value: Any, default: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     return float(value) if type(value) is int and isinstance(default, float) else value
-
-
-def _get_legacy(row: Option) -> Any:
-    return row.default if row.legacy is None else row.legacy
 
 
 def describe_differences(

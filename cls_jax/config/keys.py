@@ -31,14 +31,12 @@ class Option:
     """A value that a user may set as `--config.KEY=VALUE`.
 
     Attributes:
-        default: the value if the user sets none; only its type is accepted.
-        rule: the valid values.
-        help: the key's meaning and unit.
-        source: where the default comes from; empty if it is our own choice.
-        is_runtime: whether the value may change when a run resumes, because it decides where and
+        default: The value if the user sets none. Only its type is accepted.
+        rule: The valid values.
+        help: The key's meaning and unit.
+        source: The origin of the default. Empty if it is our own choice.
+        is_runtime: Whether the value may change when a run resumes, because it decides where and
             how the run computes, not what it trains.
-        legacy: the value of runs that are older than the key, whose `config.json` lacks it; None if
-            that is the default.
     """
 
     default: Any
@@ -46,7 +44,6 @@ class Option:
     help: str
     source: str = ""
     is_runtime: bool = False
-    legacy: Any = None
 
 
 OPTIONS: dict[str, Option] = {
@@ -79,11 +76,9 @@ OPTIONS: dict[str, Option] = {
         "Decay per step of the weights' exponential moving average (EMA); 0 averages nothing.",
         "authors' `--ema-decay`",
     ),
-    "log_every": Option(64, AT_LEAST_1, "Steps between two rows of losses and monitors."),
-    "eval_every": Option(
-        1024, AT_LEAST_1, "Steps between two evaluations.", "authors' `--eval-step`"
-    ),
-    "checkpoint_every": Option(1024, AT_LEAST_1, "Steps between two checkpoints."),
+    "log_every": Option(64, AT_LEAST_1, "Log metrics every N steps."),
+    "eval_every": Option(1024, AT_LEAST_1, "Evaluate every N steps.", "authors' `--eval-step`"),
+    "checkpoint_every": Option(1024, AT_LEAST_1, "Save a checkpoint every N steps."),
     "keep_checkpoints": Option(3, AT_LEAST_1, "How many of the newest checkpoints are kept."),
     "eval_batch_size": Option(500, between(1, 2**16), "Images evaluated at once."),
     "debug_nans": Option(
@@ -127,10 +122,10 @@ OPTIONS: dict[str, Option] = {
         "Size of the cache of decoded images; beyond it, what was used longest ago is deleted.",
         is_runtime=True,
     ),
-    "data.unlabeled": Option(
-        "all",
-        one_of("all", "rest"),
-        "Unlabeled images: all training images, or those that are not labeled.",
+    "data.unlabeled_includes_labeled": Option(
+        True,
+        YES_OR_NO,
+        "Show the labeled images in the unlabeled stream as well.",
         "authors",
     ),
     "data.imbalance": Option(
@@ -164,7 +159,7 @@ OPTIONS: dict[str, Option] = {
     "data.randaugment_levels": Option(
         10,
         between(2, PARAMETER_MAX),
-        "Bound of RandAugment's strength, itself excluded: an operation's level is drawn from 1 to "
+        "Exclusive upper bound on RandAugment's magnitude: an operation's level is drawn from 1 to "
         "this minus 1.",
         "authors: `m=10`",
     ),
@@ -236,7 +231,7 @@ OPTIONS: dict[str, Option] = {
         0.999,
         between(0.0, 1.0, excludes="high"),
         "Decay per step of BatchNorm's running statistics.",
-        "authors: PyTorch's momentum .001",
+        "authors: PyTorch's momentum 0.001",
     ),
     "model.bn_epsilon": Option(
         1e-5,
@@ -256,7 +251,7 @@ OPTIONS: dict[str, Option] = {
     "optimizer.name": Option(
         "sgd",
         one_of("sgd", "adamw"),
-        "Update rule: SGD with Nesterov momentum, or AdamW; docs/finetuning.md has settings for "
+        "Optimizer: SGD with Nesterov momentum, or AdamW; docs/finetuning.md has settings for "
         "pretrained networks.",
         "paper, FixMatch",
     ),

@@ -10,6 +10,10 @@ _LAST_COMMIT = "878afb8"
 
 # Old key → new key, with the same values.
 RENAMED = {"method.lambda_alike": "method.lambda_consistency"}
+# Old key → new key, and old value → new value.
+CHANGED = {
+    "data.unlabeled": ("data.unlabeled_includes_labeled", {"all": True, "rest": False}),
+}
 
 
 class Retired(NamedTuple):
@@ -56,6 +60,10 @@ def drop_retired(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, 
     kept = {}
     table = RETIRED | _BY_METHOD.get(values["method.name"], {})
     for key, value in values.items():
+        if key in CHANGED:
+            new_key, new_values = CHANGED[key]
+            kept[new_key] = new_values.get(value, value)
+            continue
         if key in keys or key not in table:
             kept[key if key in keys else RENAMED.get(key, key)] = value
             continue

@@ -24,7 +24,7 @@ class Rule:
 
 
 def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
-    """Numbers from `low` to `high`; whole ones if `low` is an int.
+    """Numbers from `low` to `high`; integers if `low` is one.
 
     Args:
         low: the lower end.
@@ -37,7 +37,7 @@ def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
             return False
         return low <= value < high if excludes == "high" else low <= value <= high
 
-    noun = "a whole number" if isinstance(low, int) else "a number"
+    noun = "an integer" if isinstance(low, int) else "a number"
     ends = f"from {_show(low)} to {_show(high)}"
     if math.isinf(high):
         ends = f"of at least {_show(low)}"
@@ -58,7 +58,7 @@ def one_of(*words: str) -> Rule:
 
 
 YES_OR_NO = Rule(lambda value: True, "True or False")
-TEXT = Rule(lambda value: "\0" not in value, "a text without NUL characters")
+TEXT = Rule(lambda value: "\0" not in value, "a string without NUL characters")
 AT_LEAST_1 = between(1)
 DEVICES = between(0, 2**31 - 1)
 DEPTH = Rule(lambda v: 10 <= v <= 1000 and (v - 4) % 6 == 0, "6n + 4 (10, 16, 22, 28, …)")

@@ -124,24 +124,26 @@ def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> n
     return counts
 
 
-def choose_unlabeled_indices(candidates: np.ndarray, labeled: np.ndarray, which: str) -> np.ndarray:
-    """Indices of the unlabeled set: "all" images (authors' code) or the "rest" (paper).
+def choose_unlabeled_indices(
+    candidates: np.ndarray, labeled: np.ndarray, includes_labeled: bool
+) -> np.ndarray:
+    """Indices of the unlabeled set: all images (authors' code) or only the others (paper).
 
     Args:
         candidates: int32, the training images to choose from, see `choose_long_tail`.
         labeled: int32, those that count as labeled.
-        which: "all" or "rest".
+        includes_labeled: Whether labeled images count as unlabeled ones, too.
 
     Raises:
-        UserError: if there is no rest.
+        UserError: If no image is left.
     """
-    if which == "all":
+    if includes_labeled:
         return candidates
     rest = np.setdiff1d(candidates, labeled)
     if not len(rest):
         raise UserError(
-            "Every training image is labeled, so none is left for data.unlabeled=rest: choose "
-            "--config.data.unlabeled=all, or a smaller --config.num_labels."
+            "Every training image is labeled, so the unlabeled stream would be empty: set "
+            "--config.data.unlabeled_includes_labeled=True or a smaller --config.num_labels."
         )
     return rest
 

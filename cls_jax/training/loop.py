@@ -91,7 +91,9 @@ def train(
     imbalance = config.data.imbalance
     labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)
     candidates = choose_long_tail(dataset.train_labels, dataset.num_classes, imbalance, config.seed)
-    unlabeled = choose_unlabeled_indices(candidates, labeled, config.data.unlabeled)
+    unlabeled = choose_unlabeled_indices(
+        candidates, labeled, config.data.unlabeled_includes_labeled
+    )
     setup = create_train_setup(
         use_mean_and_std(config, dataset.mean, dataset.std),
         dataset.shape,

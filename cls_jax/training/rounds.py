@@ -36,7 +36,7 @@ def create_start_round(
     """Returns (state, step) → the state in which the round of this step starts.
 
     It has new networks, selected labels, and the same step. Labels are selected for images of the
-    unlabeled set only, without those that are also labeled (`data.unlabeled=all`).
+    unlabeled set only, without those that are also labeled (`data.unlabeled_includes_labeled`).
     """
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     predict = create_mc_dropout(setup)

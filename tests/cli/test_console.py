@@ -238,7 +238,7 @@ def test_suggestions_need_neither_labels_nor_a_run(images, capsys):
         (["train", "IMAGES", "--config.sead=1"], 'Did you mean "seed"'),
         (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
         (["train", "IMAGES", "--config.seed=one"], "--config.seed=one"),
-        (["train", "IMAGES", "--config.mu=0"], "choose a whole number from 1 to"),
+        (["train", "IMAGES", "--config.mu=0"], "choose an integer from 1 to"),
         (["train", "IMAGES", "--config.data=3"], "flag --config.data=3"),
         (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),
         (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),

@@ -68,7 +68,7 @@ MISTAKES = [
     ([*DIGITS, "--config.model.zzzzzz=1"], "has no key zzzzzz: see --help and docs/configuration"),
     ([*DIGITS, "--config.seed=one"], "flag --config.seed=one"),
     ([*DIGITS, "--config.method=cls"], "flag --config.method=cls"),
-    ([*DIGITS, "--config.mu=0"], "choose a whole number from 1 to"),
+    ([*DIGITS, "--config.mu=0"], "choose an integer from 1 to"),
     ([*DIGITS, "seed=1"], "'seed=1': options begin with --"),
     ([*DIGITS, "--data_dir=x"], "use --config.data.data_dir to train"),
     (["--confg", "configs/digits.py:40"], "Did you mean: config"),

@@ -102,12 +102,12 @@ def test_long_tail_of_unknown_classes_is_refused():
 def test_unlabeled_set_is_all_or_the_rest():
     labeled = choose_labeled_indices(LABELS, 20, 5, seed=0)
     everything = np.arange(250, dtype=np.int32)
-    assert len(choose_unlabeled_indices(everything, labeled, "all")) == 250
-    rest = choose_unlabeled_indices(everything, labeled, "rest")
+    assert len(choose_unlabeled_indices(everything, labeled, True)) == 250
+    rest = choose_unlabeled_indices(everything, labeled, False)
     assert len(rest) == 230
     assert not set(rest) & set(labeled)
-    with pytest.raises(UserError, match=r"choose --config\.data\.unlabeled=all"):
-        choose_unlabeled_indices(labeled, labeled, "rest")
+    with pytest.raises(UserError, match=r"set --config\.data\.unlabeled_includes_labeled=True"):
+        choose_unlabeled_indices(labeled, labeled, False)
 
 
 def test_stored_budget_comes_back(tmp_path):

@@ -49,7 +49,9 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path, p
     dataset = load_dataset(config)
     labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed)
     unlabeled = choose_unlabeled_indices(
-        np.arange(len(dataset.train_images), dtype=np.int32), labeled, config.data.unlabeled
+        np.arange(len(dataset.train_images), dtype=np.int32),
+        labeled,
+        config.data.unlabeled_includes_labeled,
     )
     spec = create_stream_spec(
         config, setup.method.labeled_view, setup.method.unlabeled_views, labeled, unlabeled

@@ -161,8 +161,8 @@ def test_budget_takes_equally_many_of_each_class(images):
 
 
 def test_all_labeled_leaves_no_rest(images, tmp_path):
-    config = create_config(images / "labeled", **{"data.unlabeled": "rest"})
-    with pytest.raises(UserError, match=r"none is left for data\.unlabeled=rest"):
+    config = create_config(images / "labeled", **{"data.unlabeled_includes_labeled": False})
+    with pytest.raises(UserError, match=r"the unlabeled stream would be empty"):
         train(config, tmp_path / "run")
 
 
