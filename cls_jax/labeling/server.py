@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cls_jax.data.images.decode import ImageError
 from cls_jax.errors import UserError
-from cls_jax.io import describe_error
+from cls_jax.io import describe_error, make_printable
 from cls_jax.labeling.pictures import SIDES, PictureReader
 from cls_jax.labeling.session import Change, ConflictError, RefusedError, Session
 
@@ -90,7 +90,7 @@ def create_app(session: Session, token: str, port: int) -> ASGIApp:
         try:
             session.follow_table()
         except UserError as error:
-            return JSONResponse({"message": str(error)}, 422)
+            return _explain(error, 422)
         return JSONResponse(session.describe(_get_window(request)))
 
     def get_check(request: Request) -> Response:
@@ -129,14 +129,13 @@ def create_app(session: Session, token: str, port: int) -> ASGIApp:
                 case _:
                     return PlainTextResponse("There is no such request.\n", 404)
         except _BadRequestError as error:
-            return JSONResponse({"message": str(error)}, 400)
+            return _explain(error, 400)
         except ConflictError as error:
-            return JSONResponse({**session.describe(window), "message": str(error)}, 409)
+            return _explain(error, 409, session.describe(window))
         except (RefusedError, UserError) as error:
-            return JSONResponse({"message": str(error)}, 422)
+            return _explain(error, 422)
         except OSError as error:
-            message = f"labels.csv cannot be written: {describe_error(error)}"
-            return JSONResponse({"message": message}, 507)
+            return _explain(f"labels.csv cannot be written: {describe_error(error)}", 507)
         return JSONResponse({**session.describe(window), **answer})
 
     app = Starlette(
@@ -257,6 +256,13 @@ def _respond_with_asset(assets: Mapping[str, bytes], name: str) -> Response:
     if name not in assets or not media_type:
         return PlainTextResponse("There is no such page.\n", 404)
     return Response(assets[name], media_type=media_type)
+
+
+def _explain(
+    error: Exception | str, status: int, state: Mapping[str, Any] | None = None
+) -> Response:
+    """A refusal with its reason, which may quote names that are not Unicode."""
+    return JSONResponse({**(state or {}), "message": make_printable(str(error))}, status)
 
 
 def _get_window(request: Request) -> str:

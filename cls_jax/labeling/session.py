@@ -394,7 +394,7 @@ class Session:
                 "message": self._message,
                 "progress": self._progress,
                 "folder": _show(self.root.resolve().name),
-                "command": f"cls-jax train {shlex.quote(str(self.root))}",
+                "command": _show(f"cls-jax train {shlex.quote(str(self.root))}"),
                 "classes": [
                     {"name": name, "count": num_labels[name]} for name in self._class_names
                 ],

@@ -55,3 +55,9 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
         label = session.add_class(label)
     revision = session.describe_image(image)["revision"]
     session.decide([Change(image, decision, label, revision)], window)
+
+
+def decide_by_name(session: Session, name: str, label: str, decision: str = "label") -> None:
+    """Decides about the photograph with this name."""
+    names = [path.relative_to(session.root).as_posix() for path in session.list_paths()]
+    decide(session, names.index(name), label, decision=decision)

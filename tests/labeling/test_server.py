@@ -219,6 +219,16 @@ def test_a_refusing_disk_becomes_a_message(client, monkeypatch):
     assert "No space left" in answer.json()["message"]
 
 
+def test_a_folder_whose_name_is_not_unicode_can_be_labeled(tmp_path):
+    folder = tmp_path / os.fsdecode(b"photos \xff")
+    session = open_ready(folder, create_photographs(folder, 12), ["cat"])
+    client = TestClient(server.create_app(session, TOKEN, PORT), HERE, headers={"Origin": HERE})
+    client.get(f"/?token={TOKEN}")
+    assert decide(client).json()["folder"] == "photos ?"
+    (folder / LABELS_CSV).write_text("no table")
+    assert "cannot be read" in client.get("/api/state").json()["message"]
+
+
 def create_hostile_requests(count, seed=0):
     """Requests of a foreign page, through a foreign host or without the cookie."""
     rng = random.Random(seed)

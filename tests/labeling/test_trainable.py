@@ -2,7 +2,7 @@
 
 from cls_jax.data.images.files import list_images
 from cls_jax.data.sources.folder_layout import read_layout
-from tests.labeling.sessions import create_photographs, decide, open_ready
+from tests.labeling.sessions import create_photographs, decide_by_name, open_ready
 
 
 def read_labels(folder):
@@ -14,18 +14,17 @@ def test_training_sees_the_last_decision_about_each_image(tmp_path):
     folder = tmp_path / "photos"
     names = [f"{i}.png" for i in range(7)] + ["unlabeled/7.png", " odd, name.png"]
     session = open_ready(folder, create_photographs(folder, len(names), names))
-    index = {path.relative_to(folder).as_posix(): i for i, path in enumerate(session.list_paths())}
-    decide(session, index["0.png"], "cat")
-    decide(session, index["1.png"], "dog")
-    decide(session, index["1.png"], "cat")  # Changed.
-    decide(session, index["2.png"], "dog")
+    decide_by_name(session, "0.png", "cat")
+    decide_by_name(session, "1.png", "dog")
+    decide_by_name(session, "1.png", "cat")  # Changed.
+    decide_by_name(session, "2.png", "dog")
     session.undo("w")
-    decide(session, index["3.png"], "", decision="none")
-    decide(session, index["4.png"], "", decision="skip")
-    decide(session, index["5.png"], "", decision="none")
+    decide_by_name(session, "3.png", "", decision="none")
+    decide_by_name(session, "4.png", "", decision="skip")
+    decide_by_name(session, "5.png", "", decision="none")
     session.undo("w")
-    decide(session, index["unlabeled/7.png"], "dog")
-    decide(session, index[" odd, name.png"], "owl")
+    decide_by_name(session, "unlabeled/7.png", "dog")
+    decide_by_name(session, " odd, name.png", "owl")
     labels, layout = read_labels(folder)
     assert labels == {
         "0.png": "cat",
@@ -46,9 +45,8 @@ def test_folders_of_labeled_images_keep_their_labels_beside_the_table(tmp_path):
     folder = tmp_path / "photos"
     names = ["labeled/cat/0.png", "labeled/dog/1.png", "unlabeled/2.png", "labeled/dog/3.png"]
     session = open_ready(folder, create_photographs(folder, len(names), names))
-    index = {path.relative_to(folder).as_posix(): i for i, path in enumerate(session.list_paths())}
-    decide(session, index["unlabeled/2.png"], "owl")
-    decide(session, index["labeled/dog/3.png"], "cat")
+    decide_by_name(session, "unlabeled/2.png", "owl")
+    decide_by_name(session, "labeled/dog/3.png", "cat")
     labels, _ = read_labels(folder)
     assert labels == {
         "labeled/cat/0.png": "cat",
