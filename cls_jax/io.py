@@ -8,12 +8,10 @@ import contextlib
 import csv
 import errno
 import json
-import lzma
 import os
 import pathlib
 import secrets
 import struct
-import tarfile
 import tokenize
 import unicodedata
 import zipfile
@@ -27,7 +25,7 @@ from typing import Any, BinaryIO, TextIO
 PARSE_ERRORS: tuple[type[Exception], ...] = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
     MemoryError, RuntimeError, SyntaxError, tokenize.TokenError, struct.error,
-    lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error,
+    zipfile.BadZipFile, zlib.error,
 )
 # fmt: on
 PARTIAL = ".partial"  # Ends the name of a file that is being written.

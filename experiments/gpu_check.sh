@@ -8,7 +8,7 @@
 #       C: frozen features, all other variants of the step, and more training.
 # SIZE  full, or small: a rehearsal of every command that takes seconds on a CPU.
 # OUT   where results go, one file per measurement, written as soon as there is something to write.
-# DATA  an .npz or archive of CIFAR-10 as in the README; without it the digits of scikit-learn.
+# DATA  an .npz of CIFAR-10 as in the README; without it the digits of scikit-learn.
 # PEER  a checkout of the authors' PyTorch code; without it PyTorch is not timed.
 # LIMIT seconds for the part, PYTHON the interpreter.
 #
