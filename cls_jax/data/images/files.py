@@ -19,8 +19,10 @@ from cls_jax.parallel.cpus import available_cpus
 SkippedFile = tuple[str, str]
 # What systems leave in folders of images, in lower case; names that begin with a dot as well.
 _NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
-# A folder with config.json and one of these is a run, whatever else is in it.
-_IN_A_RUN = {".lock", "checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
+# A folder with config.json and one of these is a run, whatever else is in it, and so is one with
+# the lock that a run takes before it writes anything.
+_IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
+_LOCK = ".lock"
 _CLOSED = "a folder that cannot be read"
 _RIFF, _FTYP = b"RIFF", b"ftyp"
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", _RIFF)
@@ -86,7 +88,7 @@ def list_images(root: str | os.PathLike) -> Listing:
             listing.skipped.append((folder, f"{_CLOSED}: {error.strerror}"))
             continue
         names = {entry.name for entry in entries}
-        if folder and "config.json" in names and names & _IN_A_RUN:
+        if folder and (_LOCK in names or ("config.json" in names and names & _IN_A_RUN)):
             listing.skipped.append((folder, "the folder of a run"))
             runs.append(folder)
             continue
@@ -132,7 +134,7 @@ def _list_entry(
             reason = f"not an image extension; expected one of {' '.join(SUFFIXES)}"
             listing.skipped.append((name, reason))
         else:
-            stat = os.stat(entry.path)  # Where the system fills it in, `entry.stat` has no inode.
+            stat = os.stat(entry.path)  # On Windows `entry.stat` has no inode.
             times = stat.st_mtime_ns, stat.st_ctime_ns
             listing.files.append(ImageFile(name, stat.st_size, *times, stat.st_ino))
     except OSError as error:

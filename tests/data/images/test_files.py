@@ -105,6 +105,8 @@ def test_folders_of_runs_are_left_out(folder):
     run = folder / "runs/photos-all-cls-seed0"
     (run / "checkpoints").mkdir(parents=True)
     (run / "config.json").write_text("{}")
+    (folder / "started/run").mkdir(parents=True)
+    (folder / "started/run/.lock").touch()
     save(create_picture(), run / "picture.png")
     listing = list_images(folder)
     assert listing.folders == ["sub", "sub/deep"]
