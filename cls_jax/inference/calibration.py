@@ -10,7 +10,8 @@ it raised the calibration error on digits (docs/predict.md). Hence the share ε 
 mean nothing. T and ε make the labels of the validation images most likely or, without at least 100
 of those, the labels of the test images. They change no predicted class, and two numbers cannot
 overfit a hundred labels. Labeled training images would not do: the networks have learned them by
-heart.
+heart, and their features too. On digits with 40 labels, each image predicted from the features of
+the others, 40 of 40 labels are right, when 93% of the test images are.
 
 Shape suffixes: B images, K classes.
 """
