@@ -13,6 +13,7 @@ from cls_jax.cli.process import enable_compilation_cache, use_all_cores_for_conv
 from cls_jax.config import validate_config
 from cls_jax.config.from_folder import apply_settings
 from cls_jax.data.types import ImageSource
+from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
 from cls_jax.inference.prediction import Prediction
 
@@ -47,6 +48,7 @@ def train(
     workdir: str | pathlib.Path | None = None,
     *,
     method: str = "cls",
+    start_from: str | pathlib.Path | None = None,
     **settings: Any,
 ) -> Run:
     """Trains a classifier, or resumes an interrupted training, as `cls-jax train` does.
@@ -59,6 +61,7 @@ def train(
             `configs/digits.py` builds.
         workdir: the run's folder; by default one under runs/.
         method: name of a method, for a folder; a configuration has its own.
+        start_from: The folder of another run whose weights to begin with, for a folder of images.
         **settings: keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
 
     Raises:
@@ -69,10 +72,12 @@ def train(
     enable_compilation_cache()
     values = {key.replace("__", "."): value for key, value in settings.items()}
     if isinstance(folder_or_config, ConfigDict):
+        if start_from is not None:
+            raise UserError("start_from is for folders of images: set model__init instead.")
         config = folder_or_config.copy_and_resolve_references()
         apply_settings(config, values)
         validate_config(config)
         run = open_run(config, workdir)
     else:
-        run = plan_run(folder_or_config, method, workdir, values).open_run()
+        run = plan_run(folder_or_config, method, workdir, values, start_from).open_run()
     return Run(run.workdir, run.train_calibrated())

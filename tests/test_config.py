@@ -300,5 +300,5 @@ def test_foreign_config_is_refused(tmp_path, change):
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", "\x00"])
 def test_file_that_is_not_a_config_is_refused(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(UserError, match="give --workdir another folder"):
+    with pytest.raises(UserError, match="name the folder of another run"):
         read_config(tmp_path / "config.json")

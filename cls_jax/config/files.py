@@ -39,7 +39,7 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
     except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
         raise UserError(
             f"{path} is not the configuration of a run of this version "
-            f"({describe_error(error).rstrip('.')}): give --workdir another folder."
+            f"({describe_error(error).rstrip('.')}): name the folder of another run."
         ) from error
 
 

@@ -179,7 +179,7 @@ class Checkpointer:
         raise UserError(
             f"{self._workdir} has no intact checkpoint "
             f"({last_reason or f'the damaged ones are in {DAMAGED}/'}): restore one from a backup, "
-            "or give --workdir a new folder."
+            "or train a new run in another folder."
         )
 
     def _try_restore(self, step: int, like: PyTree) -> tuple[Restored | None, str | None]:

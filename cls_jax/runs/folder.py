@@ -298,8 +298,8 @@ def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
         yield stored
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} does not describe the run's dataset ({describe_error(error)}): give --workdir "
-            "the folder of a run of this version."
+            f"{path} does not describe the run's dataset ({describe_error(error)}): name the "
+            "folder of a run of this version."
         ) from error
 
 

@@ -137,7 +137,9 @@ def test_run_that_does_not_fit_leaves_no_folder_behind(tmp_path, changes):
 def test_evaluation_of_a_folder_that_is_not_a_run_is_refused(tmp_path, content):
     if content == "foreign":
         (tmp_path / "config.json").write_text('{"model": "bert"}')
-    with pytest.raises(UserError, match=r"name the folder that training|give --workdir another"):
+    with pytest.raises(
+        UserError, match=r"name the folder that training|name the folder of another run"
+    ):
         evaluate_run(tmp_path)
 
 
