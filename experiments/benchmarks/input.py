@@ -6,9 +6,7 @@ Both take turns in one process that is bound to one core.
 """
 
 import contextlib
-import json
 import os
-import pathlib
 import statistics
 import time
 from collections.abc import Callable
@@ -91,7 +89,6 @@ def main() -> None:
         rows.append((name, f"{middle:,.0f}", f"{min(values):,.0f} – {max(values):,.0f}"))
     table = grid.format_table(("pipeline", "pairs/s on one core", "min – max"), rows)
     grid.write_output(arguments.output, f"# Pipelines\n\n{grid.describe_provenance()}\n{table}\n")
-    pathlib.Path(arguments.output).with_suffix(".json").write_text(json.dumps(rates, indent=1))
 
 
 def time_in_turn(

@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[.\d]+$")
 
 
 def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
-    """Seconds and number of executions of every compiled operation in the newest trace.
+    """Seconds and number of executions of every kind of operation in the newest trace.
 
     Raises:
         UserError: if the profiler wrote none.
@@ -37,18 +37,10 @@ def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
             for event in line.events:
                 # Of all that a trace holds, compiled operations alone know their module.
                 if "hlo_op" in dict(event.stats):
-                    seconds, count = events[event.name]
-                    events[event.name] = seconds + event.duration_ns / 1e9, count + 1
+                    kind = _NUMBER.sub("", event.name)
+                    seconds, count = events[kind]
+                    events[kind] = seconds + event.duration_ns / 1e9, count + 1
     return dict(events)
-
-
-def group_by_kind(events: dict[str, tuple[float, int]]) -> dict[str, tuple[float, int]]:
-    """Adds up operations whose names differ only in a number."""
-    kinds = collections.defaultdict(lambda: (0.0, 0))
-    for name, (seconds, count) in events.items():
-        kind = _NUMBER.sub("", name)
-        kinds[kind] = kinds[kind][0] + seconds, kinds[kind][1] + count
-    return dict(kinds)
 
 
 def describe(events: dict[str, tuple[float, int]], num_steps: int) -> str:
@@ -84,8 +76,7 @@ def main() -> None:
     text = (
         f"# Profile of {arguments.variant}\n\n{grid.describe_provenance()}\n"
         f"{1e3 * variant.seconds[-1]:.1f} ms per step while traced.\n\n"
-        f"## By kind\n\n{describe(group_by_kind(events), arguments.steps)}\n\n"
-        f"## Single operations\n\n{describe(events, arguments.steps)}\n"
+        f"{describe(events, arguments.steps)}\n"
     )
     grid.write_output(arguments.output, text)
 

@@ -5,7 +5,6 @@ python -m experiments.benchmarks.start --config configs/cifar10.py [--config.KEY
 Cold: with an empty compilation cache. Warm: with what the cold start left there.
 """
 
-import json
 import os
 import pathlib
 import subprocess
@@ -64,8 +63,6 @@ def main() -> None:
         f"Cold {cold:.1f} s; warm {', '.join(f'{seconds:.1f}' for seconds in warm)} s.\n"
     )
     grid.write_output(arguments.output, text)
-    measured = {"cold": cold, "warm": warm}
-    pathlib.Path(arguments.output).with_suffix(".json").write_text(json.dumps(measured, indent=1))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ A variant is written "precision,lowering,input" or "precision,lowering,input,rep
 - lowering: unrolled or vmap, on one device; mesh, one network per device; remat, unrolled and
   keeping less for the gradient (`model.remat`); or separate, unrolled with the weakly augmented
   images in a pass of their own (`method.weak_pass=fast`).
-- input: synthetic, one batch again and again; device, made inside the step; tfdata, made by
-  TensorFlow on the host; loop, all of `train` as a user runs it, on the configuration's dataset.
+- input: synthetic, one batch repeated; device, made inside the step; tfdata, made by TensorFlow on
+  the host.
 - repeat: how many steps one call of the compiled program takes; 1 by default.
 """
 
 import dataclasses
-import pathlib
-import tempfile
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -30,7 +28,6 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
-from cls_jax.training.loop import train
 from cls_jax.training.memory import measure_step_memory
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
@@ -40,7 +37,7 @@ NUM_IMAGES, NUM_CLASSES = 50_000, 10  # As many as CIFAR-10 has.
 _CHOICES = {
     "precision": ("float32", "highest", "bfloat16"),
     "lowering": ("unrolled", "vmap", "mesh", "remat", "separate"),
-    "input": ("synthetic", "device", "tfdata", "loop"),
+    "input": ("synthetic", "device", "tfdata"),
 }
 
 
@@ -119,8 +116,6 @@ def create_variant(name: str, config) -> StepVariant:
         UserError: if there is no such variant.
     """
     config, source = configure_variant(name, config)
-    if source == "loop":
-        return create_loop_variant(name, config)
     repeat = int(name.split(",")[3]) if name.count(",") == 3 else 1
     dataset = create_random_dataset(config)
     setup = create_train_setup(config, dataset.shape)
@@ -186,19 +181,6 @@ def repeat_step(step, repeat: int):
         return state, jax.tree.map(lambda values: values[-1], monitors)
 
     return jax.jit(steps, donate_argnums=0)
-
-
-def create_loop_variant(name: str, config) -> StepVariant:
-    """All of training, in a new folder for every block."""
-    config.mesh.network = config.mesh.data = 0
-
-    def advance(num_steps: int) -> float:
-        config.num_steps = num_steps + 1  # Training does not time its first step.
-        config.eval_every = config.checkpoint_every = config.num_steps
-        with tempfile.TemporaryDirectory() as folder:
-            return train(config, pathlib.Path(folder) / "run")["train_seconds"]
-
-    return StepVariant(name, advance, count_images(config))
 
 
 def count_images(config) -> int:

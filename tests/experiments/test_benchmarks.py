@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_block")
         "highest,separate,synthetic",
         "float32,mesh,synthetic,3",  # More steps per call than the block has.
         "float32,remat,device",
-        "float32,unrolled,loop",
+        "float32,unrolled,tfdata",
     ],
 )
 def test_every_variant_takes_steps(name):
