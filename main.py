@@ -23,6 +23,7 @@ config_flags.DEFINE_config_file("config", None, "Config file: configs/cifar10.py
 flags.DEFINE_enum("mode", "train", ["train", "eval"], "What to do.")
 flags.DEFINE_string("workdir", None, "Folder of the run; to train, by default one under runs/.")
 flags.DEFINE_string("data_dir", None, "For eval: where the dataset is if it has moved.")
+flags.DEFINE_string("profile", None, "FIRST:LAST: trace these steps into the run's folder.")
 flags.DEFINE_string("coordinator_address", None, "With several processes: host:port of process 0.")
 flags.DEFINE_integer("num_processes", None, "With several processes: their number.")
 flags.DEFINE_integer("process_id", None, "With several processes: index of this one, from 0.")
@@ -51,6 +52,8 @@ def run() -> None:
         FLAGS.coordinator_address, FLAGS.num_processes, FLAGS.process_id
     )
     if FLAGS.mode == "train":
+        if FLAGS.profile is not None:
+            FLAGS.config.profile = FLAGS.profile
         commands.train_config(FLAGS.config, FLAGS.workdir)
     else:
         commands.evaluate(FLAGS.workdir, data_dir=FLAGS.data_dir)

@@ -65,13 +65,14 @@ def create_parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--from", metavar="RUN", dest="start_from", help="begin with the weights of another run"
     )
-    for option, key, help_ in [
-        ("--steps", "num_steps", "training steps"),
-        ("--size", "data.image_size", "height and width in pixels to which images are scaled"),
+    for option, value, key, help_ in [
+        ("--steps", "N", "num_steps", "training steps"),
+        ("--size", "N", "data.image_size", "height and width in pixels to which images are scaled"),
+        ("--profile", "FIRST:LAST", "profile", "trace these steps into the run's folder"),
     ]:
         train.add_argument(
             option,
-            metavar="N",
+            metavar=value,
             dest="overrides",
             action="append",
             default=[],

@@ -15,6 +15,7 @@ from cls_jax.config.build import (
 )
 from cls_jax.config.files import describe_differences, read_config, to_json
 from cls_jax.config.keys import OPTIONS, get_options
+from cls_jax.config.rules import parse_step_range
 
 __all__ = [
     "OPTIONS",
@@ -24,6 +25,7 @@ __all__ = [
     "flatten",
     "get_options",
     "parse_argument",
+    "parse_step_range",
     "read_config",
     "show_value",
     "to_json",

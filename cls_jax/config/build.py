@@ -124,6 +124,11 @@ def _is_valid(value: Any, row: Option) -> bool:
 
 def _check_combinations(values: Mapping[str, Any]) -> None:
     """Raises a UserError if two values, each of them valid, contradict each other."""
+    if values["batch_size"] % values["accumulate_steps"]:
+        raise UserError(
+            f"accumulate_steps={values['accumulate_steps']} does not divide "
+            f"batch_size={values['batch_size']}: choose one of its divisors."
+        )
     if values["num_labels"] == 0 and values["data.name"] != "folder":
         raise UserError(
             "num_labels=0 is for configs/folder.py only: choose a positive number of labels."

@@ -14,6 +14,7 @@ from cls_jax.config.rules import (
     NUMBERS,
     POOL,
     POSITIVE_NUMBERS,
+    STEP_RANGE,
     TEXT,
     YES_OR_NO,
     Rule,
@@ -70,6 +71,13 @@ OPTIONS: dict[str, Option] = {
         between(1, 2**20),
         "Unlabeled images per labeled image; each method has its own default.",
     ),
+    "accumulate_steps": Option(
+        1,
+        between(1, 2**10),
+        "Parts into which a batch is divided, one after the other on each device, to need less "
+        "memory; gradients are averaged over them. BatchNorm, and methods that relate the images "
+        "of a batch to one another, see only a part.",
+    ),
     "ema_decay": Option(
         0.999,
         between(0.0, 1.0, excludes="high"),
@@ -85,6 +93,13 @@ OPTIONS: dict[str, Option] = {
         False,
         YES_OR_NO,
         "Stop at the operation that produces the first NaN; slow.",
+        is_runtime=True,
+    ),
+    "profile": Option(
+        "",
+        STEP_RANGE,
+        "FIRST:LAST, steps of which JAX's profiler writes a trace into the run's folder, for "
+        "TensorBoard or Perfetto; empty: none.",
         is_runtime=True,
     ),
     "data.name": Option(
@@ -244,6 +259,12 @@ OPTIONS: dict[str, Option] = {
         YES_OR_NO,
         "Normalize by pretrained running statistics in training, too, and leave them as they are.",
     ),
+    "model.bn_statistics": Option(
+        "batch",
+        one_of("batch", "device"),
+        "Where several devices share a batch: BatchNorm takes the mean and variance of the whole "
+        "batch, or of each device's part, which saves an exchange per layer.",
+    ),
     "model.leaky_slope": Option(
         0.1, between(0.0, 1.0), "Slope of a Wide ResNet's LeakyReLU below 0.", "authors"
     ),
@@ -323,6 +344,12 @@ OPTIONS: dict[str, Option] = {
         between(0, 1000),
         "Stages (of a network without stages: blocks) that are never trained, with the stem, "
         "counted from the images; saves time. 0: everything is trained.",
+    ),
+    "optimizer.clip_norm": Option(
+        0.0,
+        between(0.0, 1e6),
+        "Largest Euclidean norm of a network's gradient, to which longer ones are shortened; each "
+        "network has its own norm. 0: gradients keep their length.",
     ),
     "mesh.network": Option(
         0,

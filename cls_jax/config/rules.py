@@ -57,6 +57,14 @@ def one_of(*words: str) -> Rule:
     return Rule(lambda value: value in words, f"{', '.join(others)} or {last}")
 
 
+def parse_step_range(text: str) -> range | None:
+    """The steps that "FIRST:LAST" names, the last included; None if it has another form."""
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        return None
+    return range(int(first), int(last) + 1)
+
+
 YES_OR_NO = Rule(lambda value: True, "True or False")
 TEXT = Rule(lambda value: "\0" not in value, "a string without NUL characters")
 AT_LEAST_1 = between(1)
@@ -70,4 +78,8 @@ POSITIVE_NUMBERS = Rule(
 POOL = Rule(
     lambda value: 0 < len(value) <= len(OPS) and all(name in OPS for name in value),
     f"some of {', '.join(OPS)}",
+)
+STEP_RANGE = Rule(
+    lambda value: not value or parse_step_range(value) is not None,
+    "FIRST:LAST, two steps such as 10:12, or nothing",
 )

@@ -103,6 +103,11 @@ class StreamSpec:
         hidden[self.labeled_indices] = -1
         return hidden
 
+    @property
+    def images_per_step(self) -> int:
+        """The images of a batch, each unlabeled one counted once for every view."""
+        return self.batch_size + len(self.unlabeled_views) * self.unlabeled_batch_size
+
 
 def create_stream_spec(
     config: ConfigDict,

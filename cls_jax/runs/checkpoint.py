@@ -218,6 +218,16 @@ class Checkpointer:
         abstract = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), like
         )
+        dropped = metadata.get("arrays", {}).keys() - _name_arrays(like).keys()
+        if dropped and all(path.startswith("opt_state") for path in dropped):
+            # Older versions kept optimizer state for frozen layers, too.
+            with ocp.PyTreeCheckpointer() as reader:
+                args = ocp.args.PyTreeRestore(
+                    abstract,
+                    restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
+                    partial_restore=True,
+                )
+                return metadata, reader.restore(self.folder / str(step) / "state", args=args)
         args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
         return metadata, self._manager.restore(step, args=args).state
 
@@ -250,7 +260,8 @@ class Checkpointer:
 
 
 def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
-    return hash_arrays(fetch_to_host(state)) == metadata.get("arrays")
+    # Every array that was read; `_read` checks that no other is missing.
+    return hash_arrays(fetch_to_host(state)).items() <= metadata.get("arrays", {}).items()
 
 
 def _add_checksum(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -284,11 +295,13 @@ def fetch_to_host(state: PyTree) -> PyTree:
 
 def hash_arrays(arrays: PyTree) -> dict[str, str]:
     """SHA-256 of every array's dtype, shape and bytes, in hexadecimal, by the array's path."""
+    return {name: _hash_array(leaf) for name, leaf in _name_arrays(arrays).items()}
+
+
+def _name_arrays(arrays: PyTree) -> dict[str, Any]:
+    """The arrays of a pytree, or their shapes, by their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(arrays)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): _hash_array(leaf)
-        for path, leaf in leaves
-    }
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def _hash_array(array: np.ndarray) -> str:

@@ -22,7 +22,7 @@ import jax
 from ml_collections import ConfigDict
 
 from cls_jax.batch import RawBatch, create_split
-from cls_jax.config import to_json
+from cls_jax.config import parse_step_range, to_json
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.pipelines import create_pipeline
@@ -52,7 +52,7 @@ from cls_jax.training.memory import check_step_memory, release_freed_memory
 from cls_jax.training.not_finite import report_non_finite
 from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
 from cls_jax.training.probe import init_state
-from cls_jax.training.progress import MetricsQueue, PausableTimer, ProgressBar
+from cls_jax.training.progress import MetricsQueue, PausableTimer, ProfileWindow, ProgressBar
 from cls_jax.training.rounds import create_start_round, is_round_start
 from cls_jax.training.run_description import describe_run, select_images, warn_of_lost_steps
 from cls_jax.training.setup import TrainSetup, create_train_setup
@@ -149,7 +149,10 @@ def _train_to_end(
     checkpointer.warn = bar.say
     writer = MetricsWriter(workdir, first_step, bar.say) if is_main_process() else SilentWriter()
     start_round = None  # Most methods have a single round.
-    metrics = MetricsQueue(config, dataset.num_classes, writer, timer, bar)
+    profile = ProfileWindow(parse_step_range(config.profile), workdir)
+    metrics = MetricsQueue(
+        config.log_every, dataset.num_classes, spec.images_per_step, writer, timer, bar
+    )
 
     # Both functions read `state` when they are called: the loop rebinds it at every step. The next
     # step may donate its buffers, because both functions have copied what they need on return.
@@ -165,7 +168,7 @@ def _train_to_end(
         return jax.device_get(make_batch(set_step(setup.mesh, state, step), step_input))
 
     with contextlib.ExitStack() as stack:
-        for part in (inputs, writer, bar, checkpointer):
+        for part in (inputs, writer, bar, checkpointer, profile):
             stack.enter_context(contextlib.closing(part))
         stop = stack.enter_context(PreemptionHandler())
         # An implicit transfer would be a hidden synchronization with the device in the middle of
@@ -210,7 +213,9 @@ def _train_to_end(
                 train_step = _compile_step(train_step, state, step_input, device, bar.say)
             if step == 0:
                 writer.write_images(step, select_images(make_batch(state, step_input), spec))
+            profile.start(step)
             state, step_metrics = train_step(state, step_input)
+            profile.stop(step, state)
             if step % config.log_every == 0:
                 step_metrics |= compute_distances(state)
             metrics.append(step, step_input, step_metrics)

@@ -1,11 +1,17 @@
 """The update rule: SGD or AdamW, the schedule, weight decay on kernels, and rates per layer.
 
-Everything is elementwise, so it acts on stacked networks as on one. What is not, such as clipping
-by a global norm, would let networks influence each other.
+Everything but `clip_by_network_norm` is elementwise, so it acts on stacked networks as on one. What
+is not must treat each network by itself: a norm over all of them would let networks influence each
+other.
+
+Fine-tuning asks where a parameter is on the way from the images to the classes: the first layers of
+a pretrained network know what all photographs share, and should change less than the last ones, or
+not at all.
 """
 
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +20,11 @@ from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
 from cls_jax.methods import get_round_length
-from cls_jax.models.layer_order import Layer, order_layers
 from cls_jax.models.layers import Architecture
 
 PyTree = Any
+# "stage2_block1", or "block7" of an architecture without stages.
+_BLOCK = re.compile(r"(?:stage(\d+)_)?block(\d+)")
 
 
 def create_learning_rate_schedule(
@@ -45,16 +52,24 @@ def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientT
     SGD is PyTorch's with Nesterov momentum, as in the authors' code: weight decay is added to the
     gradient before the momentum. AdamW is Loshchilov & Hutter's (2019) in PyTorch's form: decay is
     added after, and scaled by the learning rate. Either way kernels alone decay.
+
+    `init` takes all parameters, `update` those that `split_frozen` calls trained.
     """
     optimizer = config.optimizer
     decay = optax.add_decayed_weights(optimizer.weight_decay, mask=_is_kernel)
     rates = scale_by_layer_rates(config, model)
     if optimizer.name == "adamw":
         adam = optax.scale_by_adam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
-        return optax.chain(adam, decay, rates)
-    # Nested like `optax.sgd`, whose state older checkpoints hold.
-    momentum = optax.trace(optimizer.momentum, nesterov=True)
-    return optax.chain(decay, optax.chain(momentum, rates))
+        rule = optax.chain(adam, decay, rates)
+    else:  # Nested like `optax.sgd`, whose state older checkpoints hold.
+        momentum = optax.trace(optimizer.momentum, nesterov=True)
+        rule = optax.chain(decay, optax.chain(momentum, rates))
+
+    def init(params: PyTree) -> PyTree:
+        trained, _ = split_frozen(params, optimizer.frozen_stages, model)
+        return rule.init(trained)
+
+    return optax.GradientTransformation(init, rule.update)
 
 
 def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.GradientTransformation:
@@ -83,62 +98,119 @@ def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.Gradi
         head_rate, rate = head(step), others(step)
         if settings.head_steps:
             rate = jnp.where(step < settings.head_steps, 0.0, rate)
-        layers = _get_layers(updates, model)
+        layers = order_layers(updates, model.stem_names, model.head_names)
         head_position = max(layer.position for layer in layers.values())
 
         def scale(path: Any, leaf: jax.Array) -> jax.Array:
-            layer = layers[path[0].key]
-            if _is_frozen(layer, settings.frozen_stages):
-                return jnp.zeros_like(leaf)
-            if layer.position == head_position:
+            distance = head_position - layers[path[0].key].position
+            if distance == 0:
                 return -head_rate * leaf
-            return -rate * settings.layer_decay ** (head_position - layer.position) * leaf
+            return -rate * settings.layer_decay**distance * leaf
 
         count = optax.safe_increment(step)
         return jax.tree_util.tree_map_with_path(scale, updates), optax.ScaleByScheduleState(count)
 
     def init(params: PyTree) -> optax.ScaleByScheduleState:
-        _check_stages(_get_layers(params, model), settings.frozen_stages)
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
     return optax.GradientTransformation(init, update)
 
 
-def create_freeze(config: ConfigDict, model: Architecture) -> Callable[[PyTree], PyTree]:
-    """Parameters → the same, without a gradient where `optimizer.frozen_stages` says so.
+def split_frozen(
+    params: dict[str, PyTree], frozen_stages: int, model: Architecture
+) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+    """The parameters that are trained, and those that `optimizer.frozen_stages` leaves as they are.
 
-    XLA then leaves out their part of the backward pass: frozen stages save time. Parameters that
-    merely wait for `head_steps` keep their gradients, from which their momentum is estimated.
+    Only the first have gradients and a state of the optimizer, and take part in the backward pass
+    and the moving average. Parameters that merely wait for `head_steps` are among them: their
+    momentum is estimated from the start.
+
+    Raises:
+        UserError: if there are fewer stages than are to be frozen.
     """
-
-    def freeze(params: PyTree) -> PyTree:
-        layers = _get_layers(params, model)
-        return {
-            name: jax.lax.stop_gradient(leaves)
-            if _is_frozen(layers[name], config.optimizer.frozen_stages)
-            else leaves
-            for name, leaves in params.items()
-        }
-
-    return freeze
-
-
-def _get_layers(params: PyTree, model: Architecture) -> dict[str, Layer]:
-    return order_layers(params, model.stem_names, model.head_names)
-
-
-def _is_frozen(layer: Layer, frozen_stages: int) -> bool:
-    return frozen_stages > 0 and layer.stage is not None and layer.stage <= frozen_stages
-
-
-def _check_stages(layers: dict[str, Layer], frozen_stages: int) -> None:
-    """Raises a UserError if there are fewer stages than are to be frozen."""
+    layers = order_layers(params, model.stem_names, model.head_names)
     num_stages = max(layer.stage or 0 for layer in layers.values())
     if frozen_stages > num_stages:
         raise UserError(
             f"optimizer.frozen_stages={frozen_stages} is more than the network has: choose at most "
             f"{num_stages}."
         )
+    trained: dict[str, PyTree] = {}
+    frozen: dict[str, PyTree] = {}
+    for name, leaves in params.items():
+        stage = layers[name].stage
+        is_frozen = frozen_stages > 0 and stage is not None and stage <= frozen_stages
+        (frozen if is_frozen else trained)[name] = leaves
+    return trained, frozen
+
+
+def clip_by_network_norm(grads: PyTree, norms: jax.Array, limit: float) -> PyTree:
+    """Shortens the gradient of every network whose norm is above the limit to that limit.
+
+    Args:
+        grads: stacked, each leaf [N, ...].
+        norms: float32 [N], Euclidean norms of the networks' gradients.
+        limit: the largest norm.
+    """
+    factors = limit / jnp.maximum(norms, limit)
+    return jax.vmap(lambda network, factor: jax.tree.map(lambda leaf: factor * leaf, network))(
+        grads, factors
+    )
+
+
+class Layer(NamedTuple):
+    """The position of a group of parameters.
+
+    Attributes:
+        position: 0 for the stem, then one number per residual or transformer block; the heads have
+            the largest.
+        stage: 0 for the stem, then the number of the stage, or of the block where there are no
+            stages; None for what is in no stage: the heads, and what lies between them and the
+            last block.
+    """
+
+    position: int
+    stage: int | None
+
+
+def order_layers(
+    names: Iterable[str], stem: Collection[str], heads: Collection[str]
+) -> dict[str, Layer]:
+    """The layers of an architecture, counted as timm does (its `group_matcher`).
+
+    Args:
+        names: keys of the parameters, the modules directly below the network.
+        stem: those of them that come before the first block.
+        heads: those of them that compute the logits.
+
+    Returns:
+        Name → layer. What is none of stem, block and head, such as a last normalization, belongs to
+        the last block's layer.
+    """
+    names = list(names)
+    places = {name: _find_block(name) for name in names if name not in (*stem, *heads)}
+    blocks = sorted({place for place in places.values() if place})
+    stages = sorted({stage for stage, _ in blocks})
+
+    def locate(name: str) -> Layer:
+        if name in stem:
+            return Layer(0, 0)
+        if name in heads:
+            return Layer(len(blocks) + 1, None)
+        if place := places[name]:
+            return Layer(blocks.index(place) + 1, stages.index(place[0]) + 1)
+        return Layer(len(blocks), None)
+
+    return {name: locate(name) for name in names}
+
+
+def _find_block(name: str) -> tuple[int, int] | None:
+    """Stage and block of a name; without stages each block is one."""
+    match = _BLOCK.fullmatch(name)
+    if match is None:
+        return None
+    stage, block = match.groups()
+    return int(stage or block), int(block)
 
 
 def _is_kernel(params: PyTree) -> PyTree:

@@ -3,18 +3,19 @@
 import collections
 import contextlib
 import math
+import pathlib
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.training.not_finite import NonFiniteError
 from cls_jax.training.step import to_scalars
 
+PROFILE = "profile"
 # Steps that may be in flight: enough to keep the device busy, few enough to bound memory.
 _MAX_IN_FLIGHT = 2
 # Checked after every step: where these are finite, so are the new parameters.
@@ -55,10 +56,17 @@ class MetricsQueue:
     """Metrics of steps still in flight, written once their step is done."""
 
     def __init__(
-        self, config: ConfigDict, num_classes: int, writer: Any, timer: PausableTimer, bar: Any
+        self,
+        log_every: int,
+        num_classes: int,
+        images_per_step: int,
+        writer: Any,
+        timer: PausableTimer,
+        bar: Any,
     ) -> None:
-        """Starts empty; writes to `writer` and advances `bar`."""
-        self._config, self._writer, self._timer, self._bar = config, writer, timer, bar
+        """Starts empty; writes to `writer` every `log_every` steps, and advances `bar`."""
+        self._log_every, self._images_per_step = log_every, images_per_step
+        self._writer, self._timer, self._bar = writer, timer, bar
         self._pending: collections.deque[Any] = collections.deque()
         self._last_written: tuple[int, float] | None = None
         self._divergence = DivergenceWatch(num_classes)
@@ -83,7 +91,7 @@ class MetricsQueue:
             self._finish(*self._pending.popleft())
 
     def _finish(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
-        is_written = step % self._config.log_every == 0
+        is_written = step % self._log_every == 0
         wanted = monitors if is_written else {name: monitors[name] for name in _WATCHED}
         values = to_scalars(wanted)
         for name in _WATCHED:
@@ -100,7 +108,38 @@ class MetricsQueue:
         self._last_written = now
         if before is None or now[1] <= before[1]:
             return {}
-        return {"perf/steps_per_second": (now[0] - before[0]) / (now[1] - before[1])}
+        speed = (now[0] - before[0]) / (now[1] - before[1])
+        return {
+            "perf/steps_per_second": speed,
+            "perf/images_per_second": speed * self._images_per_step,
+        }
+
+
+class ProfileWindow:
+    """Writes a trace of some steps into the folder `profile/` of a run."""
+
+    def __init__(self, steps: range | None, workdir: pathlib.Path):
+        """Traces these steps in the main process; None for none."""
+        self._steps = steps if is_main_process() and steps else range(0)
+        self._folder, self._is_open = workdir / PROFILE, False
+
+    def start(self, step: int) -> None:
+        """To be called before a step is dispatched."""
+        if step in self._steps and not self._is_open:
+            jax.profiler.start_trace(self._folder)
+            self._is_open = True
+
+    def stop(self, step: int, result: Any) -> None:
+        """To be called after a step was dispatched, with its result, which the last waits for."""
+        if self._is_open and step == self._steps[-1]:
+            jax.block_until_ready(result)
+            self.close()
+
+    def close(self) -> None:
+        """Ends the trace if it is open."""
+        if self._is_open:
+            jax.profiler.stop_trace()
+            self._is_open = False
 
 
 class DivergenceWatch:

@@ -167,9 +167,9 @@ def create_train_setup(
 
 
 def _create_mesh(config: ConfigDict, method: Method, devices: Sequence[jax.Device] | None) -> Mesh:
-    batch_sizes = [config.batch_size]
+    batch_sizes = [config.batch_size // config.accumulate_steps]
     if method.unlabeled_views:
-        batch_sizes.append(config.batch_size * config.mu)
+        batch_sizes.append(batch_sizes[0] * config.mu)
     return create_mesh(
         method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
     )
@@ -225,7 +225,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         bn_frozen=model_config.bn_frozen,
         dropout_rate=method.dropout_rate(config.method),
         extra_heads=method.extra_heads,
-        data_axis=DATA_AXIS,
+        data_axis=DATA_AXIS if model_config.bn_statistics == "batch" else None,
         remat=model_config.remat,
         **settings,
     )

@@ -20,7 +20,7 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
-from cls_jax.training.optimizer import create_freeze
+from cls_jax.training.optimizer import clip_by_network_norm, split_frozen
 from cls_jax.training.setup import TrainSetup
 from cls_jax.training.state import TrainState
 
@@ -86,36 +86,70 @@ def take_step(
         raw_batch: this device's shard.
 
     Returns:
-        The state after the step, and metrics [n, 1].
+        The state after the step, and metrics [n, 1], or [n, parts] of an accumulated batch.
     """
-    config = setup.config
-    batch = normalize_batch(raw_batch, setup.normalize)
-    context = create_context(setup, state)
-    freeze = create_freeze(config, setup.ensemble.model)
+    config, model = setup.config, setup.ensemble.model
+    shares_batch = setup.mesh.shape[DATA_AXIS] > 1
+    trained, frozen = split_frozen(state.params, config.optimizer.frozen_stages, model)
 
-    def compute_total_loss(params: PyTree) -> tuple[jax.Array, tuple[LossOutput, PyTree]]:
-        params = freeze(params)
+    def compute_total_loss(
+        params: PyTree, state: TrainState, part: tuple[jax.Array, RawBatch]
+    ) -> tuple[jax.Array, tuple[TrainState, Metrics]]:
+        """The loss of a part of the batch, and the state and the metrics after it."""
+        index, raw_part = part
+        context = create_context(setup, state)
+        if config.accumulate_steps > 1:
+            context = context._replace(key=jax.random.fold_in(context.key, index))
+        batch = normalize_batch(raw_part, setup.normalize)
+        params = {**params, **frozen}
         output, batch_stats = setup.method.compute_loss(params, state.batch_stats, batch, context)
+        if shares_batch and config.model.bn_statistics == "device" and not config.model.bn_frozen:
+            batch_stats = average_over_data(batch_stats)
+        after = state.replace(batch_stats=batch_stats, method_state=output.method_state)
         # A sum: networks share no parameters, so each gets the gradient of its own loss; a mean
         # would divide the learning rate by their number. The pmean makes the loss the mean over
         # the whole batch, whatever the number of devices that share it.
-        return jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS), (output, batch_stats)
+        loss = jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS)
+        return loss, (after, collect_metrics(output, raw_part.u_truth))
 
-    grads, gradient_norms, (output, batch_stats) = compute_gradients(
-        compute_total_loss, state.params, shares_batch=setup.mesh.shape[DATA_AXIS] > 1
+    parts = split_batch(raw_batch, config.accumulate_steps)
+    grads, gradient_norms, (state, metrics) = compute_gradients(
+        compute_total_loss, trained, state, parts, shares_batch
     )
-    updates, opt_state = setup.optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    new_state = TrainState(
+    metrics["train/gradient_norm"] = gradient_norms[:, None]
+    if config.optimizer.clip_norm:
+        grads = clip_by_network_norm(grads, gradient_norms, config.optimizer.clip_norm)
+    updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained)
+    trained = optax.apply_updates(trained, updates)
+    average = {name: state.ema_params[name] for name in trained}
+    average = optax.incremental_update(trained, average, 1 - config.ema_decay)
+    new_state = state.replace(
         step=state.step + 1,
-        key=state.key,
-        params=params,
-        batch_stats=batch_stats,
-        ema_params=optax.incremental_update(params, state.ema_params, 1 - config.ema_decay),
+        params={**trained, **frozen},
+        ema_params={**state.ema_params, **average},
         opt_state=opt_state,
-        method_state=output.method_state,
     )
-    return new_state, collect_metrics(output, gradient_norms, raw_batch.u_truth)
+    return new_state, metrics
+
+
+def split_batch(raw_batch: RawBatch, num_parts: int) -> tuple[jax.Array, RawBatch]:
+    """Indices of the parts, and the batch with a leading axis of parts, each of equal size."""
+
+    def split(leaf: jax.Array, axis: int = 0) -> jax.Array:
+        size = leaf.shape[axis] // num_parts
+        shape = (*leaf.shape[:axis], num_parts, size, *leaf.shape[axis + 1 :])
+        return jnp.moveaxis(leaf.reshape(shape), axis, 0)
+
+    x, y, u, u_index, u_truth = raw_batch
+    parts = RawBatch(split(x), split(y), split(u, axis=1), split(u_index), split(u_truth))
+    return jnp.arange(num_parts), parts
+
+
+def average_over_data(batch_stats: PyTree) -> PyTree:
+    """Means over the devices that share the batch, of a stacked tree, in one message."""
+    if not batch_stats:  # Not every architecture has BatchNorm.
+        return batch_stats
+    return flatten_before_update(batch_stats, lambda rows: jax.lax.pmean(rows, DATA_AXIS))[0]
 
 
 def create_context(setup: TrainSetup, state: TrainState) -> Context:
@@ -135,18 +169,26 @@ def create_context(setup: TrainSetup, state: TrainState) -> Context:
 
 
 def compute_gradients(
-    loss_fn: Callable[[PyTree], tuple[jax.Array, Any]], params: PyTree, shares_batch: bool
-) -> tuple[PyTree, jax.Array, Any]:
-    """Gradients of a loss that is a mean over devices, and the rest of the loss's output.
+    loss_fn: Callable[..., tuple[jax.Array, tuple[TrainState, Metrics]]],
+    params: PyTree,
+    state: TrainState,
+    parts: tuple[jax.Array, RawBatch],
+    shares_batch: bool,
+) -> tuple[PyTree, jax.Array, tuple[TrainState, Metrics]]:
+    """Gradients of a loss that is a mean over devices and over the parts of a batch.
 
     Args:
-        loss_fn: parameters → (loss, the same on all devices that share the batch; the rest).
+        loss_fn: (parameters, state, part) → (loss, the same on all devices that share the batch;
+            the state after the part and its metrics [n, 1]).
         params: what to differentiate by.
+        state: before the first part.
+        parts: from `split_batch`.
         shares_batch: whether several devices share the batch; they then sum their gradients in one
             all-reduce.
 
     Returns:
-        The gradients, their Euclidean norms float32 [n] for n networks, and the rest.
+        The gradients, their Euclidean norms float32 [n] for n networks, and the state after the
+        last part with the metrics [n, parts].
     """
     sum_over_data = None
     if shares_batch:
@@ -158,7 +200,21 @@ def compute_gradients(
         # shares is the gradient of the mean.
         params = jax.lax.pcast(params, DATA_AXIS, to="varying")
         sum_over_data = functools.partial(jax.lax.psum, axis_name=DATA_AXIS)
-    grads, output = jax.grad(loss_fn, has_aux=True)(params)
+    differentiate = jax.grad(loss_fn, has_aux=True)
+    num_parts = len(parts[0])
+    if num_parts == 1:
+        grads, output = differentiate(params, state, jax.tree.map(lambda leaf: leaf[0], parts))
+    else:
+
+        def add_part(carry: tuple[PyTree, TrainState], part: Any) -> tuple[Any, Metrics]:
+            total, state = carry
+            grads, (state, metrics) = differentiate(params, state, part)
+            return (jax.tree.map(jnp.add, total, grads), state), metrics
+
+        zeros = jax.tree.map(lambda leaf: 0 * leaf, params)
+        (total, state), metrics = jax.lax.scan(add_part, (zeros, state), parts)
+        grads = jax.tree.map(lambda leaf: leaf / num_parts, total)
+        output = state, {name: value[..., 0].T for name, value in metrics.items()}
     grads, rows = flatten_before_update(grads, sum_over_data)
     return grads, jnp.linalg.norm(rows, axis=-1), output
 
@@ -173,7 +229,7 @@ def normalize_batch(raw_batch: RawBatch, normalize: Callable[[jax.Array], jax.Ar
     )
 
 
-def collect_metrics(output: LossOutput, gradient_norms: jax.Array, u_truth: jax.Array) -> Metrics:
+def collect_metrics(output: LossOutput, u_truth: jax.Array) -> Metrics:
     """This device's metrics, each [n, 1] for its n networks and its shard of the batch.
 
     They leave `shard_map` as [N, shards] and are averaged outside: no collective is needed inside
@@ -181,14 +237,9 @@ def collect_metrics(output: LossOutput, gradient_norms: jax.Array, u_truth: jax.
 
     Args:
         output: of the method's loss.
-        gradient_norms: float32 [n], Euclidean norms of the gradients.
         u_truth: int32 [U], true classes of the unlabeled images, -1 where unknown.
     """
-    metrics = {
-        "train/loss": output.losses,
-        "train/gradient_norm": gradient_norms,
-        **output.monitors,
-    }
+    metrics = {"train/loss": output.losses, **output.monitors}
     if output.pseudo_labels is not None:
         is_known = u_truth >= 0
         is_correct = (output.pseudo_labels == u_truth) & is_known

@@ -11,8 +11,14 @@ import pytest
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.models import WideResNet
+from cls_jax.models.ensemble import ravel_per_network
 from cls_jax.runs.checkpoint import Checkpointer
-from cls_jax.training.optimizer import create_learning_rate_schedule, create_optimizer
+from cls_jax.training.optimizer import (
+    clip_by_network_norm,
+    create_learning_rate_schedule,
+    create_optimizer,
+    split_frozen,
+)
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
@@ -53,14 +59,16 @@ def to_jax(tree):
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
 
 
-def run(optimizer, params, gradients):
+def run(optimizer, params, gradients, frozen_stages=0):
     """Parameters after each step, and the last state."""
     update = jax.jit(optimizer.update)
-    params, state, history = to_jax(params), optimizer.init(to_jax(params)), []
+    state, history = optimizer.init(to_jax(params)), []
+    params, frozen = split_frozen(to_jax(params), frozen_stages, WideResNet(3))
     for gradient in gradients:
-        updates, state = update(to_jax(gradient), state, params)
+        trained = {name: gradient[name] for name in params}
+        updates, state = update(to_jax(trained), state, params)
         params = optax.apply_updates(params, updates)
-        history.append(params)
+        history.append(params | frozen)
     return history, state
 
 
@@ -109,7 +117,8 @@ def test_updates_equal_pytorchs_formulas_with_decay_on_kernels_only(rule, fine_t
     config = create_config(**rule, **fine_tuning)
     rng = np.random.default_rng(0)
     params, gradients = draw_tree(rng), [draw_tree(rng) for _ in range(NUM_STEPS)]
-    history, _ = run(create_optimizer(config, WideResNet(3)), params, gradients)
+    frozen_stages = config.optimizer.frozen_stages
+    history, _ = run(create_optimizer(config, WideResNet(3)), params, gradients, frozen_stages)
     for ours, theirs in zip(history, oracle(params, gradients, config.optimizer), strict=True):
         for (module, name), leaf in theirs.items():
             # Far below the least difference that any option makes.
@@ -136,10 +145,38 @@ def test_defaults_have_the_bits_and_the_state_of_optax_sgd():
     ours = run(create_optimizer(config, WideResNet(3)), params, gradients)
     assert jax.tree.structure(ours[1]) == jax.tree.structure(theirs[1])
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
-    # Options change no layout either.
-    fine_tuning = create_optimizer(create_config(**FINE_TUNING), WideResNet(3))
-    state = fine_tuning.init(to_jax(params))
-    assert jax.tree.structure(state) == jax.tree.structure(theirs[1])
+    # Options change no layout either, except that what is frozen has no momentum.
+    for frozen_stages in (0, 1):
+        config = create_config(**FINE_TUNING | {"optimizer__frozen_stages": frozen_stages})
+        optimizer = create_optimizer(config, WideResNet(3))
+        trained, _ = split_frozen(to_jax(params), frozen_stages, WideResNet(3))
+        state, expected = optimizer.init(to_jax(params)), reference.init(trained)
+        assert jax.tree.structure(state) == jax.tree.structure(expected)
+    assert set(trained) == {"stage2_block1", "norm", "head"}
+
+
+def test_each_network_is_clipped_by_its_own_norm():
+    grads = {"a": jnp.array([[3.0, 0.0], [0.3, 0.0]]), "b": jnp.array([[[4.0]], [[0.4]]])}
+    norms = jnp.array([5.0, 0.5])
+    clipped = clip_by_network_norm(grads, norms, 1.0)
+    np.testing.assert_allclose(clipped["a"], [[0.6, 0.0], [0.3, 0.0]], rtol=1e-6)
+    np.testing.assert_allclose(clipped["b"], [[[0.8]], [[0.4]]], rtol=1e-6)
+
+
+def test_clipping_leaves_a_network_alone_whose_gradient_is_short():
+    """Networks whose gradients have different lengths: what one does changes nothing in another."""
+    config = create_tiny_config(method__lambda_self=0.0, method__lambda_co=0.0)
+    steps = {}
+    for limit in (0.0, 1e-3, 1e6):
+        config.optimizer.clip_norm = limit
+        setup = create_train_setup(config, DATASET_SPEC)
+        before = jax.device_get(setup.init_state().params)
+        after, metrics = create_train_step(setup)(setup.init_state(), create_raw_batch(config))
+        moved = jax.tree.map(lambda a, b: a - b, jax.device_get(after.params), before)
+        steps[limit] = ravel_per_network(moved)
+    np.testing.assert_array_equal(steps[0.0], steps[1e6])
+    assert np.all(jnp.linalg.norm(steps[1e-3], axis=1) < jnp.linalg.norm(steps[0.0], axis=1))
+    assert metrics["train/gradient_norm"] > 1  # As it was before.
 
 
 def test_cosine_begins_at_the_rate_and_ends_at_a_fifth_of_it():
@@ -240,6 +277,32 @@ def test_state_of_adamw_is_restored_exactly(start, tmp_path):
     checkpointer.close()
     after = start.step(jax.device_get(restored))
     jax.tree.map(np.testing.assert_array_equal, after, start.states[2])
+
+
+def test_frozen_layers_have_neither_momentum_nor_average(start):
+    names = {"stem", "stage1_block1"}
+    for state in start.states:
+        assert not names & set(state.opt_state[0].mu)
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            *({name: tree[name] for name in names} for tree in (state.params, state.ema_params)),
+        )
+
+
+def test_checkpoint_with_momentum_of_frozen_layers_is_restored_without_it(start, tmp_path):
+    """As runs wrote them before frozen layers had no state of the optimizer."""
+    state = jax.tree.map(jnp.asarray, start.states[1])
+    adam, *others = state.opt_state
+    full = jax.tree.map(jnp.ones_like, state.params)
+    older = state.replace(
+        opt_state=(adam._replace(mu={**full, **adam.mu}, nu={**full, **adam.nu}), *others)
+    )
+    checkpointer = Checkpointer(tmp_path, keep=1)
+    checkpointer.save(1, older, {})
+    checkpointer.finish()
+    restored = checkpointer.restore_newest(start.setup.state_shapes)
+    checkpointer.close()
+    jax.tree.map(np.testing.assert_array_equal, restored.state, state)
 
 
 @pytest.mark.parametrize(

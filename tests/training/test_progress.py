@@ -1,12 +1,12 @@
 """Metrics of steps in flight, their speed, and the progress bar."""
 
+import jax
 import numpy as np
 import pytest
 
 from cls_jax.training import progress
 from cls_jax.training.not_finite import NonFiniteError
-from cls_jax.training.progress import MetricsQueue, ProgressBar
-from tests.conftest import create_tiny_config
+from cls_jax.training.progress import MetricsQueue, ProfileWindow, ProgressBar
 
 
 class Fake:
@@ -26,9 +26,9 @@ class Fake:
         self.lines.append(line)
 
 
-def create_queue(**changes):
+def create_queue(log_every=1):
     fake = Fake()
-    return MetricsQueue(create_tiny_config(**changes), 10, fake, fake, fake), fake
+    return MetricsQueue(log_every, 10, 40, fake, fake, fake), fake
 
 
 def create_monitors(loss=1.0, gradient_norm=1.0):
@@ -62,6 +62,7 @@ def test_speed_is_steps_over_seconds_since_the_row_before():
         queue.append(step, None, create_monitors())
     queue.drain()
     assert [row.get("perf/steps_per_second") for row in fake.rows] == [None, 2.0, 2.0]
+    assert [row.get("perf/images_per_second") for row in fake.rows] == [None, 80.0, 80.0]
 
 
 def test_speed_is_left_out_where_no_time_has_passed():
@@ -71,6 +72,21 @@ def test_speed_is_left_out_where_no_time_has_passed():
         queue.append(step, None, create_monitors())
     queue.drain()
     assert not any("perf/steps_per_second" in row for row in fake.rows)
+
+
+def test_a_trace_of_the_chosen_steps_is_in_the_runs_folder(tmp_path):
+    profile = ProfileWindow(range(2, 4), tmp_path)
+    double = jax.jit(lambda x: 2 * x)
+    for step in range(3):
+        profile.start(step)
+        profile.stop(step, double(np.ones(3)))
+    assert not list(tmp_path.rglob("*.xplane.pb"))  # Until the last of them is done.
+    profile.start(3)
+    profile.stop(3, double(np.ones(3)))
+    assert len(list((tmp_path / "profile").rglob("*.xplane.pb"))) == 1
+    profile.start(4)
+    profile.close()
+    assert len(list((tmp_path / "profile").rglob("*.xplane.pb"))) == 1
 
 
 @pytest.mark.parametrize("name", ["loss", "gradient_norm"])

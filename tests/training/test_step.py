@@ -203,3 +203,47 @@ def test_methods_with_one_network_step(argument, num_views):
     state, history = Step(create_tiny_config(argument), num_views).run()
     assert np.isfinite(history[-1]["train/loss"])
     assert set(compute_distances(state)) == {"monitors/distance_ema"}
+
+
+@pytest.mark.parametrize("mesh_data", [1, 2])
+def test_accumulated_parts_give_the_step_of_the_whole_batch(mesh_data):
+    """Where no BatchNorm mixes images: here its statistics are frozen."""
+    states, losses = [], []
+    for parts in (1, 4):
+        config = create_tiny_config("20,fixmatch", mesh__data=mesh_data, accumulate_steps=parts)
+        config.model.bn_frozen, config.method.tau = True, 0.1
+        state, (metrics,) = Step(config).run(num_steps=1)
+        states.append(state)
+        losses.append(metrics)
+    assert losses[0].keys() == losses[1].keys()
+    for name in losses[0]:
+        np.testing.assert_allclose(losses[1][name], losses[0][name], rtol=1e-4, err_msg=name)
+    for whole, parted in zip(*(jax.tree.leaves(state.params) for state in states), strict=True):
+        np.testing.assert_allclose(parted, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_statistics_per_device_save_the_exchange_of_every_layer():
+    texts, states = {}, {}
+    for statistics in ("batch", "device"):
+        config = create_tiny_config("20,fixmatch", mesh__data=2, model__bn_statistics=statistics)
+        step = Step(config)
+        states[statistics], _ = step.run(num_steps=1)
+        batch = step.put(create_raw_batch(config))
+        texts[statistics] = step.compiled.lower(step.initial_state(), batch).compile().as_text()
+    count = {
+        name: len(re.findall(r" all-reduce(?:-start)?\(", text)) for name, text in texts.items()
+    }
+    assert count["device"] < count["batch"] / 2, count
+    # One device has a part of the batch alone; their running statistics are averaged.
+    for a, b in zip(
+        *(jax.tree.leaves(state.batch_stats) for state in states.values()), strict=True
+    ):
+        assert a.shape == b.shape
+        assert np.all(np.isfinite(b))
+
+
+def test_statistics_per_device_change_nothing_on_one_device(step):
+    expected, _ = step.run(num_steps=1)
+    config = create_tiny_config(method__tau=0.08, model__bn_statistics="device")
+    state, _ = Step(config).run(num_steps=1)
+    jax.tree.map(np.testing.assert_array_equal, state.batch_stats, expected.batch_stats)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from cls_jax.models.layer_order import Layer, order_layers
+from cls_jax.training.optimizer import Layer, order_layers
 from cls_jax.training.setup import MODELS
 
 # What may come between the last block and the head. A new architecture's other names are either
