@@ -134,7 +134,7 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> OpenRun:
         UserError: Same as `choose_run`, or if the images are no folder that can be trained on.
     """
     root = pathlib.Path(config.data.data_dir).expanduser()
-    has_layout = config.data.name == "folder" and root.is_dir()
+    has_layout = config.data.name == "folder" and config.data.data_dir and root.is_dir()
     layout = list_layout(root) if has_layout else None
     return OpenRun(config, choose_run(config, workdir, layout), layout)
 

@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from cls_jax.cli import console
-from cls_jax.cli.plan import plan_run
+from cls_jax.cli.plan import open_run, plan_run
 from cls_jax.cli.process import run_to_end
 from cls_jax.config import to_json
+from cls_jax.config.from_folder import create_folder_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.images.cache import get_cache_folder
 from cls_jax.data.sources import folder as folder_source
@@ -177,6 +178,13 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
     begun = plan_run(other, settings={"seed": 1}, start_from=grown.workdir)
     assert begun.config.model.init == str(grown.workdir.resolve())
     assert begun.config.model.width == grown.config.model.width
+
+
+def test_configuration_without_a_folder_does_not_take_the_current_one(images, monkeypatch):
+    monkeypatch.chdir(images)
+    config = create_folder_config("", "supervised")
+    with pytest.raises(UserError, match="is not a folder: name one with images"):
+        open_run(config, "run").dataset  # noqa: B018
 
 
 def test_a_run_of_a_method_without_some_chosen_key_resumes_as_well(images, tmp_path):
