@@ -53,7 +53,7 @@ def get_method(name: str) -> Method:
 
 
 def get_round_length(config: ConfigDict) -> int:
-    """Steps of a round: all, unless the method has several rounds; the last may be shorter."""
+    """Steps of a round: all, unless the method has several rounds. The last may be shorter."""
     rounds = get_method(config.method.name).rounds
     num_rounds = rounds.count(config.method) if rounds else 1
     return -(-config.num_steps // num_rounds)

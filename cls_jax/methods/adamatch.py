@@ -15,7 +15,7 @@ from cls_jax.methods.fixmatch_variants import Targets, create_method
 
 
 def init_state(init: InitContext) -> dict[str, jax.Array]:
-    """Class means [N, K]; see `alignment.init_class_means`."""
+    """Class means [N, K] as from `alignment.init_class_means`."""
     return alignment.init_class_means(init, init.hparams["align_to"])
 
 

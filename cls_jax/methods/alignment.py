@@ -61,7 +61,7 @@ def update_class_means(
     """Moves "predicted" toward softmax(logits_u) and a "predicted" target toward softmax(logits_x).
 
     Args:
-        context: of the step; its hyperparameters hold `statistics_decay`.
+        context: of the step, with the hyperparameter `statistics_decay`.
         means: from `init_class_means`.
         logits_u: float32 [N, U, K], of weak views of unlabeled images.
         logits_x: float32 [N, B, K], of labeled images.

@@ -37,7 +37,7 @@ class Hyperparameter:
     choices: tuple[str, ...] = ()
 
 
-# How a method's target view passes through the networks; see `Method.target_view`.
+# How a method's target view passes through the networks: see `Method.target_view`.
 WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
 
 
@@ -129,18 +129,18 @@ class Method:
     view. They pass jointly: BatchNorm normalizes them by their joint statistics.
 
     Attributes:
-        loss: (logits, batch, context) → `LossOutput`; pure. The logits are a list, float32
+        loss: pure function (logits, batch, context) → `LossOutput`. The logits are a list, float32
             [N, images, K] for each group.
-        hyperparameters: by name; they become `config.method.*`.
+        hyperparameters: by name. They become `config.method.*`.
         num_networks: how many networks train side by side.
         mu: unlabeled images per labeled one.
         labeled_view: "weak" or "strong".
-        unlabeled_views: each "weak" or "strong"; empty if the method ignores unlabeled images.
+        unlabeled_views: each "weak" or "strong". Empty if the method ignores unlabeled images.
         target_view: index of the view whose logits are targets, constants in the loss. Where views
             pass jointly, such a method has the hyperparameter `weak_pass`: "fast" leaves this view
             out of BatchNorm's statistics, and so out of the gradient. Without batch statistics
             (BatchNorm frozen or absent) that changes nothing, so it is always done.
-        is_ema_teacher: whether the EMA networks predict the target view; for separate passes.
+        is_ema_teacher: whether the EMA networks predict the target view, for separate passes.
         separate_passes: whether each group passes alone, normalized by its own statistics. Only the
             labeled images then update the running ones (TorchSSL).
         wants_cutmix: hyperparameters → whether there is a group of mixed images, `Batch.mix`.
@@ -177,7 +177,7 @@ class Method:
     def compute_loss(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
     ) -> tuple[LossOutput, PyTree]:
-        """Runs the networks and computes their losses; pure.
+        """Runs the networks and computes their losses. A pure function.
 
         Args:
             params: of the networks on this device, each leaf [N, ...].

@@ -79,10 +79,10 @@ def exchange_labels(
         weight: float32 [N, U], the weights of labels that are sent, or 1 for all.
 
     Returns:
-        The other network's labels; their weights, float32 [N, U], 0 for labels that were not sent;
+        The other network's labels, their weights float32 [N, U], 0 for labels that were not sent,
         and monitors.
     """
-    is_sent = labels.weight >= context.hparams["tau"]  # Authors' code; the paper writes >.
+    is_sent = labels.weight >= context.hparams["tau"]  # As the authors' code. The paper writes >.
     peer_labels, peer_weight = context.ensemble.exchange((labels, is_sent * weight))
     monitors = {
         "monitors/exchange_ratio": jnp.mean(is_sent, axis=-1),
@@ -113,7 +113,7 @@ def create_method(exchange: bool, negative: bool, reweight: bool) -> Method:
         functools.partial(compute_loss, Row(exchange, negative, reweight)),
         hyperparameters=hyperparameters,
         num_networks=2 if exchange else 1,
-        mu=8 if exchange else 7,  # Paper's and authors' μ for CLS; FixMatch's own.
+        mu=8 if exchange else 7,  # The paper's μ for CLS, FixMatch's own.
         target_view=0,
     )
 

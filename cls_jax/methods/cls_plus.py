@@ -1,4 +1,4 @@
-"""CLS with class alignment and CutMix, for budgets of very few labels; not in the paper.
+"""CLS with class alignment and CutMix, for very few labels. Not in the paper.
 
 Both networks' predictions are aligned to the class frequencies of the labeled set before they
 become labels. A CutMix of the weak views is trained with the pseudo labels alone: two images have
@@ -58,7 +58,7 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
 
 
 def init_state(init: InitContext) -> dict[str, jax.Array]:
-    """Class means [N, K]; see `alignment.init_class_means`."""
+    """Class means [N, K] as from `alignment.init_class_means`."""
     return init_class_means(init, "labels")
 
 

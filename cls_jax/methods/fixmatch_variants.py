@@ -47,7 +47,7 @@ def compute_targets(
     logits_x: jax.Array,
     logits_weak: jax.Array,
 ) -> Targets:
-    """The targets of a method, monitored; no gradient flows back."""
+    """The targets of a method, monitored. No gradient flows back."""
     targets = make_targets(context, batch, *jax.lax.stop_gradient((logits_x, logits_weak)))
     mask_ratio = jnp.mean(targets.weights > 0, axis=-1)
     return targets._replace(monitors={"monitors/mask_ratio": mask_ratio, **targets.monitors})

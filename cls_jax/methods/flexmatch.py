@@ -62,7 +62,7 @@ def flexmatch_targets(
 def compute_learning_effect(
     table: jax.Array, outside: jax.Array, num_classes: int, warmup: bool
 ) -> jax.Array:
-    """β of every class, float [N, K] in [0, 1], of a table [N, images]; Eq. 6 without warmup."""
+    """β of every class, float [N, K] in [0, 1], of a table [N, images]. Eq. 6 without warmup."""
     # Counted again at every step: increments would be wrong where an image occurs twice.
     counts = jax.vmap(lambda row: jnp.bincount(row + 1, length=num_classes + 1))(table)
     num_without, counts = counts[:, 0] - outside, counts[:, 1:]

@@ -64,8 +64,8 @@ def compute_fairness(
     Args:
         target_K: float32 [N, K], running mean of the predictions.
         mean_K: float32 [N, K], of strong predictions of the images that are trained on, with
-            gradient; any scale.
-        histogram_K: float32 [N, K], of their most probable classes; any scale.
+            gradient. Any scale.
+        histogram_K: float32 [N, K], of their most probable classes. Any scale.
         running_histogram_K: float32 [N, K], of weak labels.
     """
     q_K = _normalize(_divide(target_K, running_histogram_K))

@@ -27,7 +27,7 @@ class PseudoLabels(NamedTuple):
 
 
 def make_pseudo_labels(logits_BK: jax.Array) -> PseudoLabels:
-    """Derives labels from logits float32 [..., B, K]; no gradient flows back.
+    """Derives labels from logits float32 [..., B, K]. No gradient flows back.
 
     ỹ = argmax p, ȳ = argmin p, w = 1 - H(p) / log K.
     """

@@ -1,7 +1,7 @@
 """Cross-entropies in which a label says "this class" (positive) or "not this class" (negative).
 
 All work on logits, stay finite for saturated predictions and return one value per image, except
-for the mean over images at the end. Shape suffixes: B images, K classes; leading axes are free.
+for the mean over images at the end. Shape suffixes: B images, K classes. Leading axes are free.
 """
 
 import jax
@@ -14,7 +14,7 @@ MIN_PROBABILITY = 1e-7
 
 
 def positive_cross_entropy(logits_BK: jax.Array, labels_B: jax.Array) -> jax.Array:
-    """-log f(x)[label], float32 [..., B] (Eq. 7 without its weight; Eq. 1 for true labels).
+    """-log f(x)[label], float32 [..., B] (Eq. 7 without its weight, Eq. 1 for true labels).
 
     Args:
         logits_BK: float32 [..., B, K].

@@ -57,7 +57,7 @@ def sample_lambda(key: jax.Array, num_images: int, alpha: float) -> jax.Array:
 
 
 def sharpen(probabilities: jax.Array, temperature: float) -> jax.Array:
-    """p^(1/T) / Σ p^(1/T) over the last axis; T < 1 makes labels more confident."""
+    """p^(1/T) / Σ p^(1/T) over the last axis. T < 1 makes labels more confident."""
     # In logarithms: a power of a small probability would underflow.
     return jax.nn.softmax(jnp.log(jnp.maximum(probabilities, 1e-30)) / temperature)
 
@@ -91,10 +91,10 @@ def forward_interleaved(
 def interleave(groups: Sequence[jax.Array]) -> list[jax.Array]:
     """Exchanges slices between the first of n groups and all others (Google's `interleave`).
 
-    Every group is cut into n slices; slice i of the first group and slice i of group i change
+    Every group is cut into n slices. Slice i of the first group and slice i of group i change
     places. So the first chunk holds a slice of every group, and every other chunk holds a slice of
     the first group: with BatchNorm, no chunk's statistics are those of labeled or of unlabeled
-    images alone. Google's groups have equal sizes; ours are [B, ...] and [μB, ...].
+    images alone. Google's groups have equal sizes. Ours are [B, ...] and [μB, ...].
 
     Args:
         groups: each [B_i, ...].

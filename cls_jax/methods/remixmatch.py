@@ -21,7 +21,7 @@ def compute_loss(
 
     The guess for the weak view, aligned to the labels' class distribution and sharpened, is the
     target of all three views where they are mixed, and of the first strong view unmixed. A second
-    head learns by which multiple of 90 degrees that view was rotated; its loss has no ramp.
+    head learns by which multiple of 90 degrees that view was rotated. Its loss has no ramp.
     BatchNorm's running statistics come from the last interleaved chunk of the mixed groups
     (Google's code). Signature: see `Method.drive`.
     """

@@ -19,7 +19,7 @@ def choose_decay(num_steps: int) -> float:
 
 
 def ramp_up(progress: jax.Array, length: float) -> jax.Array:
-    """Rises linearly from 0 to 1 over the first `length` of the run, then stays; float32."""
+    """Rises linearly from 0 to 1 over the first `length` of the run, then stays. float32."""
     return jnp.clip(progress / length, 0.0, 1.0)
 
 

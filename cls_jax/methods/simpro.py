@@ -1,6 +1,6 @@
 """SimPro (Du et al., 2024): class frequencies of the unlabeled images are estimated, not assumed.
 
-Predictions are adjusted by the logarithms of class frequencies (logit adjustment; Menon et al.,
+Predictions are adjusted by the logarithms of class frequencies (logit adjustment, Menon et al.,
 2021), so the logits themselves are those of equally frequent classes. Labeled and unlabeled images
 may have different frequencies.
 """
@@ -46,7 +46,7 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
 
 
 def log_frequencies(frequencies_K: jax.Array, tau: float) -> jax.Array:
-    """τ log π for frequencies [N, K], to be added to logits [N, B, K]; finite where π is 0."""
+    """τ log π for frequencies [N, K], to be added to logits [N, B, K]. Finite where π is 0."""
     return jnp.log(frequencies_K**tau + 1e-12)[:, None, :]
 
 
