@@ -29,8 +29,8 @@ from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.models.weights.sources import is_installed
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.folder import CONFIG, choose_workdir, describe_other_data, get_default_workdir
-from cls_jax.training.memory import get_device_memory
-from cls_jax.training.pretrained import resolve_model
+from cls_jax.training.start import resolve_model
+from cls_jax.training.step import get_device_memory
 
 # Classes count as unequal from this ratio of the largest to the smallest.
 _UNEQUAL = 2

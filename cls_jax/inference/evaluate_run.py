@@ -27,7 +27,7 @@ from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import read_dataset_description, read_result
 from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.loop import train
-from cls_jax.training.restore import restore_run
+from cls_jax.training.start import restore_run
 
 
 class Evaluation(NamedTuple):

@@ -21,8 +21,8 @@ from cls_jax.inference.suggest import choose_typical, compute_pixel_features
 from cls_jax.models import MODELS
 from cls_jax.models.weights.sources import is_installed
 from cls_jax.runs.folder import CONFIG, use_mean_and_std
-from cls_jax.training.pretrained import read_weights, resolve_model
 from cls_jax.training.setup import create_train_setup
+from cls_jax.training.start import read_weights, resolve_model
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 # So that memory and time do not grow with the number of files.

@@ -12,65 +12,56 @@ The order within a step, and the reasons:
 """
 
 import contextlib
-import functools
 import pathlib
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from cls_jax.batch import RawBatch, create_split
-from cls_jax.config import parse_step_range, to_json
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.sampling import StreamSpec, create_stream_spec
-from cls_jax.data.types import Dataset
 from cls_jax.errors import StoppedError, UserError
-from cls_jax.parallel.distributed import barrier, check_same, is_main_process
+from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.runs.checkpoint import Checkpointer, describe_newest
-from cls_jax.runs.folder import (
-    check_dataset,
-    check_run_folder,
-    create_run_folder,
-    describe_finished,
-    load_labeled_indices,
-    read_result,
-    use_mean_and_std,
-    wait_for_folder,
-    write_result,
-)
-from cls_jax.runs.lock import lock_run_folder
+from cls_jax.runs.folder import describe_finished, read_result, write_result
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
 from cls_jax.runs.result import create_result
-from cls_jax.runs.sessions import record_session
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.memory import check_step_memory, release_freed_memory
-from cls_jax.training.not_finite import report_non_finite
-from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
-from cls_jax.training.probe import init_state
-from cls_jax.training.progress import MetricsQueue, PausableTimer, ProfileWindow, ProgressBar
+from cls_jax.training.progress import (
+    MetricsQueue,
+    PausableTimer,
+    ProfileWindow,
+    ProgressBar,
+    announce,
+    report_non_finite,
+    select_images,
+)
 from cls_jax.training.rounds import create_start_round, is_round_start
-from cls_jax.training.run_description import describe_run, select_images, warn_of_lost_steps
-from cls_jax.training.setup import TrainSetup, create_train_setup
-from cls_jax.training.state import TrainState, set_step
-from cls_jax.training.step import compute_distances, create_train_step, make_batch_fn
+from cls_jax.training.start import (
+    Run,
+    check_folder,
+    hold_folder,
+    prepare_run,
+    resolve_model,
+    restore_or_init,
+)
+from cls_jax.training.state import set_step
+from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
 
 
 def train(
     config: ConfigDict,
     workdir: pathlib.Path,
-    load: Callable[[ConfigDict], Dataset] = load_dataset,
+    load: Callable[[ConfigDict], Any] = load_dataset,
 ) -> dict[str, Any]:
     """Trains or resumes the run in `workdir`; returns its result.
 
     Args:
         config: a validated configuration.
         workdir: the run's folder; created if it does not exist.
-        load: Loads the dataset; not called for a finished run.
+        load: loads the dataset; not called for a finished run.
 
     Raises:
         UserError: if the folder, the data or the devices do not fit the configuration, another
@@ -78,50 +69,26 @@ def train(
         StoppedError: if the user or the system asks the run to stop; it has been saved.
     """
     config = resolve_model(config)
-    check_run_folder(workdir, config)
-    check_same(to_json(config), workdir)
+    check_folder(config, workdir)
     if (result := read_result(workdir)) is not None:
         is_finished = result["step"] >= config.num_steps
         if is_main_process():
             print(describe_finished(workdir, result["step"], config.num_steps))
         if is_finished:
             return result
-    dataset = use_own_normalization(config, load(config), workdir)
-    check_dataset(workdir, dataset)
-    imbalance = config.data.imbalance
-    labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)
-    candidates = choose_long_tail(dataset.train_labels, dataset.num_classes, imbalance, config.seed)
-    unlabeled = choose_unlabeled_indices(
-        candidates, labeled, config.data.unlabeled_includes_labeled
-    )
-    setup = create_train_setup(
-        use_mean_and_std(config, dataset.mean, dataset.std),
-        dataset.shape,
-        split=create_split(dataset.train_labels[labeled], dataset.num_classes, len(unlabeled)),
-        read_weights=functools.partial(read_weights, config),
-    )
-    with contextlib.ExitStack() as stack:
+    run = prepare_run(config, workdir, load)
+    with hold_folder(config, run):
+        seconds = _train_to_end(run)
         if is_main_process():
-            stack.enter_context(lock_run_folder(workdir))
-            check_run_folder(workdir, config)  # Again: another session may have been faster.
-            create_run_folder(workdir, config, labeled, dataset)
-        wait_for_folder(workdir)
-        spec = create_stream_spec(
-            config, setup.method.labeled_view, setup.method.unlabeled_views, labeled, unlabeled
-        )
-        seconds = _train_to_end(setup, dataset, spec, workdir)
-        if is_main_process():
-            result = create_result(config, workdir, len(labeled), seconds)
-            write_result(workdir, result)
+            num_labeled = len(run.spec.labeled_indices)
+            write_result(workdir, create_result(config, workdir, num_labeled, seconds))
     barrier("result")
     result = read_result(workdir)
     assert result is not None, workdir
     return result
 
 
-def _train_to_end(
-    setup: TrainSetup, dataset: Dataset, spec: StreamSpec, workdir: pathlib.Path
-) -> float:
+def _train_to_end(run: Run) -> float:
     """Trains from the newest checkpoint to the last step; returns the seconds of all sessions.
 
     Raises:
@@ -129,15 +96,13 @@ def _train_to_end(
             cannot be written.
         StoppedError: if the user or the system asks the run to stop; it has been saved.
     """
+    setup, dataset, spec, workdir = run
     config = setup.config
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
-    state, first_step, timer = _restore_or_init(
-        checkpointer, setup, lambda: init_state(setup, dataset, spec.labeled_indices)
-    )
+    state, first_step, seconds = restore_or_init(checkpointer, run)
+    timer = PausableTimer(seconds)
     if is_main_process():
-        warn_of_lost_steps(workdir, first_step, config.checkpoint_every)
-        record_session(workdir, first_step)
-        print(describe_run(setup, state, dataset, len(spec.labeled_indices), first_step, workdir))
+        announce(setup, state, dataset, len(spec.labeled_indices), first_step, workdir)
 
     inputs, input_specs, create_batch = create_pipeline(
         spec, dataset, setup.mesh, first_step, config.num_steps
@@ -149,7 +114,7 @@ def _train_to_end(
     checkpointer.warn = bar.say
     writer = MetricsWriter(workdir, first_step, bar.say) if is_main_process() else SilentWriter()
     start_round = None  # Most methods have a single round.
-    profile = ProfileWindow(parse_step_range(config.profile), workdir)
+    profile = ProfileWindow(config.profile, workdir)
     metrics = MetricsQueue(
         config.log_every, dataset.num_classes, spec.images_per_step, writer, timer, bar
     )
@@ -163,7 +128,7 @@ def _train_to_end(
         if writer.flush():
             checkpointer.save(step, state, {"train_seconds": timer.seconds})
 
-    def recreate_batch(step: int, step_input: Any) -> RawBatch:
+    def recreate_batch(step: int, step_input: Any) -> Any:
         # A batch is a function of seed and step, so the newest state also makes an older one.
         return jax.device_get(make_batch(set_step(setup.mesh, state, step), step_input))
 
@@ -210,7 +175,8 @@ def _train_to_end(
             step_input = next(inputs)
             if step == first_step and not config.debug_nans:
                 device = setup.mesh.local_devices[0]
-                train_step = _compile_step(train_step, state, step_input, device, bar.say)
+                train_step, seconds, memory = compile_step(train_step, state, step_input, device)
+                bar.say(f"{memory}; compiled in {seconds:.1f} s")
             if step == 0:
                 writer.write_images(step, select_images(make_batch(state, step_input), spec))
             profile.start(step)
@@ -232,34 +198,5 @@ def _train_to_end(
     return timer.seconds
 
 
-def _compile_step(
-    train_step: Any,
-    state: TrainState,
-    step_input: Any,
-    device: jax.Device,
-    say: Callable[[str], None],
-) -> Any:
-    """Compiles ahead of the first step, to check the memory that the step needs of a device."""
-    started = time.perf_counter()
-    compiled = train_step.lower(state, step_input).compile()
-    release_freed_memory()
-    memory = check_step_memory(compiled, device)
-    say(f"{memory}; compiled in {time.perf_counter() - started:.1f} s")
-    return compiled
-
-
 def _is_due(step: int, every: int) -> bool:
     return step > 0 and step % every == 0
-
-
-def _restore_or_init(
-    checkpointer: Checkpointer, setup: TrainSetup, init: Callable[[], TrainState]
-) -> tuple[TrainState, int, PausableTimer]:
-    """The state to start from, its step, and the timer of the run so far.
-
-    A checkpoint is restored onto shapes alone: no initial state takes memory beside it.
-    """
-    restored = checkpointer.restore_newest(setup.state_shapes)
-    if restored is None:
-        return init(), 0, PausableTimer()
-    return restored.state, restored.step, PausableTimer(restored.metadata["train_seconds"])

@@ -1,27 +1,108 @@
-"""Progress of a run: its timer, its progress bar, and the metrics of steps in flight."""
+"""What a run reports: how it starts, its speed, its metrics, and why it stops.
+
+A step's metrics are read when later steps are in flight. A loss or a gradient that is NaN or
+infinite ends the run with one sentence, and its batch is saved.
+"""
 
 import collections
 import contextlib
+import json
 import math
 import pathlib
+import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from tqdm import tqdm
 
+from cls_jax.batch import RawBatch
+from cls_jax.config import parse_step_range
+from cls_jax.data.sampling import StreamSpec
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
+from cls_jax.models import count_parameters
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.training.not_finite import NonFiniteError
+from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_newest
+from cls_jax.runs.metrics import read_metrics
+from cls_jax.runs.sessions import record_session
+from cls_jax.training.setup import TrainSetup, describe_model
+from cls_jax.training.state import TrainState
 from cls_jax.training.step import to_scalars
 
-PROFILE = "profile"
+NOT_FINITE, PROFILE = "not_finite", "profile"
+_NUM_SHOWN_IMAGES = 8
 # Steps that may be in flight: enough to keep the device busy, few enough to bound memory.
 _MAX_IN_FLIGHT = 2
 # Checked after every step: where these are finite, so are the new parameters.
 _WATCHED = ("train/loss", "train/gradient_norm")
 # A loss may be high for this long: the first steps of a run, or a few unlucky batches.
 _DIVERGED_STEPS = 200
+
+
+def warn_of_lost_steps(workdir: pathlib.Path, first_step: int, checkpoint_every: int) -> None:
+    """Warns if the metrics of a run reach far beyond its newest checkpoint."""
+    measured = max((row["step"] for row in read_metrics(workdir)), default=0)
+    if measured >= first_step + 2 * checkpoint_every:
+        print(
+            f"Warning: this run had reached step {measured}, but "
+            f"{describe_newest(first_step or None)}: it continues from step {first_step}.",
+            file=sys.stderr,
+        )
+
+
+def select_images(batch: RawBatch, spec: StreamSpec) -> dict[str, np.ndarray]:
+    """A few images of every view, for TensorBoard."""
+    batch = jax.device_get(batch)
+    views = {f"views/labeled_{spec.labeled_view}": batch.x}
+    for i, view in enumerate(spec.unlabeled_views):
+        views[f"views/unlabeled_{i + 1}_{view}"] = batch.u[i]
+    return {name: images[:_NUM_SHOWN_IMAGES] for name, images in views.items()}
+
+
+def announce(
+    setup: TrainSetup,
+    state: TrainState,
+    dataset: Dataset,
+    num_labeled: int,
+    first_step: int,
+    workdir: pathlib.Path,
+) -> None:
+    """Records a session in the run's folder, and prints what it trains and warnings."""
+    warn_of_lost_steps(workdir, first_step, setup.config.checkpoint_every)
+    record_session(workdir, first_step)
+    print(describe_run(setup, state, dataset, num_labeled, first_step, workdir))
+
+
+def describe_run(
+    setup: TrainSetup,
+    state: TrainState,
+    dataset: Dataset,
+    num_labeled: int,
+    first_step: int,
+    workdir: pathlib.Path,
+) -> str:
+    """Describes the networks, the data and the devices, with warnings about the data."""
+    config, num_networks = setup.config, setup.method.num_networks
+    parameters = count_parameters(state.params) // num_networks
+    devices = " x ".join(str(size) for size in setup.mesh.shape.values())
+    start = f"from step {first_step}" if first_step else "from the start"
+    warnings = list(dataset.warnings)
+    if num_labeled == len(dataset.train_images):
+        warnings.append(
+            "Every training image is labeled: add others in unlabeled/, or set "
+            "--config.num_labels=N to use only N of the labels."
+        )
+    return "".join(f"Warning: {warning}\n" for warning in warnings) + (
+        f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "
+        f"{len(dataset.train_images):,} training and {len(dataset.test_images):,} test images\n"
+        f"{num_networks} x {describe_model(config)} "
+        f"({parameters:,} parameters each) on {devices} {jax.default_backend()} device(s)\n"
+        f"{start} to step {config.num_steps:,} in {workdir}"
+    )
 
 
 class PausableTimer:
@@ -118,9 +199,9 @@ class MetricsQueue:
 class ProfileWindow:
     """Writes a trace of some steps into the folder `profile/` of a run."""
 
-    def __init__(self, steps: range | None, workdir: pathlib.Path):
-        """Traces these steps in the main process; None for none."""
-        self._steps = steps if is_main_process() and steps else range(0)
+    def __init__(self, steps: str, workdir: pathlib.Path):
+        """Traces the steps "FIRST:LAST" in the main process; empty for none."""
+        self._steps = (is_main_process() and parse_step_range(steps)) or range(0)
         self._folder, self._is_open = workdir / PROFILE, False
 
     def start(self, step: int) -> None:
@@ -203,3 +284,90 @@ class ProgressBar:
     def close(self) -> None:
         """Closes the bar and leaves it on screen."""
         self._bar.close()
+
+
+class NonFiniteError(Exception):
+    """A watched metric is infinite or NaN.
+
+    Attributes:
+        step: the first such step.
+        name: name of the metric.
+        step_input: the input of that step.
+        monitors: all metrics of that step.
+    """
+
+    def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
+        """Keeps the step's input, from which its batch can be recreated."""
+        super().__init__(f"{name} is {monitors[name]} at step {step}")
+        self.step, self.name, self.step_input, self.monitors = step, name, step_input, monitors
+
+
+def write_dump(workdir: pathlib.Path, error: NonFiniteError, batch: RawBatch) -> pathlib.Path:
+    """Writes the batch and the metrics of the step for inspection.
+
+    Returns:
+        The file, `not_finite/step_<step>.npz`: the arrays of `RawBatch` by their names and
+        `monitors`, JSON as text.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    path = workdir / NOT_FINITE / f"step_{error.step}.npz"
+    path.parent.mkdir(exist_ok=True)
+    monitors = json.dumps({name: repr(value) for name, value in error.monitors.items()})
+    np.savez_compressed(path, **batch._asdict(), monitors=np.array(monitors))
+    return path
+
+
+@contextlib.contextmanager
+def report_non_finite(
+    workdir: pathlib.Path,
+    checkpointer: Checkpointer,
+    recreate_batch: Callable[[int, Any], RawBatch],
+) -> Iterator[None]:
+    """Ends a run with NaN or infinite metrics with one sentence, and saves the step's batch.
+
+    Args:
+        workdir: the run's folder.
+        checkpointer: the checkpoints of the run.
+        recreate_batch: (step, the step's input) → its batch, on the host.
+
+    Raises:
+        UserError: instead of `NonFiniteError`, and of the error by which `--config.debug_nans`
+            names an operation.
+    """
+    try:
+        yield
+    except NonFiniteError as error:
+        batch = recreate_batch(error.step, error.step_input)
+        checkpointer.finish()
+        dump = "is with process 0"
+        if is_main_process():
+            try:
+                dump = f"is in {write_dump(workdir, error, batch)}"
+            except OSError as os_error:
+                dump = f"could not be written ({os_error.strerror})"
+        good_step = describe_newest(checkpointer.latest_step(), "last good")
+        raise UserError(
+            f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}; "
+            f"{good_step}, the batch {dump}. Rerun the command with --config.debug_nans=True to "
+            "continue from there and name the operation; a lower --config.optimizer.learning_rate "
+            "in a new --workdir may help."
+        ) from error
+    except FloatingPointError as error:
+        raise UserError(
+            f"NaN or Inf produced{_find_line(error)}: {describe_failure(error)}."
+        ) from error
+
+
+def _find_line(error: Exception) -> str:
+    """The line of this project that called the operation."""
+    package = pathlib.Path(__file__).parents[1]
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if package in pathlib.Path(frame.filename).parents]
+    # The last frame called JAX; those in loop.py are in every traceback.
+    inner = [frame for frame in ours if pathlib.Path(frame.filename).name != "loop.py"]
+    if not inner:
+        return ""
+    path = pathlib.Path(inner[-1].filename).relative_to(package.parent)
+    return f" in {path}, line {inner[-1].lineno}"

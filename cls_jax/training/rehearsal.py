@@ -17,10 +17,9 @@ from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sampling import create_stream_spec
 from cls_jax.data.types import Dataset
 from cls_jax.runs.folder import use_mean_and_std
-from cls_jax.training.memory import check_step_memory, release_freed_memory
-from cls_jax.training.pretrained import read_weights
 from cls_jax.training.setup import create_train_setup
-from cls_jax.training.step import create_train_step
+from cls_jax.training.start import read_weights
+from cls_jax.training.step import compile_step, create_train_step
 
 _NUM_STEPS = 5
 
@@ -65,11 +64,8 @@ def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehe
     step: Any = create_train_step(setup, pipeline.create_batch, pipeline.input_specs)
     with contextlib.closing(pipeline.inputs):
         state, step_input = setup.init_state(), next(pipeline.inputs)
-        started = time.perf_counter()
-        compiled = step.lower(state, step_input).compile()
-        compile_seconds = time.perf_counter() - started
-        release_freed_memory()
-        memory = check_step_memory(compiled, jax.local_devices()[0])
+        device = jax.local_devices()[0]
+        compiled, compile_seconds, memory = compile_step(step, state, step_input, device)
         seconds = []
         for i in range(_NUM_STEPS):
             started = time.perf_counter()

@@ -4,8 +4,12 @@ The step is written for the device it runs on: it sees its own networks and its 
 and names the mesh axes where devices must agree. On one device those agreements cost nothing.
 """
 
+import ctypes
 import functools
 import math
+import os
+import platform
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import Batch, RawBatch
 from cls_jax.data.sampling import stream_key
+from cls_jax.errors import UserError
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
@@ -27,6 +32,7 @@ from cls_jax.training.state import TrainState
 Metrics = dict[str, jax.Array]
 PyTree = Any
 
+_GIB = 2**30
 # Counts of unlabeled images, added over devices; `to_scalars` divides them.
 _NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
 
@@ -298,3 +304,79 @@ def compute_distances(state: TrainState) -> Metrics:
     if len(rows) > 1:
         distances["monitors/distance_networks"] = jnp.linalg.norm(rows[0] - rows[1])
     return distances
+
+
+def compile_step(
+    train_step: Any, state: TrainState, step_input: Any, device: jax.Device
+) -> tuple[jax.stages.Compiled, float, str]:
+    """Compiles ahead of the first step, to check the memory that the step needs of a device.
+
+    Returns:
+        The compiled step, the seconds that it took, and a clause about its memory.
+
+    Raises:
+        UserError: if the device cannot hold it.
+    """
+    started = time.perf_counter()
+    compiled = train_step.lower(state, step_input).compile()
+    seconds = time.perf_counter() - started
+    release_freed_memory()
+    return compiled, seconds, check_step_memory(compiled, device)
+
+
+def get_device_memory(device: jax.Device) -> int:
+    """Bytes of memory of a device; for a CPU device, its share of the machine's memory."""
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    if limit:
+        return limit
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return whole // jax.local_device_count()
+
+
+def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:
+    """Bytes that a step needs on a device, as reported by the compiler; None if unknown."""
+    memory = compiled.memory_analysis()
+    if memory is None:
+        return None
+    return (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes  # Donated arguments are outputs.
+        + memory.temp_size_in_bytes
+    )
+
+
+def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
+    """Compares the memory that a compiled step needs with that of the device.
+
+    Args:
+        compiled: the step.
+        device: the device that runs it.
+
+    Returns:
+        A line for the user.
+
+    Raises:
+        UserError: if the device cannot hold it.
+    """
+    needed = measure_step_memory(compiled)
+    if needed is None:
+        return "the compiler does not report how much memory a step needs"
+    available = get_device_memory(device)
+    if needed > available:
+        raise UserError(
+            f"A step needs {needed / _GIB:.1f} GiB of memory on each device, which has "
+            f"{available / _GIB:.1f} GiB: choose a smaller --config.batch_size, --config.mu or "
+            "--config.model.width, set --config.model.remat=True, or use more devices."
+        )
+    return f"a step needs {needed / _GIB:.2f} of {available / _GIB:.1f} GiB on each device"
+
+
+def release_freed_memory() -> None:
+    """Returns freed memory between live blocks to the operating system.
+
+    `cli.process.reexec_with_malloc_settings` makes glibc keep freed memory, but the memory that
+    compiling has freed is not needed again.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

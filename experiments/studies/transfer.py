@@ -28,9 +28,9 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.runs.folder import use_mean_and_std
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.pretrained import read_weights, resolve_model, use_own_normalization
 from cls_jax.training.probe import init_state
 from cls_jax.training.setup import create_train_setup
+from cls_jax.training.start import read_weights, resolve_model, use_own_normalization
 from experiments.paper import grid
 
 _INIT = "builtin:efficientnet_lite0"

@@ -31,8 +31,7 @@ from cls_jax.inference.export import (
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.sources import WEIGHTS_FILE
 from cls_jax.runs.folder import CONFIG
-from cls_jax.training.pretrained import read_weights
-from cls_jax.training.restore import restore_run
+from cls_jax.training.start import read_weights, restore_run
 
 
 @pytest.fixture(scope="module")

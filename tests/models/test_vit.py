@@ -16,8 +16,8 @@ from cls_jax.models.registry import Entry
 from cls_jax.models.weights import vit
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.loop import train
-from cls_jax.training.restore import restore_run
 from cls_jax.training.setup import create_model, create_train_setup
+from cls_jax.training.start import restore_run
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 

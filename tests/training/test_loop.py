@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import jax
 import numpy as np
@@ -171,7 +172,7 @@ def test_evaluation_before_the_first_checkpoint_is_refused(finished, tmp_path):
 
 def test_clock_counts_over_sessions_and_not_while_paused(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(train_lib.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     clock = PausableTimer(seconds=5.0)
     now[0] += 7  # Compilation.
     clock.start()
@@ -198,11 +199,11 @@ def test_seconds_of_a_run_are_those_of_its_steps_after_the_first(tmp_path, monke
         return slow
 
     create_evaluate = train_lib.create_evaluate
-    monkeypatch.setattr(train_lib.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(
         train_lib, "create_evaluate", lambda setup: slow_down(create_evaluate(setup), 50)
     )
-    monkeypatch.setattr(train_lib, "_compile_step", lambda step, *_: slow_down(step, 2))
+    monkeypatch.setattr(train_lib, "compile_step", lambda step, *_: (slow_down(step, 2), 0.0, ""))
     result = train(create_tiny_config(data__pipeline="device"), tmp_path / "run")
     assert result["train_seconds"] == 10.0  # Five steps of two seconds.
 

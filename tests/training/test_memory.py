@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.training.memory import check_step_memory, get_device_memory, measure_step_memory
+from cls_jax.training.step import check_step_memory, get_device_memory, measure_step_memory
 
 
 def compile_sum(num_bytes: int) -> jax.stages.Compiled:

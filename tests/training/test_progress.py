@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from cls_jax.training import progress
-from cls_jax.training.not_finite import NonFiniteError
-from cls_jax.training.progress import MetricsQueue, ProfileWindow, ProgressBar
+from cls_jax.training.progress import MetricsQueue, NonFiniteError, ProfileWindow, ProgressBar
 
 
 class Fake:

@@ -18,7 +18,7 @@ from cls_jax.report.data import collect_run
 from cls_jax.runs.folder import get_default_workdir, load_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
-from cls_jax.training.restore import restore_run
+from cls_jax.training.start import restore_run
 from tests.conftest import load_config, train_interrupted
 
 TINY = {

@@ -14,8 +14,8 @@ from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.layout import OWN, Weights, to_torch
 from cls_jax.runs.folder import CONFIG, read_mean_and_std
 from cls_jax.training.loop import train
-from cls_jax.training.pretrained import resolve_model, use_own_normalization
 from cls_jax.training.setup import create_train_setup
+from cls_jax.training.start import resolve_model, use_own_normalization
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.models.make_fixtures import draw_parameter
 

@@ -1,0 +1,222 @@
+"""Where a run starts: from random or pretrained weights, or from its newest checkpoint.
+
+`model.init` decides the architecture, the weights, and the normalization that they expect.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from cls_jax.batch import create_split
+from cls_jax.config import OPTIONS, read_config, to_json
+from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
+from cls_jax.data.sampling import StreamSpec, create_stream_spec
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
+from cls_jax.models import MODELS
+from cls_jax.models.ensemble import take_network
+from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.models.weights.sources import BUILTIN, read_init
+from cls_jax.parallel.distributed import check_same, is_main_process
+from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
+from cls_jax.runs.folder import (
+    CONFIG,
+    DATASET,
+    RESULT,
+    check_dataset,
+    check_run_folder,
+    create_run_folder,
+    load_labeled_indices,
+    read_dataset_description,
+    read_mean_and_std,
+    use_mean_and_std,
+    wait_for_folder,
+)
+from cls_jax.runs.lock import lock_run_folder
+from cls_jax.training.probe import init_state
+from cls_jax.training.setup import TrainSetup, create_train_setup
+from cls_jax.training.state import TrainState
+
+
+class Run(NamedTuple):
+    """Everything that training needs beside the state.
+
+    Attributes:
+        setup: what to train, and on which devices.
+        dataset: the images and labels.
+        spec: the stream of batches.
+        workdir: the run's folder.
+    """
+
+    setup: TrainSetup
+    dataset: Dataset
+    spec: StreamSpec
+    workdir: pathlib.Path
+
+
+def prepare_run(
+    config: ConfigDict, workdir: pathlib.Path, load: Callable[[ConfigDict], Dataset]
+) -> Run:
+    """Loads the data, chooses the labels, and builds the networks; writes nothing.
+
+    Args:
+        config: from `resolve_model`.
+        workdir: the run's folder, which need not exist.
+        load: loads the dataset.
+
+    Raises:
+        UserError: if the folder, the data or the devices do not fit the configuration.
+    """
+    dataset = use_own_normalization(config, load(config), workdir)
+    check_dataset(workdir, dataset)
+    imbalance = config.data.imbalance
+    labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed, imbalance)
+    candidates = choose_long_tail(dataset.train_labels, dataset.num_classes, imbalance, config.seed)
+    unlabeled = choose_unlabeled_indices(
+        candidates, labeled, config.data.unlabeled_includes_labeled
+    )
+    setup = create_train_setup(
+        use_mean_and_std(config, dataset.mean, dataset.std),
+        dataset.shape,
+        split=create_split(dataset.train_labels[labeled], dataset.num_classes, len(unlabeled)),
+        read_weights=functools.partial(read_weights, config),
+    )
+    method = setup.method
+    spec = create_stream_spec(
+        config, method.labeled_view, method.unlabeled_views, labeled, unlabeled
+    )
+    return Run(setup, dataset, spec, workdir)
+
+
+def check_folder(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Makes sure that the folder is free or has this run, and that all processes mean the same.
+
+    Raises:
+        UserError: if not.
+    """
+    check_run_folder(workdir, config)
+    check_same(to_json(config), workdir)
+
+
+@contextlib.contextmanager
+def hold_folder(config: ConfigDict, run: Run) -> Iterator[None]:
+    """Creates the run's folder where there is none, and keeps other sessions out of it.
+
+    Raises:
+        UserError: if another process trains there.
+    """
+    with contextlib.ExitStack() as stack:
+        if is_main_process():
+            stack.enter_context(lock_run_folder(run.workdir))
+            check_run_folder(run.workdir, config)  # Again: another session may have been faster.
+            create_run_folder(run.workdir, config, run.spec.labeled_indices, run.dataset)
+        wait_for_folder(run.workdir)
+        yield
+
+
+def restore_or_init(checkpointer: Checkpointer, run: Run) -> tuple[TrainState, int, float]:
+    """The state to start from, its step, and the seconds that the run took so far.
+
+    A checkpoint is restored onto shapes alone: no initial state takes memory beside it.
+    """
+    restored = checkpointer.restore_newest(run.setup.state_shapes)
+    if restored is None:
+        return init_state(run.setup, run.dataset, run.spec.labeled_indices), 0, 0.0
+    return restored.state, restored.step, restored.metadata["train_seconds"]
+
+
+def resolve_model(config: ConfigDict) -> ConfigDict:
+    """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
+
+    Raises:
+        UserError: if `model.name` was set to another architecture.
+    """
+    init, name = config.model.init, config.model.name
+    implied = init.removeprefix(BUILTIN)
+    if implied in (init, name):
+        return config
+    if name != OPTIONS["model.name"].default:
+        raise UserError(
+            f"model.init={init:.100} has the weights of another architecture than "
+            f"model.name={name}: set only one of the two."
+        )
+    config = config.copy_and_resolve_references()
+    config.model.name = implied
+    return config
+
+
+def read_weights(config: ConfigDict) -> Weights:
+    """Reads the weights of `model.init`.
+
+    Raises:
+        UserError: if they cannot be read.
+    """
+    path = pathlib.Path(config.model.init).expanduser()
+    if (path / CONFIG).exists():
+        setup, state, _ = restore_run(path)
+        return collect_weights(setup, state)
+    return read_init(config.model.init)
+
+
+def collect_weights(setup: TrainSetup, state: TrainState) -> Weights:
+    """Network 1 of a run with its EMA parameters, without additional heads."""
+    networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
+    variables = jax.device_get(take_network(networks, 0))
+    for head, _ in setup.method.extra_heads:
+        del variables["params"][head]
+    data = setup.config.data
+    layout = MODELS[setup.config.model.name].layout
+    return Weights(to_torch(variables, layout), (tuple(data.mean), tuple(data.std)))
+
+
+def use_own_normalization(config: ConfigDict, dataset: Dataset, workdir: pathlib.Path) -> Dataset:
+    """The dataset with the mean and deviation that the pretrained weights expect.
+
+    They replace those computed from the images, not those that the user sets. A run that resumes
+    has them in its folder.
+    """
+    if not config.model.init or config.data.mean:
+        return dataset
+    if (workdir / DATASET).exists():
+        mean, std = read_mean_and_std(workdir)
+    else:
+        own = read_weights(config).normalization
+        mean, std = own or MODELS[config.model.name].layout.normalization
+    return dataclasses.replace(dataset, mean=mean, std=std)
+
+
+def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
+    """Restores the newest checkpoint of a run onto the devices at hand.
+
+    Returns:
+        The program of the run's configuration, the state, and its step.
+
+    Raises:
+        UserError: if the folder is not that of a run or holds no checkpoint yet.
+    """
+    config = read_config(workdir / CONFIG)
+    config.mesh.network = config.mesh.data = 0  # The devices at hand, not those of the training.
+    checkpointer = Checkpointer(workdir)
+    if checkpointer.latest_step() is None and (workdir / RESULT).exists():
+        raise UserError(
+            f"{workdir} is finished, but its checkpoints have been deleted: restore "
+            f"{CHECKPOINTS}/ from a backup, or delete {RESULT} to train it again."
+        )
+    if checkpointer.latest_step() is None:
+        raise UserError(
+            f"{workdir} holds no checkpoint yet: train until step {config.checkpoint_every} first."
+        )
+    _, dataset_spec = read_dataset_description(workdir)
+    if not config.data.mean:
+        config = use_mean_and_std(config, *read_mean_and_std(workdir))
+    setup = create_train_setup(config, dataset_spec)
+    restored = checkpointer.restore_newest(setup.state_shapes)
+    checkpointer.close()
+    assert restored is not None, workdir  # It has a latest step.
+    return setup, restored.state, restored.step
