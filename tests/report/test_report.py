@@ -1,5 +1,6 @@
 """The report of a run that was really trained."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -15,7 +16,8 @@ from cls_jax.cli import commands
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
-from cls_jax.inference.scores import compute_reliability, wilson_interval
+from cls_jax.inference.scores import PER_CLASS, compute_reliability, wilson_interval
+from cls_jax.inference.suspects import SUSPECTS
 from cls_jax.report.page import REPORT, write_report
 from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
 from cls_jax.runs.sessions import SESSIONS, read_sessions
@@ -56,9 +58,13 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
     dataset = load_dataset(config)
     probabilities = load(workdir).predict_probabilities(dataset.test_images)
     right = probabilities[0].argmax(axis=-1) == dataset.test_labels
-    rows = page.table("per-class")[1:]
-    assert sum(int(row[1]) for row in rows) == right.sum()
-    assert [int(row[2]) for row in rows] == np.bincount(dataset.test_labels).tolist()
+    rows = page.table("per-class")[1:-2]
+    recalls = [right[dataset.test_labels == k].mean() for k in range(10)]
+    assert [row[2] for row in rows] == [f"{100 * recall:.1f}%" for recall in recalls]
+    assert [int(row[6]) for row in rows] == np.bincount(dataset.test_labels).tolist()
+    with (workdir / PER_CLASS).open(newline="") as file:
+        assert [row["class"] for row in csv.DictReader(file)][:-2] == list(dataset.class_names)
+    assert (workdir / SUSPECTS).exists()
     assert f"{right.sum()} of 450 test images correctly: {accuracy}" in page.text
     for predicted in (probabilities[0], probabilities.mean(axis=0)):
         error = compute_reliability(predicted, dataset.test_labels).error
