@@ -49,6 +49,7 @@ def train(
     *,
     method: str = "cls",
     start_from: str | pathlib.Path | None = None,
+    instant: bool = False,
     **settings: Any,
 ) -> Run:
     """Trains a classifier, or resumes an interrupted training, as `cls-jax train` does.
@@ -62,6 +63,8 @@ def train(
         workdir: the run's folder; by default one under runs/.
         method: name of a method, for a folder; a configuration has its own.
         start_from: The folder of another run whose weights to begin with, for a folder of images.
+        instant: Whether to end before the first step, with a classifier of frozen features, for a
+            folder.
         **settings: keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
 
     Raises:
@@ -79,5 +82,5 @@ def train(
         validate_config(config)
         run = open_run(config, workdir)
     else:
-        run = plan_run(folder_or_config, method, workdir, values, start_from).open_run()
+        run = plan_run(folder_or_config, method, workdir, values, start_from, instant).open_run()
     return Run(run.workdir, run.train_calibrated())

@@ -112,7 +112,7 @@ def test_photographs_start_from_pretrained_weights_where_they_are_installed():
     assert config.model.init == "builtin:efficientnet_lite0"
     assert (config.data.image_size, config.optimizer.name) == (96, "adamw")
     assert config.model.bn_frozen
-    assert config.model.init_head == "probe"
+    assert config.model.init_head == "graph"
     assert config.num_steps < fit().num_steps
     assert fit().model.init == fit(create_summary(side=32), PRETRAINED).model.init == ""
     assert fit().optimizer.name == "sgd"

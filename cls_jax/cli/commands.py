@@ -18,7 +18,7 @@ from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.runs.result import describe_accuracies, describe_monitors
+from cls_jax.runs.result import describe_accuracies, describe_gain, describe_monitors
 
 if TYPE_CHECKING:
     from cls_jax.inference.evaluate_run import OpenRun
@@ -30,6 +30,7 @@ def train(
     workdir: str | None = None,
     overrides: Sequence[str] = (),
     start_from: str | None = None,
+    instant: bool = False,
     dry_run: bool = False,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
@@ -40,6 +41,7 @@ def train(
         workdir: The run's folder; None for the default under runs/.
         overrides: Options such as "--config.num_steps=500".
         start_from: The folder of another run whose weights to begin with; None for none.
+        instant: Whether to end before the first step, with a classifier of frozen features.
         dry_run: Whether to print what would be done, and the cost, and do nothing.
 
     Raises:
@@ -48,7 +50,8 @@ def train(
     from cls_jax.cli.dry_run import describe_dry_run
     from cls_jax.cli.plan import describe_imbalance, parse_overrides, plan_run
 
-    plan = plan_run(folder, method, workdir, parse_overrides(overrides, method), start_from)
+    settings = parse_overrides(overrides, method)
+    plan = plan_run(folder, method, workdir, settings, start_from, instant)
     if dry_run:
         print(describe_dry_run(plan))
         return
@@ -84,6 +87,8 @@ def _train_to_end(run: "OpenRun") -> None:
     if has_test:
         print(f"\nTest accuracy after {result['step']:,} steps:")
         print(describe_accuracies(result), flush=True)
+        if gain := describe_gain(result):
+            print(gain)
     else:
         print(
             f"\nNo test set. Averages over the last logged batches (step {result['step']:,}):\n"

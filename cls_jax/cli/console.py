@@ -52,7 +52,8 @@ def create_parser() -> argparse.ArgumentParser:
         "train",
         parents=[common],
         help="train on a folder of images",
-        usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--dry-run] [--config.KEY=VALUE …]",
+        usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--instant] [--dry-run] "
+        "[--config.KEY=VALUE …]",
         epilog="--config.KEY=VALUE sets any key of docs/configuration.md, as in "
         "--config.batch_size=16. The same command again resumes the run.",
         allow_abbrev=False,
@@ -79,6 +80,11 @@ def create_parser() -> argparse.ArgumentParser:
             type=f"--config.{key}={{}}".format,  # As if it had been written in full.
             help=f"{help_} (--config.{key})",
         )
+    train.add_argument(
+        "--instant",
+        action="store_true",
+        help="a classifier in a minute or two, without training the network",
+    )
     train.add_argument(
         "--dry-run", action="store_true", help="print what it would do and the cost, then stop"
     )

@@ -23,6 +23,9 @@ def describe_dry_run(plan: Plan) -> str:
     """
     size = plan.config.data.image_size
     options = get_decode_options(plan.config.data)
+    if not plan.config.num_steps:
+        lines = [*describe_folder(plan.summary), *describe_training(plan)]
+        return "\n".join([*lines, "Nothing was written: leave out --dry-run to train."])
     sample = load_sample(plan.summary, size, _NUM_SAMPLED, options)
     num_images = plan.summary.num_labeled + plan.summary.num_unlabeled
     rehearsal = profile_steps(plan.config, sample, num_images)
@@ -72,11 +75,15 @@ def describe_training(plan: Plan) -> list[str]:
     unlabeled = f" and {num_unlabeled} unlabeled" if num_unlabeled else ""
     verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
     labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
+    steps = (
+        f"{config.num_steps:,} with {config.batch_size} labeled{unlabeled} images each"
+        if config.num_steps
+        else "none: labels spread along a graph of similar images, and linear heads learn from them"
+    )
     return [
         f"Method:      {config.method.name}, {method.num_networks} x {describe_model(config)} at "
         f"{config.data.image_size} pixels, with {labels}",
-        f"Steps:       {config.num_steps:,} with {config.batch_size} labeled"
-        f"{unlabeled} images each",
+        f"Steps:       {steps}",
         f"Run:         {verb} {plan.workdir}",
     ]
 

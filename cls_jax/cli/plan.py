@@ -61,6 +61,7 @@ def plan_run(
     workdir: str | pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
     start_from: str | pathlib.Path | None = None,
+    instant: bool = False,
 ) -> Plan:
     """Chooses what the user leaves open; an existing run keeps what was chosen when it started.
 
@@ -70,11 +71,15 @@ def plan_run(
         workdir: the run's folder; None for the default under runs/.
         settings: dotted key → value.
         start_from: The folder of another run whose weights to begin with; None for none.
+        instant: Whether the run ends before its first step, with heads for propagated labels.
 
     Raises:
         UserError: if the folder has no layout, or there is no such method, key or value.
     """
     settings = {**(_begin_with(pathlib.Path(start_from)) if start_from else {}), **(settings or {})}
+    if instant:
+        settings = {"model.init": PRETRAINED, **settings, "model.init_head": "graph"}
+        settings["num_steps"] = 0
     summary = summarize_folder(folder)
     # An absolute path, so that evaluation finds the images from anywhere.
     config = create_folder_config(str(summary.root.resolve()), method)

@@ -138,10 +138,16 @@ def _check_combinations(values: Mapping[str, Any]) -> None:
             "data.mean and data.std have different lengths: set both, or set both to () to have "
             "them computed from the training images."
         )
-    if values["model.init_head"] == "probe" and not values["model.init"]:
+    init_head = values["model.init_head"]
+    if init_head != "random" and not values["model.init"]:
         raise UserError(
-            "model.init_head=probe needs the features of a pretrained network: set model.init, or "
-            "model.init_head=random."
+            f"model.init_head={init_head} needs the features of a pretrained network: set "
+            "model.init, or model.init_head=random."
+        )
+    if values["num_steps"] == 0 and init_head == "random":
+        raise UserError(
+            "num_steps=0 would leave the last layers random: set model.init_head=graph, or more "
+            "steps."
         )
     if values["data.shift"] >= values["data.image_size"]:
         raise UserError(
@@ -159,7 +165,7 @@ def _check_optimizer(values: Mapping[str, Any], num_steps: int) -> None:
             f"at most {_MAX_ADAMW_RATE:g}, for example --config.optimizer.learning_rate=5e-4."
         )
     for key in ("optimizer.warmup_steps", "optimizer.head_steps"):
-        if values[key] >= num_steps:
+        if values[key] >= num_steps > 0:
             raise UserError(
                 f"{key}={values[key]:,} would last for all of the {num_steps:,} steps: choose "
                 "fewer, or a larger num_steps."

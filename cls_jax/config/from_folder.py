@@ -16,7 +16,9 @@ from cls_jax.data.sources.folder_summary import FolderSummary, find_short_side
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method, get_round_length
 from cls_jax.methods.schedules import choose_decay
+from cls_jax.models import MODELS
 from cls_jax.models.layers import STEMS, resolve_stem
+from cls_jax.models.weights.sources import BUILTIN
 
 _EVAL_PIXELS = 2**20  # In all images of an evaluation batch.
 _MIN_IMAGE_SIZE = 16
@@ -110,11 +112,21 @@ def _choose_init(given: FolderContext) -> str:
     return PRETRAINED if is_fitting else given.config.model.init
 
 
+def _choose_init_head(given: FolderContext) -> str:
+    """Heads for propagated labels; for methods without unlabeled images, for the labels alone."""
+    if not given.config.model.init:
+        return "random"
+    return "graph" if get_method(given.config.method.name).unlabeled_views else "probe"
+
+
 def _choose_image_size(given: FolderContext) -> int:
     """The median short side, at most 64 pixels on an accelerator and 32 on a CPU.
 
-    At most 96 for pretrained weights, which expect more.
+    At most 96 for pretrained weights, which expect more. Their own size where nothing is trained.
     """
+    if given.config.num_steps == 0:
+        init, name = given.config.model.init, given.config.model.name
+        return MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else name].image_size
     largest = 64 if given.resources.has_accelerator else 32
     if given.config.model.init:
         largest = 96
@@ -191,7 +203,7 @@ def _choose_interval(given: FolderContext) -> int:
 # Key → the rule for its value, in an order in which each rule finds what it reads.
 RULES: dict[str, Callable[[FolderContext], Any]] = {
     "model.init": _choose_init,
-    "model.init_head": lambda given: "probe" if given.config.model.init else "random",
+    "model.init_head": _choose_init_head,
     "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",
     "data.bit_depth": lambda given: given.summary.bit_depth,
     "data.image_size": _choose_image_size,

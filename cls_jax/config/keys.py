@@ -61,8 +61,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "num_steps": Option(
         307_200,
-        between(1, 2**31 - 1),
-        "Training steps.",
+        between(0, 2**31 - 1),
+        "Training steps; 0 ends with the heads of `model.init_head`.",
         "paper: 300 epochs of 1,024 steps",
     ),
     "batch_size": Option(64, between(1, 2**20), "Labeled images per step.", "paper"),
@@ -199,9 +199,10 @@ OPTIONS: dict[str, Option] = {
     ),
     "model.init_head": Option(
         "random",
-        one_of("random", "probe"),
-        "Last layer of pretrained networks: random weights, or logistic regression on the features "
-        "of the labeled images, each network on its own part of the features.",
+        one_of("random", "probe", "graph"),
+        "Last layer of pretrained networks: random weights, or logistic regression on features, of "
+        "the labeled images (probe) or of all images with labels that are propagated along a graph "
+        "of similar images (graph).",
     ),
     "model.stem": Option(
         "cifar",

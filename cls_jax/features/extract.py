@@ -22,12 +22,12 @@ from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
 from cls_jax.batch import normalize
-from cls_jax.data.images.decode import ImageError, open_file
+from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions, ImageError, open_file
 from cls_jax.data.images.files import read_ahead
 from cls_jax.errors import UserError
 from cls_jax.features.graph import normalize_rows
 from cls_jax.features.store import KEY_BYTES, Store, get_cache_folder
-from cls_jax.models import MODELS
+from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.layers import FEATURES
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
@@ -51,11 +51,15 @@ class FrozenNetwork(NamedTuple):
         name: of the architecture, see `MODELS`.
         weights: by PyTorch's names, with the normalization of the images they expect.
         image_size: height and width of its images in pixels.
+        settings: keys of `config.model` that the architecture has, with their values.
+        decoding: how image files become squares.
     """
 
     name: str
     weights: Weights
     image_size: int
+    settings: tuple[tuple[str, Any], ...] = ()
+    decoding: DecodeOptions = CENTER_CROP
 
 
 def open_network(init: str = PRETRAINED, name: str | None = None) -> FrozenNetwork:
@@ -73,7 +77,10 @@ def open_network(init: str = PRETRAINED, name: str | None = None) -> FrozenNetwo
         name = name or init.removeprefix(BUILTIN)
     if name not in MODELS:
         raise UserError(f"{init:.100} has weights of an unknown architecture: set model.name.")
-    return FrozenNetwork(name, weights, MODELS[name].image_size)
+    entry = MODELS[name]
+    weights = weights._replace(normalization=weights.normalization or entry.layout.normalization)
+    settings = (("stem", resolve_stem("auto", entry.image_size)),) if "stem" in entry.keys else ()
+    return FrozenNetwork(name, weights, entry.image_size, settings)
 
 
 def load_features(
@@ -131,7 +138,7 @@ def extract_features(
     missing = sorted(first.values())
     shape = (network.image_size, network.image_size, 3)
     with _report(on_progress, len(missing)) as advance:
-        batches = read_ahead([paths[i] for i in missing], shape, batch_size)
+        batches = read_ahead([paths[i] for i in missing], shape, batch_size, network.decoding)
         for start, batch in zip(itertools.count(0, batch_size), batches, strict=False):
             rows = np.array(missing[start : start + batch_size])
             rows = rows[[error is None for error in batch.errors]]
@@ -204,7 +211,7 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
         number of features, and the largest batch.
     """
     entry = MODELS[network.name]
-    model = entry.create(num_classes=1)
+    model = entry.create(num_classes=1, **dict(network.settings))
     image_shape = (network.image_size, network.image_size, 3)
     image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
     variables = jax.eval_shape(model.init, jax.random.key(0), image)
@@ -246,8 +253,8 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 def _hash_network(network: FrozenNetwork) -> str:
     """32 hexadecimal digits for everything that features depend on but the images."""
     digest = hashlib.blake2b(digest_size=16)
-    settings = (_VERSION, network.name, network.image_size, network.weights.normalization)
-    digest.update(repr(settings).encode())
+    settings = network._replace(weights=network.weights._replace(arrays={}))
+    digest.update(repr((_VERSION, settings)).encode())
     for name in sorted(network.weights.arrays):
         array = np.ascontiguousarray(network.weights.arrays[name])
         digest.update(f"{name} {array.dtype} {array.shape}".encode())

@@ -15,8 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
-NUM_NEIGHBORS = 10  # Accuracies with 5, 10 and 20 lie within a point of each other.
-ALPHA = 0.9  # Likewise 0.9 and 0.99.
+# Share of 2,768 photographs in ten unequal classes that get the right label with 1, 5 and 10 labels
+# per class (means of twelve draws): 55.1%, 68.2% and 73.8% with 10 neighbors and alpha 0.9, 56.7%,
+# 69.1% and 74.2% with 20 neighbors, 59.4%, 71.0% and 75.6% with alpha 0.99 as well.
+NUM_NEIGHBORS = 20
+ALPHA = 0.99
 _EXPONENT = 3  # Of the similarity, as of Iscen et al.
 
 # Inner products in memory at once, 256 MB in float32.
@@ -189,8 +192,8 @@ def solve(
 ) -> np.ndarray:
     """Conjugate gradients on (I - alpha S) F = Y, for all columns at once.
 
-    The condition number is at most (1 + alpha) / (1 - alpha), which makes about 40 iterations at
-    alpha 0.9, whatever the number of images.
+    The condition number is at most (1 + alpha) / (1 - alpha), so the number of iterations (about
+    150 at alpha 0.99) does not grow with the number of images.
 
     Args:
         graph: S from `build_graph`, [B, B].

@@ -99,7 +99,7 @@ class Store:
 
 def _make_header(length: int) -> bytes:
     encoded = length.to_bytes(4, "little")
-    return encoded + zlib.crc32(encoded).to_bytes(4, "little")
+    return encoded + zlib.crc32(b"row length" + encoded).to_bytes(4, "little")
 
 
 def _compute_checksum(record: np.void) -> int:

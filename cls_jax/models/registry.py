@@ -41,7 +41,10 @@ _dinov2 = functools.partial(_small, patch=14, layer_scale=1e-5)
 
 MODELS = {
     "wide_resnet": Entry(
-        WideResNet, "WRN-{depth}-{width}", keys=(*_RESNET_KEYS, "depth", "width", "leaky_slope")
+        WideResNet,
+        "WRN-{depth}-{width}",
+        keys=(*_RESNET_KEYS, "depth", "width", "leaky_slope"),
+        image_size=32,
     ),
     "resnet18": Entry(ResNet18, "ResNet-18", resnet.LAYOUT, _RESNET_KEYS),
     "resnet50": Entry(ResNet50, "ResNet-50", resnet.LAYOUT, _RESNET_KEYS),

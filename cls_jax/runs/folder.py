@@ -49,13 +49,17 @@ _BEFORE_A_RUN = {LOCK, LABELED_INDICES}
 
 
 def get_default_workdir(config: ConfigDict) -> pathlib.Path:
-    """runs/<dataset>-<labels>-<method>-seed<seed>; a folder of images counts by its own name."""
+    """runs/<dataset>-<labels>-<method>-seed<seed>; a folder of images counts by its own name.
+
+    The method of a run without steps is called "instant".
+    """
     dataset = config.data.name
     if dataset == "folder":
         dataset = pathlib.Path(config.data.data_dir).expanduser().resolve().name or dataset
     num_labels = config.num_labels or "all"
     dataset = make_printable(dataset)  # Messages quote the folder's name.
-    return pathlib.Path("runs") / f"{dataset}-{num_labels}-{config.method.name}-seed{config.seed}"
+    method = config.method.name if config.num_steps else "instant"
+    return pathlib.Path("runs") / f"{dataset}-{num_labels}-{method}-seed{config.seed}"
 
 
 def choose_workdir(config: ConfigDict, layout: Layout) -> tuple[pathlib.Path, str | None]:

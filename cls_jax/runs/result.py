@@ -47,12 +47,18 @@ def create_result(
         "test_accuracy_ensemble": last.get("test/accuracy_ensemble"),
         "test_accuracy_live_network_1": last.get("test/accuracy_live_network_1"),
         "test_accuracy_live_network_2": last.get("test/accuracy_live_network_2"),
+        "test_accuracy_probe": _find_first(rows, "test/accuracy_probe"),
+        "test_accuracy_instant": _find_first(rows, "test/accuracy_instant"),
         "test_accuracy_median_last_20": statistics.median(history[-20:]) if history else None,
         "test_accuracy_best": max(history, default=None),
         "test_accuracy_best_note": "selected on the test set: not a result to report",
         "monitors": _average_monitors(rows),
         "train_seconds": train_seconds,
     }
+
+
+def _find_first(rows: list[dict[str, Any]], name: str) -> float | None:
+    return next((row[name] for row in rows if row.get(name) is not None), None)
 
 
 def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -75,9 +81,27 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
         "test_accuracy_ensemble": "ensemble (EMA weights)",
         "test_accuracy_live_network_1": "network 1 (raw weights)",
         "test_accuracy_live_network_2": "network 2 (raw weights)",
+        "test_accuracy_instant": "instant classifier: propagated labels, before any step",
+        "test_accuracy_probe": "linear probe on the labels alone",
     }
     by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
     return _format_percentages(by_name, names)
+
+
+def describe_gain(result: dict[str, Any]) -> str | None:
+    """What the unlabeled images gained over a linear probe on the labels; None if not measured."""
+    final, probe = result.get("test_accuracy"), result.get("test_accuracy_probe")
+    if final is None or probe is None:
+        return None
+    verb = "gained" if final >= probe else "lost"
+    sentence = f"Unlabeled images {verb} {abs(final - probe):.1f} points over the labels alone."
+    instant = result.get("test_accuracy_instant") or 0.0
+    if result["step"] and final < instant:
+        sentence += (
+            f" Training lost {instant - final:.1f} points: the instant classifier is better "
+            "(--instant)."
+        )
+    return sentence
 
 
 def describe_monitors(monitors: dict[str, float]) -> str:

@@ -99,8 +99,11 @@ def _train_to_end(run: Run) -> float:
     setup, dataset, spec, workdir = run
     config = setup.config
     checkpointer = Checkpointer(workdir, config.keep_checkpoints)
-    state, first_step, seconds = restore_or_init(checkpointer, run)
+    baselines: dict[str, float] = {}
+    state, first_step, seconds = restore_or_init(checkpointer, run, baselines.update)
     timer = PausableTimer(seconds)
+    # Without any step, the start is the result.
+    is_unsaved = config.num_steps == 0 and checkpointer.latest_step() is None
     if is_main_process():
         announce(setup, state, dataset, len(spec.labeled_indices), first_step, workdir)
 
@@ -114,6 +117,8 @@ def _train_to_end(run: Run) -> float:
     checkpointer.warn = bar.say
     writer = MetricsWriter(workdir, first_step, bar.say) if is_main_process() else SilentWriter()
     start_round = None  # Most methods have a single round.
+    if baselines:
+        writer.write(0, baselines)
     profile = ProfileWindow(config.profile, workdir)
     metrics = MetricsQueue(
         config.log_every, dataset.num_classes, spec.images_per_step, writer, timer, bar
@@ -156,7 +161,7 @@ def _train_to_end(run: Run) -> float:
                     bar.show_accuracies(step, accuracies)
             is_stopping = stop.should_stop(step)
             is_save_due = is_last or is_stopping or _is_due(step, config.checkpoint_every)
-            if step > first_step and is_save_due:
+            if is_save_due and (step > first_step or is_unsaved):
                 save(step)
             if is_stopping:
                 checkpointer.finish()

@@ -1,22 +1,29 @@
-"""A linear probe as the start of fine-tuning (LP-FT: Kumar et al., ICLR 2022).
+"""Linear heads as the start of fine-tuning (LP-FT: Kumar et al., ICLR 2022).
 
 A randomly initialized head backpropagates its errors into the pretrained layers, and its pseudo
 labels are wrong. `model.init_head=probe` first fits the heads to the features of the labeled
-images; then training is that of any other run.
+images, `model.init_head=graph` to those of all images with propagated labels. Then training is that
+of any other run, or ends at once with `num_steps=0`.
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
 
+import pathlib
 import zlib
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from sklearn.linear_model import LogisticRegression
 
+from cls_jax.data.images.decode import get_decode_options
 from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.features.extract import FrozenNetwork, extract_features
+from cls_jax.features.extract import compute_features as compute_frozen_features
+from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, spread_labels
+from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.distributed import check_same_weights
 from cls_jax.parallel.mesh import to_global_arrays
@@ -24,24 +31,13 @@ from cls_jax.training.evaluate import iterate_padded
 from cls_jax.training.setup import TrainSetup
 from cls_jax.training.state import TrainState
 
-# The inverse of the penalty, as of scikit-learn. Strong, for there are more features (1,280 in
-# EfficientNet-Lite0) than images; from .001 to .1 the accuracy with 40 and 250 labels is the same.
-_C = 0.01
-_MAX_ITERATIONS = 1000
-# A deviation counts at least as this share of the mean one. With a few labeled images some features
-# hardly vary; divided by nothing, they would drown all others in the next image that has them.
-_MIN_DEVIATION = 0.3
-
-
-class Head(NamedTuple):
-    """Parameters of a dense layer, float32: kernel [C, K] and bias [K]."""
-
-    kernel: np.ndarray
-    bias: np.ndarray
-
 
 def init_state(
-    setup: TrainSetup, dataset: Dataset, labeled: np.ndarray, round_index: int = 0
+    setup: TrainSetup,
+    dataset: Dataset,
+    labeled: np.ndarray,
+    round_index: int = 0,
+    report: Callable[[dict[str, float]], Any] = lambda accuracies: None,
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
@@ -50,6 +46,8 @@ def init_state(
         dataset: its training images and their labels.
         labeled: indices of the labeled images.
         round_index: of a method with several rounds.
+        report: With the head "graph", called with the test accuracies in percent of the linear
+            probe and the instant classifier, if there are test images.
 
     Raises:
         UserError: if the pretrained weights cannot be read or do not fit.
@@ -57,10 +55,13 @@ def init_state(
     state = setup.init_state(round_index)
     if setup.config.model.init_head == "random":
         return state
-    labels = dataset.train_labels[labeled]
-    features_NBC = compute_features(setup, state, dataset.train_images, labeled)
-    num_classes = setup.dataset_spec.num_classes
-    heads = fit_heads(features_NBC, labels, num_classes, (setup.config.seed, round_index))
+    seed = (setup.config.seed, round_index)
+    if setup.config.model.init_head == "graph":
+        heads = fit_instant_heads(setup, dataset, labeled, seed, report)
+    else:
+        labels = dataset.train_labels[labeled]
+        features_NBC = compute_features(setup, state, dataset.train_images, labeled)
+        heads = fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
     check_same_weights(heads)
     return state.replace(
         params=_replace_heads(setup, state.params, heads),
@@ -69,9 +70,14 @@ def init_state(
 
 
 def fit_heads(
-    features_NBC: np.ndarray, labels_B: np.ndarray, num_classes: int, seed: tuple[int, ...]
+    features_NBC: np.ndarray,
+    labels_B: np.ndarray,
+    num_classes: int,
+    seed: tuple[int, ...],
+    inverse_penalty: float = PROBE_C,
+    weights_B: np.ndarray | None = None,
 ) -> list[Head]:
-    """A probe for every network, each on its own part of the features.
+    """A head for every network, each on its own part of the features.
 
     Networks with the same head and the same pretrained weights would stay the same: they see the
     same batches. So N networks divide the features among them at random, like the two views of
@@ -83,31 +89,87 @@ def fit_heads(
     order = generator.permutation(num_features)
     parts = np.array_split(order, num_networks)
     return [
-        _fit_head(features_BC, np.sort(part), labels_B, num_classes)
+        fit_head(features_BC, labels_B, num_classes, inverse_penalty, weights_B, np.sort(part))
         for features_BC, part in zip(features_NBC, parts, strict=True)
     ]
 
 
-def _fit_head(
-    features_BC: np.ndarray, part: np.ndarray, labels_B: np.ndarray, num_classes: int
-) -> Head:
-    chosen = features_BC[:, part]
-    mean, deviation = chosen.mean(axis=0), chosen.std(axis=0)
-    deviation = np.maximum(deviation, _MIN_DEVIATION * max(deviation.mean(), 1e-12))
-    classifier = LogisticRegression(C=_C, max_iter=_MAX_ITERATIONS)
-    classifier.fit((chosen - mean) / deviation, labels_B)
-    weights, biases = classifier.coef_, classifier.intercept_
-    if len(weights) == 1:  # Of two classes, scikit-learn has the difference of the logits alone.
-        weights, biases = np.stack([-weights[0], weights[0]]) / 2, np.append(-biases, biases) / 2
-    head = Head(
-        np.zeros((features_BC.shape[1], num_classes), np.float32),
-        np.zeros(num_classes, np.float32),
+def fit_instant_heads(
+    setup: TrainSetup,
+    dataset: Dataset,
+    labeled: np.ndarray,
+    seed: tuple[int, ...],
+    report: Callable[[dict[str, float]], Any],
+) -> list[Head]:
+    """A head for every network, fitted to labels that are propagated to all images.
+
+    The graph is that of features at the pretrained network's own resolution, the heads see those of
+    the run's resolution. On photographs, a head on half of the features is as good as one on all.
+    Arguments are those of `init_state` and `fit_heads`.
+    """
+    num_classes = setup.dataset_spec.num_classes
+    network = _open_frozen_network(setup)
+    features = _compute_frozen(setup, dataset, network, "train")
+    labels = np.full(len(features), -1)
+    labels[labeled] = dataset.train_labels[labeled]
+    spread = spread_labels(features, labels, num_classes)
+    if len(dataset.test_images):
+        test_features = _compute_frozen(setup, dataset, network, "test")
+        heads = {
+            "probe": fit_head(features[labeled], labels[labeled], num_classes, PROBE_C),
+            "instant": fit_head(features, spread.labels, num_classes, INSTANT_C, spread.weights),
+        }
+        report(
+            {
+                f"test/accuracy_{name}": 100.0
+                * float(np.mean(head.predict(test_features) == dataset.test_labels))
+                for name, head in heads.items()
+            }
+        )
+    image_size = setup.config.data.image_size
+    if network.image_size != image_size:
+        network = network._replace(image_size=image_size)
+        features = _compute_frozen(setup, dataset, network, "train")
+    shape = (setup.method.num_networks, *features.shape)
+    return fit_heads(
+        np.broadcast_to(features, shape),
+        spread.labels,
+        num_classes,
+        seed,
+        INSTANT_C,
+        spread.weights,
     )
-    # The same function of features that are not standardized.
-    kernel = (weights / deviation).T
-    head.kernel[np.ix_(part, classifier.classes_)] = kernel
-    head.bias[classifier.classes_] = biases - mean @ kernel
-    return head
+
+
+def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
+    """The run's pretrained weights at their own resolution."""
+    config, entry = setup.config, MODELS[setup.config.model.name]
+    assert setup.read_weights is not None, config.model.init
+    settings = {key: config.model[key] for key in entry.keys}
+    image_size = entry.image_size
+    if "stem" in settings:
+        settings["stem"] = resolve_stem(config.model.stem, config.data.image_size)
+        if settings["stem"] != "imagenet":  # Trained on small images.
+            image_size = config.data.image_size
+    normalization = (tuple(config.data.mean), tuple(config.data.std))
+    weights = setup.read_weights()._replace(normalization=normalization)
+    return FrozenNetwork(
+        config.model.name,
+        weights,
+        image_size,
+        tuple(settings.items()),
+        get_decode_options(config.data),
+    )
+
+
+def _compute_frozen(
+    setup: TrainSetup, dataset: Dataset, network: FrozenNetwork, part: str
+) -> np.ndarray:
+    """Features of the training or the test images, float16 [B, C]."""
+    if files := getattr(dataset, f"{part}_files"):
+        root = pathlib.Path(setup.config.data.data_dir).expanduser()
+        return extract_features([root / file for file in files], network)
+    return compute_frozen_features(getattr(dataset, f"{part}_images"), network)
 
 
 def compute_features(

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -120,14 +120,18 @@ def hold_folder(config: ConfigDict, run: Run) -> Iterator[None]:
         yield
 
 
-def restore_or_init(checkpointer: Checkpointer, run: Run) -> tuple[TrainState, int, float]:
+def restore_or_init(
+    checkpointer: Checkpointer, run: Run, report: Callable[[dict[str, float]], Any]
+) -> tuple[TrainState, int, float]:
     """The state to start from, its step, and the seconds that the run took so far.
 
-    A checkpoint is restored onto shapes alone: no initial state takes memory beside it.
+    A checkpoint is restored onto shapes alone: no initial state takes memory beside it. A new
+    state's baselines go to `report`, see `init_state`.
     """
     restored = checkpointer.restore_newest(run.setup.state_shapes)
     if restored is None:
-        return init_state(run.setup, run.dataset, run.spec.labeled_indices), 0, 0.0
+        state = init_state(run.setup, run.dataset, run.spec.labeled_indices, report=report)
+        return state, 0, 0.0
     return restored.state, restored.step, restored.metadata["train_seconds"]
 
 

@@ -62,7 +62,7 @@ def test_residual_of_the_solution_is_within_the_tolerance():
     graph = build_graph(features)
     one_hot = (_label(cluster, [0, 1, 2])[:, None] == np.arange(K)).astype(float)
     for tolerance in (1e-2, 1e-6):
-        scores = graph_module._solve(graph, one_hot, 0.9, tolerance)
+        scores = graph_module.solve(graph, one_hot, 0.9, tolerance)
         residual = one_hot - (scores - 0.9 * (graph @ scores))
         assert (np.linalg.norm(residual, axis=0) <= 1.01 * tolerance).all()
 

@@ -4,7 +4,12 @@ import json
 
 import pytest
 
-from cls_jax.runs.result import create_result, describe_accuracies, describe_monitors
+from cls_jax.runs.result import (
+    create_result,
+    describe_accuracies,
+    describe_gain,
+    describe_monitors,
+)
 from tests.conftest import create_tiny_config
 
 
@@ -46,7 +51,7 @@ def test_without_a_test_set_accuracies_are_unknown(tmp_path):
     write_rows(tmp_path, [(0, {"monitors/mask": 0.5})])
     result = create_result(create_tiny_config(), tmp_path, 20, 1.0)
     names = [name for name in result if name.startswith("test_accuracy")]
-    assert len(names) == 9
+    assert len(names) == 11
     assert {result[name] for name in names if not name.endswith("note")} == {None}
     assert result["monitors"] == {"mask": 0.5}
 
@@ -61,3 +66,13 @@ def test_only_what_is_known_is_printed_in_percent():
     assert describe_monitors({"mask_ratio": 0.875, "unheard_of": 1.0}) == (
         "   87.50 %  of images: pseudo label confident enough to train on"
     )
+
+
+def test_result_says_what_unlabeled_images_and_training_gained():
+    result = {"step": 0, "test_accuracy": 75.0, "test_accuracy_probe": 56.0}
+    result["test_accuracy_instant"] = 75.0
+    assert describe_gain(result) == "Unlabeled images gained 19.0 points over the labels alone."
+    worse = {**result, "step": 300, "test_accuracy": 55.0}
+    assert "lost 1.0 points" in describe_gain(worse)
+    assert "the instant classifier is better" in describe_gain(worse)
+    assert describe_gain({**result, "test_accuracy_probe": None}) is None

@@ -1,0 +1,117 @@
+"""A classifier at once: labels propagated to all images, and a linear head fitted to them.
+
+Shape suffixes: B images, C features, K classes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from cls_jax.features.graph import build_graph, compute_weight, normalize_rows, propagate_labels
+
+# Inverse penalties, as of scikit-learn. They are strong, for there are many features (1,280 in
+# EfficientNet-Lite0). With few labels, accuracies from 0.001 to 0.1 are the same.
+PROBE_C = 0.01
+INSTANT_C = 0.003
+_MAX_ITERATIONS = 1000
+# Images that a head is fitted to: more cost time, and change nothing.
+_MAX_FITTED = 30_000
+# A deviation counts at least as this share of the mean one. With a few labeled images some features
+# hardly vary; divided by nothing, they would drown all others in the next image that has them.
+_MIN_DEVIATION = 0.3
+
+
+class Head(NamedTuple):
+    """Parameters of a dense layer, float32: kernel [C, K] and bias [K]."""
+
+    kernel: np.ndarray
+    bias: np.ndarray
+
+    def predict(self, features_BC: np.ndarray) -> np.ndarray:
+        """The most probable class of each image, int [B]."""
+        return np.argmax(features_BC.astype(np.float32) @ self.kernel + self.bias, axis=1)
+
+
+class PropagatedLabels(NamedTuple):
+    """What the graph says about every image.
+
+    Attributes:
+        probabilities: float32 [B, K].
+        labels: int [B], the most probable classes, and the given labels where there are any.
+        weights: float32 [B] in [0, 1], w = 1 - H(p) / log K; 1 for labeled images.
+    """
+
+    probabilities: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+
+
+def spread_labels(
+    features_BC: np.ndarray,
+    labels_B: np.ndarray,
+    num_classes: int,
+    class_frequencies: Sequence[float] | np.ndarray | None = None,
+) -> PropagatedLabels:
+    """Propagates labels along the graph of the features' nearest neighbors.
+
+    Args:
+        features_BC: floating [B, C].
+        labels_B: int [B], -1 for images without a label.
+        num_classes: K.
+        class_frequencies: how frequent the K classes are; None if equally frequent.
+    """
+    graph = build_graph(normalize_rows(features_BC))
+    probabilities = propagate_labels(
+        graph, labels_B, num_classes, class_frequencies=class_frequencies
+    )
+    return PropagatedLabels(
+        probabilities, probabilities.argmax(axis=1), compute_weight(probabilities)
+    )
+
+
+def fit_head(
+    features_BC: np.ndarray,
+    labels_B: np.ndarray,
+    num_classes: int,
+    inverse_penalty: float,
+    weights_B: np.ndarray | None = None,
+    chosen: np.ndarray | None = None,
+) -> Head:
+    """Logistic regression on standardized features, as a head for features as they are.
+
+    Args:
+        features_BC: floating [B, C].
+        labels_B: int [B].
+        num_classes: K. Classes without an image have the kernel and bias 0.
+        inverse_penalty: C of scikit-learn.
+        weights_B: float [B], of the images; None for equal ones.
+        chosen: int [m], features to use, the others get the kernel 0; None for all.
+    """
+    num_features = features_BC.shape[1]
+    chosen = np.arange(num_features) if chosen is None else chosen
+    weights_B = np.ones(len(labels_B)) if weights_B is None else weights_B
+    used = np.flatnonzero(weights_B > 0)
+    if len(used) > _MAX_FITTED:  # Those that are most certain, in each class alike.
+        used = np.argsort(-weights_B, kind="stable")[:_MAX_FITTED]
+    part = features_BC[np.ix_(used, chosen)].astype(np.float32)
+    labels, weights = labels_B[used], weights_B[used]
+    mean, deviation = part.mean(axis=0), part.std(axis=0)
+    deviation = np.maximum(deviation, _MIN_DEVIATION * max(deviation.mean(), 1e-12))
+    head = Head(
+        np.zeros((num_features, num_classes), np.float32), np.zeros(num_classes, np.float32)
+    )
+    classes = np.unique(labels)
+    if len(classes) < 2:  # Nothing to tell apart.
+        head.bias[classes] = 1
+        return head
+    classifier = LogisticRegression(C=inverse_penalty, max_iter=_MAX_ITERATIONS)
+    classifier.fit((part - mean) / deviation, labels, sample_weight=weights)
+    kernel, bias = classifier.coef_, classifier.intercept_
+    if len(kernel) == 1:  # Of two classes, scikit-learn has the difference of the logits alone.
+        kernel, bias = np.stack([-kernel[0], kernel[0]]) / 2, np.append(-bias, bias) / 2
+    kernel = (kernel / deviation).T
+    head.kernel[np.ix_(chosen, classifier.classes_)] = kernel
+    head.bias[classifier.classes_] = bias - mean @ kernel
+    return head

@@ -1,0 +1,106 @@
+"""Linear heads on frozen features, and runs that end with them."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import cls_jax
+from cls_jax.features.instant import fit_head, spread_labels
+from cls_jax.models import MODELS
+from cls_jax.models.weights.layout import Weights, to_torch
+from cls_jax.models.weights.sources import to_safetensors
+from cls_jax.runs.folder import read_result
+
+K = 3
+SIZE = 16
+
+
+def _make_features(num_images, num_classes=K, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(num_images) % num_classes
+    centers = np.random.default_rng(9).standard_normal((num_classes, 12))
+    return 5 + centers[labels] + 0.7 * rng.standard_normal((num_images, 12)), labels
+
+
+@pytest.mark.parametrize("num_classes", [2, K])
+def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_classes):
+    features, truth = _make_features(300, num_classes)
+    test_features, test_truth = _make_features(300, num_classes, seed=1)
+    labels = np.where(np.arange(300) < num_classes, truth, -1)
+    spread = spread_labels(features - features.mean(axis=0), labels, num_classes)
+    np.testing.assert_array_equal(spread.labels[:num_classes], truth[:num_classes])
+    np.testing.assert_array_equal(spread.weights[:num_classes], 1)
+    instant = fit_head(features, spread.labels, num_classes, 0.01, spread.weights)
+    probe = fit_head(features[:num_classes], truth[:num_classes], num_classes, 0.01)
+    accuracy, baseline = (np.mean(h.predict(test_features) == test_truth) for h in (instant, probe))
+    assert accuracy > max(baseline, 0.85)
+
+
+def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
+    features, truth = _make_features(60)
+    wrong = np.where(np.arange(60) < 30, truth, 0)
+    weights = np.where(np.arange(60) < 30, 1.0, 0.0)
+    chosen = np.array([1, 4, 7])
+    head = fit_head(features, wrong, K, 0.1, weights, chosen)
+    expected = fit_head(features[:30], truth[:30], K, 0.1, chosen=chosen)
+    np.testing.assert_allclose(head.kernel, expected.kernel, atol=1e-6)
+    assert (np.delete(head.kernel, chosen, axis=0) == 0).all()
+
+
+def test_head_for_one_class_predicts_it():
+    features, _ = _make_features(6)
+    assert (fit_head(features, np.full(6, 2), K, 0.1).predict(features) == 2).all()
+
+
+@pytest.fixture(scope="module")
+def run(one_block, tmp_path_factory):
+    """An instant run of a tiny network with random weights on plain colors."""
+    import jax
+    import jax.numpy as jnp
+
+    root = tmp_path_factory.mktemp("instant")
+    rng = np.random.default_rng(0)
+    colors = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
+    for part, count in (("labeled", 2), ("unlabeled", 8), ("test", 4)):
+        for name, color in colors.items():
+            folder = root / "images" / part / (name if part != "unlabeled" else "")
+            folder.mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                noise = rng.integers(-30, 30, (SIZE, SIZE, 3))
+                image = np.clip(noise + color, 0, 255).astype(np.uint8)
+                Image.fromarray(image).save(folder / f"{name}{i}.png")
+    entry = MODELS["wide_resnet"]
+    model = entry.create(num_classes=K)
+    variables = model.init(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
+    weights = root / "model.safetensors"
+    weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        return cls_jax.train(
+            root / "images",
+            root / "run",
+            instant=True,
+            model__init=str(weights),
+            model__depth=28,
+            model__width=2,
+            data__image_size=SIZE,
+            data__pipeline="device",
+            optimizer__frozen_stages=0,
+            mesh__network=1,
+            mesh__data=1,
+        )
+
+
+def test_instant_run_is_a_run_like_any_other(run):
+    assert run.result["step"] == 0
+    assert run.result["test_accuracy"] == run.result["test_accuracy_instant"] == 100
+    assert run.result["test_accuracy_probe"] is not None
+    assert read_result(run.workdir) == run.result
+    files = sorted((run.workdir.parent / "images" / "test").rglob("*.png"))
+    assert (run.predict(files).label == [file.parent.name for file in files]).all()
+
+
+def test_networks_of_an_instant_run_differ(run):
+    classifier = cls_jax.load(run)
+    kernel = np.asarray(classifier._state.params["head"]["kernel"])
+    assert ((kernel[0] == 0).all(axis=-1) ^ (kernel[1] == 0).all(axis=-1)).all()
