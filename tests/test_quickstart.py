@@ -15,6 +15,7 @@ def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
     nbformat = pytest.importorskip("nbformat")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     text, steps = NOTEBOOK.read_text("utf-8"), "num_steps=200"
     assert text.count(steps) == 1
@@ -25,7 +26,7 @@ def test_quickstart_trains_and_ends_in_pictures(tmp_path, monkeypatch):
     client.execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     printed = "".join(output.get("text", "") for cell in cells for output in cell.outputs)
-    assert float(re.search(r"Test accuracy: ([\d.]+) %", printed)[1]) > 30
+    assert float(re.search(r"Test accuracy: ([\d.]+) %", printed)[1]) > 20
     assert "image/png" in cells[-1].outputs[-1].data
 
 

@@ -428,6 +428,7 @@ def _trace_device_pipeline(config, setup):
         seed=np.uint32(config.seed),
         images=jax.ShapeDtypeStruct((NUM_IMAGES, *image_shape), np.uint8),
         labels=indices,
+        truths=indices,
         labeled_indices=spec.labeled_indices,
         unlabeled_indices=indices,
     )
