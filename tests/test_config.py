@@ -104,7 +104,10 @@ def test_unknown_method_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_steps": 0}, "num_steps=0 is invalid: choose an integer from 1 to 2,147,483,647"),
+        (
+            {"num_steps": 0},
+            "num_steps=0 would leave the last layers random: set model.init_head=graph",
+        ),
         ({"seed": -1}, "seed=-1"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"mu": 0}, "mu=0"),
