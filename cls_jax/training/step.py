@@ -109,7 +109,7 @@ def take_step(
         batch = normalize_batch(raw_part, setup.normalize)
         params = {**params, **frozen}
         output, batch_stats = setup.method.compute_loss(params, state.batch_stats, batch, context)
-        if shares_batch and config.model.bn_statistics == "device" and not config.model.bn_frozen:
+        if config.model.bn_statistics == "device" and not config.model.bn_frozen:
             batch_stats = average_over_data(batch_stats)
         after = state.replace(batch_stats=batch_stats, method_state=output.method_state)
         # A sum: networks share no parameters, so each gets the gradient of its own loss; a mean

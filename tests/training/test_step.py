@@ -211,7 +211,7 @@ def test_accumulated_parts_give_the_step_of_the_whole_batch(mesh_data):
     states, losses = [], []
     for parts in (1, 4):
         config = create_tiny_config("20,fixmatch", mesh__data=mesh_data, accumulate_steps=parts)
-        config.model.bn_frozen, config.method.tau = True, 0.1
+        config.model.bn_frozen, config.method.threshold = True, 0.1
         state, (metrics,) = Step(config).run(num_steps=1)
         states.append(state)
         losses.append(metrics)
@@ -246,4 +246,8 @@ def test_statistics_per_device_change_nothing_on_one_device(step):
     expected, _ = step.run(num_steps=1)
     config = create_tiny_config(method__tau=0.08, model__bn_statistics="device")
     state, _ = Step(config).run(num_steps=1)
-    jax.tree.map(np.testing.assert_array_equal, state.batch_stats, expected.batch_stats)
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6),
+        state.batch_stats,
+        expected.batch_stats,
+    )
