@@ -18,7 +18,7 @@ METHOD_SETTINGS = {
     "infomatch": _SHORT_MEANS,
     "softmatch": _SHORT_MEANS,
     "remixmatch": {"class_mean_decay": choose_decay(_NUM_STEPS)},
-    # The paper's 5 % would be 27 steps, with which the guessed labels collapsed (25 % on the test
+    # The paper's 5% would be 27 steps, with which the guessed labels collapsed (25% on the test
     # set, seed 0). Chosen from two tries by that seed's test accuracy, which favors MixMatch.
     "mixmatch": {"ramp": 0.5},
     # With more rounds, each would be too short to learn anything.

@@ -113,7 +113,7 @@ def _choose_init(given: FolderContext) -> str:
 
 
 def _choose_init_head(given: FolderContext) -> str:
-    """Heads for propagated labels; for methods without unlabeled images, for the labels alone."""
+    """Heads for propagated labels; for the labels only where a method has no unlabeled images."""
     if not given.config.model.init:
         return "random"
     return "graph" if get_method(given.config.method.name).unlabeled_views else "probe"

@@ -77,7 +77,7 @@ def choose_long_tail(
         )
     profile = _create_profile(num_classes, imbalance)
     largest = (np.bincount(labels, minlength=num_classes) / profile).min()
-    # Rounded down, but not where floating point falls just short of a whole number.
+    # Rounded down, but not where floating point falls just short of an integer.
     counts = np.maximum(np.floor(profile * largest + 1e-6), 1).astype(int)
     rng = np.random.default_rng([seed, 1])  # Not the stream that draws the labels.
     kept = [

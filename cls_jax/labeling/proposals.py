@@ -63,7 +63,7 @@ class Coverage:
 def find_confident(
     probabilities_BK: np.ndarray, is_open_B: np.ndarray, label: int, num_images: int
 ) -> np.ndarray:
-    """The open images that are proposed a class, the surest first; int [M]."""
+    """The open images that are proposed a class, the most certain first; int [M]."""
     rows = np.flatnonzero(is_open_B & (probabilities_BK.argmax(axis=1) == label))
     order = np.argsort(-probabilities_BK[rows, label], kind="stable")
     return rows[order[:num_images]]

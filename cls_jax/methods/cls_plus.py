@@ -1,7 +1,7 @@
 """CLS with class alignment and CutMix, for very few labels. Not in the paper.
 
 Both networks' predictions are aligned to the class frequencies of the labeled set before they
-become labels. A CutMix of the weak views is trained with the pseudo labels alone: two images have
+become labels. A CutMix of the weak views is trained with the pseudo labels only: two images have
 no common least probable class.
 """
 

@@ -1,6 +1,6 @@
 """Supervised baseline: cross-entropy on strongly augmented labeled images only.
 
-"Supervised w/ RA" in the paper's Table 1: the accuracy that labels alone give.
+"Supervised w/ RA" in the paper's Table 1: the accuracy without unlabeled images.
 """
 
 import jax

@@ -17,7 +17,7 @@ class BatchNorm(nn.Module):
     x · m + (bias - mean · m) with m = scale / sqrt(var + epsilon), in place of Flax's
     (x - mean) · m + bias. Its gradient sums the incoming one twice over the images (alone, and
     times x) where Flax's form sums it three times and keeps an intermediate in memory: on a GPU,
-    where a step mostly waits for memory, CLS's step moves 7 % fewer bytes
+    where a step mostly waits for memory, CLS's step moves 7% fewer bytes
     (experiments/results/gpu_forecast.md).
 
     Attributes:

@@ -82,7 +82,7 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
         "test_accuracy_live_network_1": "network 1 (raw weights)",
         "test_accuracy_live_network_2": "network 2 (raw weights)",
         "test_accuracy_instant": "instant classifier: propagated labels, before any step",
-        "test_accuracy_probe": "linear probe on the labels alone",
+        "test_accuracy_probe": "linear probe on the labels only",
     }
     by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
     return _format_percentages(by_name, names)
@@ -118,7 +118,7 @@ def describe_monitors(monitors: dict[str, float]) -> str:
 def _format_percentages(values: dict[str, Any], meanings: dict[str, str]) -> str:
     """One line for each value that is known, in the order of the meanings."""
     return "\n".join(
-        f"  {values[name]:6.2f} %  {meaning}"
+        f"  {values[name]:6.2f}%  {meaning}"
         for name, meaning in meanings.items()
         if values.get(name) is not None
     )

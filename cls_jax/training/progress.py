@@ -270,10 +270,10 @@ class ProgressBar:
 
     def show_accuracies(self, step: int, accuracies: dict[str, float]) -> None:
         """Prints the accuracies and keeps the first in the bar."""
-        self._accuracy = f"{accuracies['test/accuracy']:.2f} %"
+        self._accuracy = f"{accuracies['test/accuracy']:.2f}%"
         self.say(
             f"step {step}/{self._num_steps}: test accuracy {self._accuracy}, "
-            f"ensemble {accuracies['test/accuracy_ensemble']:.2f} %"
+            f"ensemble {accuracies['test/accuracy_ensemble']:.2f}%"
         )
 
     def say(self, line: str) -> None:

@@ -39,7 +39,7 @@ def test_train_then_eval_then_train_again(tmp_path):
     assert train.returncode == 0, train.stderr
     workdir = tmp_path / "runs" / "digits-20-fixmatch-seed0"
     result = json.loads((workdir / "result.json").read_text())
-    headline = f"{result['test_accuracy']:6.2f} %  network 1 (EMA weights)"
+    headline = f"{result['test_accuracy']:6.2f}%  network 1 (EMA weights)"
     assert headline in train.stdout
     assert "tensorboard --logdir runs/digits-20-fixmatch-seed0" in train.stdout
     assert "The whole run:  runs/digits-20-fixmatch-seed0/report.html" in train.stdout
@@ -107,7 +107,7 @@ def outcomes(workdir):
         if "--workdir" not in arguments and "--config" in arguments:
             arguments = [*arguments, "--workdir", str(workdir)]
         lines.append(json.dumps(["main.py", *arguments]) + "\n")
-    # With this variable set, main.py does not start itself again, which would import all anew.
+    # With this variable set, main.py does not start itself again, which would import it all again.
     environment = {
         **os.environ,
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",

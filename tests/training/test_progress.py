@@ -117,10 +117,10 @@ def test_the_bar_shows_steps_loss_and_the_newest_accuracy(monkeypatch, capsys):
     assert bar._bar.postfix == "loss 1.250, accuracy –"
     bar.show_accuracies(5, {"test/accuracy": 91.0, "test/accuracy_ensemble": 92.5})
     bar.advance(0.5)
-    assert bar._bar.postfix == "loss 0.500, accuracy 91.00 %"
+    assert bar._bar.postfix == "loss 0.500, accuracy 91.00%"
     bar.close()
     assert (bar._bar.n, bar._bar.total) == (6, 10)
-    assert "step 5/10: test accuracy 91.00 %, ensemble 92.50 %" in capsys.readouterr().out
+    assert "step 5/10: test accuracy 91.00%, ensemble 92.50%" in capsys.readouterr().out
 
 
 def test_only_the_main_process_draws_a_bar(monkeypatch, capsys):
