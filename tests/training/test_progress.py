@@ -74,7 +74,7 @@ def test_speed_is_left_out_where_no_time_has_passed():
 
 
 def test_a_trace_of_the_chosen_steps_is_in_the_runs_folder(tmp_path):
-    profile = ProfileWindow(range(2, 4), tmp_path)
+    profile = ProfileWindow("2:3", tmp_path)
     double = jax.jit(lambda x: 2 * x)
     for step in range(3):
         profile.start(step)
