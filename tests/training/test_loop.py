@@ -159,7 +159,8 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
 def test_finished_run_without_checkpoints_has_its_result_and_one_remedy(finished, tmp_path):
     run = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
-    assert OpenRun(create_tiny_config(), run).train_calibrated() == finished[1]
+    result = OpenRun(create_tiny_config(), run).train_calibrated()
+    assert result.items() >= finished[1].items()  # Other tests may have added figures.
     with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
         evaluate_run(run)
 

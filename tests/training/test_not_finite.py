@@ -88,7 +88,7 @@ def test_debug_nans_lets_a_run_without_known_classes_go_on(tmp_path):
     labels[:100] = dataset.train_labels[:100]
     dataset = dataclasses.replace(dataset, train_labels=labels)
     config = create_tiny_config(
-        "20,fixmatch", data__unlabeled="rest", num_steps=2, debug_nans=True, eval_every=100
+        "20,fixmatch", num_steps=2, debug_nans=True, data__unlabeled_includes_labeled=False
     )
     config.batch_size = 2
     assert train(config, tmp_path / "run", lambda config: dataset)["step"] == 2
