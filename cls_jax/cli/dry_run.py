@@ -55,10 +55,10 @@ def describe_folder(summary: FolderSummary) -> list[str]:
     if summary.bit_depth < 16:
         largest = 2**summary.bit_depth - 1
         bit_depth = [f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use"]
+    validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
     return [
-        f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled, "
-        f"{summary.num_validation:,} validation and {summary.num_test:,} test images; "
-        f"{len(counts):,} classes with labels:",
+        f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
+        f"{validation} and {summary.num_test:,} test images; {len(counts):,} classes with labels:",
         *classes,
         *([imbalance] if imbalance else []),
         *summary.layout.warnings,
