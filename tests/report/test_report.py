@@ -140,10 +140,10 @@ def test_missing_and_damaged_files_are_named_and_the_rest_is_shown(copy, name, t
 
 
 def test_a_dataset_that_cannot_be_loaded_is_named(copy, monkeypatch):
-    def load_nothing(config):
+    def load_nothing(config, layout):
         raise UserError(f"digits are not in {config.data.data_dir}: find them.")
 
-    monkeypatch.setattr("cls_jax.report.data.load_dataset", load_nothing)
+    monkeypatch.setattr("cls_jax.inference.evaluate_run.load_dataset", load_nothing)
     page = Page(write_report(copy, "elsewhere").read_text())
     assert "No images: digits are not in elsewhere: find them." in page.text
     assert {"training", "configuration"} <= {a["id"] for a in page.find("section")}
@@ -166,7 +166,7 @@ def test_a_run_without_test_images_compares_the_networks(copy, run, monkeypatch)
         test_images=dataset.test_images[:0],
         test_labels=dataset.test_labels[:0],
     )
-    monkeypatch.setattr("cls_jax.report.data.load_dataset", lambda config: untested)
+    monkeypatch.setattr("cls_jax.inference.evaluate_run.load_dataset", lambda config, layout: untested)
     (copy / RESULT).write_text(json.dumps({"step": 6, "test_accuracy": None}))
     page = Page(write_report(copy).read_text())
     assert "of 1,000 unlabeled training images" in page.text
