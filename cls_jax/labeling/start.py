@@ -40,10 +40,10 @@ def label_folder(
     address = f"http://{server.HOST}:{port}/?token={token}"
     app = server.create_app(session, token, port)
     threading.Thread(target=_load, args=(session,), daemon=True).start()
+    listener.listen()  # The browser may be faster than the server.
     print(f"Label {make_printable(folder)} in the browser: {address}")
     print("Every answer is saved at once. Stop with Ctrl-C.", flush=True)
     if opens_browser:
-        listener.listen()  # The browser may be faster than the server.
         webbrowser.open(address)
     with contextlib.suppress(KeyboardInterrupt):
         server.create_server(app).run(sockets=[listener])

@@ -70,6 +70,7 @@ def serve(session):
         port = listener.getsockname()[1]
         running = server.create_server(server.create_app(session, "token", port))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        listener.listen()  # The browser may be faster than the thread.
         thread.start()
         try:
             yield f"http://127.0.0.1:{port}/?token=token"
