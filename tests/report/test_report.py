@@ -166,8 +166,8 @@ def test_a_run_without_test_images_compares_the_networks(copy, run, monkeypatch)
         test_images=dataset.test_images[:0],
         test_labels=dataset.test_labels[:0],
     )
-    load = "cls_jax.inference.evaluate_run.load_dataset"
-    monkeypatch.setattr(load, lambda config, layout: untested)
+    name = "cls_jax.inference.evaluate_run.load_dataset"
+    monkeypatch.setattr(name, lambda config, layout: untested)
     (copy / RESULT).write_text(json.dumps({"step": 6, "test_accuracy": None}))
     page = Page(write_report(copy).read_text())
     assert "of 1,000 unlabeled training images" in page.text
