@@ -83,7 +83,7 @@ def create_parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--instant",
         action="store_true",
-        help="a classifier in a minute or two, without training the network",
+        help="a classifier without training the network",
     )
     train.add_argument(
         "--dry-run", action="store_true", help="print what it would do and the cost, then stop"

@@ -89,8 +89,8 @@ def test_two_processes_compute_what_one_does(tmp_path):
     train(config, tmp_path / "one")
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 1, 2, 3, 4]
-    # Two steps: later ones part by more than rounding once a complementary label, the least of ten
-    # nearly equal probabilities, is another class in one of the runs.
+    # The first two steps only. The runs part by 0.5% at the third, probably because a label that is
+    # nearly a tie differs there. That cause is not confirmed.
     for a, b in list(zip(ours, theirs, strict=True))[:2]:
         for name in a.keys() & {"train/loss", "train/gradient_norm", "monitors/distance_ema"}:
             np.testing.assert_allclose(a[name], b[name], rtol=1e-3, err_msg=name)
