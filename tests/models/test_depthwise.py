@@ -56,14 +56,16 @@ def test_gradient_exists_for_stacked_rematerialized_and_spread_networks():
 
 
 def test_an_exported_convolution_takes_the_form_of_the_machine_that_runs_it():
-    def count_grouped(platforms):
+    def has_groups(platforms):
         filters = jnp.ones((3, 3, 1, 4))
         convolve = jax.jit(lambda x: depthwise_conv(x, filters, 1))
         shape = jax.ShapeDtypeStruct((2, 5, 5, 4), jnp.float32)
         exported = jax.export.export(convolve, platforms=platforms)(shape)
-        return exported.mlir_module().count("feature_group_count = 4")
+        return "feature_group_count = 4" in exported.mlir_module()
 
-    assert [count_grouped(p) for p in (["cpu"], ["cuda"], ["cpu", "cuda"])] == [0, 1, 1]
+    assert not has_groups(["cpu"])
+    assert has_groups(["cuda"])
+    assert has_groups(["cpu", "cuda"])
 
 
 @pytest.mark.parametrize("stride", [1, 2])

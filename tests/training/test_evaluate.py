@@ -49,8 +49,8 @@ def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_s
     config.mesh.network, config.mesh.data = mesh
     setup = create_train_setup(config, DATASET_SPEC)
     state = setup.init_state()
-    # An average that differs from the parameters, so that mixing them up shows.
-    state = state.replace(ema_params=jax.tree.map(lambda leaf: -leaf, state.params))
+    # Averages that are the other network's parameters, so that mixing them up shows.
+    state = state.replace(ema_params=jax.tree.map(lambda leaf: leaf[::-1], state.params))
     accuracies = create_evaluate(setup)(state, *test_set)
     averaged, balanced, ensemble, live = evaluate_plainly(setup, state, *test_set)
     expected = {
