@@ -78,7 +78,10 @@ def finish(process: subprocess.Popen) -> tuple[int, str]:
 
 
 def test_two_processes_compute_what_one_does(tmp_path):
-    processes = start_all([tmp_path / "two"] * 2, "--config.num_steps=4")
+    # In the first gradient of seed 0, one mesh of two devices differs from one device by 6e-5, with
+    # one process as with two; that of seed 1 is the same to 1e-7, as it should be.
+    options = ["--config.num_steps=4", "--config.seed=1"]
+    processes = start_all([tmp_path / "two"] * 2, *options)
     (code, output), (other_code, other_output) = map(finish, processes)
     assert (code, other_code) == (0, 0), output + other_output
     assert "Test accuracy" in output
@@ -89,11 +92,9 @@ def test_two_processes_compute_what_one_does(tmp_path):
     train(config, tmp_path / "one")
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 1, 2, 3, 4]
-    # The first two steps only. The runs part by 0.5% at the third, probably because a label that is
-    # nearly a tie differs there. That cause is not confirmed.
-    for a, b in list(zip(ours, theirs, strict=True))[:2]:
+    for a, b in zip(ours, theirs, strict=True):
         for name in a.keys() & {"train/loss", "train/gradient_norm", "monitors/distance_ema"}:
-            np.testing.assert_allclose(a[name], b[name], rtol=1e-3, err_msg=name)
+            np.testing.assert_allclose(a[name], b[name], rtol=1e-5, err_msg=name)
     # Here on the four devices of this process.
     step, accuracies, _ = evaluate_run(tmp_path / "two")
     assert step == 4
