@@ -5,8 +5,7 @@ of the images or the length of the run.
 """
 
 from cls_jax.config import create_config
-from cls_jax.methods import get_round_length
-from cls_jax.methods.schedules import choose_decay
+from cls_jax.methods import choose_decay, get_round_length
 
 _NUM_STEPS = 500
 # Running means over the methods' own 1,000 steps would still be near their start at the end.

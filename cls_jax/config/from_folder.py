@@ -14,8 +14,7 @@ from ml_collections import ConfigDict
 from cls_jax.config.build import create_defaults, flatten
 from cls_jax.data.sources.folder_summary import FolderSummary, find_short_side
 from cls_jax.errors import UserError
-from cls_jax.methods import get_method, get_round_length
-from cls_jax.methods.schedules import choose_decay
+from cls_jax.methods import choose_decay, get_method, get_round_length
 from cls_jax.models import MODELS
 from cls_jax.models.layers import STEMS, resolve_stem
 from cls_jax.models.weights.sources import BUILTIN

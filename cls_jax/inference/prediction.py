@@ -1,6 +1,6 @@
 """Predictions derived from the probabilities of the networks.
 
-The definitions are those of the pseudo labels in training: see methods/labeling.py.
+The definitions are those of the pseudo labels in training: see methods/losses.py.
 Shape suffixes: N networks, B images, K classes.
 """
 

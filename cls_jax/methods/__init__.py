@@ -3,38 +3,14 @@
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
-from cls_jax.methods import (
-    adamatch,
-    cls,
-    cls_plus,
-    consistency,
-    flexmatch,
-    freematch,
-    infomatch,
-    mixmatch,
-    pseudo_label,
-    remixmatch,
-    simpro,
-    softmatch,
-    supervised,
-    uda,
-    ups,
-)
+from cls_jax.methods import baselines, cls, cls_plus, fixmatch_variants, mixmatch, simpro, ups
 from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
 
 METHODS: dict[str, Method] = {
-    **supervised.METHODS,
-    **pseudo_label.METHODS,
+    **baselines.METHODS,
     **ups.METHODS,
-    **consistency.METHODS,
-    **uda.METHODS,
     **mixmatch.METHODS,
-    **remixmatch.METHODS,
-    **flexmatch.METHODS,
-    **adamatch.METHODS,
-    **freematch.METHODS,
-    **softmatch.METHODS,
-    **infomatch.METHODS,
+    **fixmatch_variants.METHODS,
     **simpro.METHODS,
     **cls.METHODS,
     **cls_plus.METHODS,
@@ -59,6 +35,17 @@ def get_round_length(config: ConfigDict) -> int:
     return -(-config.num_steps // num_rounds)
 
 
+def choose_decay(num_steps: int) -> float:
+    """The decay of a running mean over a training, or over a round of it, of so many steps.
+
+    For the weights' average, BatchNorm's statistics and the methods' own. The mean is taken over
+    about 1 / (1 - decay) steps: a twentieth of the training, from 100 to 1,000, and never more than
+    a third of the training, so that less than 5% of the start value remains at its end.
+    """
+    length = min(max(num_steps / 20, 100), 1000, num_steps / 3)
+    return 1 - 1 / max(length, 1)
+
+
 __all__ = [
     "METHODS",
     "Context",
@@ -66,6 +53,7 @@ __all__ = [
     "InitContext",
     "LossOutput",
     "Method",
+    "choose_decay",
     "get_method",
     "get_round_length",
 ]

@@ -52,26 +52,21 @@ def update_mean(context: Context, mean: jax.Array, values: jax.Array, decay: flo
 
 
 def update_class_means(
-    context: Context,
-    means: dict[str, jax.Array],
-    logits_u: jax.Array,
-    logits_x: jax.Array,
-    target: str,
+    context: Context, means: dict[str, jax.Array], logits_u: jax.Array, logits_x: jax.Array
 ) -> dict[str, jax.Array]:
     """Moves "predicted" toward softmax(logits_u) and a "predicted" target toward softmax(logits_x).
 
     Args:
-        context: of the step, with the hyperparameter `statistics_decay`.
+        context: of a method with the hyperparameters `statistics_decay` and `align_to`.
         means: from `init_class_means`.
         logits_u: float32 [N, U, K], of weak views of unlabeled images.
         logits_x: float32 [N, B, K], of labeled images.
-        target: one of `TARGETS`.
     """
     decay = context.hparams["statistics_decay"]
     means = dict(means)
     p_u, p_x = jax.nn.softmax(logits_u), jax.nn.softmax(logits_x)
     means["predicted"] = update_mean(context, means["predicted"], p_u, decay)
-    if target == "predicted":
+    if context.hparams["align_to"] == "predicted":
         means["target"] = update_mean(context, means["target"], p_x, decay)
     return means
 
@@ -88,17 +83,3 @@ def align(logits_BK: jax.Array, predicted_K: jax.Array, target_K: jax.Array) -> 
 def compute_class_balance(means_K: jax.Array) -> jax.Array:
     """The rarest predicted class over the most frequent one, [N]: 1 is balance, 0 collapse."""
     return jnp.min(means_K, axis=-1) / jnp.max(means_K, axis=-1)
-
-
-def scale_by_class(threshold: jax.Array, means_K: jax.Array, labels_B: jax.Array) -> jax.Array:
-    """FreeMatch's threshold for each image, threshold · mean(label) / max mean, [N, B].
-
-    Classes that are predicted rarely get a lower threshold.
-
-    Args:
-        threshold: float32 [N], of the most frequent class.
-        means_K: float32 [N, K], running class means.
-        labels_B: int32 [N, B].
-    """
-    relative_K = means_K / jnp.max(means_K, axis=-1, keepdims=True)
-    return threshold[:, None] * jnp.take_along_axis(relative_K, labels_B, axis=-1)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods.cutmix import cutmix
@@ -60,6 +61,10 @@ class Context(NamedTuple):
     method_state: Any
     key: jax.Array
     progress: jax.Array
+
+    def ramp_up(self, length: float) -> jax.Array:
+        """Rises linearly from 0 to 1 over the first `length` of the run, then stays. float32."""
+        return jnp.clip(self.progress / length, 0.0, 1.0)
 
 
 class LossOutput(NamedTuple):

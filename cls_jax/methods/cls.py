@@ -17,8 +17,12 @@ import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
-from cls_jax.methods.labeling import PseudoLabels, make_pseudo_labels
-from cls_jax.methods.losses import compute_labeling_loss, positive_cross_entropy
+from cls_jax.methods.losses import (
+    PseudoLabels,
+    compute_labeling_loss,
+    make_pseudo_labels,
+    positive_cross_entropy,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,18 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.alignment import (
-    STATISTICS_DECAY,
-    align,
-    compute_class_balance,
-    init_class_means,
-    update_mean,
-)
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.methods import alignment
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
 from cls_jax.methods.cls import EXCHANGE_HYPERPARAMETERS, exchange_labels
 from cls_jax.methods.cutmix import cutmix_loss
-from cls_jax.methods.labeling import make_pseudo_labels
-from cls_jax.methods.losses import compute_labeling_loss, positive_cross_entropy
+from cls_jax.methods.losses import (
+    compute_labeling_loss,
+    make_pseudo_labels,
+    positive_cross_entropy,
+)
 
 
 def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
@@ -32,9 +29,11 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     hparams, means = context.hparams, dict(context.method_state)
     logits_x, logits_weak, logits_strong, *logits_mixed = logits
     p = jax.nn.softmax(logits_weak)
-    means["predicted"] = update_mean(context, means["predicted"], p, hparams["statistics_decay"])
+    means["predicted"] = alignment.update_mean(
+        context, means["predicted"], p, hparams["statistics_decay"]
+    )
     joint = (means["predicted"] + context.ensemble.exchange(means["predicted"])) / 2
-    labels = make_pseudo_labels(align(logits_weak, joint, means["target"]))
+    labels = make_pseudo_labels(alignment.align(logits_weak, joint, means["target"]))
     peer_labels, peer_weight, monitors = exchange_labels(context, labels, labels.weight)
 
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
@@ -47,7 +46,7 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
         "train/loss_self": loss_self,
         "train/loss_co": loss_co,
         "monitors/confidence_weight": jnp.mean(labels.weight, axis=-1),
-        "monitors/class_balance": compute_class_balance(means["predicted"]),
+        "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
     }
     for logits_mix in logits_mixed:  # One, or none where λ_cutmix is 0.
         loss_cutmix = cutmix_loss(batch.mix, logits_mix, labels.pseudo, labels.weight)
@@ -57,23 +56,18 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     return LossOutput(losses, monitors, labels.pseudo, means)
 
 
-def init_state(init: InitContext) -> dict[str, jax.Array]:
-    """Class means [N, K] as from `alignment.init_class_means`."""
-    return init_class_means(init, "labels")
-
-
 METHODS = {
     "cls_plus": Method(
         compute_loss,
         hyperparameters={
             **EXCHANGE_HYPERPARAMETERS,
             "lambda_cutmix": Hyperparameter(1.0, 0.0, 1e3, "our choice"),
-            "statistics_decay": STATISTICS_DECAY,
+            "statistics_decay": alignment.STATISTICS_DECAY,
         },
         num_networks=2,
         mu=8,  # As CLS.
         target_view=0,
         wants_cutmix=lambda hparams: hparams["lambda_cutmix"] > 0,
-        init_state=init_state,
+        init_state=lambda init: alignment.init_class_means(init, "labels"),
     )
 }

@@ -1,9 +1,10 @@
-"""What FixMatch's variants share: a weak view labels a strong one, by targets of their own.
+"""FixMatch's variants: a weak view labels a strong one, by targets of their own.
 
     L = L_sup + λ_u · mean(weight · CE(strong, label)) [+ an extra term]
 
 The mean runs over all unlabeled images, those of weight 0 too. Targets follow from the logits of
-labeled and weak views without their gradients, so neither labels nor state carry one.
+labeled and weak views without their gradients, so neither labels nor state carry one. What the
+variants share comes first, then each with its targets, its state and its entry in `METHODS`.
 """
 
 import functools
@@ -14,10 +15,14 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
+from cls_jax.methods import alignment
 from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import positive_cross_entropy
 
 LAMBDA_U = Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u; TorchSSL, USB")
+NO_LABEL = -1
+METHODS: dict[str, Method] = {}
 
 
 class Targets(NamedTuple):
@@ -38,6 +43,8 @@ class Targets(NamedTuple):
 
 # (context, batch, logits of labeled images [N, B, K], of weak views [N, U, K]) → Targets.
 MakeTargets = Callable[[Context, Batch, jax.Array, jax.Array], Targets]
+# (context, targets, strong logits [N, U, K]) → a weighted loss [N] to add, and monitors.
+ExtraTerm = Callable[[Context, Targets, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 
 
 def compute_targets(
@@ -55,7 +62,7 @@ def compute_targets(
 
 def compute_loss(
     make_targets: MakeTargets,
-    extra_term: Callable[..., tuple[jax.Array, dict[str, jax.Array]]] | None,
+    extra_term: ExtraTerm | None,
     logits: list[jax.Array],
     batch: Batch,
     context: Context,
@@ -83,16 +90,15 @@ def create_method(
     make_targets: MakeTargets,
     init_state: Callable[[InitContext], Any],
     hyperparameters: Mapping[str, Hyperparameter],
-    extra_term: Callable[..., tuple[jax.Array, dict[str, jax.Array]]] | None = None,
+    extra_term: ExtraTerm | None = None,
 ) -> Method:
     """Builds a method that differs from FixMatch by its targets.
 
     Args:
         make_targets: which labels to train on, and how much.
-        init_state: of the targets' state.
+        init_state: the targets' state before the first step.
         hyperparameters: in addition to `lambda_u`.
-        extra_term: (context, targets, strong logits [N, U, K]) → a weighted loss [N] to add, and
-            monitors.
+        extra_term: a term to add to the loss.
     """
     return Method(
         functools.partial(compute_loss, make_targets, extra_term),
@@ -100,3 +106,353 @@ def create_method(
         target_view=0,
         init_state=init_state,
     )
+
+
+# FlexMatch (Zhang et al., 2021): a lower threshold for classes that are learned slowly.
+
+
+def flexmatch_state(init: InitContext) -> dict[str, jax.Array]:
+    """The last confident label of every training image, int32 [N, images]: none at first.
+
+    `outside` [N] is the number of images that the unlabeled stream never shows: their rows never
+    get a label, and must not count as images still to be learned.
+    """
+    shape = (init.num_networks, init.num_images)
+    outside = init.num_images - init.num_unlabeled
+    return {
+        "label": jnp.full(shape, NO_LABEL, jnp.int32),
+        "outside": jnp.full(shape[:1], outside, jnp.int32),
+    }
+
+
+def flexmatch_targets(
+    context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array
+) -> Targets:
+    """Pseudo-labels with argmax p where max p ≥ τ · β / (2 - β), β of the class (Eq. 5-11).
+
+    β(k) = (images whose last confident label is k) / max(those of the largest class, images
+    without one), counted before this step's labels enter the table. While the table is empty, the
+    threshold is 0 and every image gets a label. Labels enter at max p ≥ τ, not at the lower
+    threshold of their class (confirmed by the authors).
+    """
+    table, hparams = context.method_state["label"], context.hparams
+    num_classes = logits_weak.shape[-1]
+    p = jax.nn.softmax(logits_weak)
+    confidence, labels = jnp.max(p, axis=-1), jnp.argmax(p, axis=-1).astype(jnp.int32)
+    beta = compute_learning_effect(
+        table, context.method_state["outside"], num_classes, hparams["warmup"] == "on"
+    )
+    thresholds = hparams["tau"] * beta / (2 - beta)
+    mask = confidence >= jnp.take_along_axis(thresholds, labels, axis=-1)
+    confident = jnp.where(confidence >= hparams["tau"], labels, NO_LABEL)
+    # Every device holds the whole table, so each needs the labels of all devices.
+    confident, index = context.ensemble.gather_over_data((confident, batch.u_index))
+    # A batch that spans the end of an epoch may hold an image twice. The maximum makes the result
+    # independent of the order in which XLA writes the rows.
+    new = jnp.full_like(table, NO_LABEL).at[:, index].max(confident)
+    state = {**context.method_state, "label": jnp.where(new == NO_LABEL, table, new)}
+    monitors = {
+        "monitors/threshold": jnp.mean(thresholds, axis=-1),
+        "monitors/class_balance": jnp.min(beta, axis=-1)
+        / jnp.maximum(jnp.max(beta, axis=-1), 1e-6),
+    }
+    return Targets(labels, mask.astype(p.dtype), state, monitors)
+
+
+def compute_learning_effect(
+    table: jax.Array, outside: jax.Array, num_classes: int, warmup: bool
+) -> jax.Array:
+    """β of every class, float [N, K] in [0, 1], of a table [N, images]. Eq. 6 without warmup."""
+    # Counted again at every step: increments would be wrong where an image occurs twice.
+    counts = jax.vmap(lambda row: jnp.bincount(row + 1, length=num_classes + 1))(table)
+    num_without, counts = counts[:, 0] - outside, counts[:, 1:]
+    largest = jnp.max(counts, axis=-1)
+    if warmup:
+        largest = jnp.maximum(largest, num_without)
+    return counts / jnp.maximum(largest, 1)[:, None]
+
+
+METHODS["flexmatch"] = create_method(
+    flexmatch_targets,
+    flexmatch_state,
+    {
+        "tau": Hyperparameter(0.95, 0.0, 1.0, "FlexMatch, τ"),
+        "warmup": Hyperparameter(
+            "on", source="FlexMatch, Eq. 11; TorchSSL, all configs", choices=("on", "off")
+        ),
+    },
+)
+
+
+# AdaMatch (Berthelot et al., 2022): threshold and alignment relative to the labeled images.
+#
+# In the form of USB, from which its published CIFAR figures come. Google's code, for domain
+# adaptation, has further parts (random logit interpolation, a second labeled view, its own
+# optimizer) that are not here.
+
+
+def adamatch_targets(
+    context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array
+) -> Targets:
+    """Pseudo-labels with argmax p̂ where max p̂ ≥ c · (mean confidence of the labeled batch).
+
+    p̂ is the aligned prediction. With `ramp`, the weight rises along a cosine over that share of the
+    run.
+    """
+    hparams = context.hparams
+    means = alignment.update_class_means(context, context.method_state, logits_weak, logits_x)
+    # USB: the mean of predictions starts at the first batch's.
+    first = context.ensemble.average_over_data(jnp.mean(jax.nn.softmax(logits_weak), axis=1))
+    means["predicted"] = jnp.where(context.progress == 0, first, means["predicted"])
+    p = jax.nn.softmax(alignment.align(logits_weak, means["predicted"], means["target"]))
+    labeled_confidence = jnp.mean(jnp.max(jax.nn.softmax(logits_x), axis=-1), axis=-1)
+    threshold = hparams["confidence"] * context.ensemble.average_over_data(labeled_confidence)
+    weights = (jnp.max(p, axis=-1) >= threshold[:, None]).astype(p.dtype)
+    if hparams["ramp"] > 0:
+        weights *= 0.5 - 0.5 * jnp.cos(jnp.pi * jnp.minimum(context.progress / hparams["ramp"], 1))
+    monitors = {
+        "monitors/threshold": threshold,
+        "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
+    }
+    return Targets(jnp.argmax(p, axis=-1), weights, means, monitors)
+
+
+METHODS["adamatch"] = create_method(
+    adamatch_targets,
+    lambda init: alignment.init_class_means(init, init.hparams["align_to"]),
+    {
+        "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: 0.9"),
+        "ramp": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: 0.5, share of the run"),
+        "statistics_decay": alignment.STATISTICS_DECAY,
+        "align_to": Hyperparameter(
+            "predicted", source="AdaMatch, both codes", choices=alignment.TARGETS
+        ),
+    },
+)
+
+
+# FreeMatch (Wang et al., 2023): a threshold that follows the network's own confidence.
+#
+# The running mean τ of the confidence is the threshold of the most frequent class. Classes that are
+# predicted rarely get a lower one (Eq. 5-8).
+
+
+def freematch_state(init: InitContext) -> dict[str, jax.Array]:
+    """Running means: of confidence (`threshold` [N]), predictions and label histogram [N, K]."""
+    uniform = alignment.init_uniform(init)
+    return {"threshold": uniform[:, 0], "predicted": uniform, "histogram": uniform}
+
+
+def freematch_targets(
+    context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array
+) -> Targets:
+    """Pseudo-labels with argmax p where max p ≥ τ · p̃(label) / max p̃.
+
+    All running means move before they are used (both released codes).
+    """
+    old, decay = context.method_state, context.hparams["statistics_decay"]
+    p = jax.nn.softmax(logits_weak)
+    confidence, labels = jnp.max(p, axis=-1), jnp.argmax(p, axis=-1)
+    one_hot = jax.nn.one_hot(labels, p.shape[-1], dtype=p.dtype)
+    values = {"threshold": confidence, "predicted": p, "histogram": one_hot}
+    state = {
+        name: alignment.update_mean(context, old[name], value, decay)
+        for name, value in values.items()
+    }
+    relative = state["predicted"] / jnp.max(state["predicted"], axis=-1, keepdims=True)
+    scale = jnp.take_along_axis(relative, labels, axis=-1)
+    mask = confidence >= state["threshold"][:, None] * scale
+    monitors = {
+        "monitors/threshold": state["threshold"],
+        "monitors/class_balance": alignment.compute_class_balance(state["predicted"]),
+    }
+    return Targets(labels, mask.astype(p.dtype), state, monitors)
+
+
+def compute_fairness(
+    target_K: jax.Array, mean_K: jax.Array, histogram_K: jax.Array, running_histogram_K: jax.Array
+) -> jax.Array:
+    """Σ q · log r with q = Norm(target / running histogram), r = Norm(mean / histogram), [N].
+
+    As published, it is *added* to the loss. It is largest at r = q, so descent moves the mean
+    prediction away from q instead of toward the uniform distribution (questioned in USB's issues
+    182 and 231, where the authors confirm it). TorchSSL and USB put 0 in place of 1 / 0, and so a
+    class that no strong prediction favors has r = 0 and adds the constant q · log 1e-12. With an
+    empty histogram the whole term is 0 (both).
+
+    Args:
+        target_K: float32 [N, K], running mean of the predictions.
+        mean_K: float32 [N, K], of strong predictions of the images that are trained on, with
+            gradient. Any scale.
+        histogram_K: float32 [N, K], of their most probable classes. Any scale.
+        running_histogram_K: float32 [N, K], of weak labels.
+    """
+    q_K = _normalize(_divide(target_K, running_histogram_K))
+    r_K = _normalize(_divide(mean_K, histogram_K))
+    fairness = jnp.sum(q_K * jnp.log(r_K + 1e-12), axis=-1)
+    return jnp.where(jnp.sum(histogram_K, axis=-1) > 0, fairness, 0.0)
+
+
+def add_fairness(
+    context: Context, targets: Targets, logits_strong: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """λ_f · fairness over the images of all devices that are trained on."""
+    p = jax.nn.softmax(logits_strong)
+    top = jax.nn.one_hot(jnp.argmax(logits_strong, axis=-1), p.shape[-1], dtype=p.dtype)
+    weights = targets.weights[..., None]
+    # Means over all images instead of those that are trained on: the common factor cancels in r,
+    # and unlike masked means these may be averaged over devices before the division.
+    mean, histogram = jax.tree.map(
+        lambda value: context.ensemble.average_over_data(jnp.mean(weights * value, axis=1)),
+        (p, jax.lax.stop_gradient(top)),
+    )
+    state = targets.state
+    fairness = compute_fairness(state["predicted"], mean, histogram, state["histogram"])
+    return context.hparams["lambda_fairness"] * fairness, {"train/loss_fairness": fairness}
+
+
+def _divide(numerator_K: jax.Array, denominator_K: jax.Array) -> jax.Array:
+    is_known_K = denominator_K > 0
+    return jnp.where(is_known_K, numerator_K / jnp.where(is_known_K, denominator_K, 1.0), 0.0)
+
+
+def _normalize(values_K: jax.Array) -> jax.Array:
+    return _divide(values_K, jnp.sum(values_K, axis=-1, keepdims=True))
+
+
+METHODS["freematch"] = create_method(
+    freematch_targets,
+    freematch_state,
+    {
+        "statistics_decay": alignment.STATISTICS_DECAY,
+        # Paper: 0.05 for most budgets. TorchSSL: 0.01. USB: 0.001.
+        "lambda_fairness": Hyperparameter(0.01, 0.0, 1e3, "TorchSSL, the authors' configs"),
+    },
+    extra_term=add_fairness,
+)
+
+
+# SoftMatch (Chen et al., 2023): no threshold, a Gaussian weight of the aligned confidence.
+
+
+def softmatch_state(init: InitContext) -> dict[str, jax.Array]:
+    """Mean 1 / K and variance 1 of the confidence, [N], and the class means, [N, K]."""
+    means = alignment.init_class_means(init, init.hparams["align_to"])
+    start = jnp.ones_like(means["predicted"][:, 0])
+    return {"mean": start / init.num_classes, "variance": start, **means}
+
+
+def softmatch_targets(
+    context: Context, batch: Batch, logits_x: jax.Array, logits_weak: jax.Array
+) -> Targets:
+    """Pseudo-labels with argmax p, weighted by exp(-min(ĉ - μ, 0)² · n² / (2 v)).
+
+    ĉ is the confidence after alignment, μ and v the running mean and variance of the confidence
+    before it (paper, TorchSSL) or after it (USB). Only the weight sees the alignment, not the
+    label. All running means move before they are used.
+    """
+    old, hparams = context.method_state, context.hparams
+    means = {name: old[name] for name in ("predicted", "target")}
+    means = alignment.update_class_means(context, means, logits_weak, logits_x)
+    aligned = alignment.align(logits_weak, means["predicted"], means["target"])
+    aligned_confidence = jnp.max(jax.nn.softmax(aligned), axis=-1)
+    confidence = jnp.max(jax.nn.softmax(logits_weak), axis=-1)
+    if hparams["statistics"] == "aligned":
+        confidence = aligned_confidence
+    # Over all devices' images: the variance is unbiased, so a mean of the devices' variances would
+    # be a different number.
+    everywhere = context.ensemble.gather_over_data(confidence)
+    batch_mean = jnp.mean(everywhere, axis=-1)
+    squares = jnp.sum((everywhere - batch_mean[:, None]) ** 2, axis=-1)
+    batch_variance = squares / max(everywhere.shape[-1] - 1, 1)
+    decay = hparams["statistics_decay"]
+    mean = decay * old["mean"] + (1 - decay) * batch_mean
+    variance = decay * old["variance"] + (1 - decay) * batch_variance
+    below = jnp.minimum(aligned_confidence - mean[:, None], 0.0)
+    # A floor, because the variance vanishes if all images have the same confidence for long.
+    spread = 2 * jnp.maximum(variance, 1e-12)[:, None] / hparams["sharpness"] ** 2
+    weights = jnp.exp(-(below**2) / spread)
+    monitors = {
+        "monitors/confidence_weight": jnp.mean(weights, axis=-1),
+        "monitors/threshold": mean,
+        "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
+    }
+    state = {"mean": mean, "variance": variance, **means}
+    return Targets(jnp.argmax(logits_weak, axis=-1), weights, state, monitors)
+
+
+METHODS["softmatch"] = create_method(
+    softmatch_targets,
+    softmatch_state,
+    {
+        "statistics_decay": alignment.STATISTICS_DECAY,
+        # On balanced labels this is the paper's and USB's "uniform" alignment.
+        "align_to": Hyperparameter(
+            "labels", source="SoftMatch; released TorchSSL: predicted", choices=alignment.TARGETS
+        ),
+        "statistics": Hyperparameter(
+            "raw", source="SoftMatch, TorchSSL; USB: aligned", choices=("raw", "aligned")
+        ),
+        "sharpness": Hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n"),
+    },
+)
+
+
+# InfoMatch (Han et al., 2024): FreeMatch's threshold, two strong views and CutMix.
+
+
+def compute_infomatch_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
+    """L = L_sup + λ_u · ½ (L_strong + L_strong') + λ_c · L_cutmix + λ_a · MSE(strong, strong').
+
+    Two strong views and a CutMix of the weak views are trained on the weak view's labels, where
+    these pass FreeMatch's threshold. The MSE compares the strong views' logits, standardized over
+    classes. The authors' code writes 2 · (½ L_cutmix + ¼ L_strong + ¼ L_strong' + 0.001 MSE), which
+    is the same, and draws both strong views on one crop. Here each has its own. Signature: see
+    `Method.loss`.
+    """
+    hparams = context.hparams
+    logits_x, logits_weak, *logits_strong, logits_mix = logits
+    targets = compute_targets(freematch_targets, context, batch, logits_x, logits_weak)
+    loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
+    losses_strong = [positive_cross_entropy(z, targets.labels) for z in logits_strong]
+    loss_self = jnp.mean(targets.weights * jnp.stack(losses_strong), axis=(0, -1))
+    loss_cutmix = cutmix_loss(batch.mix, logits_mix, targets.labels, targets.weights)
+    first, second = map(standardize, logits_strong)
+    loss_consistency = jnp.mean((first - second) ** 2, axis=(1, 2))
+    losses = (
+        loss_supervised
+        + hparams["lambda_u"] * loss_self
+        + hparams["lambda_cutmix"] * loss_cutmix
+        + hparams["lambda_consistency"] * loss_consistency
+    )
+    monitors = {
+        "train/loss_supervised": loss_supervised,
+        "train/loss_self": loss_self,
+        "train/loss_cutmix": loss_cutmix,
+        "train/loss_consistency": loss_consistency,
+        **targets.monitors,
+    }
+    return LossOutput(losses, monitors, targets.labels, targets.state)
+
+
+def standardize(logits: jax.Array) -> jax.Array:
+    """Logits [..., K] less their mean over classes, over their unbiased standard deviation."""
+    centered = logits - jnp.mean(logits, axis=-1, keepdims=True)
+    variance = jnp.sum(centered**2, axis=-1, keepdims=True) / (logits.shape[-1] - 1)
+    # The summand keeps the gradient finite where all logits are equal.
+    return centered * jax.lax.rsqrt(variance + 1e-6)
+
+
+METHODS["infomatch"] = Method(
+    compute_infomatch_loss,
+    hyperparameters={
+        "lambda_u": LAMBDA_U,
+        "lambda_cutmix": Hyperparameter(1.0, 0.0, 1e3, "authors' code"),
+        "lambda_consistency": Hyperparameter(0.002, 0.0, 1e3, "authors' code"),
+        "statistics_decay": alignment.STATISTICS_DECAY,
+    },
+    unlabeled_views=("weak", "strong", "strong"),
+    target_view=0,
+    wants_cutmix=lambda hparams: True,
+    init_state=freematch_state,
+)

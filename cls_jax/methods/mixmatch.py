@@ -1,16 +1,25 @@
-"""MixMatch (Berthelot et al., 2019): guess labels, then mix labeled and guessed images."""
+"""MixMatch and ReMixMatch (Berthelot et al., 2019, 2020): guess labels, then mix all images.
+
+Both look at the weak views before they mix, so they drive the networks themselves. First the two
+losses, then their parts: MixUp (Zhang et al., 2018) in MixMatch's form, in which an image keeps at
+least half of itself, and the interleaved forward. N networks, K classes, n groups of B_i images.
+"""
+
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
-from cls_jax.methods.losses import soft_cross_entropy
-from cls_jax.methods.mixup import forward_interleaved, label_rows, mixup, sharpen
-from cls_jax.methods.schedules import ramp_up
+from cls_jax.methods.alignment import align, init_uniform, update_mean
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, PyTree
+from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
+from cls_jax.models.ensemble import Ensemble
 
 
-def compute_loss(
+def compute_mixmatch_loss(
     params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
 ) -> tuple[LossOutput, PyTree]:
     """L = CE(mixed labeled) + λ_u · ramp · mean over images and classes of (p - target)².
@@ -23,16 +32,15 @@ def compute_loss(
     views = [ensemble.forward(params, batch_stats, view, train=True)[0] for view in batch.u]
     mean = jnp.mean(jax.nn.softmax(jnp.stack(views)), axis=0)
     guess = jax.lax.stop_gradient(sharpen(mean, hparams["temperature"]))
-    groups = [(batch.x, label_rows(batch.y, guess)), *((view, guess) for view in batch.u)]
-    images, (target_x, *targets_u) = zip(*mixup(context.key, groups, hparams["alpha"]), strict=True)
-
+    truth = label_rows(batch.y, guess)
+    images, (target_x, *targets_u) = mix_batch(batch, truth, guess, context)
     (logits_x, *logits_u), batch_stats = forward_interleaved(
         ensemble, params, batch_stats, images, stats_from=0
     )
     loss_supervised = jnp.mean(soft_cross_entropy(logits_x, target_x), axis=-1)
     errors = jax.nn.softmax(jnp.stack(logits_u)) - jnp.stack(targets_u)
     loss_unlabeled = jnp.mean(jnp.square(errors), axis=(0, 2, 3))
-    weight = hparams["lambda_u"] * ramp_up(context.progress, hparams["ramp"])
+    weight = hparams["lambda_u"] * context.ramp_up(hparams["ramp"])
     monitors = {
         "train/loss_supervised": loss_supervised,
         "train/loss_consistency": loss_unlabeled,
@@ -41,16 +49,246 @@ def compute_loss(
     return LossOutput(losses, monitors, jnp.argmax(guess, axis=-1)), batch_stats
 
 
+def compute_remixmatch_loss(
+    params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
+) -> tuple[LossOutput, PyTree]:
+    """L = CE(mixed labeled) + ramp · (w_m CE(mixed) + w_s CE(strong)) + w_r CE(rotated).
+
+    The guess for the weak view, aligned to the labels' class distribution and sharpened, is the
+    target of all three views where they are mixed, and of the first strong view unmixed. A second
+    head learns by which multiple of 90 degrees that view was rotated. Its loss has no ramp.
+    BatchNorm's running statistics come from the last interleaved chunk of the mixed groups
+    (Google's code). Signature: see `Method.drive`.
+    """
+    ensemble, hparams = context.ensemble, context.hparams
+    weak, strong, _ = batch.u
+
+    def forward(images: jax.Array, **kwargs: Any) -> jax.Array:
+        return ensemble.forward(params, batch_stats, images, train=True, **kwargs)[0]
+
+    logits_weak = jax.lax.stop_gradient(forward(weak))
+    truth = label_rows(batch.y, logits_weak)
+    per_image = {"predicted": jax.nn.softmax(logits_weak), "labeled": truth}
+    means = {
+        name: update_mean(context, context.method_state[name], values, hparams["class_mean_decay"])
+        for name, values in per_image.items()
+    }
+    aligned = align(logits_weak, means["predicted"], means["labeled"])
+    guess = sharpen(jax.nn.softmax(aligned), hparams["temperature"])
+    images, (target_x, *targets_u) = mix_batch(batch, truth, guess, context)
+    (logits_x, *logits_u), new_batch_stats = forward_interleaved(
+        ensemble, params, batch_stats, images, stats_from=-1
+    )
+    loss_supervised = jnp.mean(soft_cross_entropy(logits_x, target_x), axis=-1)
+    losses_mixed = soft_cross_entropy(jnp.stack(logits_u), jnp.stack(targets_u))
+    loss_mixed = jnp.mean(losses_mixed, axis=(0, 2))
+    loss_strong = jnp.mean(soft_cross_entropy(forward(strong), guess), axis=-1)
+    rotated, turns = rotate_quarters(strong)
+    logits_turns = forward(rotated, head="rotation")
+    loss_rotation = jnp.mean(positive_cross_entropy(logits_turns, turns), axis=-1)
+
+    ramp = context.ramp_up(hparams["ramp"])
+    losses = (
+        loss_supervised
+        + ramp * hparams["weight_mixed"] * loss_mixed
+        + ramp * hparams["weight_strong"] * loss_strong
+        + hparams["weight_rotation"] * loss_rotation
+    )
+    monitors = {
+        "train/loss_supervised": loss_supervised,
+        "train/loss_consistency": loss_mixed,
+        "train/loss_strong": loss_strong,
+        "train/loss_rotation": loss_rotation,
+    }
+    return LossOutput(losses, monitors, jnp.argmax(guess, axis=-1), means), new_batch_stats
+
+
+def init_remixmatch_state(init: InitContext) -> dict[str, jax.Array]:
+    """Running class means of predictions and labels, float32 [N, K]: uniform at first."""
+    return {"predicted": init_uniform(init), "labeled": init_uniform(init)}
+
+
+def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Rotates a quarter of the square images [B, H, H, C] by each of 0, 90, 180 and 270 degrees.
+
+    The quarters are consecutive (Google's code): the stream has already shuffled the images.
+
+    Returns:
+        The rotated images and their numbers of quarter turns, int32 [B].
+    """
+    parts = jnp.array_split(images, 4)
+    rotated = [jnp.rot90(part, turns, axes=(1, 2)) for turns, part in enumerate(parts)]
+    turns = np.repeat(np.arange(4, dtype=np.int32), [len(part) for part in parts])
+    return jnp.concatenate(rotated), jnp.asarray(turns)
+
+
+def mix_batch(
+    batch: Batch, truth: jax.Array, guess: jax.Array, context: Context
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """MixUp of the labeled images and all views: groups of images, and of their targets.
+
+    Args:
+        batch: this device's shard.
+        truth: float32 [N, B, K], the targets of the labeled images.
+        guess: float32 [N, U, K], the targets of every view.
+        context: for the key and the hyperparameter `alpha`.
+    """
+    groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
+    images, targets = zip(*mixup(context.key, groups, context.hparams["alpha"]), strict=True)
+    return list(images), list(targets)
+
+
+def mixup(
+    key: jax.Array, groups: Sequence[tuple[jax.Array, jax.Array]], alpha: float
+) -> list[tuple[jax.Array, jax.Array]]:
+    """Mixes all images of all groups with one another: λ' · image + (1 - λ') · partner.
+
+    λ' = max(λ, 1 - λ) with λ ~ Beta(α, α) for each image (Google's MixMatch). On several devices
+    the partner comes from this device's shard of the batch.
+
+    Args:
+        key: random key.
+        groups: images float32 [B_i, H, W, C] with targets float32 [N, B_i, K], probabilities
+            as each of N networks sees them.
+        alpha: α.
+
+    Returns:
+        The groups, mixed: images [B_i, H, W, C] and targets [N, B_i, K].
+    """
+    images = jnp.concatenate([group[0] for group in groups])
+    targets = jnp.concatenate([group[1] for group in groups], axis=1)
+    key_lambda, key_order = jax.random.split(key)
+    share = sample_lambda(key_lambda, len(images), alpha)
+    order = jax.random.permutation(key_order, len(images))
+
+    def mix(share: jax.Array, own: jax.Array, partners: jax.Array) -> jax.Array:
+        return share * own + (1 - share) * partners
+
+    images = mix(share[:, None, None, None], images, images[order])
+    targets = mix(share[:, None], targets, targets[:, order])
+    starts = np.cumsum([len(group[0]) for group in groups[:-1]])
+    return list(zip(jnp.split(images, starts), jnp.split(targets, starts, axis=1), strict=True))
+
+
+def label_rows(labels: jax.Array, guess: jax.Array) -> jax.Array:
+    """True labels int [B] as every network's targets float32 [N, B, K], like a guess [N, U, K]."""
+    truth = jax.nn.one_hot(labels, guess.shape[-1])
+    return jnp.broadcast_to(truth, (len(guess), *truth.shape))
+
+
+def sample_lambda(key: jax.Array, num_images: int, alpha: float) -> jax.Array:
+    """λ' = max(λ, 1 - λ) of λ ~ Beta(α, α), float32 [num_images] in [½, 1]."""
+    share = jax.random.beta(key, alpha, alpha, (num_images,))
+    return jnp.maximum(share, 1 - share)
+
+
+def sharpen(probabilities: jax.Array, temperature: float) -> jax.Array:
+    """p^(1/T) / Σ p^(1/T) over the last axis. T < 1 makes labels more confident."""
+    # In logarithms: a power of a small probability would underflow.
+    return jax.nn.softmax(jnp.log(jnp.maximum(probabilities, 1e-30)) / temperature)
+
+
+def forward_interleaved(
+    ensemble: Ensemble,
+    params: PyTree,
+    batch_stats: PyTree,
+    groups: Sequence[jax.Array],
+    stats_from: int,
+) -> tuple[list[jax.Array], PyTree]:
+    """One training pass per interleaved chunk of the groups.
+
+    Args:
+        ensemble: the networks.
+        params: stacked, each leaf [N, ...].
+        batch_stats: stacked likewise.
+        groups: each float32 [B_i, H, W, C], the labeled images first.
+        stats_from: index of the only chunk that updates BatchNorm's running statistics.
+
+    Returns:
+        Logits of each group, float32 [N, B_i, K], and the BatchNorm statistics after the pass.
+    """
+    passes = [
+        ensemble.forward(params, batch_stats, chunk, train=True) for chunk in interleave(groups)
+    ]
+    logits = deinterleave([logits for logits, _ in passes], [len(g) for g in groups], axis=1)
+    return logits, passes[stats_from][1]
+
+
+def interleave(groups: Sequence[jax.Array]) -> list[jax.Array]:
+    """Exchanges slices between the first of n groups and all others (Google's `interleave`).
+
+    Every group is cut into n slices. Slice i of the first group and slice i of group i change
+    places. So the first chunk holds a slice of every group, and every other chunk holds a slice of
+    the first group: with BatchNorm, no chunk's statistics are those of labeled or of unlabeled
+    images alone. Google's groups have equal sizes. Ours are [B, ...] and [μB, ...].
+
+    Args:
+        groups: each [B_i, ...].
+
+    Returns:
+        n chunks, which together hold the rows of the groups.
+    """
+    return _swap_slices(groups, [_slice_lengths(len(g), len(groups)) for g in groups], axis=0)
+
+
+def deinterleave(chunks: Sequence[jax.Array], sizes: Sequence[int], axis: int) -> list[jax.Array]:
+    """Undoes `interleave`, also for logits: `axis` has a chunk's rows, and a group had a size."""
+    lengths = _swap_with_first([_slice_lengths(size, len(sizes)) for size in sizes])
+    return _swap_slices(chunks, lengths, axis)
+
+
+def _slice_lengths(size: int, num_slices: int) -> list[int]:
+    """As equal as possible, the longer ones last, as in Google's `interleave_offsets`."""
+    return [(size + i) // num_slices for i in range(num_slices)]
+
+
+def _swap_slices(
+    arrays: Sequence[jax.Array], lengths: Sequence[Sequence[int]], axis: int
+) -> list[jax.Array]:
+    slices = [
+        jnp.split(array, np.cumsum(lengths_of_array[:-1]), axis)
+        for array, lengths_of_array in zip(arrays, lengths, strict=True)
+    ]
+    return [jnp.concatenate(chunk, axis) for chunk in _swap_with_first(slices)]
+
+
+def _swap_with_first(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    swapped = [list(row) for row in rows]
+    for i in range(1, len(swapped)):
+        swapped[0][i], swapped[i][i] = swapped[i][i], swapped[0][i]
+    return swapped
+
+
+_MIXING = {
+    "alpha": Hyperparameter(0.75, 1e-3, 100.0, "MixMatch"),
+    "temperature": Hyperparameter(0.5, 1e-2, 10.0, "MixMatch"),
+}
 METHODS = {
     "mixmatch": Method(
-        drive=compute_loss,
+        drive=compute_mixmatch_loss,
         hyperparameters={
-            "alpha": Hyperparameter(0.75, 1e-3, 100.0, "MixMatch"),
-            "temperature": Hyperparameter(0.5, 1e-2, 10.0, "MixMatch"),
+            **_MIXING,
             "lambda_u": Hyperparameter(75.0, 0.0, 1e4, "MixMatch, CIFAR-10; 150 on CIFAR-100"),
             "ramp": Hyperparameter(16_384 / 307_200, 1e-6, 1.0, "MixMatch: 16,384 steps"),
         },
         mu=1,
         unlabeled_views=("weak", "weak"),
-    )
+    ),
+    "remixmatch": Method(
+        drive=compute_remixmatch_loss,
+        hyperparameters={
+            **_MIXING,
+            "weight_mixed": Hyperparameter(1.5, 0.0, 1e3, "ReMixMatch, --w_match"),
+            "weight_strong": Hyperparameter(0.5, 0.0, 1e3, "ReMixMatch, --w_kl"),
+            "weight_rotation": Hyperparameter(0.5, 0.0, 1e3, "ReMixMatch, --w_rot"),
+            "ramp": Hyperparameter(
+                1 / 64, 1e-6, 1.0, "ReMixMatch: --warmup_kimg, share of the run"
+            ),
+            "class_mean_decay": Hyperparameter(0.999, 0.0, 0.99999, "TorchSSL"),
+        },
+        mu=1,
+        unlabeled_views=("weak", "strong", "strong"),
+        init_state=init_remixmatch_state,
+        extra_heads=(("rotation", 4),),
+    ),
 }

@@ -21,7 +21,7 @@ from cls_jax.inference.evaluate_run import evaluate_folder
 from cls_jax.inference.predict_files import predict_files
 from cls_jax.inference.prediction import create_prediction, describe_top
 from cls_jax.inference.tables import PREDICTION_COLUMNS, create_table
-from cls_jax.methods.labeling import make_pseudo_labels
+from cls_jax.methods.losses import make_pseudo_labels
 from cls_jax.runs.folder import CONFIG, read_result
 from tests.conftest import ROOT
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cls_jax.methods.freematch import compute_fairness
+from cls_jax.methods.fixmatch_variants import compute_fairness
 
 Q = np.array([[0.1, 0.5, 0.2, 0.15, 0.05]])
 ONES = jnp.ones((1, 5))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cls_jax.methods.labeling import compute_entropy, make_pseudo_labels
+from cls_jax.methods.losses import compute_entropy, make_pseudo_labels
 
 
 def test_labels_and_weight_equal_a_numpy_reading_of_the_paper():

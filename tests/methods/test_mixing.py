@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 from cls_jax.methods import METHODS
-from cls_jax.methods.mixup import deinterleave, interleave, mixup, sample_lambda, sharpen
-from cls_jax.methods.remixmatch import rotate_quarters
+from cls_jax.methods.mixmatch import (
+    deinterleave,
+    interleave,
+    mixup,
+    rotate_quarters,
+    sample_lambda,
+    sharpen,
+)
 from tests.methods.oracles import interleave_rows
 
 

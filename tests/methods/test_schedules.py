@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.methods import get_round_length
-from cls_jax.methods.schedules import choose_decay, ramp_up, tsa_threshold
+from cls_jax.methods import Context, choose_decay, get_round_length
+from cls_jax.methods.baselines import tsa_threshold
 from tests.conftest import create_tiny_config
 
 
@@ -33,7 +33,11 @@ def test_running_means_follow_the_length_of_a_round():
 
 
 def test_ramp_is_linear_and_then_one():
-    values = [ramp_up(jnp.float32(progress), 0.4) for progress in (0.0, 0.1, 0.4, 0.9)]
+    at_start = Context(None, {}, None, None, None, jnp.float32(0))
+    values = [
+        at_start._replace(progress=jnp.float32(progress)).ramp_up(0.4)
+        for progress in (0.0, 0.1, 0.4, 0.9)
+    ]
     np.testing.assert_allclose(values, [0.0, 0.25, 1.0, 1.0], rtol=1e-6)
 
 

@@ -8,7 +8,7 @@ import pytest
 from cls_jax.data.label_split import choose_unlabeled_indices
 from cls_jax.data.sampling import create_stream_spec
 from cls_jax.methods import METHODS
-from cls_jax.methods.ups_selection import NO_LABEL, balance, select_labels
+from cls_jax.methods.ups import NO_LABEL, balance, select_labels
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training import rounds
 from cls_jax.training.loop import train

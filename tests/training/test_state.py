@@ -48,9 +48,7 @@ def test_augmentations_methods_and_weights_share_no_random_key(monkeypatch):
     labeled, unlabeled = np.arange(20), np.arange(100)
     spec = create_stream_spec(config, "weak", ("weak", "weak"), labeled, unlabeled)
     images, labels = np.zeros((100, 8, 8, 1), np.uint8), np.zeros(100, np.int32)
-    data = device.DeviceData(
-        np.uint32(config.seed), images, labels, labels, labeled, unlabeled
-    )
+    data = device.DeviceData(np.uint32(config.seed), images, labels, labels, labeled, unlabeled)
     device.make_batch_creator(spec, (8, 8, 1), setup.mesh)(state, data)
     assert len(used) == 3
     method_key = create_context(setup, state).key
