@@ -260,8 +260,8 @@ def freematch_targets(
         for name, value in values.items()
     }
     relative = state["predicted"] / jnp.max(state["predicted"], axis=-1, keepdims=True)
-    scale = jnp.take_along_axis(relative, labels, axis=-1)
-    mask = confidence >= state["threshold"][:, None] * scale
+    thresholds = state["threshold"][:, None] * jnp.take_along_axis(relative, labels, axis=-1)
+    mask = confidence >= thresholds
     monitors = {
         "monitors/threshold": state["threshold"],
         "monitors/class_balance": alignment.compute_class_balance(state["predicted"]),

@@ -1,17 +1,71 @@
-"""Image classifiers as Flax modules, and weights to start them from."""
+"""Image classifiers as Flax modules, by name, and weights to start them from."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 from cls_jax.models.efficientnet import EfficientNetLite0
-from cls_jax.models.layers import FEATURES, STEMS, count_parameters, resolve_stem
-from cls_jax.models.registry import MODELS
+from cls_jax.models.layers import FEATURES, STEMS, Architecture, count_parameters, resolve_stem
 from cls_jax.models.resnet import ResNet18, ResNet50
 from cls_jax.models.vit import VisionTransformer
+from cls_jax.models.weights.layout import DINOV2, EFFICIENTNET, OWN, RESNET, VIT, Layout
 from cls_jax.models.wide_resnet import WideResNet
+
+
+class Entry(NamedTuple):
+    """An architecture.
+
+    Attributes:
+        create: makes a module of the arguments that all architectures take, and of `keys`.
+        title: its usual name. Words in braces are keys of `config.model`.
+        layout: how files with its weights are written.
+        keys: the keys of `config.model` that only some architectures have.
+        patch: the image size is a multiple of this.
+        image_size: height and width in pixels of the images that its pretrained weights expect.
+    """
+
+    create: Callable[..., Architecture]
+    title: str
+    layout: Layout = OWN
+    keys: tuple[str, ...] = ()
+    patch: int = 1
+    image_size: int = 224
+
+
+_RESNET_KEYS = ("stem", "bn_epsilon")
+_tiny = functools.partial(VisionTransformer, width=192, num_heads=3)
+_small = functools.partial(VisionTransformer, width=384, num_heads=6)
+_base = functools.partial(VisionTransformer, width=768, num_heads=12)
+_dinov2 = functools.partial(_small, patch=14, layer_scale=1e-5)
+
+MODELS = {
+    "wide_resnet": Entry(
+        WideResNet,
+        "WRN-{depth}-{width}",
+        keys=(*_RESNET_KEYS, "depth", "width", "leaky_slope"),
+        image_size=32,
+    ),
+    "resnet18": Entry(ResNet18, "ResNet-18", RESNET, _RESNET_KEYS),
+    "resnet50": Entry(ResNet50, "ResNet-50", RESNET, _RESNET_KEYS),
+    "efficientnet_lite0": Entry(EfficientNetLite0, "EfficientNet-Lite0", EFFICIENTNET),
+    "vit_tiny": Entry(_tiny, "ViT-Ti/16", VIT, patch=16),
+    "vit_small": Entry(_small, "ViT-S/16", VIT, patch=16),
+    "vit_base": Entry(_base, "ViT-B/16", VIT, patch=16),
+    "dinov2_small": Entry(_dinov2, "DINOv2 ViT-S/14", DINOV2, patch=14),
+    "dinov2_small_reg4": Entry(
+        functools.partial(_dinov2, num_registers=4),
+        "DINOv2 ViT-S/14 with registers",
+        DINOV2,
+        patch=14,
+    ),
+}
 
 __all__ = [
     "FEATURES",
     "MODELS",
     "STEMS",
     "EfficientNetLite0",
+    "Entry",
     "ResNet18",
     "ResNet50",
     "VisionTransformer",

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 
 from cls_jax.models.depthwise import DepthwiseConv
-from cls_jax.models.layers import Architecture, apply_heads, pool_mean
+from cls_jax.models.layers import Architecture, pool_mean
 
 NUM_FEATURES = 1280
 _STEM_FEATURES = 32
@@ -104,4 +104,4 @@ class EfficientNetLite0(Architecture):
         x = conv(NUM_FEATURES, (1, 1), name="top")(x)
         x = nn.relu6(norm(name="top_norm")(x, use_running_average=not train))
         x_BC = nn.Dropout(self.dropout_rate, deterministic=not dropout)(pool_mean(x))
-        return apply_heads(x_BC, (("head", self.num_classes), *self.extra_heads), head)
+        return self.apply_heads(x_BC, head)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
-from cls_jax.models.layers import Architecture, apply_heads, create_stem_conv, pool_mean, pool_stem
+from cls_jax.models.layers import Architecture, create_stem_conv, pool_mean, pool_stem
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # Channels, stride.
 _EXPANSION = 4  # Channels that leave a bottleneck over those inside.
@@ -120,7 +120,7 @@ class ResNet18(Architecture):
                     dropout_rate=self.dropout_rate,
                     name=f"stage{stage}_block{i + 1}",
                 )(x, train, dropout)
-        return apply_heads(pool_mean(x), (("head", self.num_classes), *self.extra_heads), head)
+        return self.apply_heads(pool_mean(x), head)
 
 
 class ResNet50(ResNet18):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.backend import get_backend
 
-from cls_jax.models.layers import Architecture, apply_heads
+from cls_jax.models.layers import Architecture
 
 _MLP_RATIO = 4
 # Of all kernels and embeddings, as in timm and Dosovitskiy et al.'s code.
@@ -197,7 +197,7 @@ class VisionTransformer(Architecture):
         x_BTD = self._add_tokens(x_BTD)
         x_BTD = self._apply_blocks(x_BTD, dropout, is_looped=self.remat and train)
         x_BD = _norm(jnp.float32, "norm")(x_BTD[:, 0])
-        return apply_heads(x_BD, (("head", self.num_classes), *self.extra_heads), head)
+        return self.apply_heads(x_BD, head)
 
     def _apply_blocks(self, x_BTD: jax.Array, dropout: bool, is_looped: bool) -> jax.Array:
         """Applies the blocks, unrolled or, to need less memory for the gradient, in a loop.

@@ -10,7 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from cls_jax.models.layers import Architecture, apply_heads, create_stem_conv, pool_mean, pool_stem
+from cls_jax.models.layers import Architecture, create_stem_conv, pool_mean, pool_stem
 
 
 class Block(nn.Module):
@@ -105,7 +105,7 @@ class WideResNet(Architecture):
                     name=f"stage{stage}_block{i + 1}",
                 )(x, train, dropout)
         x = activation(norm(name="norm")(x, use_running_average=not train))
-        return apply_heads(pool_mean(x), (("head", self.num_classes), *self.extra_heads), head)
+        return self.apply_heads(pool_mean(x), head)
 
 
 def _stages(width: int) -> Sequence[tuple[int, int]]:

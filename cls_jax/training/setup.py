@@ -19,8 +19,7 @@ from cls_jax.methods import InitContext, Method, get_method
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import Architecture
-from cls_jax.models.weights.layout import Weights, WeightsError
-from cls_jax.models.weights.misfit import explain_mismatch
+from cls_jax.models.weights.layout import Weights, WeightsError, explain_mismatch
 from cls_jax.parallel.distributed import check_same_weights
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
 from cls_jax.training.optimizer import create_optimizer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.models.batch_norm import BatchNorm
+from cls_jax.models.layers import BatchNorm
 from cls_jax.parallel.mesh import DATA_AXIS, create_mesh
 
 OURS = BatchNorm(momentum=0.9, epsilon=1e-5)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from cls_jax.models import FEATURES, MODELS
-from cls_jax.models.weights.layout import from_torch, to_torch
+from cls_jax.models.weights.layout import from_torch, resize_positions, to_torch
 from cls_jax.models.weights.sources import PACKAGES, read_builtin
-from cls_jax.models.weights.vit import resize_positions
 from tests.models.make_fixtures import (
     DEPTH,
     FIXTURES,

@@ -10,9 +10,8 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
-from cls_jax.models import MODELS, VisionTransformer, count_parameters
+from cls_jax.models import MODELS, Entry, VisionTransformer, count_parameters
 from cls_jax.models import vit as vit_lib
-from cls_jax.models.registry import Entry
 from cls_jax.models.weights import vit
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.loop import train

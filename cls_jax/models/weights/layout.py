@@ -1,20 +1,26 @@
 """Between the variables of one network here and a flat file with PyTorch's names and layout.
 
-A family of architectures says only how PyTorch calls each of its modules; both directions, reading
-and writing, follow from that.
+A family of architectures says only what PyTorch calls each of its modules. Reading and writing
+follow from that, and stand first. The families, and what to do about weights that do not fit, are
+at the end.
 """
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from cls_jax.models.efficientnet import STAGES
+from cls_jax.models.layers import STEMS
+
 PyTree = Any
 Arrays = Mapping[str, np.ndarray]
 Path = tuple[str, ...]
 
-# Leaf here → name in PyTorch; other leaves have the same name in both.
+# Leaf here → name in PyTorch. Other leaves have the same name in both.
 _LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var"}
 # HWIO → OIHW for a convolution, IO → OI for a dense layer.
 _KERNEL_AXES = {4: (3, 2, 0, 1), 2: (1, 0)}
@@ -23,6 +29,8 @@ _COUNTER = "num_batches_tracked"  # Of PyTorch's BatchNorm, which uses it only w
 # Means and standard deviations, one per channel, on the scale from 0 to 1.
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
 IMAGENET: Normalization = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF: Normalization = (0.5,) * 3, (0.5,) * 3  # Of Google's ViTs ("augreg"). Others have their own.
+_FIRST_LAYERS = ("stem", "patch_embed")
 
 
 class WeightsError(ValueError):
@@ -33,8 +41,8 @@ class Weights(NamedTuple):
     """The content of a file.
 
     Attributes:
-        arrays: by PyTorch's names.
-        normalization: of the images that the weights expect; None if the file has none.
+        arrays: values by PyTorch's names.
+        normalization: the one that the weights expect of images, or None if the file has none.
     """
 
     arrays: Arrays
@@ -46,7 +54,7 @@ class Layout(NamedTuple):
 
     Attributes:
         to_torch_module: name of a module here → its name in the file, often of several parts.
-        normalization: of the images that such weights expect, where nothing else is known.
+        normalization: the one that such weights expect, where nothing else is known.
         unused: beginnings of names in the file that have no counterpart here.
         adapt: (arrays, shape of each of our leaves by the file's names) → arrays that fit.
     """
@@ -61,15 +69,12 @@ class Layout(NamedTuple):
         return ".".join(map(self.to_torch_module, path))
 
 
-OWN = Layout(str)  # Of architectures that PyTorch's libraries do not have.
-
-
 def to_torch(variables: PyTree, layout: Layout) -> dict[str, np.ndarray]:
     """One network's parameters and statistics as arrays by PyTorch's names.
 
     Args:
-        variables: "params" and "batch_stats", as of `Module.init`.
-        layout: of the architecture.
+        variables: "params" and "batch_stats", as `Module.init` returns them.
+        layout: the architecture's.
     """
     leaves = jax.tree_util.tree_leaves_with_path(variables)
     return {
@@ -81,9 +86,9 @@ def from_torch(arrays: Arrays, variables: PyTree, layout: Layout, heads: Path = 
     """The same variables with the values of a file, float32.
 
     Args:
-        arrays: by PyTorch's names.
+        arrays: values by PyTorch's names.
         variables: arrays or shapes of one network.
-        layout: of the architecture.
+        layout: the architecture's.
         heads: modules that keep their values, whatever the file has for them.
 
     Raises:
@@ -133,3 +138,107 @@ def _transpose(array: np.ndarray, is_kernel: bool, inverse: bool = False) -> np.
         return array
     axes = _KERNEL_AXES[array.ndim]
     return array.transpose(np.argsort(axes) if inverse else axes)
+
+
+def _to_efficientnet_module(name: str) -> str:
+    """`stage2_block1` → `_blocks.1`, blocks counted through; `expand` → `_expand_conv`."""
+    if not (match := re.fullmatch(r"stage(\d+)_block(\d+)", name)):
+        return _EFFICIENTNET_MODULES.get(name, name)
+    stage, block = map(int, match.groups())
+    earlier = sum(stage.blocks for stage in STAGES[: stage - 1])
+    return f"_blocks.{earlier + block - 1}"
+
+
+_EFFICIENTNET_MODULES = {
+    "stem": "_conv_stem",
+    "stem_norm": "_bn0",
+    "top": "_conv_head",
+    "top_norm": "_bn1",
+    "head": "_fc",
+    "expand": "_expand_conv",
+    "expand_norm": "_bn0",
+    "depthwise": "_depthwise_conv",
+    "depthwise_norm": "_bn1",
+    "project": "_project_conv",
+    "project_norm": "_bn2",
+}
+
+
+def _to_resnet_module(name: str) -> str:
+    """`stage2_block1` → `layer2.0`, `projection` → `downsample.0`."""
+    if match := re.fullmatch(r"stage(\d+)_block(\d+)", name):
+        return f"layer{match[1]}.{int(match[2]) - 1}"
+    return _RESNET_MODULES.get(name, name)
+
+
+_RESNET_MODULES = {
+    "stem": "conv1",
+    "norm": "bn1",
+    "norm1": "bn1",
+    "norm2": "bn2",
+    "norm3": "bn3",
+    "projection": "downsample.0",
+    "projection_norm": "downsample.1",
+    "head": "fc",
+}
+
+
+def _to_vit_module(name: str) -> str:
+    """`block1` → `blocks.0`, `patch_embed` → `patch_embed.proj`."""
+    if match := re.fullmatch(r"block(\d+)", name):
+        return f"blocks.{int(match[1]) - 1}"
+    return "patch_embed.proj" if name == "patch_embed" else name
+
+
+def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+    """Interpolates "pos_embed" [1, tokens, D] to the number of patches that the images have.
+
+    Bicubic with antialiasing, as timm's `resample_abs_pos_embed`. Both grids are squares. The other
+    tokens are those of class and registers.
+    """
+    positions, (_, tokens, width) = arrays.get("pos_embed"), shapes["pos_embed"]
+    if positions is None or positions.ndim != 3 or positions.shape[1:] == (tokens, width):
+        return arrays
+    side, new_side = math.isqrt(positions.shape[1]), math.isqrt(tokens)
+    num_extra = tokens - new_side**2
+    if positions.shape[1] != side**2 + num_extra:
+        return arrays  # To be refused for its shape.
+    extra, grid = np.split(positions.astype(np.float32), [num_extra], axis=1)
+    grid = grid.reshape(side, side, -1)
+    resized = jax.image.resize(grid, (new_side, new_side, grid.shape[-1]), "cubic", antialias=True)
+    resized = np.asarray(resized).reshape(1, new_side**2, -1)
+    return {**arrays, "pos_embed": np.concatenate([extra, resized], axis=1)}
+
+
+OWN = Layout(str)  # Of architectures that PyTorch's libraries do not have.
+# The names of the package `efficientnet-lite-pytorch`.
+EFFICIENTNET = Layout(_to_efficientnet_module, normalization=((127 / 255,) * 3, (128 / 255,) * 3))
+RESNET = Layout(_to_resnet_module)  # The names of torchvision, which are timm's as well.
+VIT = Layout(_to_vit_module, HALF, adapt=resize_positions)  # The names of timm.
+DINOV2 = Layout(_to_vit_module, unused=("mask_token",), adapt=resize_positions)
+
+
+def explain_mismatch(arrays: Arrays, layout: Layout, params: Any) -> str:
+    """What to change where weights do not fit, as the end of a sentence.
+
+    The first layer of a file tells most mistakes apart.
+
+    Args:
+        arrays: the weights, by PyTorch's names.
+        layout: the architecture's.
+        params: stacked parameters of the architecture, each leaf [N, ...].
+    """
+    for name in _FIRST_LAYERS:
+        theirs = arrays.get(layout.to_torch_name((name,)) + ".weight")
+        if name not in params or theirs is None or theirs.ndim != 4:
+            continue
+        _, *kernel, channels, _ = params[name]["kernel"].shape
+        if theirs.shape[1] != channels:
+            return (
+                f"these weights are for {theirs.shape[1]} color channels and the images have "
+                f"{channels}, so choose other weights, or none with model.init="
+            )
+        stems = [stem for stem, layer in STEMS.items() if layer.kernel == theirs.shape[2]]
+        if name == "stem" and theirs.shape[2] != kernel[0] and stems:
+            return f"set model.stem={' or '.join(stems)}, which these weights have"
+    return "set model.name, and model.stem, to the architecture of these weights"
