@@ -21,9 +21,8 @@ from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.runs.folder import read_dataset_description
-from cls_jax.training.setup import TrainSetup
+from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.start import restore_run
-from cls_jax.training.state import TrainState
 
 _HEAT_MAPS_AT_ONCE = 16
 Forward = Callable[[TrainState, jax.Array], jax.Array]

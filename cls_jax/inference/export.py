@@ -19,9 +19,8 @@ from cls_jax.io import write_atomically
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
 from cls_jax.runs.folder import read_dataset_description
-from cls_jax.training.setup import TrainSetup, create_model
+from cls_jax.training.setup import TrainSetup, TrainState, create_model
 from cls_jax.training.start import collect_weights, restore_run
-from cls_jax.training.state import TrainState
 
 MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
 PREPROCESSING = "preprocessing.json"

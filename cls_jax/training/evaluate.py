@@ -12,8 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.data.types import ImageSource
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
-from cls_jax.training.setup import TrainSetup
-from cls_jax.training.state import TrainState
+from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.step import release_freed_memory
 
 Accuracies = dict[str, float]

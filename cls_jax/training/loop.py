@@ -39,6 +39,7 @@ from cls_jax.training.progress import (
     select_images,
 )
 from cls_jax.training.rounds import create_start_round, is_round_start
+from cls_jax.training.setup import set_step
 from cls_jax.training.start import (
     Run,
     check_folder,
@@ -47,7 +48,6 @@ from cls_jax.training.start import (
     resolve_model,
     restore_or_init,
 )
-from cls_jax.training.state import set_step
 from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
 
 
@@ -105,7 +105,7 @@ def _train_to_end(run: Run) -> float:
     # Without any step, the start is the result.
     is_unsaved = config.num_steps == 0 and checkpointer.latest_step() is None
     if is_main_process():
-        announce(setup, state, dataset, len(spec.labeled_indices), first_step, workdir)
+        announce(run, state, first_step)
 
     inputs, input_specs, create_batch = create_pipeline(
         spec, dataset, setup.mesh, first_step, config.num_steps

@@ -28,8 +28,7 @@ from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.distributed import check_same_weights
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.training.evaluate import iterate_padded
-from cls_jax.training.setup import TrainSetup
-from cls_jax.training.state import TrainState
+from cls_jax.training.setup import TrainSetup, TrainState
 
 
 def init_state(

@@ -22,15 +22,14 @@ from tqdm import tqdm
 from cls_jax.batch import RawBatch
 from cls_jax.config import parse_step_range
 from cls_jax.data.sampling import StreamSpec
-from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.models import count_parameters
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_newest
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.runs.sessions import record_session
-from cls_jax.training.setup import TrainSetup, describe_model
-from cls_jax.training.state import TrainState
+from cls_jax.training.setup import TrainState, describe_model
+from cls_jax.training.start import Run
 from cls_jax.training.step import to_scalars
 
 NOT_FINITE, PROFILE = "not_finite", "profile"
@@ -43,15 +42,36 @@ _WATCHED = ("train/loss", "train/gradient_norm")
 _DIVERGED_STEPS = 200
 
 
-def warn_of_lost_steps(workdir: pathlib.Path, first_step: int, checkpoint_every: int) -> None:
-    """Warns if the metrics of a run reach far beyond its newest checkpoint."""
+def announce(run: Run, state: TrainState, first_step: int) -> None:
+    """Records a session in the run's folder, and prints what it trains, and warnings."""
+    setup, dataset, spec, workdir = run
+    config, num_networks = setup.config, setup.method.num_networks
     measured = max((row["step"] for row in read_metrics(workdir)), default=0)
-    if measured >= first_step + 2 * checkpoint_every:
+    if measured >= first_step + 2 * config.checkpoint_every:
         print(
             f"Warning: this run had reached step {measured}, but "
             f"{describe_newest(first_step or None)}: it continues from step {first_step}.",
             file=sys.stderr,
         )
+    record_session(workdir, first_step)
+    num_labeled, num_images = len(spec.labeled_indices), len(dataset.train_images)
+    for warning in dataset.warnings:
+        print(f"Warning: {warning}")
+    if num_labeled == num_images:
+        print(
+            "Warning: Every training image is labeled: add others in unlabeled/, or set "
+            "--config.num_labels=N to use only N of the labels."
+        )
+    parameters = count_parameters(state.params) // num_networks
+    devices = " x ".join(str(size) for size in setup.mesh.shape.values())
+    start = f"from step {first_step}" if first_step else "from the start"
+    print(
+        f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "
+        f"{num_images:,} training and {len(dataset.test_images):,} test images\n"
+        f"{num_networks} x {describe_model(config)} "
+        f"({parameters:,} parameters each) on {devices} {jax.default_backend()} device(s)\n"
+        f"{start} to step {config.num_steps:,} in {workdir}"
+    )
 
 
 def select_images(batch: RawBatch, spec: StreamSpec) -> dict[str, np.ndarray]:
@@ -61,48 +81,6 @@ def select_images(batch: RawBatch, spec: StreamSpec) -> dict[str, np.ndarray]:
     for i, view in enumerate(spec.unlabeled_views):
         views[f"views/unlabeled_{i + 1}_{view}"] = batch.u[i]
     return {name: images[:_NUM_SHOWN_IMAGES] for name, images in views.items()}
-
-
-def announce(
-    setup: TrainSetup,
-    state: TrainState,
-    dataset: Dataset,
-    num_labeled: int,
-    first_step: int,
-    workdir: pathlib.Path,
-) -> None:
-    """Records a session in the run's folder, and prints what it trains and warnings."""
-    warn_of_lost_steps(workdir, first_step, setup.config.checkpoint_every)
-    record_session(workdir, first_step)
-    print(describe_run(setup, state, dataset, num_labeled, first_step, workdir))
-
-
-def describe_run(
-    setup: TrainSetup,
-    state: TrainState,
-    dataset: Dataset,
-    num_labeled: int,
-    first_step: int,
-    workdir: pathlib.Path,
-) -> str:
-    """Describes the networks, the data and the devices, with warnings about the data."""
-    config, num_networks = setup.config, setup.method.num_networks
-    parameters = count_parameters(state.params) // num_networks
-    devices = " x ".join(str(size) for size in setup.mesh.shape.values())
-    start = f"from step {first_step}" if first_step else "from the start"
-    warnings = list(dataset.warnings)
-    if num_labeled == len(dataset.train_images):
-        warnings.append(
-            "Every training image is labeled: add others in unlabeled/, or set "
-            "--config.num_labels=N to use only N of the labels."
-        )
-    return "".join(f"Warning: {warning}\n" for warning in warnings) + (
-        f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "
-        f"{len(dataset.train_images):,} training and {len(dataset.test_images):,} test images\n"
-        f"{num_networks} x {describe_model(config)} "
-        f"({parameters:,} parameters each) on {devices} {jax.default_backend()} device(s)\n"
-        f"{start} to step {config.num_steps:,} in {workdir}"
-    )
 
 
 class PausableTimer:
@@ -302,23 +280,6 @@ class NonFiniteError(Exception):
         self.step, self.name, self.step_input, self.monitors = step, name, step_input, monitors
 
 
-def write_dump(workdir: pathlib.Path, error: NonFiniteError, batch: RawBatch) -> pathlib.Path:
-    """Writes the batch and the metrics of the step for inspection.
-
-    Returns:
-        The file, `not_finite/step_<step>.npz`: the arrays of `RawBatch` by their names and
-        `monitors`, JSON as text.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
-    path = workdir / NOT_FINITE / f"step_{error.step}.npz"
-    path.parent.mkdir(exist_ok=True)
-    monitors = json.dumps({name: repr(value) for name, value in error.monitors.items()})
-    np.savez_compressed(path, **batch._asdict(), monitors=np.array(monitors))
-    return path
-
-
 @contextlib.contextmanager
 def report_non_finite(
     workdir: pathlib.Path,
@@ -327,9 +288,12 @@ def report_non_finite(
 ) -> Iterator[None]:
     """Ends a run with NaN or infinite metrics with one sentence, and saves the step's batch.
 
+    The file is `not_finite/step_<step>.npz`: the arrays of `RawBatch` by their names, and all
+    metrics of the step as `monitors`, JSON as text.
+
     Args:
         workdir: the run's folder.
-        checkpointer: the checkpoints of the run.
+        checkpointer: the run's checkpoints.
         recreate_batch: (step, the step's input) → its batch, on the host.
 
     Raises:
@@ -343,8 +307,12 @@ def report_non_finite(
         checkpointer.finish()
         dump = "is with process 0"
         if is_main_process():
+            path = workdir / NOT_FINITE / f"step_{error.step}.npz"
+            monitors = json.dumps({name: repr(value) for name, value in error.monitors.items()})
             try:
-                dump = f"is in {write_dump(workdir, error, batch)}"
+                path.parent.mkdir(exist_ok=True)
+                np.savez_compressed(path, **batch._asdict(), monitors=np.array(monitors))
+                dump = f"is in {path}"
             except OSError as os_error:
                 dump = f"could not be written ({os_error.strerror})"
         good_step = describe_newest(checkpointer.latest_step(), "last good")

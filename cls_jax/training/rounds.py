@@ -21,8 +21,7 @@ from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.methods import get_round_length
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 from cls_jax.training.probe import init_state
-from cls_jax.training.setup import TrainSetup
-from cls_jax.training.state import TrainState, set_step
+from cls_jax.training.setup import TrainSetup, TrainState, set_step
 
 
 def is_round_start(config: ConfigDict, step: int) -> bool:

@@ -1,35 +1,128 @@
-"""Builds the `TrainSetup` of a run from its configuration.
-
-The train step, evaluation and prediction take everything that they need from it.
-"""
+"""The train state, and the `TrainSetup`: all that step, evaluation and prediction need."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from flax import linen as nn
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from cls_jax.batch import DatasetSpec, TrainingSplit, create_even_split, normalize
+from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import InitContext, Method, get_method
 from cls_jax.models import MODELS, resolve_stem
-from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.ensemble import Ensemble, init_networks, take_network
 from cls_jax.models.layers import Architecture
-from cls_jax.models.weights.layout import Weights, WeightsError, explain_mismatch
-from cls_jax.parallel.distributed import check_same_weights
-from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_shardings
-from cls_jax.training.optimizer import create_optimizer
-from cls_jax.training.state import (
-    TrainState,
-    get_state_specs,
-    init_networks_and_key,
-    start_from_weights,
-    start_state,
+from cls_jax.models.weights.layout import (
+    Arrays,
+    Weights,
+    WeightsError,
+    explain_mismatch,
+    from_torch,
 )
+from cls_jax.parallel.distributed import check_same_weights
+from cls_jax.parallel.mesh import (
+    DATA_AXIS,
+    NETWORK_AXIS,
+    create_mesh,
+    to_global_arrays,
+    to_shardings,
+)
+from cls_jax.training.optimizer import create_optimizer
+
+PyTree = Any
+
+
+class TrainState(flax.struct.PyTreeNode):
+    """The state after `step` steps.
+
+    Every leaf that is not a scalar, except `key`, has a leading axis of N networks: that is how
+    `create_train_setup` knows what to spread over the mesh axis "network".
+
+    Attributes:
+        step: int32 scalar.
+        key: uint32 [2], raw data of the seed's random key. It never changes: `stream_key` derives
+            all others from it. It is part of the state and not a constant of the step, so that runs
+            that differ only in the seed share a compiled program. It is raw, because checkpoints
+            and donated buffers are plain arrays.
+        params: float32.
+        batch_stats: BatchNorm's running mean and variance, float32. The EMA networks use these too,
+            not averages of them (authors' code).
+        ema_params: exponential moving average of `params`, float32.
+        opt_state: momentum, and the schedule's step count.
+        method_state: the method's own state, empty for most.
+    """
+
+    step: jax.Array
+    key: jax.Array
+    params: PyTree
+    batch_stats: PyTree
+    ema_params: PyTree
+    opt_state: PyTree
+    method_state: PyTree
+
+
+def init_networks_and_key(
+    model: nn.Module, seed: int, round_index: int, num_networks: int, image_shape: Sequence[int]
+) -> tuple[jax.Array, PyTree, PyTree]:
+    """Draws the initial parameters of N networks.
+
+    Args:
+        model: the architecture.
+        seed: of the run.
+        round_index: of a method with several rounds, each of which starts from new parameters.
+        num_networks: N.
+        image_shape: (H, W, C).
+
+    Returns:
+        The seed's random key, and parameters and BatchNorm statistics, each leaf [N, ...].
+    """
+    key = jax.random.key(seed)
+    init_key = stream_key(key, "init", round_index)
+    return key, *init_networks(model, init_key, num_networks, image_shape)
+
+
+def start_state(
+    key: jax.Array,
+    params: PyTree,
+    batch_stats: PyTree,
+    optimizer: optax.GradientTransformation,
+    method: Method,
+    init_context: InitContext,
+) -> TrainState:
+    """The state before the first step; pure, to be traced.
+
+    Args:
+        key: the seed's random key.
+        params: stacked, each leaf [N, ...].
+        batch_stats: stacked likewise.
+        optimizer: from `create_optimizer`.
+        method: gives the initial `method_state`.
+        init_context: inputs of `Method.init_state`.
+    """
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        key=jax.random.key_data(key),
+        params=params,
+        batch_stats=batch_stats,
+        ema_params=params,
+        opt_state=optimizer.init(params),
+        method_state=method.init_state(init_context),
+    )
+
+
+def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
+    """The state with another step count, on the mesh; also under a transfer guard."""
+    # Not `jax.device_put`, which counts as an implicit transfer where there are several processes.
+    return state.replace(step=to_global_arrays(np.int32(step), mesh, P()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +165,7 @@ class TrainSetup:
             UserError: if the pretrained weights cannot be read or do not fit, or processes have
                 different ones.
         """
-        inputs = init_networks_and_key(
+        key, *networks = init_networks_and_key(
             self.ensemble.model,
             self.config.seed,
             round_index,
@@ -80,28 +173,32 @@ class TrainSetup:
             self.dataset_spec.image_shape,
         )
         if self.read_weights is not None and self.config.model.init:
-            inputs = (inputs[0], *self._load_weights(*inputs[1:]))
-        check_same_weights(inputs[1:])
+            networks = self._load_weights(self.read_weights().arrays, *networks)
+        check_same_weights(tuple(networks))
         # Compiled, so that parameters and their average are two buffers: the step donates both.
         start = jax.jit(self._start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
-        return start(*inputs)
+        return start(key, *networks)
 
-    def _load_weights(self, params: Any, batch_stats: Any) -> tuple[Any, Any]:
-        """The networks with the weights of `config.model.init`."""
-        assert self.read_weights is not None
+    def _load_weights(self, arrays: Arrays, params: PyTree, batch_stats: PyTree) -> list[PyTree]:
+        """The networks, in NumPy, with these weights in place of all but their heads."""
         model = self.config.model
-        arrays, layout = self.read_weights().arrays, MODELS[model.name].layout
-        heads = ["head", *dict(self.method.extra_heads)]
+        layout, heads = MODELS[model.name].layout, ("head", *dict(self.method.extra_heads))
+        stacked = jax.device_get({"params": params, "batch_stats": batch_stats})
         try:
-            return start_from_weights(arrays, layout, heads, params, batch_stats)
+            networks = [
+                from_torch(arrays, take_network(stacked, i), layout, heads)
+                for i in range(self.method.num_networks)
+            ]
         except WeightsError as error:
             remedy = explain_mismatch(arrays, layout, params)
             raise UserError(
                 f"model.init={model.init:.200} does not fit {describe_model(self.config)} "
                 f"({error}): {remedy}."
             ) from error
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *networks)
+        return [stacked["params"], stacked["batch_stats"]]
 
-    def _start_state(self, key: jax.Array, params: Any, batch_stats: Any) -> TrainState:
+    def _start_state(self, key: jax.Array, params: PyTree, batch_stats: PyTree) -> TrainState:
         return start_state(key, params, batch_stats, self.optimizer, self.method, self.init_context)
 
     def normalize(self, images: jax.Array) -> jax.Array:
@@ -116,7 +213,7 @@ def create_train_setup(
     split: TrainingSplit | None = None,
     read_weights: Callable[[], Weights] | None = None,
 ) -> TrainSetup:
-    """Builds the program of a configuration; allocates nothing on the devices.
+    """Builds the setup of a configuration; allocates nothing on the devices.
 
     Args:
         config: a validated configuration in which mean and deviation are numbers.
@@ -131,11 +228,25 @@ def create_train_setup(
         UserError: if the devices cannot be arranged as `config.mesh` says.
     """
     method = get_method(config.method.name)
-    mesh = _create_mesh(config, method, devices)
+    batch_sizes = [config.batch_size // config.accumulate_steps]
+    if method.unlabeled_views:
+        batch_sizes.append(batch_sizes[0] * config.mu)
+    mesh = create_mesh(
+        method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
+    )
     model = create_model(config, method, dataset_spec.num_classes)
+    ensemble = Ensemble(
+        model, config.model.lowering, mesh.shape[NETWORK_AXIS], config.model.matmul_precision
+    )
     optimizer = create_optimizer(config, model)
-    init_context = _create_init_context(
-        config, method, dataset_spec, split or create_even_split(dataset_spec)
+    split = split or create_even_split(dataset_spec)
+    init_context = InitContext(
+        hparams=config.method,
+        num_networks=method.num_networks,
+        num_classes=dataset_spec.num_classes,
+        num_images=dataset_spec.num_images,
+        num_unlabeled=split.num_unlabeled,
+        class_frequencies=split.class_frequencies,
     )
 
     def create_state() -> TrainState:
@@ -144,12 +255,13 @@ def create_train_setup(
         )
         return start_state(*inputs, optimizer, method, init_context)
 
-    shapes, specs = _trace_state(create_state, mesh)
-    ensemble = Ensemble(
-        model,
-        config.model.lowering,
-        mesh.shape[NETWORK_AXIS],
-        config.model.matmul_precision,
+    abstract = jax.eval_shape(create_state)
+    specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), abstract)
+    specs = specs.replace(key=P())
+    shapes = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        abstract,
+        to_shardings(mesh, specs),
     )
     return TrainSetup(
         config,
@@ -163,42 +275,6 @@ def create_train_setup(
         specs,
         read_weights,
     )
-
-
-def _create_mesh(config: ConfigDict, method: Method, devices: Sequence[jax.Device] | None) -> Mesh:
-    batch_sizes = [config.batch_size // config.accumulate_steps]
-    if method.unlabeled_views:
-        batch_sizes.append(batch_sizes[0] * config.mu)
-    return create_mesh(
-        method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
-    )
-
-
-def _create_init_context(
-    config: ConfigDict, method: Method, dataset_spec: DatasetSpec, split: TrainingSplit
-) -> InitContext:
-    return InitContext(
-        hparams=config.method,
-        num_networks=method.num_networks,
-        num_classes=dataset_spec.num_classes,
-        num_images=dataset_spec.num_images,
-        num_unlabeled=split.num_unlabeled,
-        class_frequencies=split.class_frequencies,
-    )
-
-
-def _trace_state(
-    create_state: Callable[[], TrainState], mesh: Mesh
-) -> tuple[TrainState, TrainState]:
-    """Shapes with shardings, and partition specs, of a state; computes none of its values."""
-    abstract = jax.eval_shape(create_state)
-    specs = get_state_specs(abstract)
-    shapes = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        abstract,
-        to_shardings(mesh, specs),
-    )
-    return shapes, specs
 
 
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:

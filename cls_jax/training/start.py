@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.batch import create_split
@@ -40,8 +41,7 @@ from cls_jax.runs.folder import (
 )
 from cls_jax.runs.lock import lock_run_folder
 from cls_jax.training.probe import init_state
-from cls_jax.training.setup import TrainSetup, create_train_setup
-from cls_jax.training.state import TrainState
+from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup
 
 
 class Run(NamedTuple):
@@ -81,17 +81,36 @@ def prepare_run(
     unlabeled = choose_unlabeled_indices(
         candidates, labeled, config.data.unlabeled_includes_labeled
     )
+    setup, spec = create_setup(config, dataset, labeled, unlabeled)
+    return Run(setup, dataset, spec, workdir)
+
+
+def create_setup(
+    config: ConfigDict,
+    dataset: Dataset,
+    labeled: np.ndarray,
+    unlabeled: np.ndarray,
+    num_images: int | None = None,
+) -> tuple[TrainSetup, StreamSpec]:
+    """The setup of a run on a dataset, normalized as the dataset says, and its stream of batches.
+
+    Args:
+        config: a validated configuration.
+        dataset: the images and labels.
+        labeled: int [num_labels], indices of the labeled training images.
+        unlabeled: int [n], those of the unlabeled set.
+        num_images: training images of the whole dataset, where this one is a sample.
+    """
+    num_unlabeled = len(unlabeled) if num_images is None else num_images
+    shape = dataset.shape if num_images is None else dataset.shape._replace(num_images=num_images)
     setup = create_train_setup(
         use_mean_and_std(config, dataset.mean, dataset.std),
-        dataset.shape,
-        split=create_split(dataset.train_labels[labeled], dataset.num_classes, len(unlabeled)),
+        shape,
+        split=create_split(dataset.train_labels[labeled], dataset.num_classes, num_unlabeled),
         read_weights=functools.partial(read_weights, config),
     )
-    method = setup.method
-    spec = create_stream_spec(
-        config, method.labeled_view, method.unlabeled_views, labeled, unlabeled
-    )
-    return Run(setup, dataset, spec, workdir)
+    views = setup.method.labeled_view, setup.method.unlabeled_views
+    return setup, create_stream_spec(config, *views, labeled, unlabeled)
 
 
 def check_folder(config: ConfigDict, workdir: pathlib.Path) -> None:

@@ -26,8 +26,7 @@ from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.training.optimizer import clip_by_network_norm, split_frozen
-from cls_jax.training.setup import TrainSetup
-from cls_jax.training.state import TrainState
+from cls_jax.training.setup import TrainSetup, TrainState
 
 Metrics = dict[str, jax.Array]
 PyTree = Any

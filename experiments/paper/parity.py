@@ -14,8 +14,7 @@ import jax
 import numpy as np
 
 from cls_jax.batch import DatasetSpec, RawBatch
-from cls_jax.training.setup import create_train_setup
-from cls_jax.training.state import TrainState
+from cls_jax.training.setup import TrainState, create_train_setup
 from cls_jax.training.step import create_train_step
 from experiments.paper import grid
 from experiments.paper.authors import NUM_CLASSES, Peer, import_torch

@@ -18,8 +18,7 @@ from cls_jax.runs.folder import load_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
 from cls_jax.training.progress import DivergenceWatch
-from cls_jax.training.setup import create_train_setup
-from cls_jax.training.state import set_step
+from cls_jax.training.setup import create_train_setup, set_step
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import DATASET_SPEC, create_tiny_config
 

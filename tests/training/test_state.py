@@ -7,8 +7,7 @@ import pytest
 
 from cls_jax.data.pipelines import device
 from cls_jax.data.sampling import create_stream_spec
-from cls_jax.training.setup import create_train_setup
-from cls_jax.training.state import init_networks_and_key
+from cls_jax.training.setup import create_train_setup, init_networks_and_key
 from cls_jax.training.step import create_context
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
@@ -55,7 +54,7 @@ def test_augmentations_methods_and_weights_share_no_random_key(monkeypatch):
     derived = [*jax.random.split(method_key), *(jax.random.fold_in(method_key, i) for i in (2, 3))]
     used += [jax.random.key_data(key).tobytes() for key in (method_key, *derived)]
     monkeypatch.setattr(
-        "cls_jax.training.state.init_networks",
+        "cls_jax.training.setup.init_networks",
         lambda model, key, *_: (used.append(jax.random.key_data(key).tobytes()), None),
     )
     for round_index in range(3):
