@@ -12,7 +12,7 @@ from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS, Entry, VisionTransformer, count_parameters
 from cls_jax.models import vit as vit_lib
-from cls_jax.models.weights import vit
+from cls_jax.models.weights.layout import VIT
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.loop import train
 from cls_jax.training.setup import create_model, create_train_setup
@@ -75,7 +75,7 @@ def test_rematerialization_by_block_needs_less_memory_for_a_transformer():
 def tiny_vit(monkeypatch):
     """`model.name=vit_tiny` is one block on patches of 4 pixels."""
     tiny = functools.partial(VisionTransformer, width=16, depth=1, num_heads=2, patch=4)
-    monkeypatch.setitem(MODELS, "vit_tiny", Entry(tiny, "tiny", vit.LAYOUT, patch=4))
+    monkeypatch.setitem(MODELS, "vit_tiny", Entry(tiny, "tiny", VIT, patch=4))
 
 
 @pytest.mark.usefixtures("tiny_vit")
