@@ -33,7 +33,7 @@ class TrainingSplit(NamedTuple):
     """Statistics of the labeled and unlabeled sets, for a method's initial state.
 
     Attributes:
-        class_frequencies: of the labeled images, K numbers that sum to 1.
+        class_frequencies: shares of the K classes in the labeled images, which sum to 1.
         num_unlabeled: how many images the unlabeled stream shows.
     """
 
@@ -60,7 +60,7 @@ class RawBatch(NamedTuple):
         y: int32 [B], their classes.
         u: uint8 [V, U, H, W, C], unlabeled images under each of the method's views.
         u_index: int32 [U], which training images they are.
-        u_truth: int32 [U], their true classes, or -1 where unknown; read by monitors only.
+        u_truth: int32 [U], their true classes, or -1 where unknown. Only monitors read it.
     """
 
     x: Leaf

@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """A problem that the user can fix; the message is one sentence that names the remedy.
+    """A problem that the user can fix. The message is one sentence that names the remedy.
 
     `main.py` prints the message without a traceback and exits with code 2.
     """
@@ -12,7 +12,7 @@ class StoppedError(Exception):
     """The user or the system asked the program to stop, and it did so cleanly.
 
     Attributes:
-        signal: the number of the signal; `main.py` exits with 128 plus this, as shells do.
+        signal: the number of the signal. `main.py` exits with 128 plus this, as shells do.
     """
 
     def __init__(self, message: str, signal: int):

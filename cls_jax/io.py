@@ -36,7 +36,7 @@ _DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u
 
 
 def open_regular(path: str | os.PathLike) -> BinaryIO:
-    """Opens a file for reading bytes; a pipe or a device, which might never end, is refused.
+    """Opens a file for reading bytes. Refuses a pipe or a device, which might never end.
 
     Raises:
         OSError: if the system refuses or it is not a regular file.
@@ -117,7 +117,7 @@ def _escape(character: str) -> str:
 
 
 def write_rows(file: TextIO, rows: Iterable[Sequence[Any]], delimiter: str = ",") -> None:
-    """Appends rows, quoting those that need it; every cell reads back as it was.
+    """Appends rows, quoting those that need it. Every cell reads back as it was.
 
     A cell that starts with =, +, - or @ is written as it is, although a spreadsheet may take it for
     a formula: names of files and classes have to come back unchanged for the programs that read

@@ -42,10 +42,10 @@ def update_mean(context: Context, mean: jax.Array, values: jax.Array, decay: flo
     """A running mean after a step: decay · mean + (1 - decay) · mean of all devices' values.
 
     Args:
-        context: of the step.
+        context: the step's.
         mean: float32 [N] or [N, K], running.
         values: float32 [N, B] or [N, B, K], of this device's images.
-        decay: in [0, 1).
+        decay: a number in [0, 1).
     """
     batch_mean = context.ensemble.average_over_data(jnp.mean(values, axis=1))
     return decay * mean + (1 - decay) * batch_mean
@@ -57,8 +57,8 @@ def update_class_means(
     """Moves "predicted" toward softmax(logits_u) and a "predicted" target toward softmax(logits_x).
 
     Args:
-        context: of a method with the hyperparameters `statistics_decay` and `align_to`.
-        means: from `init_class_means`.
+        context: the step's. The method has hyperparameters `statistics_decay` and `align_to`.
+        means: running means that `init_class_means` began.
         logits_u: float32 [N, U, K], of weak views of unlabeled images.
         logits_x: float32 [N, B, K], of labeled images.
     """

@@ -136,7 +136,7 @@ class Method:
     Attributes:
         loss: pure function (logits, batch, context) → `LossOutput`. The logits are a list, float32
             [N, images, K] for each group.
-        hyperparameters: by name. They become `config.method.*`.
+        hyperparameters: those of the method by name. They become `config.method.*`.
         num_networks: how many networks train side by side.
         mu: unlabeled images per labeled one.
         labeled_view: "weak" or "strong".
@@ -149,13 +149,13 @@ class Method:
         separate_passes: whether each group passes alone, normalized by its own statistics. Only the
             labeled images then update the running ones (TorchSSL).
         wants_cutmix: hyperparameters → whether there is a group of mixed images, `Batch.mix`.
-        drive: in place of `loss`, for a method that needs predictions before it can make its
-            groups: the same arguments and results as `compute_loss`.
+        drive: what replaces `loss` in a method that needs predictions before it can make its
+            groups. The same arguments and results as `compute_loss`.
         init_state: `InitContext` → initial `method_state`, each leaf with a leading axis of
             networks.
         extra_heads: name and size of outputs in addition to the classes.
         dropout_rate: hyperparameters → share of activations dropped where dropout is asked for.
-        rounds: for a method of several rounds, whose state has a row per training image.
+        rounds: how it trains in several rounds. Its state then has a row per training image.
     """
 
     loss: Callable[[list[jax.Array], Batch, Context], LossOutput] | None = None
@@ -185,7 +185,7 @@ class Method:
         """Runs the networks and computes their losses. A pure function.
 
         Args:
-            params: of the networks on this device, each leaf [N, ...].
+            params: parameters of the networks on this device, each leaf [N, ...].
             batch_stats: BatchNorm statistics, stacked likewise.
             batch: this device's shard.
             context: the other inputs of the loss.

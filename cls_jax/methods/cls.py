@@ -78,8 +78,8 @@ def exchange_labels(
     """Sends the labels with w ≥ τ to the other network and receives its labels.
 
     Args:
-        context: of the step.
-        labels: of the networks on this device.
+        context: the step's.
+        labels: what the networks on this device predict.
         weight: float32 [N, U], the weights of labels that are sent, or 1 for all.
 
     Returns:

@@ -70,7 +70,7 @@ def cutmix_loss(mix: Mix, logits: jax.Array, labels: jax.Array, weights: jax.Arr
     """Mean of λ · weight · CE(label) + (1 - λ) · partner's weight · CE(partner's label), [N].
 
     Args:
-        mix: from `cutmix`. Its share is λ.
+        mix: what `cutmix` returned. Its share is λ.
         logits: float32 [N, B, K], of the mixed images.
         labels: int32 [N, B], of the images that were mixed.
         weights: float32 [N, B], likewise.

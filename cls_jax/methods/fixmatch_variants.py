@@ -97,7 +97,7 @@ def create_method(
     Args:
         make_targets: which labels to train on, and how much.
         init_state: the targets' state before the first step.
-        hyperparameters: in addition to `lambda_u`.
+        hyperparameters: those beside `lambda_u`.
         extra_term: a term to add to the loss.
     """
     return Method(
@@ -130,7 +130,7 @@ def flexmatch_targets(
 ) -> Targets:
     """Pseudo-labels with argmax p where max p ≥ τ · β / (2 - β), β of the class (Eq. 5-11).
 
-    β(k) = (images whose last confident label is k) / max(those of the largest class, images
+    β(k) = (images whose last confident label is k) / max(the same for the largest class, images
     without one), counted before this step's labels enter the table. While the table is empty, the
     threshold is 0 and every image gets a label. Labels enter at max p ≥ τ, not at the lower
     threshold of their class (confirmed by the authors).

@@ -2,7 +2,7 @@
 
 A label says "this class" (positive) or "not this class" (negative). Cross-entropies work on logits,
 stay finite for saturated predictions and return one value per image, except for the mean over
-images at the end. Equations are those of "CLS: Cross Labeling Supervision for Semi-Supervised
+images at the end. Equation numbers refer to "CLS: Cross Labeling Supervision for Semi-Supervised
 Learning". Shape suffixes: B images, K classes. Leading axes are free.
 """
 

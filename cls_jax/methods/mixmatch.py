@@ -131,7 +131,7 @@ def mix_batch(
         batch: this device's shard.
         truth: float32 [N, B, K], the targets of the labeled images.
         guess: float32 [N, U, K], the targets of every view.
-        context: for the key and the hyperparameter `alpha`.
+        context: the step's, for its key and the hyperparameter `alpha`.
     """
     groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
     images, targets = zip(*mixup(context.key, groups, context.hparams["alpha"]), strict=True)
@@ -219,7 +219,7 @@ def interleave(groups: Sequence[jax.Array]) -> list[jax.Array]:
 
     Every group is cut into n slices. Slice i of the first group and slice i of group i change
     places. So the first chunk holds a slice of every group, and every other chunk holds a slice of
-    the first group: with BatchNorm, no chunk's statistics are those of labeled or of unlabeled
+    the first group: with BatchNorm, no chunk's statistics come from labeled or from unlabeled
     images alone. Google's groups have equal sizes. Ours are [B, ...] and [μB, ...].
 
     Args:

@@ -86,7 +86,7 @@ def select_labels(
             not be among them: the network has memorized them, so balancing, which keeps the most
             certain images of a class, would keep them and drop others.
         hparams: thresholds by name.
-        round_index: of the round that starts, from 1.
+        round_index: number of the round that starts, from 1.
 
     Returns:
         The candidates' rows of one network's table: "label" int32 [images] and "negative" bool
@@ -117,7 +117,7 @@ def balance(
     Args:
         is_candidate: bool [images].
         label: int [images].
-        std: float [images]; each class keeps the images where it is lowest.
+        std: float [images]. Each class keeps the images where it is lowest.
         num_classes: K.
 
     Returns:

@@ -17,8 +17,8 @@ class DepthwiseConv(nn.Module):
 
     Attributes:
         kernel_size: k.
-        stride: of both axes.
-        dtype: of the product.
+        stride: the step along both axes.
+        dtype: the product's.
     """
 
     kernel_size: int
@@ -29,14 +29,14 @@ class DepthwiseConv(nn.Module):
     def __call__(self, x_BHWC: jax.Array) -> jax.Array:
         """Returns `dtype` [B, ⌈H / stride⌉, ⌈W / stride⌉, C]."""
         k = self.kernel_size
-        # sqrt(2 / fan_out), as for other convolutions; the fan of one channel is its filter.
+        # sqrt(2 / fan_out), as for other convolutions. The fan of one channel is its filter.
         init = nn.initializers.normal((2 / k**2) ** 0.5)
         kernel = self.param("kernel", init, (k, k, 1, x_BHWC.shape[-1]))
         return depthwise_conv(x_BHWC.astype(self.dtype), kernel.astype(self.dtype), self.stride)
 
 
 def depthwise_conv(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    """Convolves every channel with its own filter; SAME padding.
+    """Convolves every channel with its own filter, with SAME padding.
 
     XLA has no depthwise kernel for CPUs: 3 x 3 filters on 32 images of 24 x 24 pixels and 144
     channels take 81 ms as a grouped convolution and 4 ms as a sum of shifted products (2 cores).
@@ -44,7 +44,7 @@ def depthwise_conv(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Arr
     Args:
         x_BHWC: images.
         kernel: [k, k, 1, C], of the images' dtype.
-        stride: of both axes.
+        stride: the step along both axes.
     """
     # Chosen while the program is lowered, not while it is traced: an exported file holds both.
     return jax.lax.platform_dependent(
@@ -70,7 +70,7 @@ def convolve_grouped(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.A
 def convolve_shifted(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """`depthwise_conv` as the sum of k² shifted images, each times one entry of all filters."""
     # Within `shard_map` both must vary over the same axes of the mesh, since a gradient written by
-    # hand has the type of its argument; that of `pcast` sums over the axes that it adds.
+    # hand has the type of its argument. The gradient of `pcast` sums over the axes that it adds.
     axes = _varying_axes(x_BHWC) | _varying_axes(kernel)
     return _convolve(_vary(x_BHWC, axes), _vary(kernel, axes), stride)
 

@@ -1,6 +1,6 @@
 """EfficientNet-Lite0 (Google, 2020): EfficientNet-B0 without squeeze-and-excitation, with ReLU6.
 
-The layers are those of github.com/tensorflow/tpu, models/official/efficientnet/lite.
+The layers follow github.com/tensorflow/tpu, models/official/efficientnet/lite.
 
 Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
@@ -23,7 +23,7 @@ class Stage(NamedTuple):
     Attributes:
         blocks: how many.
         kernel: height and width of the depthwise convolutions.
-        stride: of the first block.
+        stride: the first block's.
         expansion: channels inside a block over those that enter it.
         features: channels that leave a block.
     """
@@ -47,11 +47,11 @@ STAGES = (
 
 
 class InvertedResidual(nn.Module):
-    """Expand (1x1), depthwise, project (1x1), each with BN; ReLU6 after the first two.
+    """Expand (1x1), depthwise, project (1x1), each with BN, and ReLU6 after the first two.
 
     Attributes:
         stage: the sizes.
-        stride: of this block.
+        stride: this block's.
     """
 
     stage: Stage
@@ -77,7 +77,7 @@ class InvertedResidual(nn.Module):
 class EfficientNetLite0(Architecture):
     """Stem, seven stages of inverted residual blocks, 1x1 convolution, mean pool, dense.
 
-    Dropout is where the original has it, between pool and dense; its stochastic depth is left out.
+    Dropout is where the original has it, between pool and dense. Its stochastic depth is left out.
     """
 
     bn_epsilon: float = 1e-3

@@ -28,11 +28,12 @@ class Ensemble:
     """Forward passes of stacked networks.
 
     Attributes:
-        model: the architecture; `apply` takes images and `train` and returns logits.
+        model: the architecture. Its `apply` takes images and `train` and returns logits.
         lowering: "unrolled" loops over the networks, "vmap" batches them. A convolution vmapped
             over its kernel is a grouped one: on a CPU 13 times slower than the loop.
         network_shards: devices of the mesh axis "network" that the networks are spread over.
-        matmul_precision: of float32 convolutions and products, as `jax.default_matmul_precision`.
+        matmul_precision: for float32 convolutions and products, see
+            `jax.default_matmul_precision`.
     """
 
     model: Architecture
@@ -59,7 +60,7 @@ class Ensemble:
             train: whether BatchNorm uses the statistics of these images and updates the running
                 ones.
             head: which of the model's outputs to return.
-            dropout_key: random key for dropout, also outside training; None for no dropout.
+            dropout_key: random key for dropout, also outside training, or None for no dropout.
 
         Returns:
             Logits float32 [N, B, K] and the BatchNorm statistics after the pass.
@@ -103,7 +104,7 @@ class Ensemble:
             params: stacked, each leaf [N, ...].
             batch_stats: stacked likewise.
             groups: each float32 [B_i, H, W, C].
-            dropout_key: random key for dropout; None for no dropout.
+            dropout_key: random key for dropout, or None for no dropout.
 
         Returns:
             Logits of each group, float32 [N, B_i, K], and the BatchNorm statistics after the pass.
@@ -129,14 +130,14 @@ class Ensemble:
         Args:
             params: stacked, each leaf [N, ...].
             batch_stats: stacked likewise.
-            groups: of the first pass, each float32 [B_i, H, W, C].
-            images: of the second, float32 [B, H, W, C].
+            groups: images of the first pass, each float32 [B_i, H, W, C].
+            images: those of the second, float32 [B, H, W, C].
 
         Returns:
-            Logits of each group, float32 [N, B_i, K]; logits of `images`, float32 [N, B, K]; and
+            Logits of each group, float32 [N, B_i, K], logits of `images`, float32 [N, B, K], and
             the BatchNorm statistics after the first pass.
         """
-        # Without momentum, the running statistics after a pass are those of its images.
+        # Without momentum, the running statistics after a pass are its batch statistics.
         forgetful = dataclasses.replace(self, model=self.model.clone(bn_momentum=0.0))
         logits, moments = forgetful.forward_concatenated(params, batch_stats, groups)
         params, moments = jax.lax.stop_gradient((params, moments))
@@ -159,7 +160,7 @@ class Ensemble:
         return jax.lax.psum(value, DATA_AXIS)
 
     def masked_mean(self, values: jax.Array, mask: jax.Array) -> jax.Array:
-        """Shares of a mean over the images of all devices that pass a mask; 0 if none does.
+        """Shares of a mean over the images of all devices that pass a mask, or 0 if none does.
 
         Each device divides its sum by the mean number of images that pass on a device. The mean of
         the shares over devices, which the step takes of every loss, is then the mean over all
@@ -179,8 +180,8 @@ class Ensemble:
         """The parts of all devices that share the batch, in its order, along each last axis.
 
         A psum of parts padded with zeros instead of an all-gather: `shard_map` tracks in the types
-        which values vary over an axis. The result of a psum does not, that of an all-gather does,
-        and a value that varies over "data" cannot become part of the state.
+        which values vary over an axis. The result of a psum does not, an all-gather's does, and a
+        value that varies over "data" cannot become part of the state.
         """
         num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
 
@@ -192,7 +193,7 @@ class Ensemble:
         return jax.tree.map(gather, tree)
 
     def exchange(self, tree: PyTree) -> PyTree:
-        """Gives each network what the one before it computed; with two, the other's.
+        """Gives each network what the one before it computed. With two, that is the other one.
 
         Args:
             tree: each leaf [N, ...], one entry per network on this device.

@@ -24,7 +24,7 @@ class Stem(NamedTuple):
 
     Attributes:
         kernel: height and width of the first convolution.
-        stride: of the first convolution.
+        stride: the first convolution's.
         pools: whether 3x3 maxima with stride 2 follow.
     """
 
@@ -93,7 +93,7 @@ class BatchNorm(nn.Module):
         axes = tuple(range(x.ndim - 1))
         # E[x²] - E[x]² and not E[(x - E[x])²]: both sums take one pass and one all-reduce.
         moments = jnp.stack([jnp.mean(x, axes), jnp.mean(jnp.square(x), axes)])
-        # `model.init` runs outside `shard_map`, where there is no such axis; training runs inside.
+        # `model.init` runs outside `shard_map`, where there is no such axis. Training runs inside.
         if self.axis_name is not None and not self.is_initializing():
             moments = jax.lax.pmean(moments, self.axis_name)
         mean, mean_of_squares = moments
@@ -147,7 +147,7 @@ class Architecture(nn.Module):
         return ("head", *(name for name, _ in self.extra_heads))
 
     def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
-        """The block, rematerialized in training if `remat` asks for it; same parameter names.
+        """The block, rematerialized in training if `remat` asks for it, with the same parameters.
 
         Args:
             block: called with the activations, and any number of bools.
@@ -175,7 +175,7 @@ class Architecture(nn.Module):
         )
 
     def apply_heads(self, x_BC: jax.Array, wanted: str) -> jax.Array:
-        """One dense layer per head; returns float32 [B, size of `wanted`], or the input itself.
+        """Adds one dense layer per head. Returns float32 [B, size of `wanted`], or the input.
 
         All heads get parameters. XLA removes the computation of those that the caller does not ask
         for.
@@ -189,7 +189,7 @@ class Architecture(nn.Module):
 
 
 def resolve_stem(name: str, image_size: int) -> str:
-    """The name of the stem to use; "auto" chooses by `image_size`."""
+    """The name of the stem to use. "auto" chooses by `image_size`."""
     if name != "auto":
         return name
     if image_size < 48:

@@ -26,8 +26,8 @@ class ResidualBlock(nn.Module):
         compute_branch: (block, input, normalize, drop) → the sum's other term, of the block's
             shape: `basic_branch` or `bottleneck_branch`.
         features: channels that leave the block.
-        stride: of the branch and of the shortcut's projection.
-        conv: a convolution, but for its size.
+        stride: the branch's and the shortcut projection's.
+        conv: makes a convolution, given its size.
         norm: a BatchNorm.
         dropout_rate: share of activations dropped before the last convolution.
     """

@@ -69,7 +69,7 @@ class Attention(nn.Module):
     """Multi-head self-attention.
 
     Attributes:
-        num_heads: by which the tokens' width is divided.
+        num_heads: how many heads divide the tokens' width.
     """
 
     num_heads: int
@@ -127,9 +127,9 @@ class Block(nn.Module):
     """Attention and MLP, each behind a LayerNorm and in parallel to a shortcut ("pre-norm").
 
     Attributes:
-        num_heads: of the attention.
-        layer_scale: initial `LayerScale` of both; 0 for none.
-        dropout_rate: of the MLP.
+        num_heads: the attention's.
+        layer_scale: initial `LayerScale` of both, or 0 for none.
+        dropout_rate: the MLP's.
     """
 
     num_heads: int
@@ -158,7 +158,7 @@ class VisionTransformer(Architecture):
     Attributes:
         width: D.
         depth: number of blocks.
-        num_heads: per block; D is 64 times as large in all published sizes.
+        num_heads: heads per block. D is 64 times as large in all published sizes.
         patch: side of a patch in pixels.
         layer_scale: see `Block`.
         num_registers: tokens without a meaning of their own (Darcet et al., 2024). With them, timm

@@ -18,7 +18,7 @@ class Block(nn.Module):
 
     Attributes:
         features: channels that leave the block.
-        stride: of the first convolution and of the projection.
+        stride: the first convolution's and the projection's.
         dropout_rate: share of activations dropped between the convolutions.
         activate_before_residual: in a projecting block, whether both branches take the activated
             input (stage 1) or the raw one (stages 2 and 3).
@@ -66,7 +66,7 @@ class WideResNet(Architecture):
     Attributes:
         depth: 6n + 4 for n blocks per stage.
         width: factor on the stages' 16, 32 and 64 channels.
-        leaky_slope: of LeakyReLU.
+        leaky_slope: LeakyReLU's slope below 0.
         stem: a key of `STEMS`.
     """
 

@@ -1,7 +1,7 @@
 """Several processes that train one run together, by JAX's distributed runtime.
 
-Every process runs the same program; `jax.devices()` are the devices of all. Process 0 writes the
-run's files, so all must see the same folder.
+Every process runs the same program, and `jax.devices()` are the devices of all. Process 0 writes
+the run's files, so all must see the same folder.
 """
 
 import faulthandler
@@ -40,7 +40,7 @@ def initialize_distributed(
         coordinator_address: host:port where process 0 listens.
         num_processes: the number of processes.
         process_id: the index of this process, from 0.
-        timeout: in seconds; after it the process exits with one sentence and code 2.
+        timeout: seconds after which the process exits with one sentence and code 2.
 
     Raises:
         UserError: if only some of the three values are given, or they are invalid.
@@ -93,7 +93,7 @@ def has_scheduler() -> bool:
     """Whether a scheduler that JAX detects started several processes, including this one.
 
     JAX's own detection follows in `jax.distributed.initialize`, but cannot decide this: a single
-    SLURM task with four GPUs would get one of them, since JAX assumes one task per device; a
+    SLURM task with four GPUs would get one of them, since JAX assumes one task per device. A
     notebook's pod in Kubernetes would be taken for a job.
     """
     environ = os.environ
@@ -132,7 +132,7 @@ def barrier(name: str) -> None:
 
 
 def from_main_process(value: Any) -> Any:
-    """Process 0's value in every process, so that all take the same branch; all must call this.
+    """Process 0's value in every process, so that all take the same branch. All must call this.
 
     Args:
         value: anything that JSON can hold.
@@ -148,7 +148,7 @@ def from_main_process(value: Any) -> Any:
 
 
 def all_processes(value: bool) -> bool:
-    """Whether it is true in every process; all must call this."""
+    """Whether it is true in every process. All must call this."""
     if jax.process_count() == 1:
         return value
     with jax.transfer_guard("allow"):
@@ -190,7 +190,7 @@ def check_same_weights(tree: Any) -> None:
 
 
 def _find_different(content: bytes) -> list[int]:
-    """The processes whose content is another than process 0's; all must call this."""
+    """The processes whose content differs from process 0's. All must call this."""
     if jax.process_count() == 1:
         return []
     digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8)

@@ -32,16 +32,16 @@ def create_mesh(
     """Arranges the devices as ("network", "data").
 
     Args:
-        num_networks: N; the axis "network" must divide it.
-        batch_sizes: of labeled and unlabeled images; the axis "data" must divide each.
-        network: devices over which the networks are spread; 0 chooses as many as there are networks
+        num_networks: N. The axis "network" must divide it.
+        batch_sizes: numbers of labeled and unlabeled images. The axis "data" must divide each.
+        network: devices over which the networks are spread. 0 chooses as many as there are networks
             if the devices allow it, since networks exchange nothing but labels.
-        data: devices over which a batch is spread; 0 chooses as many as are left and divide it.
-        devices: to arrange; all of the default backend's by default.
+        data: devices over which a batch is spread. 0 chooses as many as are left and divide it.
+        devices: the devices to arrange. By default, all of the default backend's.
 
     Raises:
-        UserError: if the axes do not divide what they spread, exceed the devices, or leave a
-            process without any; in every process.
+        UserError: in every process, if the axes do not divide what they spread, exceed the devices,
+            or leave a process without any.
     """
     devices = devices or jax.devices()
     num_devices = len(devices)
@@ -139,10 +139,10 @@ def to_global_arrays(tree: PyTree, mesh: Mesh, specs: PyTree, shapes: PyTree = N
     """Puts NumPy arrays of this process on its devices of the mesh.
 
     Args:
-        tree: of whole arrays, or of this process's rows if `shapes` is given.
-        mesh: from `create_mesh`.
+        tree: whole arrays, or this process's rows if `shapes` is given.
+        mesh: what `create_mesh` returned.
         specs: partition specs, one for each array.
-        shapes: of the whole arrays, one for each.
+        shapes: shapes of the whole arrays, one for each.
     """
     shardings = to_shardings(mesh, specs)
     if jax.process_count() == 1:

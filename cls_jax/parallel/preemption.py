@@ -12,9 +12,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class PreemptionHandler:
-    """Records the first signal, so that a loop can stop cleanly; the second ends the process.
+    """Records the first signal, so that a loop can stop cleanly. The second ends the process.
 
-    Use it in a `with` statement in the main thread; in any other thread it records nothing, since
+    Use it in a `with` statement in the main thread. In any other thread it records nothing, since
     Python delivers signals to the main thread alone.
     """
 
@@ -46,15 +46,15 @@ class PreemptionHandler:
 
     @property
     def signal(self) -> int:
-        """The number of the signal; SIGTERM if another process received it."""
+        """The number of the signal, or SIGTERM if another process received it."""
         return self._received or signal.SIGTERM
 
     def interrupts_eval(self) -> bool:
-        """Whether to break off an evaluation; never with several processes, which must agree."""
+        """Whether to break off an evaluation. Never with several processes, which must agree."""
         return self._received is not None and jax.process_count() == 1
 
     def should_stop(self, step: int) -> bool:
-        """Whether to save and stop before this step; the same in every process."""
+        """Whether to save and stop before this step. The same in every process."""
         if jax.process_count() == 1:
             return self._received is not None
         return multihost_utils.reached_preemption_sync_point(step)

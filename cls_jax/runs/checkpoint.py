@@ -30,7 +30,7 @@ DAMAGED = "damaged_checkpoints"
 
 
 class Restored(NamedTuple):
-    """The content of a checkpoint; `metadata` includes what `Checkpointer.save` was given."""
+    """The content of a checkpoint. `metadata` includes what `Checkpointer.save` was given."""
 
     step: int
     state: PyTree
@@ -40,8 +40,8 @@ class Restored(NamedTuple):
 class Checkpointer:
     """Keeps the newest few states of a run in its folder `checkpoints/`.
 
-    A state is written in the background under a temporary name and renamed once it is complete;
-    only then is an older one removed. A failed save is reported, and training continues.
+    A state is written in the background under a temporary name and renamed once it is complete.
+    Only then is an older one removed. A failed save is reported, and training continues.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Checkpointer:
 
         Args:
             workdir: the run's folder.
-            keep: how many to keep; None only reads and leaves the folder as it is.
-            warn: shows a sentence to the user; on standard error by default.
+            keep: how many to keep. None only reads and leaves the folder as it is.
+            warn: shows a sentence to the user, by default on standard error.
         """
         self._workdir = pathlib.Path(workdir).resolve()
         self.folder = self._workdir / CHECKPOINTS
@@ -69,7 +69,7 @@ class Checkpointer:
             max_to_keep=self._keep,
             create=self._keep is not None,
             read_only=self._keep is None,
-            # Leftovers of a killed session; only the one session that trains may remove them.
+            # Leftovers of a killed session. Only the one session that trains may remove them.
             cleanup_tmp_directories=self._keep is not None,
         )
         # Our metadata is called "notes" on disk: Orbax keeps "metadata" for its own.
@@ -78,14 +78,14 @@ class Checkpointer:
         )
 
     def latest_step(self) -> int | None:
-        """The newest complete checkpoint's step, or None; whether it is intact shows on restoring.
+        """The newest complete checkpoint's step, or None. Restoring shows whether it is intact.
 
         With several processes all must call this.
         """
         return max(self._list_steps(), default=None)
 
     def save(self, step: int, state: PyTree, metadata: dict[str, Any]) -> None:
-        """Starts writing a state and JSON metadata; returns when the state may be donated."""
+        """Starts writing a state and JSON metadata. Returns when the state may be donated."""
         self.finish()
         # One explicit copy to the host: Orbax would fetch each array implicitly, which the loop's
         # transfer guard refuses on a GPU.
@@ -93,7 +93,7 @@ class Checkpointer:
         metadata = {"arrays": hash_arrays(arrays), **metadata}
         guard: contextlib.AbstractContextManager = contextlib.nullcontext()
         if jax.process_count() > 1:
-            # Each process writes the shards that it holds; Orbax fetches them before it returns.
+            # Each process writes the shards that it holds. Orbax fetches them before it returns.
             arrays, guard = state, jax.transfer_guard("allow")
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(arrays), notes=ocp.args.JsonSave(_add_checksum(metadata))
@@ -116,7 +116,7 @@ class Checkpointer:
             self._unconfirmed = None
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Writes; on failure tidies up and reports it."""
+        """Writes. On failure tidies up and reports it."""
         try:
             write()
         except Exception as error:  # Every layer below raises its own types.
@@ -131,7 +131,7 @@ class Checkpointer:
             )
 
     def _probe(self) -> None:
-        """Raises an OSError where nothing can be written; Orbax would try for minutes."""
+        """Raises an OSError where nothing can be written. Orbax would try for minutes."""
         path = self.folder / f"{jax.process_index()}.probe"
         path.write_bytes(bytes(4096))
         path.unlink()
@@ -146,8 +146,8 @@ class Checkpointer:
     def restore_newest(self, like: PyTree) -> Restored | None:
         """Restores the newest intact checkpoint.
 
-        A damaged one is reported and, by the session that trains, moved to `damaged_checkpoints/`;
-        the one before it is used instead. With several processes all must call this.
+        A damaged one is reported and, by the session that trains, moved to `damaged_checkpoints/`.
+        The one before it is used instead. With several processes all must call this.
 
         Args:
             like: gives shapes, dtypes and shardings: arrays or `jax.ShapeDtypeStruct`s that have a
@@ -198,7 +198,7 @@ class Checkpointer:
         if not _is_intact(state, metadata):
             return None, "arrays differ from those that were saved"
         # Arrays made by Orbax are not in XLA's own memory, so the first step could not reuse it
-        # (jax #18617); a copy made by XLA can be donated. Without `out_shardings` XLA would choose
+        # (jax #18617). A copy made by XLA can be donated. Without `out_shardings` XLA would choose
         # its own spelling of the same shardings, and the step would be compiled again.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
         copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state), out_shardings=shardings)
@@ -260,7 +260,7 @@ class Checkpointer:
 
 
 def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
-    # Every array that was read; `_read` checks that no other is missing.
+    # Every array that was read. `_read` checks that no other is missing.
     return hash_arrays(fetch_to_host(state)).items() <= metadata.get("arrays", {}).items()
 
 
@@ -271,7 +271,7 @@ def _add_checksum(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def _verify_checksum(metadata: dict[str, Any]) -> None:
     rest = {key: value for key, value in metadata.items() if key != "sha256"}
-    # Format 1 had no checksum; it is refused for its version.
+    # Format 1 had no checksum. It is refused for its version.
     if metadata["format_version"] != 1 and metadata["sha256"] != _digest(rest):
         raise ValueError("metadata differ from those that were saved")
 
@@ -281,7 +281,7 @@ def _digest(metadata: dict[str, Any]) -> str:
 
 
 def fetch_to_host(state: PyTree) -> PyTree:
-    """Copies a state's arrays whole into NumPy arrays, in every process; all must call this.
+    """Copies a state's arrays whole into NumPy arrays, in every process. All must call this.
 
     Raises:
         jax.errors.JaxRuntimeError: if the computation that makes the state has failed.

@@ -35,7 +35,7 @@ from cls_jax.io import (
     write_rows,
 )
 from cls_jax.parallel.distributed import barrier
-from cls_jax.runs.lock import LOCK
+from cls_jax.runs.sessions import LOCK
 
 CONFIG = "config.json"
 DATASET = "dataset.json"
@@ -43,13 +43,13 @@ LABELED_INDICES = "labeled_indices.json"
 RESULT = "result.json"
 LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
-# Files that a folder may contain before it becomes that of a run: a label budget, and what remains
-# of a process that died before it could write config.json, the first file of a run.
+# Files that a folder may contain before it becomes a run's: a label budget, and what remains of a
+# process that died before it could write config.json, the first file of a run.
 _BEFORE_A_RUN = {LOCK, LABELED_INDICES}
 
 
 def get_default_workdir(config: ConfigDict) -> pathlib.Path:
-    """runs/<dataset>-<labels>-<method>-seed<seed>; a folder of images counts by its own name.
+    """runs/<dataset>-<labels>-<method>-seed<seed>. A folder of images counts by its own name.
 
     The method of a run without steps is called "instant".
     """
@@ -87,7 +87,7 @@ def choose_workdir(config: ConfigDict, layout: Layout) -> tuple[pathlib.Path, st
 def describe_other_data(
     workdir: pathlib.Path, config: ConfigDict, layout: Layout, allows_copies: bool = True
 ) -> str | None:
-    """A clause about the data of the run in a folder; None if it is the same or there is no run.
+    """A clause about the data of the run in a folder, or None if it is the same or none is there.
 
     Args:
         workdir: The folder, which need not exist.
@@ -179,7 +179,7 @@ def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: D
     A run that starts in this folder trains with these labels.
 
     Args:
-        workdir: the run's folder; created if it does not exist.
+        workdir: the run's folder, created if it does not exist.
         indices: int [num_labels], into the training images.
         dataset: gives these images' labels, by which the file lists them.
     """
@@ -193,8 +193,8 @@ def create_run_folder(
 ) -> None:
     """Stores what defines the run, once everything about it is known to fit.
 
-    The configuration comes first, since it makes the folder that of a run: whenever the process
-    dies, the same command finds either nothing of its own yet or its own run. The other way round
+    The configuration comes first, since it makes the folder a run's: whenever the process dies,
+    the same command finds either nothing of its own yet or its own run. The other way round
     a labels file drawn from the seed would look like one that the user supplied.
 
     Raises:
@@ -334,10 +334,10 @@ def load_labeled_indices(
 
     Args:
         workdir: the run's folder, which need not exist yet.
-        dataset: to draw from.
-        num_labels: how many to draw; 0 takes all that have a label.
-        seed: of the draw.
-        imbalance: labels of the largest class over those of the smallest, as in
+        dataset: the dataset to draw from.
+        num_labels: how many to draw. 0 takes all that have a label.
+        seed: the draw's.
+        imbalance: labels of the largest class per label of the smallest, as in
             `choose_labeled_indices`.
 
     Returns:

@@ -38,7 +38,7 @@ class MetricsWriter:
 
         Args:
             workdir: the run's folder.
-            first_step: of this session.
+            first_step: where this session starts.
             warn: shows a sentence to the user.
         """
         self._path = workdir / METRICS
@@ -50,7 +50,7 @@ class MetricsWriter:
         self._tensorboard = _create_tensorboard_writer(workdir)
 
     def write(self, step: int, scalars: Scalars) -> None:
-        """Writes one JSON object; values that are not finite become null."""
+        """Writes one JSON object. Values that are not finite become null."""
         row = {name: float(value) for name, value in scalars.items()}
         self._unwritten += _to_line({"step": step, **row}).encode()
         self._write_out()
@@ -62,7 +62,7 @@ class MetricsWriter:
         self._try_tensorboard(lambda writer: writer.write_images(step, images))
 
     def flush(self) -> bool:
-        """Hands everything to the operating system; False if rows are still waiting for room."""
+        """Hands everything to the operating system. False if rows still wait for room."""
         self._write_out()
         self._try_tensorboard(lambda writer: writer.flush())
         return not self._unwritten

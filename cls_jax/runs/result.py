@@ -15,13 +15,13 @@ _NUM_ROWS = 20
 def create_result(
     config: ConfigDict, workdir: pathlib.Path, num_labels: int, train_seconds: float
 ) -> dict[str, Any]:
-    """Collects the result from the run's metrics; accuracies are None if there was no test set.
+    """Collects the result from the run's metrics. Accuracies are None if there was no test set.
 
-    `test_accuracy` is that of network 1's EMA weights at the last step, as the CLS authors
-    evaluate, and `test_balanced_accuracy` the mean of its accuracies within each class, which
-    counts small classes as much as large ones; `test_accuracy_median_last_20` is the median over
-    the last 20 evaluations, as Google's FixMatch reports; `test_accuracy_best` is selected on the
-    test set, so it must not be reported. All are in percent. `monitors` are means over the
+    `test_accuracy` belongs to network 1's EMA weights at the last step, as the CLS authors
+    evaluate. `test_balanced_accuracy` is the mean of its accuracies within each class, which counts
+    small classes as much as large ones. `test_accuracy_median_last_20` is the median over the last
+    20 evaluations, as Google's FixMatch reports. `test_accuracy_best` is selected on the test set,
+    so it must not be reported. All are in percent. `monitors` are means over the
     last 20 rows that have any.
 
     Args:
@@ -89,7 +89,7 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
 
 
 def describe_gain(result: dict[str, Any]) -> str | None:
-    """What the unlabeled images gained over a linear probe on the labels; None if not measured."""
+    """What unlabeled images gained over a linear probe on the labels, or None if not measured."""
     final, probe = result.get("test_accuracy"), result.get("test_accuracy_probe")
     if final is None or probe is None:
         return None

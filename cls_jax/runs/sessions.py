@@ -1,32 +1,82 @@
-"""The sessions of a run, with command, time, versions and hardware: `sessions.jsonl`."""
+"""The sessions of a run: one at a time, each recorded in `sessions.jsonl`.
 
+A record has command, time, versions and hardware.
+"""
+
+import contextlib
 import datetime
+import errno
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import shlex
+import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import filelock
 import jax
 
+from cls_jax.errors import UserError
 from cls_jax.io import MAX_JSON_BYTES, parse_json, read_bytes, write_atomically
 from cls_jax.parallel.cpus import available_cpus
 
-SESSIONS = "sessions.jsonl"
+SESSIONS, LOCK = "sessions.jsonl", ".lock"
+# Some network file systems have no locks: there it is up to the user.
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _PACKAGES = ("cls-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
+@contextlib.contextmanager
+def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
+    """Keeps other sessions out of a run's folder, which is created if it does not exist.
+
+    The operating system releases the lock when the process ends, however it ends.
+
+    Raises:
+        UserError: If another process trains there, or the folder cannot be written.
+    """
+    path = workdir / LOCK
+    lock = filelock.FileLock(path)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except filelock.Timeout as error:
+        raise UserError(
+            f"{workdir} is in use: {_read_holder(path)} trains there; wait for it, or give "
+            "--workdir another folder."
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise UserError(
+                f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
+            ) from error
+    try:
+        with contextlib.suppress(OSError):  # A full disk need not stop us here.
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        lock.release()
+
+
+def _read_holder(path: pathlib.Path) -> str:
+    with contextlib.suppress(OSError):  # Windows lets nobody else read a locked file.
+        return path.read_text().strip() or "another process"
+    return "another process"
+
+
 def record_session(workdir: pathlib.Path, first_step: int) -> None:
-    """Appends this process's session, which starts with `first_step`, to those of the run."""
+    """Appends this process's session, which starts with `first_step`, to the run's."""
     sessions = [*read_sessions(workdir), describe_session(first_step)]
     lines = (json.dumps(session) + "\n" for session in sessions)
     write_atomically(workdir / SESSIONS, "".join(lines))
 
 
 def read_sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """The sessions of a run, oldest first; damaged lines are left out."""
+    """The sessions of a run, oldest first. Damaged lines are left out."""
     try:
         lines = read_bytes(workdir / SESSIONS, MAX_JSON_BYTES).decode("utf-8").splitlines()
     except (OSError, ValueError):
@@ -55,7 +105,7 @@ def describe_session(first_step: int) -> dict[str, Any]:
 
 
 def describe_hardware() -> str:
-    """The devices in words; for a CPU its cores, since its devices are virtual."""
+    """The devices in words. For a CPU its cores, since its devices are virtual."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return f"{available_cpus()} cores of {_read_processor()}"

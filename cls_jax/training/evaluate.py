@@ -25,8 +25,8 @@ def create_eval_step(setup: TrainSetup) -> Callable:
     """Compiles (state, images, labels, is_image) → images of each class that predictors get right.
 
     The images are uint8 [B, H, W, C], the labels int32 [B], and `is_image` is False for padding.
-    Counts are int32: "raw" and "ema" of shape [N, K], "ensemble" [K] (the mean of
-    the EMA networks' probabilities). Nothing is donated: the state is still needed.
+    Counts are int32: "raw" and "ema" of shape [N, K], "ensemble" [K] (the mean of the EMA networks'
+    probabilities). Nothing is donated: the state is still needed.
     """
 
     def eval_step(
@@ -85,7 +85,7 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
         labels: np.ndarray,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Accuracies:
-        """Evaluates; gives up before the next batch if `should_stop()`."""
+        """Evaluates. Gives up before the next batch if `should_stop()`."""
         counts: list[Any] = []
         in_flight: collections.deque[Any] = collections.deque()
         for batch in iterate_padded(images, labels, choose_batch_size(len(labels))):

@@ -56,12 +56,12 @@ def train(
     workdir: pathlib.Path,
     load: Callable[[ConfigDict], Any] = load_dataset,
 ) -> dict[str, Any]:
-    """Trains or resumes the run in `workdir`; returns its result.
+    """Trains or resumes the run in `workdir`. Returns its result.
 
     Args:
         config: a validated configuration.
-        workdir: the run's folder; created if it does not exist.
-        load: loads the dataset; not called for a finished run.
+        workdir: the run's folder, created if it does not exist.
+        load: loads the dataset. Not called for a finished run.
 
     Raises:
         UserError: if the folder, the data or the devices do not fit the configuration, another
@@ -89,7 +89,7 @@ def train(
 
 
 def _train_to_end(run: Run) -> float:
-    """Trains from the newest checkpoint to the last step; returns the seconds of all sessions.
+    """Trains from the newest checkpoint to the last step. Returns the seconds of all sessions.
 
     Raises:
         UserError: if the step does not fit into memory, a loss is not finite, or the last state
@@ -142,7 +142,7 @@ def _train_to_end(run: Run) -> float:
             stack.enter_context(contextlib.closing(part))
         stop = stack.enter_context(PreemptionHandler())
         # An implicit transfer would be a hidden synchronization with the device in the middle of
-        # the loop; explicit ones (`jax.device_get`, `jax.device_put`) pass. With debug_nans JAX
+        # the loop. Explicit ones (`jax.device_get`, `jax.device_put`) pass. With debug_nans JAX
         # runs the step operation by operation and moves constants, so there it is allowed.
         stack.enter_context(jax.transfer_guard("allow" if config.debug_nans else "disallow"))
         stack.enter_context(jax.debug_nans(config.debug_nans))

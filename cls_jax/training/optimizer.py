@@ -30,7 +30,7 @@ _BLOCK = re.compile(r"(?:stage(\d+)_)?block(\d+)")
 def create_learning_rate_schedule(
     learning_rate: float, num_steps: int, cycles: float, warmup_steps: int = 0, start: int = 0
 ) -> optax.Schedule:
-    """learning_rate · cos(π · cycles · k / K) at step k of K; FixMatch has 7/16 and no warm-up.
+    """learning_rate · cos(π · cycles · k / K) at step k of K. FixMatch has 7/16 and no warm-up.
 
     With a warm-up of W steps the cosine begins at step W and spans K - W steps, as in USB, and the
     rate rises linearly from 0 at step `start` to the cosine's value at step `start` + W.
@@ -73,7 +73,7 @@ def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientT
 
 
 def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.GradientTransformation:
-    """`optax.scale_by_learning_rate` with a rate for each layer; its state is the step count.
+    """`optax.scale_by_learning_rate` with a rate for each layer. Its state is the step count.
 
     A layer's rate is the schedule times `layer_decay` to the power of the layers between it and the
     head. Other layers than the head wait for `head_steps`, and begin with a warm-up of their own.
@@ -93,7 +93,7 @@ def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.Gradi
     def update(
         updates: PyTree, state: optax.ScaleByScheduleState, params: PyTree = None
     ) -> tuple[PyTree, optax.ScaleByScheduleState]:
-        """Each leaf times its layer's negative rate; the interface is optax's."""
+        """Each leaf times its layer's negative rate. The interface is optax's."""
         step = state.count
         head_rate, rate = head(step), others(step)
         if settings.head_steps:
@@ -162,10 +162,10 @@ class Layer(NamedTuple):
     """The position of a group of parameters.
 
     Attributes:
-        position: 0 for the stem, then one number per residual or transformer block; the heads have
+        position: 0 for the stem, then one number per residual or transformer block. The heads have
             the largest.
         stage: 0 for the stem, then the number of the stage, or of the block where there are no
-            stages; None for what is in no stage: the heads, and what lies between them and the
+            stages. None for what is in no stage: the heads, and what lies between them and the
             last block.
     """
 
@@ -180,8 +180,8 @@ def order_layers(
 
     Args:
         names: keys of the parameters, the modules directly below the network.
-        stem: those of them that come before the first block.
-        heads: those of them that compute the logits.
+        stem: names that come before the first block.
+        heads: names that compute the logits.
 
     Returns:
         Name → layer. What is none of stem, block and head, such as a last normalization, belongs to
@@ -205,7 +205,7 @@ def order_layers(
 
 
 def _find_block(name: str) -> tuple[int, int] | None:
-    """Stage and block of a name; without stages each block is one."""
+    """Stage and block of a name. Without stages, each block is one."""
     match = _BLOCK.fullmatch(name)
     if match is None:
         return None

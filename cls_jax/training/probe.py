@@ -2,8 +2,8 @@
 
 A randomly initialized head backpropagates its errors into the pretrained layers, and its pseudo
 labels are wrong. `model.init_head=probe` first fits the heads to the features of the labeled
-images, `model.init_head=graph` to those of all images with propagated labels. Then training is that
-of any other run, or ends at once with `num_steps=0`.
+images, `model.init_head=graph` to the features of all images, with propagated labels. Training then
+goes on as in any other run, or ends at once with `num_steps=0`.
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -41,11 +41,11 @@ def init_state(
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
     Args:
-        setup: of the run.
+        setup: the run's.
         dataset: its training images and their labels.
         labeled: indices of the labeled images.
-        round_index: of a method with several rounds.
-        report: With the head "graph", called with the test accuracies in percent of the linear
+        round_index: the round of a method with several.
+        report: with the head "graph", called with the test accuracies in percent of the linear
             probe and the instant classifier, if there are test images.
 
     Raises:
@@ -80,7 +80,7 @@ def fit_heads(
 
     Networks with the same head and the same pretrained weights would stay the same: they see the
     same batches. So N networks divide the features among them at random, like the two views of
-    co-training (Blum and Mitchell, 1998); kernels of all other features start from 0.
+    co-training (Blum and Mitchell, 1998). Kernels of all other features start from 0.
     """
     num_networks, _, num_features = features_NBC.shape
     # With a number of its own: the seed alone, or followed by zeros, draws the labeled images.
@@ -102,9 +102,9 @@ def fit_instant_heads(
 ) -> list[Head]:
     """A head for every network, fitted to labels that are propagated to all images.
 
-    The graph is that of features at the pretrained network's own resolution, the heads see those of
-    the run's resolution. On photographs, a head on half of the features is as good as one on all.
-    Arguments are those of `init_state` and `fit_heads`.
+    The graph connects features at the pretrained network's own resolution. The heads see features
+    at the run's resolution. On photographs, a head on half of the features is as good as one on
+    all. For the arguments see `init_state` and `fit_heads`.
     """
     num_classes = setup.dataset_spec.num_classes
     network = _open_frozen_network(setup)

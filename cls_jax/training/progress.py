@@ -123,7 +123,7 @@ class MetricsQueue:
         timer: PausableTimer,
         bar: Any,
     ) -> None:
-        """Starts empty; writes to `writer` every `log_every` steps, and advances `bar`."""
+        """Starts empty. Writes to `writer` every `log_every` steps, and advances `bar`."""
         self._log_every, self._images_per_step = log_every, images_per_step
         self._writer, self._timer, self._bar = writer, timer, bar
         self._pending: collections.deque[Any] = collections.deque()
@@ -178,7 +178,7 @@ class ProfileWindow:
     """Writes a trace of some steps into the folder `profile/` of a run."""
 
     def __init__(self, steps: str, workdir: pathlib.Path):
-        """Traces the steps "FIRST:LAST" in the main process; empty for none."""
+        """Traces the steps "FIRST:LAST" in the main process. An empty string traces none."""
         self._steps = (is_main_process() and parse_step_range(steps)) or range(0)
         self._folder, self._is_open = workdir / PROFILE, False
 
@@ -202,7 +202,7 @@ class ProfileWindow:
 
 
 class DivergenceWatch:
-    """Warns once if the loss stays finite but far above that of uniform guessing."""
+    """Warns once if the loss stays finite but far above the loss of a uniform guess."""
 
     def __init__(self, num_classes: int):
         """Sets the bound to twice the cross-entropy of a uniform guess, ln(classes)."""
@@ -227,7 +227,7 @@ class DivergenceWatch:
 
 
 class ProgressBar:
-    """Steps, steps/s, time left, loss and accuracy on one line; one line above per evaluation."""
+    """Steps, steps/s, time left, loss and accuracy on a line, with evaluations above it."""
 
     def __init__(self, first_step: int, num_steps: int):
         """Draws the bar in the main process only."""
@@ -333,7 +333,7 @@ def _find_line(error: Exception) -> str:
     package = pathlib.Path(__file__).parents[1]
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if package in pathlib.Path(frame.filename).parents]
-    # The last frame called JAX; those in loop.py are in every traceback.
+    # The last frame called JAX. Frames in loop.py are in every traceback.
     inner = [frame for frame in ours if pathlib.Path(frame.filename).name != "loop.py"]
     if not inner:
         return ""

@@ -6,7 +6,7 @@ is a pure function of the state and the step: a run resumed at the boundary repe
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,7 +42,14 @@ def create_start_round(
     rounds = setup.method.rounds
     assert rounds is not None, "only a method with rounds starts one"
 
+    def replace_candidates(table: jax.Array, *rows: np.ndarray) -> np.ndarray:
+        """A copy of a table [N, images, ...] with these rows of the candidates, one per network."""
+        replaced = np.array(table)
+        replaced[:, candidates] = np.stack(rows)
+        return replaced
+
     def start_round(state: TrainState, step: int) -> TrainState:
+        """New networks, and rows of the method's state that the old networks chose."""
         round_index = step // get_round_length(setup.config)
         logits = predict(state, dataset.train_images, candidates, round_index)
         rows = [
@@ -50,20 +57,11 @@ def create_start_round(
         ]
         fresh = init_state(setup, dataset, spec.labeled_indices, round_index)
         no_labels = setup.method.init_state(setup.init_context)
-        method_state = jax.tree.map(
-            lambda table, *chosen: _replace_images(table, candidates, chosen), no_labels, *rows
-        )
+        method_state = jax.tree.map(replace_candidates, no_labels, *rows)
         method_state = to_global_arrays(method_state, setup.mesh, setup.state_specs.method_state)
         return set_step(setup.mesh, fresh, step).replace(method_state=method_state)
 
     return start_round
-
-
-def _replace_images(table: jax.Array, indices: np.ndarray, rows: Sequence[Any]) -> np.ndarray:
-    """A copy of the table [N, images, ...] whose rows at `indices` are [N][len(indices), ...]."""
-    replaced = np.array(table)
-    replaced[:, indices] = np.stack(rows)
-    return replaced
 
 
 def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
@@ -86,11 +84,13 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
     def predict(
         state: TrainState, batch: jax.Array, round_index: jax.Array, batch_index: jax.Array
     ) -> jax.Array:
+        """Logits [N, passes, B, K] of one batch, the same on all devices."""
         batch = setup.normalize(batch)
         root = jax.random.wrap_key_data(state.key)
         key = stream_key(root, "rounds", round_index, batch_index)
 
         def predict_once(key: jax.Array) -> jax.Array:
+            """One pass of all networks."""
             logits, _ = ensemble.forward(
                 state.ema_params, state.batch_stats, batch, train=False, dropout_key=key
             )
@@ -102,6 +102,7 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
     def predict_all(
         state: TrainState, images: ImageSource, indices: np.ndarray, round_index: int
     ) -> np.ndarray:
+        """Predicts batch by batch. The last one is padded."""
         num_networks, num_classes = setup.method.num_networks, setup.dataset_spec.num_classes
         logits = np.empty((num_networks, passes, len(indices), num_classes), np.float32)
         for i, start in enumerate(range(0, len(indices), batch_size)):

@@ -77,8 +77,8 @@ def init_networks_and_key(
 
     Args:
         model: the architecture.
-        seed: of the run.
-        round_index: of a method with several rounds, each of which starts from new parameters.
+        seed: the run's.
+        round_index: the round of a method with several, each of which starts from new parameters.
         num_networks: N.
         image_shape: (H, W, C).
 
@@ -98,13 +98,13 @@ def start_state(
     method: Method,
     init_context: InitContext,
 ) -> TrainState:
-    """The state before the first step; pure, to be traced.
+    """The state before the first step. A pure function, to be traced.
 
     Args:
         key: the seed's random key.
         params: stacked, each leaf [N, ...].
         batch_stats: stacked likewise.
-        optimizer: from `create_optimizer`.
+        optimizer: the update rule.
         method: gives the initial `method_state`.
         init_context: inputs of `Method.init_state`.
     """
@@ -120,7 +120,7 @@ def start_state(
 
 
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
-    """The state with another step count, on the mesh; also under a transfer guard."""
+    """The state with another step count, on the mesh. Works under a transfer guard."""
     # Not `jax.device_put`, which counts as an implicit transfer where there are several processes.
     return state.replace(step=to_global_arrays(np.int32(step), mesh, P()))
 
@@ -159,7 +159,7 @@ class TrainSetup:
         """Initializes the state on the mesh.
 
         Args:
-            round_index: of a method with several rounds, each of which starts from new parameters.
+            round_index: the round of a method with several, each with new parameters.
 
         Raises:
             UserError: if the pretrained weights cannot be read or do not fit, or processes have
@@ -213,15 +213,15 @@ def create_train_setup(
     split: TrainingSplit | None = None,
     read_weights: Callable[[], Weights] | None = None,
 ) -> TrainSetup:
-    """Builds the setup of a configuration; allocates nothing on the devices.
+    """Builds the setup of a configuration. Allocates nothing on the devices.
 
     Args:
         config: a validated configuration in which mean and deviation are numbers.
         dataset_spec: sizes of the dataset.
-        devices: to run on; all of the default backend's by default.
-        split: the labeled and unlabeled set, for the method's initial state; by default classes
+        devices: the devices to run on. By default, all of the default backend's.
+        split: the labeled and unlabeled set, for the method's initial state. By default, classes
             are equally frequent. It changes no shapes, so only a new run needs it.
-        read_weights: reads the weights of `config.model.init`; without it, networks start from
+        read_weights: reads the weights of `config.model.init`. Without it, networks start from
             random ones.
 
     Raises:

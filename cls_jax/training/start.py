@@ -39,7 +39,7 @@ from cls_jax.runs.folder import (
     use_mean_and_std,
     wait_for_folder,
 )
-from cls_jax.runs.lock import lock_run_folder
+from cls_jax.runs.sessions import lock_run_folder
 from cls_jax.training.probe import init_state
 from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup
 
@@ -63,10 +63,10 @@ class Run(NamedTuple):
 def prepare_run(
     config: ConfigDict, workdir: pathlib.Path, load: Callable[[ConfigDict], Dataset]
 ) -> Run:
-    """Loads the data, chooses the labels, and builds the networks; writes nothing.
+    """Loads the data, chooses the labels, and builds the networks. Writes nothing.
 
     Args:
-        config: from `resolve_model`.
+        config: what `resolve_model` returned.
         workdir: the run's folder, which need not exist.
         load: loads the dataset.
 
@@ -98,7 +98,7 @@ def create_setup(
         config: a validated configuration.
         dataset: the images and labels.
         labeled: int [num_labels], indices of the labeled training images.
-        unlabeled: int [n], those of the unlabeled set.
+        unlabeled: int [n], indices of the unlabeled set.
         num_images: training images of the whole dataset, where this one is a sample.
     """
     num_unlabeled = len(unlabeled) if num_images is None else num_images
@@ -221,10 +221,10 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
         The program of the run's configuration, the state, and its step.
 
     Raises:
-        UserError: if the folder is not that of a run or holds no checkpoint yet.
+        UserError: if the folder holds no run, or no checkpoint yet.
     """
     config = read_config(workdir / CONFIG)
-    config.mesh.network = config.mesh.data = 0  # The devices at hand, not those of the training.
+    config.mesh.network = config.mesh.data = 0  # The devices at hand, not the training's.
     checkpointer = Checkpointer(workdir)
     if checkpointer.latest_step() is None and (workdir / RESULT).exists():
         raise UserError(

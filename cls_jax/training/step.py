@@ -32,7 +32,7 @@ Metrics = dict[str, jax.Array]
 PyTree = Any
 
 _GIB = 2**30
-# Counts of unlabeled images, added over devices; `to_scalars` divides them.
+# Counts of unlabeled images, added over devices. `to_scalars` divides them.
 _NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
 
 
@@ -45,12 +45,12 @@ def create_train_step(
     create_batch: Callable[[TrainState, Any], RawBatch] = _take_as_batch,
     input_specs: Any = BATCH_SPECS,
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
-    """Compiles (state, input) → (state after the step, metrics); the state is donated.
+    """Compiles (state, input) → (state after the step, metrics). The state is donated.
 
     Args:
         setup: what to run.
-        create_batch: makes this device's shard of the batch from the state and the step's input;
-            by default the input is the batch.
+        create_batch: makes this device's shard of the batch from the state and the step's input.
+            By default the input is the batch.
         input_specs: partition specs of the input.
     """
 
@@ -68,8 +68,8 @@ def create_train_step(
         state, metrics = sharded_step(state, step_input)
         return state, average_metrics(metrics)
 
-    # The state's shardings are fixed for input and output: an initial state, a restored one and
-    # that of the previous step all run the same program, and donated buffers fit the new state.
+    # The state's shardings are fixed for input and output: an initial state, a restored one and the
+    # previous step's all run the same program, and donated buffers fit the new state.
     # The metrics are replicated, so that every process can read them.
     state_shardings, input_shardings = to_shardings(setup.mesh, (setup.state_specs, input_specs))
     return jax.jit(
@@ -83,7 +83,7 @@ def create_train_step(
 def take_step(
     setup: TrainSetup, state: TrainState, raw_batch: RawBatch
 ) -> tuple[TrainState, Metrics]:
-    """The step of this device's networks on its shard of the batch; runs inside `shard_map`.
+    """The step of this device's networks on its shard of the batch, inside `shard_map`.
 
     Args:
         setup: what to run.
@@ -111,7 +111,7 @@ def take_step(
         if config.model.bn_statistics == "device" and not config.model.bn_frozen:
             batch_stats = average_over_data(batch_stats)
         after = state.replace(batch_stats=batch_stats, method_state=output.method_state)
-        # A sum: networks share no parameters, so each gets the gradient of its own loss; a mean
+        # A sum: networks share no parameters, so each gets the gradient of its own loss. A mean
         # would divide the learning rate by their number. The pmean makes the loss the mean over
         # the whole batch, whatever the number of devices that share it.
         loss = jax.lax.pmean(jnp.sum(output.losses), DATA_AXIS)
@@ -166,7 +166,7 @@ def create_context(setup: TrainSetup, state: TrainState) -> Context:
         method_state=state.method_state,
         # The same key on all devices: it folds in the step and no axis index. Devices of different
         # networks must draw alike (all networks see the same mixes and masks). Devices that share a
-        # batch draw the same permutation for their own shards, whose images differ; no method
+        # batch draw the same permutation for their own shards, whose images differ. No method
         # compares draws across shards, so this biases nothing.
         key=stream_key(jax.random.wrap_key_data(state.key), "method", state.step),
         progress=state.step.astype(jnp.float32) / setup.config.num_steps,
@@ -183,12 +183,12 @@ def compute_gradients(
     """Gradients of a loss that is a mean over devices and over the parts of a batch.
 
     Args:
-        loss_fn: (parameters, state, part) → (loss, the same on all devices that share the batch;
-            the state after the part and its metrics [n, 1]).
+        loss_fn: (parameters, state, part) → (loss, (state after the part, its metrics [n, 1])). The
+            loss is the same on all devices that share the batch.
         params: what to differentiate by.
-        state: before the first part.
-        parts: from `split_batch`.
-        shares_batch: whether several devices share the batch; they then sum their gradients in one
+        state: the state before the first part.
+        parts: what `split_batch` returned.
+        shares_batch: whether several devices share the batch. They then sum their gradients in one
             all-reduce.
 
     Returns:
@@ -241,7 +241,7 @@ def collect_metrics(output: LossOutput, u_truth: jax.Array) -> Metrics:
     the step, and counts are summed over shards before they are divided.
 
     Args:
-        output: of the method's loss.
+        output: what the method's loss returned.
         u_truth: int32 [U], true classes of the unlabeled images, -1 where unknown.
     """
     metrics = {"train/loss": output.losses, **output.monitors}
@@ -255,7 +255,7 @@ def collect_metrics(output: LossOutput, u_truth: jax.Array) -> Metrics:
 
 
 def average_metrics(metrics: Metrics) -> Metrics:
-    """Means over networks and shards, float32 scalars, of metrics [N, shards]; sums of counts."""
+    """Means over networks and shards of metrics [N, shards], and sums of counts. Scalars."""
     return {
         name: jnp.sum(value) if name in (_NUM_CORRECT, _NUM_KNOWN) else jnp.mean(value)
         for name, value in metrics.items()
@@ -324,7 +324,7 @@ def compile_step(
 
 
 def get_device_memory(device: jax.Device) -> int:
-    """Bytes of memory of a device; for a CPU device, its share of the machine's memory."""
+    """Bytes of memory of a device. A CPU device has its share of the machine's memory."""
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit:
         return limit
@@ -333,7 +333,7 @@ def get_device_memory(device: jax.Device) -> int:
 
 
 def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:
-    """Bytes that a step needs on a device, as reported by the compiler; None if unknown."""
+    """Bytes that a step needs on a device, as reported by the compiler, or None if unknown."""
     memory = compiled.memory_analysis()
     if memory is None:
         return None
@@ -346,14 +346,7 @@ def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:
 
 
 def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
-    """Compares the memory that a compiled step needs with that of the device.
-
-    Args:
-        compiled: the step.
-        device: the device that runs it.
-
-    Returns:
-        A line for the user.
+    """Compares the memory that a compiled step needs with the device's, in a line for the user.
 
     Raises:
         UserError: if the device cannot hold it.

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from cls_jax.errors import UserError
 from cls_jax.io import PARTIAL
 from cls_jax.runs.folder import CONFIG, DATASET, LABELED_INDICES
-from cls_jax.runs.lock import LOCK
+from cls_jax.runs.sessions import LOCK
 from experiments.paper import grid
 from tests.outcomes import describe_difference, read_end
 

@@ -18,7 +18,7 @@ from cls_jax.runs.folder import (
     load_labeled_indices,
     write_labeled_indices,
 )
-from cls_jax.runs.lock import LOCK, lock_run_folder
+from cls_jax.runs.sessions import LOCK, lock_run_folder
 from tests.conftest import create_tiny_config
 
 _LABELS = np.repeat(np.arange(10, dtype=np.int32), 4)

@@ -41,7 +41,7 @@ def convert(source: pathlib.Path, target: pathlib.Path) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns its exit code."""
+    """Runs the command. Returns its exit code."""
     if len(arguments) != 2:
         print("Usage: python -m cls_jax.models.weights.convert IN.pth OUT.safetensors")
         return 2

@@ -141,7 +141,7 @@ def _transpose(array: np.ndarray, is_kernel: bool, inverse: bool = False) -> np.
 
 
 def _to_efficientnet_module(name: str) -> str:
-    """`stage2_block1` → `_blocks.1`, blocks counted through; `expand` → `_expand_conv`."""
+    """`stage2_block1` → `_blocks.1`, blocks counted through, `expand` → `_expand_conv`."""
     if not (match := re.fullmatch(r"stage(\d+)_block(\d+)", name)):
         return _EFFICIENTNET_MODULES.get(name, name)
     stage, block = map(int, match.groups())

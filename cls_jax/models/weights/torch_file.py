@@ -1,7 +1,7 @@
 """Reads the tensors of a file of `torch.save`, without PyTorch and without unpickling.
 
 Such a file holds a pickle, a program that can call whatever it names. Here `pickletools` lists its
-instructions, and `_follow` executes those that a dictionary of tensors needs; they can call nothing
+instructions, and `_follow` executes those that a dictionary of tensors needs. They can call nothing
 but functions of this module. Formats: `_load` (a zip file) and `_legacy_load` (before PyTorch 1.6)
 of PyTorch's torch/serialization.py.
 """
@@ -37,7 +37,7 @@ class _Storage(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """A view of a storage; offset and strides in numbers."""
+    """A view of a storage. Offset and strides count numbers, not bytes."""
 
     storage: _Storage
     offset: int
@@ -55,8 +55,8 @@ def read_torch_file(file: BinaryIO) -> dict[str, np.ndarray]:
         Name → array, in the order of the file.
 
     Raises:
-        ValueError: if the pickle does anything but describe tensors; the other `PARSE_ERRORS` if
-            the file is damaged.
+        ValueError: if the pickle does anything but describe tensors. A damaged file raises any of
+            `PARSE_ERRORS`.
     """
     content, storages = _read_zip(file) if zipfile.is_zipfile(file) else _read_legacy(file)
     for key in ("state_dict", "model"):
@@ -72,7 +72,7 @@ def _read_zip(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
         (pickle_name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
         folder = pickle_name.removesuffix("data.pkl")
         if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-            raise ValueError("it is compressed")  # PyTorch never does; it could expand to anything.
+            raise ValueError("it is compressed")  # PyTorch never does. It could expand to anything.
         order = folder + "byteorder"
         if order in archive.namelist() and archive.read(order) != b"little":
             raise ValueError("its numbers are big-endian")
