@@ -21,6 +21,11 @@ from scipy import sparse
 NUM_NEIGHBORS = 20
 ALPHA = 0.99
 _EXPONENT = 3  # Of the similarity, as of Iscen et al.
+# Power of the scores in the probabilities. Scores at alpha 0.99 hardly differ between classes; this
+# power makes the mean of the largest probability (75%, 76% and 77% at 1, 5 and 10 labels per class)
+# about the share of the photographs above that are right (61%, 71% and 74%).
+_SHARPNESS = 10
+_SINKHORN_ITERATIONS = 30
 
 # Inner products in memory at once, 256 MB in float32.
 _BLOCK_ELEMENTS = 2**26
@@ -132,14 +137,16 @@ def propagate_labels(
 ) -> np.ndarray:
     """Spreads labels along a graph S: solves (I - alpha S) F = Y, with Y the one-hot labels.
 
-    The columns of F are scaled to the sums in `class_frequencies`, then its rows to 1.
+    The columns of F are scaled to equal sums, its entries raised to the tenth power, and its rows
+    scaled to 1. With known frequencies, Sinkhorn's algorithm then scales columns and rows in turns
+    until each class has its share of the images.
 
     Args:
         graph: from `build_graph`, [B, B].
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
         alpha: share of its probabilities that an image takes from its neighbors, in [0, 1).
-        class_frequencies: how frequent the K classes are, in any unit; None if equally frequent.
+        class_frequencies: how frequent the K classes are, in any unit; None if that is not known.
         tolerance: for each class, the largest norm of Y - (I - alpha S) F, relative to the norm
             of Y.
 
@@ -152,9 +159,8 @@ def propagate_labels(
         ValueError: if arguments do not fit together.
     """
     labels_B = np.asarray(labels_B)
-    frequencies = np.full(num_classes, 1 / num_classes)
-    if class_frequencies is not None:
-        frequencies = np.asarray(class_frequencies, float)
+    is_known = class_frequencies is not None
+    frequencies = np.asarray(class_frequencies if is_known else np.ones(num_classes), float)
     if graph.shape != (len(labels_B), len(labels_B)):
         raise ValueError(f"A graph of {graph.shape} does not fit {len(labels_B)} labels.")
     if len(labels_B) and not -1 <= labels_B.min() <= labels_B.max() < num_classes:
@@ -172,15 +178,34 @@ def propagate_labels(
         one_hot[labeled] = labels_B[labeled, None] == classes
         scores = solve(graph, one_hot, alpha, tolerance)
         sums = scores.sum(axis=0)
-        scale = np.divide(frequencies[classes], sums, out=np.zeros_like(sums), where=sums > 0)
-        # Scaled by B: of a million images, none has less than float32 can hold.
-        probabilities[:, classes] = scores * (scale * len(labels_B))
-    sums = probabilities.sum(axis=1, keepdims=True)
-    is_reached = sums[:, 0] > 0
-    probabilities[is_reached] /= sums[is_reached]
+        probabilities[:, classes] = scores / np.where(sums > 0, sums, 1)
+    largest = probabilities.max(axis=1, keepdims=True)
+    is_reached = largest[:, 0] > 0
+    # Divided first: of a million images, none has less than float32 can hold.
+    np.divide(probabilities, largest, out=probabilities, where=largest > 0)
+    np.power(probabilities, _SHARPNESS, out=probabilities)
+    if is_known and is_reached.any():
+        probabilities *= _balance(probabilities[is_reached], frequencies)
+    probabilities[is_reached] /= probabilities[is_reached].sum(axis=1, keepdims=True)
     probabilities[~is_reached] = frequencies / frequencies.sum()
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
     return probabilities
+
+
+def _balance(scores_BK: np.ndarray, frequencies_K: np.ndarray) -> np.ndarray:
+    """Sinkhorn's factors of the classes, float64 [K], for rows that are not all 0.
+
+    Where no factors give all classes their share, for instance in unconnected parts, the number of
+    iterations bounds them.
+    """
+    factors_K = np.ones_like(frequencies_K)
+    for _ in range(_SINKHORN_ITERATIONS):
+        columns = factors_K * ((1 / (scores_BK @ factors_K)) @ scores_BK)
+        factors_K *= np.divide(
+            frequencies_K, columns, out=np.zeros_like(columns), where=columns > 0
+        )
+        factors_K /= factors_K.max()
+    return factors_K
 
 
 def solve(
