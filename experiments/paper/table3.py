@@ -2,6 +2,7 @@
 
 python -m experiments.paper.table3 --budgets 10,20 --seeds 0,1,2,3,4,5,6,7
 python -m experiments.paper.table3 --imbalance 10 --output experiments/results/imbalance_digits.md
+python -m experiments.paper.table3 --imbalance 50 --labels reversed --output reversed.md
 
 A row is a method, or a method with settings: cls_plus+lambda_cutmix=0.0+tau=0.5. Seeds are trained
 one after the other, each with all rows, so that an interrupted grid still compares rows on the same
@@ -9,11 +10,19 @@ splits: --report-only makes the table of what is finished.
 """
 
 import argparse
+import dataclasses
 import math
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
-from cls_jax.runs.folder import read_result
+import numpy as np
+from ml_collections import ConfigDict
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.label_split import choose_labeled_indices
+from cls_jax.data.types import Dataset
+from cls_jax.runs.folder import LABELED_INDICES, read_result, write_labeled_indices
 from experiments.paper import grid
 
 # In the order in which they are trained.
@@ -21,6 +30,8 @@ ROWS = (
     *("cls", "cls_plus", "cls_plus+lambda_cutmix=0.0"),
     *("freematch", "fixmatch", "supervised", "softmatch", "adamatch", "flexmatch", "infomatch"),
 )
+# Class frequencies of the labels beside those of the unlabeled images, with --imbalance.
+LABELS = ("alike", "uniform", "reversed")
 BASELINES = {"cls": "CLS", "freematch": "FreeMatch"}
 
 # Short enough for dozens of runs on a shared core.
@@ -51,9 +62,38 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
     if arguments.imbalance != 1:
         changes["data__imbalance"] = arguments.imbalance
     cell = grid.create_cell(arguments, budget, method, seed, **changes)
+    if arguments.labels != LABELS[0]:
+        renamed = cell.workdir.with_name(f"{cell.workdir.name}-labels={arguments.labels}")
+        cell = dataclasses.replace(cell, workdir=renamed)
     if "statistics_decay" in cell.config.method:
         cell.config.method.statistics_decay = STATISTICS_DECAY
     return cell
+
+
+def choose_labels(dataset: Dataset, config: ConfigDict, labels: str) -> np.ndarray:
+    """The label budget of a run whose unlabeled images have a long tail, int32 [num_labels].
+
+    Args:
+        dataset: whose training images to draw from. Those that the tail leaves out may be drawn,
+            too.
+        config: of the run.
+        labels: "uniform" for equal classes, or "reversed" for the tail's frequencies in the
+            opposite order.
+    """
+    num_classes, imbalance, truth = dataset.num_classes, config.data.imbalance, dataset.train_labels
+    if labels == "uniform":
+        return choose_labeled_indices(truth, config.num_labels, num_classes, config.seed)
+    mirrored = num_classes - 1 - truth
+    return choose_labeled_indices(mirrored, config.num_labels, num_classes, config.seed, imbalance)
+
+
+def write_labels(cells: Iterable[grid.Cell], labels: str) -> None:
+    """Writes the label budgets of runs that have not started into their folders."""
+    for cell in cells:
+        if labels != LABELS[0] and not (cell.workdir / LABELED_INDICES).exists():
+            dataset = load_dataset(cell.config)
+            indices = choose_labels(dataset, cell.config, labels)
+            write_labeled_indices(cell.workdir, indices, dataset)
 
 
 def compare(results: Results, baseline: Results, key: str) -> tuple[float, float, int] | None:
@@ -142,6 +182,7 @@ def main() -> None:
     parser.set_defaults(seeds="0,1,2,3,4,5,6,7", runs="runs/table3")
     parser.add_argument("--rows", default=",".join(ROWS), help="comma-separated rows")
     parser.add_argument("--imbalance", type=float, default=1.0, help="data.imbalance of all runs")
+    parser.add_argument("--labels", choices=LABELS, default=LABELS[0], help="their frequencies")
     parser.add_argument("--report-only", action="store_true", help="train nothing")
     arguments = grid.parse_arguments(parser)
     arguments.overrides = RECIPE | arguments.overrides
@@ -153,6 +194,7 @@ def main() -> None:
         for row in rows
     }
     if not arguments.report_only:
+        write_labels(cells.values(), arguments.labels)
         grid.run_grid(list(cells.values()))
     outcomes: dict[int, dict[str, Results]] = {
         budget: {row: {} for row in rows} for budget in arguments.budgets

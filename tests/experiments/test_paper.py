@@ -1,18 +1,20 @@
 """The paper's tables: rows, cells, paired differences, and the grid of runs behind them."""
 
 import argparse
+import json
 import math
 
 import pytest
 
 from cls_jax.errors import UserError
+from cls_jax.runs.folder import LABELED_INDICES
 from experiments.paper import grid, table3, tables
 
 
 def arguments(**values):
     """Parsed options of a program."""
     defaults = {"config": "configs/digits.py", "runs": "runs/grid", "overrides": {}}
-    return argparse.Namespace(**(defaults | {"imbalance": 1.0} | values))
+    return argparse.Namespace(**(defaults | {"imbalance": 1.0, "labels": "alike"} | values))
 
 
 RESULTS = [{"test_accuracy": 90.0}, {"test_accuracy": 94.0}]
@@ -98,6 +100,20 @@ def test_settings_of_a_row_reach_the_run_and_name_its_folder():
     assert cell.workdir.name == (
         "digits-10-cls_plus-seed3-method.lambda_cutmix=0.0-method.tau=0.5-data.imbalance=10.0"
     )
+
+
+@pytest.mark.parametrize(
+    ("labels", "counts"), [("uniform", [4] * 10), ("reversed", [1, 1, 1, 1, 1, 2, 4, 6, 9, 14])]
+)
+def test_labels_may_be_distributed_unlike_the_unlabeled_images(labels, counts, tmp_path):
+    options = arguments(imbalance=50.0, labels=labels, runs=str(tmp_path))
+    cells = [table3.create_cell(options, row, 40, 3) for row in ("cls", "fixmatch")]
+    table3.write_labels(cells, labels)
+    files = [cell.workdir / LABELED_INDICES for cell in cells]
+    by_class = json.loads(files[0].read_text())
+    assert [len(by_class[str(k)]) for k in range(10)] == counts
+    assert files[0].read_text() == files[1].read_text()
+    assert cells[0].workdir.name == f"digits-40-cls-seed3-data.imbalance=50.0-labels={labels}"
 
 
 @pytest.mark.parametrize("row", ["nothing", "cls+nothing=1", "cls+tau=high", "cls+tau"])
