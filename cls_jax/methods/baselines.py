@@ -1,7 +1,8 @@
 """Baselines that are a loss on logits: supervised, Pseudo-Label, Π-Model, Mean Teacher, UDA.
 
-Each is its loss and its entry in `METHODS`. Read from the top they show, one part at a time, what a
-method can ask for: views of the unlabeled images, separate passes, the EMA networks, a target view.
+Each is a loss, and an entry in `METHODS` at the end. Read from the top they show, one part at a
+time, what a method can ask for: views of the unlabeled images, separate passes, the EMA networks, a
+target view.
 """
 
 import jax
@@ -10,8 +11,6 @@ import jax.numpy as jnp
 from cls_jax.batch import Batch
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
 from cls_jax.methods.losses import make_pseudo_labels, positive_cross_entropy, soft_cross_entropy
-
-METHODS: dict[str, Method] = {}
 
 
 def compute_supervised_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
@@ -23,9 +22,6 @@ def compute_supervised_loss(logits: list[jax.Array], batch: Batch, context: Cont
     (logits_x,) = logits
     losses = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
     return LossOutput(losses, {"train/loss_supervised": losses})
-
-
-METHODS["supervised"] = Method(compute_supervised_loss, labeled_view="strong", unlabeled_views=())
 
 
 def compute_pseudo_label_loss(
@@ -50,19 +46,6 @@ def compute_pseudo_label_loss(
     return LossOutput(loss_supervised + weight * loss_self, monitors, labels.pseudo)
 
 
-METHODS["pseudo_label"] = Method(
-    compute_pseudo_label_loss,
-    hyperparameters={
-        "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "Google FixMatch, TorchSSL"),
-        "ramp": Hyperparameter(0.4, 1e-6, 1.0, "TorchSSL: share of the run"),
-        "threshold": Hyperparameter(0.95, 0.0, 1.0, "TorchSSL"),
-    },
-    mu=1,
-    unlabeled_views=("weak",),
-    separate_passes=True,
-)
-
-
 def compute_consistency_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
     """L = L_sup + λ · ramp · mean over images and classes of (softmax student - softmax target)².
 
@@ -84,8 +67,9 @@ def compute_consistency_loss(logits: list[jax.Array], batch: Batch, context: Con
     return LossOutput(losses, monitors, jnp.argmax(target, axis=-1))
 
 
-METHODS |= {
-    name: Method(
+def create_consistency_method(is_ema_teacher: bool, lambda_u: float) -> Method:
+    """Π-Model or Mean Teacher, with λ's default."""
+    return Method(
         compute_consistency_loss,
         hyperparameters={
             "lambda_u": Hyperparameter(lambda_u, 0.0, 1e4, "Google FixMatch's baselines, TorchSSL"),
@@ -97,8 +81,6 @@ METHODS |= {
         is_ema_teacher=is_ema_teacher,
         separate_passes=True,
     )
-    for name, is_ema_teacher, lambda_u in (("pi_model", False, 10.0), ("mean_teacher", True, 50.0))
-}
 
 
 def compute_uda_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
@@ -145,15 +127,31 @@ def tsa_threshold(kind: str, progress: jax.Array, num_classes: int) -> jax.Array
     return alpha * (1 - 1 / num_classes) + 1 / num_classes
 
 
-METHODS["uda"] = Method(
-    compute_uda_loss,
-    hyperparameters={
-        "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "UDA, CIFAR-10"),
-        "temperature": Hyperparameter(0.4, 1e-2, 10.0, "UDA, CIFAR-10; TorchSSL"),
-        "threshold": Hyperparameter(0.8, 0.0, 1.0, "UDA, CIFAR-10; TorchSSL"),
-        "annealing": Hyperparameter(
-            "off", source="TorchSSL", choices=("off", "linear", "log", "exp")
-        ),
-    },
-    target_view=0,
-)
+METHODS = {
+    "supervised": Method(compute_supervised_loss, labeled_view="strong", unlabeled_views=()),
+    "pseudo_label": Method(
+        compute_pseudo_label_loss,
+        hyperparameters={
+            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "Google FixMatch, TorchSSL"),
+            "ramp": Hyperparameter(0.4, 1e-6, 1.0, "TorchSSL: share of the run"),
+            "threshold": Hyperparameter(0.95, 0.0, 1.0, "TorchSSL"),
+        },
+        mu=1,
+        unlabeled_views=("weak",),
+        separate_passes=True,
+    ),
+    "pi_model": create_consistency_method(is_ema_teacher=False, lambda_u=10.0),
+    "mean_teacher": create_consistency_method(is_ema_teacher=True, lambda_u=50.0),
+    "uda": Method(
+        compute_uda_loss,
+        hyperparameters={
+            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "UDA, CIFAR-10"),
+            "temperature": Hyperparameter(0.4, 1e-2, 10.0, "UDA, CIFAR-10; TorchSSL"),
+            "threshold": Hyperparameter(0.8, 0.0, 1.0, "UDA, CIFAR-10; TorchSSL"),
+            "annealing": Hyperparameter(
+                "off", source="TorchSSL", choices=("off", "linear", "log", "exp")
+            ),
+        },
+        target_view=0,
+    ),
+}

@@ -4,7 +4,7 @@
 
 The mean runs over all unlabeled images, those of weight 0 too. Targets follow from the logits of
 labeled and weak views without their gradients, so neither labels nor state carry one. What the
-variants share comes first, then each with its targets, its state and its entry in `METHODS`.
+variants share comes first, then each with its targets and its state.
 """
 
 import functools
@@ -22,7 +22,6 @@ from cls_jax.methods.losses import positive_cross_entropy
 
 LAMBDA_U = Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u; TorchSSL, USB")
 NO_LABEL = -1
-METHODS: dict[str, Method] = {}
 
 
 class Targets(NamedTuple):
@@ -172,18 +171,6 @@ def compute_learning_effect(
     return counts / jnp.maximum(largest, 1)[:, None]
 
 
-METHODS["flexmatch"] = create_method(
-    flexmatch_targets,
-    flexmatch_state,
-    {
-        "tau": Hyperparameter(0.95, 0.0, 1.0, "FlexMatch, τ"),
-        "warmup": Hyperparameter(
-            "on", source="FlexMatch, Eq. 11; TorchSSL, all configs", choices=("on", "off")
-        ),
-    },
-)
-
-
 # AdaMatch (Berthelot et al., 2022): threshold and alignment relative to the labeled images.
 #
 # In the form of USB, from which its published CIFAR figures come. Google's code, for domain
@@ -215,20 +202,6 @@ def adamatch_targets(
         "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
     }
     return Targets(jnp.argmax(p, axis=-1), weights, means, monitors)
-
-
-METHODS["adamatch"] = create_method(
-    adamatch_targets,
-    lambda init: alignment.init_class_means(init, init.hparams["align_to"]),
-    {
-        "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: 0.9"),
-        "ramp": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: 0.5, share of the run"),
-        "statistics_decay": alignment.STATISTICS_DECAY,
-        "align_to": Hyperparameter(
-            "predicted", source="AdaMatch, both codes", choices=alignment.TARGETS
-        ),
-    },
-)
 
 
 # FreeMatch (Wang et al., 2023): a threshold that follows the network's own confidence.
@@ -320,18 +293,6 @@ def _normalize(values_K: jax.Array) -> jax.Array:
     return _divide(values_K, jnp.sum(values_K, axis=-1, keepdims=True))
 
 
-METHODS["freematch"] = create_method(
-    freematch_targets,
-    freematch_state,
-    {
-        "statistics_decay": alignment.STATISTICS_DECAY,
-        # Paper: 0.05 for most budgets. TorchSSL: 0.01. USB: 0.001.
-        "lambda_fairness": Hyperparameter(0.01, 0.0, 1e3, "TorchSSL, the authors' configs"),
-    },
-    extra_term=add_fairness,
-)
-
-
 # SoftMatch (Chen et al., 2023): no threshold, a Gaussian weight of the aligned confidence.
 
 
@@ -381,23 +342,6 @@ def softmatch_targets(
     return Targets(jnp.argmax(logits_weak, axis=-1), weights, state, monitors)
 
 
-METHODS["softmatch"] = create_method(
-    softmatch_targets,
-    softmatch_state,
-    {
-        "statistics_decay": alignment.STATISTICS_DECAY,
-        # On balanced labels this is the paper's and USB's "uniform" alignment.
-        "align_to": Hyperparameter(
-            "labels", source="SoftMatch; released TorchSSL: predicted", choices=alignment.TARGETS
-        ),
-        "statistics": Hyperparameter(
-            "raw", source="SoftMatch, TorchSSL; USB: aligned", choices=("raw", "aligned")
-        ),
-        "sharpness": Hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n"),
-    },
-)
-
-
 # InfoMatch (Han et al., 2024): FreeMatch's threshold, two strong views and CutMix.
 
 
@@ -443,16 +387,67 @@ def standardize(logits: jax.Array) -> jax.Array:
     return centered * jax.lax.rsqrt(variance + 1e-6)
 
 
-METHODS["infomatch"] = Method(
-    compute_infomatch_loss,
-    hyperparameters={
-        "lambda_u": LAMBDA_U,
-        "lambda_cutmix": Hyperparameter(1.0, 0.0, 1e3, "authors' code"),
-        "lambda_consistency": Hyperparameter(0.002, 0.0, 1e3, "authors' code"),
-        "statistics_decay": alignment.STATISTICS_DECAY,
-    },
-    unlabeled_views=("weak", "strong", "strong"),
-    target_view=0,
-    wants_cutmix=lambda hparams: True,
-    init_state=freematch_state,
-)
+METHODS = {
+    "flexmatch": create_method(
+        flexmatch_targets,
+        flexmatch_state,
+        {
+            "tau": Hyperparameter(0.95, 0.0, 1.0, "FlexMatch, τ"),
+            "warmup": Hyperparameter(
+                "on", source="FlexMatch, Eq. 11; TorchSSL, all configs", choices=("on", "off")
+            ),
+        },
+    ),
+    "adamatch": create_method(
+        adamatch_targets,
+        lambda init: alignment.init_class_means(init, init.hparams["align_to"]),
+        {
+            "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: 0.9"),
+            "ramp": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: 0.5, share of the run"),
+            "statistics_decay": alignment.STATISTICS_DECAY,
+            "align_to": Hyperparameter(
+                "predicted", source="AdaMatch, both codes", choices=alignment.TARGETS
+            ),
+        },
+    ),
+    "freematch": create_method(
+        freematch_targets,
+        freematch_state,
+        {
+            "statistics_decay": alignment.STATISTICS_DECAY,
+            # Paper: 0.05 for most budgets. TorchSSL: 0.01. USB: 0.001.
+            "lambda_fairness": Hyperparameter(0.01, 0.0, 1e3, "TorchSSL, the authors' configs"),
+        },
+        extra_term=add_fairness,
+    ),
+    "softmatch": create_method(
+        softmatch_targets,
+        softmatch_state,
+        {
+            "statistics_decay": alignment.STATISTICS_DECAY,
+            # On balanced labels this is the paper's and USB's "uniform" alignment.
+            "align_to": Hyperparameter(
+                "labels",
+                source="SoftMatch; released TorchSSL: predicted",
+                choices=alignment.TARGETS,
+            ),
+            "statistics": Hyperparameter(
+                "raw", source="SoftMatch, TorchSSL; USB: aligned", choices=("raw", "aligned")
+            ),
+            "sharpness": Hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n"),
+        },
+    ),
+    "infomatch": Method(
+        compute_infomatch_loss,
+        hyperparameters={
+            "lambda_u": LAMBDA_U,
+            "lambda_cutmix": Hyperparameter(1.0, 0.0, 1e3, "authors' code"),
+            "lambda_consistency": Hyperparameter(0.002, 0.0, 1e3, "authors' code"),
+            "statistics_decay": alignment.STATISTICS_DECAY,
+        },
+        unlabeled_views=("weak", "strong", "strong"),
+        target_view=0,
+        wants_cutmix=lambda hparams: True,
+        init_state=freematch_state,
+    ),
+}
