@@ -207,14 +207,18 @@ def forward_interleaved(
     Returns:
         Logits of each group, float32 [N, B_i, K], and the BatchNorm statistics after the pass.
     """
+    sizes = [len(group) for group in groups]
     passes = [
-        ensemble.forward(params, batch_stats, chunk, train=True) for chunk in interleave(groups)
+        ensemble.forward(params, batch_stats, chunk, train=True)
+        for chunk in interleave(groups, sizes)
     ]
-    logits = deinterleave([logits for logits, _ in passes], [len(g) for g in groups], axis=1)
+    logits = interleave([logits for logits, _ in passes], sizes, axis=1, inverse=True)
     return logits, passes[stats_from][1]
 
 
-def interleave(groups: Sequence[jax.Array]) -> list[jax.Array]:
+def interleave(
+    arrays: Sequence[jax.Array], sizes: Sequence[int], axis: int = 0, inverse: bool = False
+) -> list[jax.Array]:
     """Exchanges slices between the first of n groups and all others (Google's `interleave`).
 
     Every group is cut into n slices. Slice i of the first group and slice i of group i change
@@ -223,31 +227,21 @@ def interleave(groups: Sequence[jax.Array]) -> list[jax.Array]:
     images alone. Google's groups have equal sizes. Ours are [B, ...] and [μB, ...].
 
     Args:
-        groups: each [B_i, ...].
+        arrays: n groups, or with `inverse` n arrays that were computed from their chunks.
+        sizes: B_i of the groups.
+        axis: the axis of rows.
+        inverse: whether to undo the exchange.
 
     Returns:
-        n chunks, which together hold the rows of the groups.
+        n chunks, which together hold the rows of the groups, or with `inverse` the groups.
     """
-    return _swap_slices(groups, [_slice_lengths(len(g), len(groups)) for g in groups], axis=0)
-
-
-def deinterleave(chunks: Sequence[jax.Array], sizes: Sequence[int], axis: int) -> list[jax.Array]:
-    """Undoes `interleave`, also for logits: `axis` has a chunk's rows, and a group had a size."""
-    lengths = _swap_with_first([_slice_lengths(size, len(sizes)) for size in sizes])
-    return _swap_slices(chunks, lengths, axis)
-
-
-def _slice_lengths(size: int, num_slices: int) -> list[int]:
-    """As equal as possible, the longer ones last, as in Google's `interleave_offsets`."""
-    return [(size + i) // num_slices for i in range(num_slices)]
-
-
-def _swap_slices(
-    arrays: Sequence[jax.Array], lengths: Sequence[Sequence[int]], axis: int
-) -> list[jax.Array]:
+    # As equal as possible, the longer ones last, as in Google's `interleave_offsets`.
+    lengths = [[(size + i) // len(sizes) for i in range(len(sizes))] for size in sizes]
+    if inverse:
+        lengths = _swap_with_first(lengths)
     slices = [
-        jnp.split(array, np.cumsum(lengths_of_array[:-1]), axis)
-        for array, lengths_of_array in zip(arrays, lengths, strict=True)
+        jnp.split(array, np.cumsum(row[:-1]), axis)
+        for array, row in zip(arrays, lengths, strict=True)
     ]
     return [jnp.concatenate(chunk, axis) for chunk in _swap_with_first(slices)]
 

@@ -10,7 +10,6 @@ import pytest
 
 from cls_jax.methods import METHODS
 from cls_jax.methods.mixmatch import (
-    deinterleave,
     interleave,
     mixup,
     rotate_quarters,
@@ -63,11 +62,11 @@ SIZES = [(6, 6, 6), (64, 64, 64, 64), (7, 7, 7), (8, 8, 8), (5, 5, 5, 5), (4, 9,
 @pytest.mark.parametrize("sizes", SIZES)
 def test_interleaving_equals_googles_and_can_be_undone(sizes):
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    chunks = interleave([jnp.asarray(group)[:, None] for group in rows])
+    chunks = interleave([jnp.asarray(group)[:, None] for group in rows], sizes)
     for chunk, expected in zip(chunks, interleave_rows(sizes), strict=True):
         np.testing.assert_array_equal(chunk[:, 0], expected)
     logits = [jnp.stack([chunk, -chunk]) for chunk in chunks]  # [N, rows, K].
-    for group, expected in zip(deinterleave(logits, sizes, axis=1), rows, strict=True):
+    for group, expected in zip(interleave(logits, sizes, axis=1, inverse=True), rows, strict=True):
         np.testing.assert_array_equal(group[0, :, 0], expected)
         np.testing.assert_array_equal(group[1, :, 0], -expected)
 
@@ -75,7 +74,7 @@ def test_interleaving_equals_googles_and_can_be_undone(sizes):
 @pytest.mark.parametrize("sizes", SIZES)
 def test_first_chunk_holds_its_share_of_every_group_and_the_others_some_labeled(sizes):
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    first, *others = interleave([jnp.asarray(group) for group in rows])
+    first, *others = interleave([jnp.asarray(group) for group in rows], sizes)
     for group in rows:
         assert abs(np.isin(first, group).sum() - len(group) / len(sizes)) < 1
     for chunk in others:
