@@ -90,35 +90,6 @@ def init_networks_and_key(
     return key, *init_networks(model, init_key, num_networks, image_shape)
 
 
-def start_state(
-    key: jax.Array,
-    params: PyTree,
-    batch_stats: PyTree,
-    optimizer: optax.GradientTransformation,
-    method: Method,
-    init_context: InitContext,
-) -> TrainState:
-    """The state before the first step. A pure function, to be traced.
-
-    Args:
-        key: the seed's random key.
-        params: stacked, each leaf [N, ...].
-        batch_stats: stacked likewise.
-        optimizer: the update rule.
-        method: gives the initial `method_state`.
-        init_context: inputs of `Method.init_state`.
-    """
-    return TrainState(
-        step=jnp.zeros((), jnp.int32),
-        key=jax.random.key_data(key),
-        params=params,
-        batch_stats=batch_stats,
-        ema_params=params,
-        opt_state=optimizer.init(params),
-        method_state=method.init_state(init_context),
-    )
-
-
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
     """The state with another step count, on the mesh. Works under a transfer guard."""
     # Not `jax.device_put`, which counts as an implicit transfer where there are several processes.
@@ -137,6 +108,8 @@ class TrainSetup:
         mesh: the devices.
         dataset_spec: sizes of the dataset.
         init_context: what the method's initial state depends on.
+        start_state: (the seed's key, parameters, BatchNorm statistics) → the state before the first
+            step. A pure function, to be traced.
         state_shapes: shapes, dtypes and shardings of the train state, as a `TrainState` of
             `jax.ShapeDtypeStruct`. Enough to restore a checkpoint or to compile the step.
         state_specs: how the state is partitioned, as a `TrainState` of partition specs.
@@ -151,6 +124,7 @@ class TrainSetup:
     mesh: Mesh
     dataset_spec: DatasetSpec
     init_context: InitContext
+    start_state: Callable[[jax.Array, PyTree, PyTree], TrainState]
     state_shapes: TrainState
     state_specs: TrainState
     read_weights: Callable[[], Weights] | None = None
@@ -176,7 +150,7 @@ class TrainSetup:
             networks = self._load_weights(self.read_weights().arrays, *networks)
         check_same_weights(tuple(networks))
         # Compiled, so that parameters and their average are two buffers: the step donates both.
-        start = jax.jit(self._start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
+        start = jax.jit(self.start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
         return start(key, *networks)
 
     def _load_weights(self, arrays: Arrays, params: PyTree, batch_stats: PyTree) -> list[PyTree]:
@@ -197,9 +171,6 @@ class TrainSetup:
             ) from error
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *networks)
         return [stacked["params"], stacked["batch_stats"]]
-
-    def _start_state(self, key: jax.Array, params: PyTree, batch_stats: PyTree) -> TrainState:
-        return start_state(key, params, batch_stats, self.optimizer, self.method, self.init_context)
 
     def normalize(self, images: jax.Array) -> jax.Array:
         """Normalizes uint8 [..., C] with the mean and deviation of the training images."""
@@ -249,13 +220,20 @@ def create_train_setup(
         class_frequencies=split.class_frequencies,
     )
 
-    def create_state() -> TrainState:
-        inputs = init_networks_and_key(
-            model, config.seed, 0, method.num_networks, dataset_spec.image_shape
+    def start_state(key: jax.Array, params: PyTree, batch_stats: PyTree) -> TrainState:
+        """See `TrainSetup.start_state`."""
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            key=jax.random.key_data(key),
+            params=params,
+            batch_stats=batch_stats,
+            ema_params=params,
+            opt_state=optimizer.init(params),
+            method_state=method.init_state(init_context),
         )
-        return start_state(*inputs, optimizer, method, init_context)
 
-    abstract = jax.eval_shape(create_state)
+    arguments = model, config.seed, 0, method.num_networks, dataset_spec.image_shape
+    abstract = jax.eval_shape(lambda: start_state(*init_networks_and_key(*arguments)))
     specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), abstract)
     specs = specs.replace(key=P())
     shapes = jax.tree.map(
@@ -271,6 +249,7 @@ def create_train_setup(
         mesh,
         dataset_spec,
         init_context,
+        start_state,
         shapes,
         specs,
         read_weights,

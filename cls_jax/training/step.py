@@ -36,13 +36,9 @@ _GIB = 2**30
 _NUM_CORRECT, _NUM_KNOWN = "num_correct", "num_known"
 
 
-def _take_as_batch(state: TrainState, batch: RawBatch) -> RawBatch:
-    return batch
-
-
 def create_train_step(
     setup: TrainSetup,
-    create_batch: Callable[[TrainState, Any], RawBatch] = _take_as_batch,
+    create_batch: Callable[[TrainState, Any], RawBatch] = lambda state, batch: batch,
     input_specs: Any = BATCH_SPECS,
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
     """Compiles (state, input) → (state after the step, metrics). The state is donated.
@@ -105,7 +101,8 @@ def take_step(
         context = create_context(setup, state)
         if config.accumulate_steps > 1:
             context = context._replace(key=jax.random.fold_in(context.key, index))
-        batch = normalize_batch(raw_part, setup.normalize)
+        x, u = setup.normalize(raw_part.x), setup.normalize(raw_part.u)
+        batch = Batch(x, raw_part.y, u, raw_part.u_index)
         params = {**params, **frozen}
         output, batch_stats = setup.method.compute_loss(params, state.batch_stats, batch, context)
         if config.model.bn_statistics == "device" and not config.model.bn_frozen:
@@ -222,16 +219,6 @@ def compute_gradients(
         output = state, {name: value[..., 0].T for name, value in metrics.items()}
     grads, rows = flatten_before_update(grads, sum_over_data)
     return grads, jnp.linalg.norm(rows, axis=-1), output
-
-
-def normalize_batch(raw_batch: RawBatch, normalize: Callable[[jax.Array], jax.Array]) -> Batch:
-    """Normalizes the uint8 images of a batch."""
-    return Batch(
-        x=normalize(raw_batch.x),
-        y=raw_batch.y,
-        u=normalize(raw_batch.u),
-        u_index=raw_batch.u_index,
-    )
 
 
 def collect_metrics(output: LossOutput, u_truth: jax.Array) -> Metrics:
