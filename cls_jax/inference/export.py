@@ -40,8 +40,8 @@ normalization is included.
 - `preprocessing.json`: how a photo becomes the input, for programs.
 - `example.py`: `python example.py IMAGE …`; needs `numpy` and `pillow`, and {runtime}.
 
-Images must be upright and opaque with 8 bits per channel, scaled so that the short side fits, and
-center-cropped, as `example.py` does.
+Images must be upright, opaque and square, with 8 bits per channel: `preprocessing.json` says how,
+and `example.py` does it. Gray pixels with 16 bits are scaled from the range 0 to {white:,}.
 """
 _README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"
 _README_WEIGHTS = """- `model.safetensors`: the weights of network 1 alone, for `model.init` of
@@ -239,6 +239,7 @@ def describe(
         shape=f"[batch, {height}, {width}, {channels}]",
         num_classes=num_classes,
         version=jax.__version__,
+        white=2**classifier.config.data.bit_depth - 1,
         onnx=_README_ONNX if has_onnx else "",
         weights=_README_WEIGHTS if WEIGHTS_FILE in models else "",
         runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
@@ -259,6 +260,7 @@ def describe_preprocessing(classifier: Classifier) -> dict[str, Any]:
         "color": "gray" if channels == 1 else "RGB",
         "resize": "bicubic",
         "square": classifier.config.data.resize,
+        "bit_depth": classifier.config.data.bit_depth,
         "height": height,
         "width": width,
         "dtype": "uint8",

@@ -25,13 +25,20 @@ else:
     session = onnxruntime.InferenceSession(folder / "model.onnx")
     shape, predict = session.get_inputs()[0].shape, lambda x: session.run(None, {"images": x})[0]
 
-resize = json.loads((folder / "preprocessing.json").read_text())["square"]
+preprocessing = json.loads((folder / "preprocessing.json").read_text())
+resize, white = preprocessing["square"], 2 ** preprocessing["bit_depth"] - 1
 labels = json.loads((folder / "labels.json").read_text())
 _, height, width, channels = shape
 for file in sys.argv[1:]:
     image = Image.open(file)
+    if white < 65535 and image.mode.startswith("RGB") and ";16" in str(image.tile):
+        sys.exit(f"{file} has colors with 16 bits: convert it to 8 bits per channel.")
     image.draft(None, (3 * width, 3 * height))  # Decodes large JPEGs faster.
-    image = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):  # Gray with 16 bits, which `convert` would clip to 8.
+        levels = np.asarray(image).astype(float) * (255 / white)
+        image = Image.fromarray(np.rint(levels.clip(0, 255)).astype(np.uint8))
+    image = image.convert("L" if channels == 1 else "RGB")
     if resize == "crop":
         image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
     elif resize == "pad":

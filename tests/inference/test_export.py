@@ -1,6 +1,8 @@
 """Exported networks predict what ours predict, without this project."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 import types
@@ -82,9 +84,15 @@ def test_example_runs_where_this_project_is_not(trained_run, exported, tmp_path)
     file = tmp_path / "Größe 1.png"
     noise = np.random.default_rng(0).integers(0, 256, (30, 20), dtype=np.uint8)
     Image.fromarray(noise).save(file)
+    deep = tmp_path / "12 bits.png"
+    Image.fromarray(noise.astype(np.uint16) * 16).save(deep)
+    exported = shutil.copytree(exported, tmp_path / "exported")
+    stored = json.loads((exported / PREPROCESSING).read_text())
+    assert stored["bit_depth"] == 16
+    (exported / PREPROCESSING).write_text(json.dumps(stored | {"bit_depth": 12}))
     (tmp_path / "cls_jax.py").write_text("raise ImportError('not installed')")
     outcome = subprocess.run(
-        [sys.executable, exported / EXAMPLE, file],
+        [sys.executable, exported / EXAMPLE, file, deep],
         capture_output=True,
         text=True,
         check=False,
@@ -93,7 +101,11 @@ def test_example_runs_where_this_project_is_not(trained_run, exported, tmp_path)
     )
     assert outcome.returncode == 0, outcome.stderr
     prediction = load(trained_run).predict([file])
-    assert outcome.stdout == f"{file}: {prediction.label[0]} ({prediction.confidence[0]:.4f})\n"
+    lines = outcome.stdout.splitlines()
+    assert lines[0] == f"{file}: {prediction.label[0]} ({prediction.confidence[0]:.4f})"
+    label, confidence = re.fullmatch(rf"{deep}: (.*) \((.*)\)", lines[1]).groups()
+    assert label == prediction.label[0]
+    assert float(confidence) == pytest.approx(prediction.confidence[0], abs=0.02)
 
 
 @pytest.fixture

@@ -4,10 +4,12 @@ import contextlib
 import functools
 import importlib.util
 import os
+import re
+import sys
 import threading
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -57,6 +59,10 @@ _STRIP_PIXELS = 2**20
 # Images are first reduced, cheaply, to no less than this many times the wanted size. Pillow's
 # documentation of `resize`: with 3, the result is all but that of fair resampling.
 _REDUCING_GAP = 3.0
+# Pillow's unpackers of 16-bit colors take the high byte of each. Their names end with the byte
+# order. With the other order they take the low byte.
+_DEEP_COLORS = re.compile(r"(RGB[AX]?;16)([BLN])")
+_OTHER_BYTE = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 _PADDING = 127  # Mid-gray, as where cutout removes a square.
 _EXIF_ORIENTATION = 0x0112
 # ImageOps.exif_transpose would do, but it also rewrites the metadata, which fails where they are
@@ -82,7 +88,7 @@ class DecodeOptions(NamedTuple):
     Attributes:
         resize: one of `RESIZE_MODES`. "crop" keeps the center square, "pad" keeps everything and
             adds gray borders, "stretch" keeps everything and changes the aspect.
-        bit_depth: bits that the pixels of 16-bit gray images use: 12 takes 4,095 for white.
+        bit_depth: bits that the pixels of 16-bit images use: 12 takes 4,095 for white.
     """
 
     resize: str = "crop"
@@ -131,12 +137,15 @@ def read_size(path: str | os.PathLike) -> tuple[int, int]:
 
 
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
-    """Bits that the 16-bit gray images among some files use, 8 to 16; 16 if there is none."""
+    """Bits that the 16-bit images among some files use, 8 to 16; 16 if there is none."""
     largest = 0
     for path in paths:
         with contextlib.suppress(ImageError), open_file(path) as file, _decoding(file) as image:
             if image.mode.startswith("I"):
                 largest = max(largest, int(np.asarray(image).max()))
+            elif _has_deep_colors(image):
+                for _, levels in _iterate_levels(image):
+                    largest = max(largest, int(levels[..., :3].max()))
     return min(max(largest.bit_length(), 8), 16) if largest else 16
 
 
@@ -216,6 +225,7 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
         shrink = _REDUCING_GAP * max_side / max(image.size)
         if image.format in ("JPEG", "MPO") and shrink < 1:
             image.draft(None, (int(image.width * shrink), int(image.height * shrink)))
+        _scale_deep_colors(image, bit_depth)
         upright = _to_plain_mode(image, bit_depth)
         upright.thumbnail((max_side, max_side), Image.Resampling.BICUBIC, _REDUCING_GAP)
         orientation = _read_orientation(image)
@@ -282,6 +292,7 @@ def _is_heavy(image: Image.Image) -> bool:
 def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.Image:
     """A square, upright, in L or RGB; what is transparent turns white."""
     file, shape = image, (size, size)
+    _scale_deep_colors(image, options.bit_depth)
     if options.resize == "pad":
         width, height = (max(round(size * side / max(image.size)), 1) for side in image.size)
         shape = (width, height)
@@ -348,13 +359,61 @@ def _reduce_large(
 def _to_plain_mode(image: Image.Image, bit_depth: int) -> Image.Image:
     """Decodes to L, RGB or RGBA, which can be scaled."""
     if image.mode.startswith("I"):  # 16 bits; `convert` would clip them to 8.
-        levels = np.asarray(image).astype(np.float64) * (255 / (2**bit_depth - 1))
-        return Image.fromarray(np.rint(levels.clip(0, 255)).astype(np.uint8))
+        return Image.fromarray(_scale_levels(np.asarray(image), bit_depth))
     if image.mode == "F":
         raise ImageError("floating-point pixels, whose range is unknown")
     if image.has_transparency_data:
         return image.convert("RGBA")
     return image.convert("L" if image.mode in ("1", "L") else "RGB")
+
+
+def _scale_levels(levels: np.ndarray, bit_depth: int) -> np.ndarray:
+    """Levels of so many bits as bytes; those that are larger are white."""
+    scaled = levels.astype(np.float64) * (255 / (2**bit_depth - 1))
+    return np.rint(scaled.clip(0, 255)).astype(np.uint8)
+
+
+def _has_deep_colors(image: Image.Image) -> bool:
+    """Whether an image that is not loaded yet has colors of 16 bits each, as PNG and TIFF may."""
+    tiles = getattr(image, "tile", [])
+    return bool(tiles) and all(_DEEP_COLORS.fullmatch(_get_unpacker(tile)) for tile in tiles)
+
+
+def _get_unpacker(tile: Any) -> str:
+    return tile.args if isinstance(tile.args, str) else str(tile.args[0])
+
+
+def _scale_deep_colors(image: Image.Image, bit_depth: int) -> None:
+    """Loads 16-bit colors that use fewer bits, in place: Pillow would keep their high bytes."""
+    if bit_depth < 16 and _has_deep_colors(image):
+        for box, levels in _iterate_levels(image):
+            image.paste(Image.fromarray(_scale_levels(levels, bit_depth)), box)
+
+
+def _iterate_levels(
+    image: Image.Image,
+) -> Iterator[tuple[tuple[int, int, int, int], np.ndarray]]:
+    """Boxes of an image with 16-bit colors, from top to bottom, and their levels uint16 [h, w, C].
+
+    Pillow loads one byte of each color, so the file is decoded twice.
+    """
+    file = image.fp
+    image.load()
+    file.seek(0)
+    with Image.open(file, formats=_get_formats()) as low:
+        low.tile = [tile._replace(args=_take_other_byte(tile.args)) for tile in low.tile]
+        rows = max(_STRIP_PIXELS // image.width, 1)
+        for top in range(0, image.height, rows):
+            box = (0, top, image.width, min(top + rows, image.height))
+            high_bytes, low_bytes = (np.asarray(part.crop(box)) for part in (image, low))
+            yield box, high_bytes * np.uint16(256) + low_bytes
+
+
+def _take_other_byte(arguments: Any) -> Any:
+    """The arguments of a tile's decoder, so that it takes the other byte of each color."""
+    if not isinstance(arguments, str):
+        return _take_other_byte(arguments[0]), *arguments[1:]
+    return _DEEP_COLORS.sub(lambda found: found[1] + _OTHER_BYTE[found[2]], arguments)
 
 
 def _read_orientation(image: Image.Image) -> int:

@@ -35,7 +35,7 @@ class FolderSummary(NamedTuple):
         sizes: int64 [n, 2], width and height in pixels of up to 200 training images, evenly spaced
             among the files; those that cannot be read are left out.
         num_validation: validation images.
-        bit_depth: bits that 16-bit gray images among them use; 16 if there are none.
+        bit_depth: bits that 16-bit images among them use; 16 if there are none.
     """
 
     root: pathlib.Path

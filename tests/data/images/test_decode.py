@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, TiffImagePlugin
 
 from cls_jax.data.images import decode
 from cls_jax.data.images.decode import (
@@ -18,6 +18,7 @@ from cls_jax.data.images.decode import (
     decode_image,
     find_bit_depth,
     read_image,
+    read_upright,
 )
 
 SIZE = 16
@@ -172,19 +173,72 @@ def test_only_progressive_jpegs_wait_for_each_other(monkeypatch, progressive, is
     assert lock.__enter__.called == is_alone
 
 
-def test_16_bits_in_three_channels_keep_their_brightness():
-    photo = create_photo()
-    rows = b"".join(b"\0" + (row.astype(">u2") * 257).tobytes() for row in photo)
+def encode_png(levels):
+    """A PNG of uint16 [H, W, 3 or 4], which Pillow cannot write."""
+    height, width, channels = levels.shape
 
     def chunk(kind, content):
         crc = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + crc
 
-    header = struct.pack(">IIBBBBB", photo.shape[1], photo.shape[0], 16, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 16, {3: 2, 4: 6}[channels], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in levels)
     png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
-    png += chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    decoded = decode_image(io.BytesIO(png), SHAPE)
-    np.testing.assert_allclose(decoded, expect(Image.fromarray(photo)), atol=2)
+    return io.BytesIO(png + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def encode_tiff(levels, order):
+    """A TIFF of uint16 [H, W, 3] in the byte order "<" or ">", which Pillow cannot write."""
+    height, width, _ = levels.shape
+    data = levels.astype(f"{order}u2").tobytes()
+    end = 8 + 2 + 9 * 12 + 4
+    tags = {256: width, 257: height, 258: end, 259: 1, 262: 2, 273: end + 6, 277: 3}
+    tags |= {278: height, 279: len(data)}
+    counts = {258: 3}  # Bits of each channel, after the table.
+    file = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IH", 8, len(tags))
+    for tag, value in tags.items():
+        kind = 3 if tag == 258 else 4
+        file += struct.pack(f"{order}HHII", tag, kind, counts.get(tag, 1), value)
+    return io.BytesIO(file + struct.pack(f"{order}I3H", 0, 16, 16, 16) + data)
+
+
+DEEP = {
+    "PNG": encode_png,
+    "TIFF": lambda levels: encode_tiff(levels, "<"),
+    "big-endian TIFF": lambda levels: encode_tiff(levels, ">"),
+    "TIFF by libtiff": lambda levels: encode_tiff(levels, "<"),
+}
+
+
+@pytest.mark.parametrize("format", DEEP)
+@pytest.mark.parametrize("is_large", [False, True])
+def test_16_bits_in_three_channels_keep_their_brightness(tmp_path, monkeypatch, format, is_large):
+    if "libtiff" in format:
+        monkeypatch.setattr(TiffImagePlugin, "READ_LIBTIFF", True)
+    if is_large:
+        monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
+        monkeypatch.setattr(decode, "_STRIP_PIXELS", 1000)
+    photo = create_photo(200, 120)
+    expected = expect(Image.fromarray(photo))
+    whole = DEEP[format](photo.astype(np.uint16) * 257)
+    np.testing.assert_allclose(decode_image(whole, SHAPE), expected, atol=3)
+    dark = DEEP[format](photo.astype(np.uint16) * 16)  # 12 bits of 16.
+    options = DecodeOptions(bit_depth=12)
+    np.testing.assert_allclose(decode_image(dark, SHAPE, options), expected, atol=3)
+    (tmp_path / "dark").write_bytes(dark.getvalue())
+    (tmp_path / "whole").write_bytes(whole.getvalue())
+    assert find_bit_depth([tmp_path / "dark"]) == 12
+    assert find_bit_depth([tmp_path / "dark", tmp_path / "whole"]) == 16
+    shown = read_upright(tmp_path / "dark", 40, bit_depth=12)
+    assert shown.shape == (24, 40, 3)
+    assert shown.max() > 240
+
+
+def test_opaque_image_with_12_bits_of_color_stays_opaque():
+    levels = np.full((20, 20, 4), 2048, np.uint16)
+    levels[..., 3] = 65535
+    decoded = decode_image(encode_png(levels), SHAPE, DecodeOptions(bit_depth=12))
+    assert set(decoded.ravel()) == {128}
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
