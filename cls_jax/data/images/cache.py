@@ -19,6 +19,7 @@ import os
 import pathlib
 import shutil
 import sys
+import threading
 import time
 import uuid
 import weakref
@@ -44,7 +45,7 @@ from cls_jax.errors import UserError
 from cls_jax.parallel.cpus import available_cpus
 
 # Increase when the pixels of any file come out differently.
-_VERSION = 3
+_VERSION = 4
 _PACK_BYTES = 2**28
 _TABLES, _PARTIAL = "tables", "partial-"
 _DIGEST_BYTES = 16
@@ -54,6 +55,7 @@ _CUT_SHORT = "a pack of decoded images was cut short"
 _ENTRY = np.dtype([("digest", "u1", _DIGEST_BYTES), ("checksum", "<u4")])
 # Files per task of a thread.
 _CHUNK = 32
+_SEEKING = threading.Lock()  # Where a file has one position for all threads.
 # A file that changed so recently may change again without another time.
 _SETTLED_NS = 10**9
 # What was used within this time may be in use by another process.
@@ -73,7 +75,7 @@ class _Pack:
     def __init__(self, path: pathlib.Path, shape: Shape):
         """Opens a pack; raises an OSError if it cannot be read or was cut short."""
         self.path = path
-        self._file = os.open(path, os.O_RDONLY)
+        self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._file)
         num_bytes, row_bytes = os.fstat(self._file).st_size, int(np.prod(shape))
         num_images, rest = divmod(num_bytes, row_bytes + _ENTRY.itemsize)
@@ -89,10 +91,21 @@ class _Pack:
     def _read(self, array: np.ndarray, offset: int) -> None:
         missing = array.reshape(-1).view(np.uint8).data
         while missing:
-            num_read = os.preadv(self._file, [missing], offset)
+            num_read = _read_at(self._file, missing, offset)
             if num_read == 0:
                 raise OSError(errno.EIO, _CUT_SHORT, str(self.path))
             missing, offset = missing[num_read:], offset + num_read
+
+
+def _read_at(descriptor: int, buffer: memoryview, offset: int) -> int:
+    """Reads bytes at a position without moving the file's own; several threads read at a time."""
+    if hasattr(os, "preadv"):  # Not on Windows and older versions of macOS.
+        return os.preadv(descriptor, [buffer], offset)
+    with _SEEKING:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        content = os.read(descriptor, len(buffer))
+    buffer[: len(content)] = content
+    return len(content)
 
 
 class DecodedImages:

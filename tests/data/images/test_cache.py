@@ -1,5 +1,6 @@
 """Images are decoded once for each content, and what is read is what was decoded."""
 
+import concurrent.futures
 import os
 import shutil
 import signal
@@ -240,13 +241,17 @@ def test_what_was_used_longest_ago_is_deleted_first(root):
     assert len(find_packs()) == 3  # Another process may be about to read them.
     now = time.time()
     for size, age in ((8, 7200), (16, 9000), (32, 8000)):
-        (pack,) = (get_cache_folder() / f"v3-{size}-crop-16").glob("*.pack")
+        (pack,) = (get_cache_folder() / f"v{cache._VERSION}-{size}-crop-16").glob("*.pack")
         os.utime(pack, (now - age, now - age))
     load(root, 16, max_gigabytes=num_bytes * 0.6 / 1e9)  # Used now.
-    assert [pack.parent.name for pack in find_packs()] == ["v3-16-crop-16", "v3-8-crop-16"]
+    sizes = [pack.parent.name.split("-", 1)[1] for pack in find_packs()]
+    assert sizes == ["16-crop-16", "8-crop-16"]
 
 
-def test_reads_by_index_like_an_array(root, monkeypatch):
+@pytest.mark.parametrize("has_preadv", [True, False])
+def test_reads_by_index_like_an_array(root, monkeypatch, has_preadv):
+    if not has_preadv:
+        monkeypatch.delattr(os, "preadv")
     monkeypatch.setattr(cache, "_PACK_BYTES", 20 * SIZE * SIZE * 3)
     (root / "5.png").unlink()
     files, decoded = load(root)
@@ -269,6 +274,10 @@ def test_reads_by_index_like_an_array(root, monkeypatch):
     np.testing.assert_array_equal(chosen[np.array([4, 0])], array[[40, 9]])
     with pytest.raises(IndexError):
         chosen[np.array([5])]
+    rows = [np.random.default_rng(i).integers(0, 5, 40) for i in range(50)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for part, read in zip(rows, pool.map(chosen.__getitem__, rows), strict=True):
+            np.testing.assert_array_equal(read, array[[9, 3, 4, 5, 40]][part])
 
 
 _LOAD = """
