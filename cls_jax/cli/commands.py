@@ -84,8 +84,8 @@ def _train_to_end(run: "OpenRun") -> None:
     if not is_main_process():
         return
     has_test = result["test_accuracy"] is not None
-    if has_test:
-        print(f"\nTest accuracy after {result['step']:,} steps:")
+    if has_test or result.get("validation_accuracy") is not None:
+        print(f"\n{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:")
         print(describe_accuracies(result), flush=True)
         if gain := describe_gain(result):
             print(gain)

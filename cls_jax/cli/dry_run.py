@@ -102,6 +102,8 @@ def describe_training(plan: Plan) -> list[str]:
     unlabeled = f" and {num_unlabeled} unlabeled" if num_unlabeled else ""
     verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
     labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
+    if config.data.validation:
+        labels += f", after {config.data.validation:.0%} of them are held out for validation"
     steps = (
         f"{config.num_steps:,} with {config.batch_size} labeled{unlabeled} images each"
         if config.num_steps

@@ -129,13 +129,20 @@ OPTIONS: dict[str, Option] = {
     "data.bit_depth": Option(
         16,
         between(8, 16),
-        "Bits that 16-bit gray images in a folder use: 12 takes 4,095 for white.",
+        "Bits that 16-bit images in a folder use: 12 takes 4,095 for white.",
     ),
     "data.cache_gigabytes": Option(
         20.0,
         between(0.0, 1e6),
         "Size of the cache of decoded images; beyond it, what was used longest ago is deleted.",
         is_runtime=True,
+    ),
+    "data.validation": Option(
+        0.0,
+        between(0.0, 1.0, excludes="high"),
+        "Share of the training images of known class that are held out, before `num_labels` are "
+        "drawn, to validate the run while it trains and to calibrate it; 0: only those of a "
+        "folder's `val/`.",
     ),
     "data.unlabeled_includes_labeled": Option(
         True,

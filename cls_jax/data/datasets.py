@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 from ml_collections import ConfigDict
 
+from cls_jax.data.images.cache import DecodedImages
+from cls_jax.data.label_split import choose_validation_indices
 from cls_jax.data.sources.cifar import load_cifar
 from cls_jax.data.sources.digits import load_digits
 from cls_jax.data.sources.folder import load_folder
@@ -32,16 +34,54 @@ def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
         layout: The files of a folder of images, if they have been listed already.
 
     Raises:
-        UserError: if it is unknown, or cannot be loaded.
+        UserError: if it is unknown or cannot be loaded, or no validation images can be held out.
     """
     name = config.data.name
     if name not in LOADERS:
         raise UserError(f"Unknown dataset {name!r:.100}: choose one of {', '.join(LOADERS)}.")
     dataset = load_folder(config.data, layout) if layout else LOADERS[name](config.data)
+    if config.data.validation:
+        dataset = hold_out_validation(dataset, config.data.validation, config.seed)
     mean, std = tuple(config.data.mean), tuple(config.data.std)
     if not mean:
         mean, std = compute_mean_and_std(dataset.train_images)
     return dataclasses.replace(dataset, mean=mean, std=std)
+
+
+def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """Moves a share of the training images with a known class to the validation images.
+
+    The fingerprint stays that of all training images, so it can be found without opening a file.
+
+    Args:
+        dataset: It has no validation images.
+        share: Of the training images whose class is known, above 0 and below 1.
+        seed: The same seed moves the same images.
+
+    Raises:
+        UserError: if there are validation images already, or too few images to hold any out.
+    """
+    if len(dataset.validation_labels):
+        raise UserError(
+            f"{dataset.name} has {len(dataset.validation_labels):,} validation images already: "
+            "remove --config.data.validation, or their folder."
+        )
+    held = choose_validation_indices(dataset.train_labels, dataset.num_classes, share, seed)
+    kept = np.setdiff1d(np.arange(len(dataset.train_labels)), held)
+    files = dataset.train_files
+    return dataclasses.replace(
+        dataset,
+        train_images=_select(dataset.train_images, kept),
+        train_labels=dataset.train_labels[kept],
+        train_files=tuple(files[i] for i in kept) if files else (),
+        validation_images=_select(dataset.train_images, held),
+        validation_labels=dataset.train_labels[held],
+        validation_files=tuple(files[i] for i in held) if files else (),
+    )
+
+
+def _select(images: ImageSource, rows: np.ndarray) -> ImageSource:
+    return images.select(rows) if isinstance(images, DecodedImages) else images[rows]
 
 
 def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[float, ...]]:

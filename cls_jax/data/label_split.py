@@ -118,10 +118,52 @@ def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> n
         )
     profile = _create_profile(num_classes, imbalance)
     shares = num_labels * profile / profile.sum()
-    counts = np.ones(num_classes, int)
-    for _ in range(num_labels - num_classes):  # Each to the class furthest below its share.
+    return _distribute(num_labels, shares, available, np.ones(num_classes, int))
+
+
+def _distribute(
+    total: int, shares: np.ndarray, available: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Raises counts, int [K], to this total, each time where it is furthest below its share."""
+    for _ in range(total - counts.sum()):
         counts[np.argmax(np.where(counts < available, shares - counts, -np.inf))] += 1
     return counts
+
+
+def choose_validation_indices(
+    labels: np.ndarray, num_classes: int, share: float, seed: int
+) -> np.ndarray:
+    """Draws the labeled training images that validate instead, in the classes' proportions.
+
+    Every class keeps at least one image for training.
+
+    Args:
+        labels: int [n], classes of all training images, -1 where unknown.
+        num_classes: K.
+        share: of the images of known class, above 0 and below 1.
+        seed: the same seed draws the same images.
+
+    Returns:
+        int64, sorted indices into the training images.
+
+    Raises:
+        UserError: if the share is less than one image.
+    """
+    sizes = np.bincount(labels[labels >= 0], minlength=num_classes)
+    available = np.maximum(sizes - 1, 0)
+    total = min(round(share * sizes.sum()), available.sum())
+    if not total:
+        raise UserError(
+            f"data.validation={share:g} of {sizes.sum():,} labeled images holds none out: choose a "
+            "larger share, or add labels."
+        )
+    counts = _distribute(total, share * sizes, available, np.zeros(num_classes, int))
+    rng = np.random.default_rng([seed, 2])  # Not the streams of the labels and of the long tail.
+    held = [
+        rng.choice(np.flatnonzero(labels == k), counts[k], replace=False)
+        for k in range(num_classes)
+    ]
+    return np.sort(np.concatenate(held))
 
 
 def choose_unlabeled_indices(

@@ -71,6 +71,14 @@ class Dataset:
         return len(self.class_names)
 
     @property
+    def held_out(self) -> tuple[tuple[str, ImageSource, np.ndarray], ...]:
+        """The sets that training never sees: name, images and labels; either may be empty."""
+        return (
+            ("validation", self.validation_images, self.validation_labels),
+            ("test", self.test_images, self.test_labels),
+        )
+
+    @property
     def shape(self) -> DatasetSpec:
         """The sizes that decide the shapes of a run."""
         return DatasetSpec(self.image_shape, self.num_classes, len(self.train_images))

@@ -101,13 +101,9 @@ def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) 
     Raises:
         UserError: If the result is damaged.
     """
-    parts = {
-        "validation": (dataset.validation_images, np.asarray(dataset.validation_labels)),
-        "test": (dataset.test_images, np.asarray(dataset.test_labels)),
-    }
     predicted = {
-        name: (classifier.predict_probabilities(images), labels)
-        for name, (images, labels) in parts.items()
+        name: (classifier.predict_probabilities(images), np.asarray(labels))
+        for name, images, labels in dataset.held_out
         if len(labels)
     }
     figures = None

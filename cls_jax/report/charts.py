@@ -38,6 +38,7 @@ _TEXTS = tomllib.loads(
     importlib.resources.files("cls_jax.report").joinpath("templates/panels.toml").read_text("utf-8")
 )
 NAMES = _TEXTS["names"]
+NAMES |= {name.replace("test/", "validation/"): NAMES[name] for name in NAMES if "test/" in name}
 Rows = Sequence[Mapping[str, Any]]  # As `data.clean_rows` returns them.
 
 
@@ -73,10 +74,14 @@ class Panel:
 def create_panels(rows: Rows) -> list[Panel]:
     """Groups all scalars known at two or more steps."""
     names = sorted({name for row in rows for name in row} - {"step"}, key=_order)
-    if "test/accuracy_network_1" in names and "test/accuracy" in names:
-        names.remove("test/accuracy")  # The same under another name.
-    if "test/accuracy_network_2" not in names and "test/accuracy_ensemble" in names:
-        names.remove("test/accuracy_ensemble")  # An ensemble of one.
+    for split in ("validation", "test"):
+        first, one, two, both = (
+            f"{split}/accuracy{end}" for end in ("", "_network_1", "_network_2", "_ensemble")
+        )
+        if one in names and first in names:
+            names.remove(first)  # The same under another name.
+        if two not in names and both in names:
+            names.remove(both)  # An ensemble of one.
     panels = [Panel(**entry) for entry in _TEXTS["panels"]]
     for name in names:
         claims = (panel for panel in panels if name.startswith(tuple(panel.prefixes)))

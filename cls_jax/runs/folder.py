@@ -34,7 +34,7 @@ from cls_jax.io import (
     write_atomically,
     write_rows,
 )
-from cls_jax.parallel.distributed import barrier
+from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.runs.sessions import LOCK
 
 CONFIG = "config.json"
@@ -43,6 +43,8 @@ LABELED_INDICES = "labeled_indices.json"
 RESULT = "result.json"
 LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
+PSEUDO_LABELS = "pseudo_labels.csv"
+_FIGURES = ("test_", "validation_")  # How names of numbers in a result begin.
 # Files that a folder may contain before it becomes a run's: a label budget, and what remains of a
 # process that died before it could write config.json, the first file of a run.
 _BEFORE_A_RUN = {LOCK, LABELED_INDICES}
@@ -220,6 +222,31 @@ def create_run_folder(
         ) from error
 
 
+def write_pseudo_labels(
+    workdir: pathlib.Path,
+    dataset: Dataset,
+    indices: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+) -> None:
+    """Writes the pseudo-labels that training starts from, by file; none where there are no files.
+
+    Args:
+        workdir: the run's folder.
+        dataset: gives the names of files and classes.
+        indices: int [m], into the training images.
+        labels: int [m], their pseudo-labels.
+        weights: float [m], how much each counts, from 0 to 1.
+    """
+    if not dataset.train_files or not is_main_process():
+        return
+    rows = [
+        (dataset.train_files[i], dataset.class_names[label], f"{weight:.6f}")
+        for i, label, weight in zip(indices, labels, weights, strict=True)
+    ]
+    write_atomically(workdir / PSEUDO_LABELS, _to_csv([("file", "label", "weight"), *rows]))
+
+
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     """Everything that prediction needs to know about a dataset, so that it can do without it."""
     return {
@@ -256,7 +283,7 @@ def use_mean_and_std(config: ConfigDict, mean: Sequence[float], std: Sequence[fl
     return config
 
 
-def _to_csv(rows: Sequence[tuple[str, str]]) -> str:
+def _to_csv(rows: Sequence[tuple[str, ...]]) -> str:
     text = io.StringIO()
     write_rows(text, rows)
     return text.getvalue()
@@ -383,7 +410,7 @@ def _check_result(result: Any) -> None:
         raise ValueError("it has no step")
     if "test_accuracy" not in result:
         raise ValueError("it has no test_accuracy")
-    numbers = {name: value for name, value in result.items() if name.startswith("test_")}
+    numbers = {name: value for name, value in result.items() if name.startswith(_FIGURES)}
     numbers.pop("test_accuracy_best_note", None)
     monitors = result.get("monitors", {})
     if not isinstance(monitors, dict):

@@ -22,7 +22,10 @@ def create_result(
     small classes as much as large ones. `test_accuracy_median_last_20` is the median over the last
     20 evaluations, as Google's FixMatch reports. `test_accuracy_best` is selected on the test set,
     so it must not be reported. All are in percent. `monitors` are means over the
-    last 20 rows that have any.
+    last 20 rows that have any. With validation images, `validation_accuracy` is the accuracy on
+    these of the same network at the last step. `test_accuracy_at_best_validation` is its test
+    accuracy at the first step with the highest validation accuracy. It may be reported, because no
+    test image decided.
 
     Args:
         config: the run's configuration.
@@ -34,6 +37,8 @@ def create_result(
     evaluations = [row for row in rows if row.get("test/accuracy") is not None]
     last = evaluations[-1] if evaluations else {}
     history = [row["test/accuracy"] for row in evaluations]
+    validated = [row for row in rows if row.get("validation/accuracy") is not None]
+    best = max(validated, key=lambda row: row["validation/accuracy"], default={})
     return {
         "step": config.num_steps,
         "dataset": config.data.name,
@@ -52,6 +57,10 @@ def create_result(
         "test_accuracy_median_last_20": statistics.median(history[-20:]) if history else None,
         "test_accuracy_best": max(history, default=None),
         "test_accuracy_best_note": "selected on the test set: not a result to report",
+        "test_accuracy_at_best_validation": best.get("test/accuracy"),
+        "validation_accuracy": validated[-1]["validation/accuracy"] if validated else None,
+        "validation_accuracy_best": best.get("validation/accuracy"),
+        "validation_best_step": best.get("step"),
         "monitors": _average_monitors(rows),
         "train_seconds": train_seconds,
     }
@@ -81,6 +90,9 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
         "test_accuracy_ensemble": "ensemble (EMA weights)",
         "test_accuracy_live_network_1": "network 1 (raw weights)",
         "test_accuracy_live_network_2": "network 2 (raw weights)",
+        "test_accuracy_at_best_validation": "network 1 at the step of the best validation accuracy",
+        "validation_accuracy": "network 1 on the validation images",
+        "validation_accuracy_best": "network 1 on the validation images, at its best step",
         "test_accuracy_instant": "instant classifier: propagated labels, before any step",
         "test_accuracy_probe": "linear probe on the labels only",
     }

@@ -1,4 +1,4 @@
-"""Accuracy on the test set: every network with raw and EMA parameters, and their ensemble."""
+"""Accuracy on held-out images: every network with raw and EMA parameters, and their ensemble."""
 
 import collections
 from collections.abc import Callable, Iterator
@@ -84,8 +84,9 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
         images: ImageSource,
         labels: np.ndarray,
         should_stop: Callable[[], bool] = lambda: False,
+        split: str = "test",
     ) -> Accuracies:
-        """Evaluates. Gives up before the next batch if `should_stop()`."""
+        """Evaluates. Gives up before the next batch if `should_stop()`. `split` replaces "test"."""
         counts: list[Any] = []
         in_flight: collections.deque[Any] = collections.deque()
         for batch in iterate_padded(images, labels, choose_batch_size(len(labels))):
@@ -100,23 +101,25 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
             return {}
         release_freed_memory()  # The first call compiles.
         correct = jax.tree.map(lambda *parts: sum(parts), *counts)
-        return _name_accuracies(correct, np.bincount(labels, minlength=correct["ensemble"].size))
+        sizes = np.bincount(labels, minlength=correct["ensemble"].size)
+        return _name_accuracies(correct, sizes, split)
 
     return evaluate
 
 
-def _name_accuracies(correct: Any, sizes: np.ndarray) -> Accuracies:
+def _name_accuracies(correct: Any, sizes: np.ndarray, split: str) -> Accuracies:
     """Accuracies in percent from correct images of each class [..., K] and images per class [K]."""
     shares = jax.tree.map(lambda counts: 100.0 * counts.sum(axis=-1) / sizes.sum(), correct)
     is_tested = sizes > 0
     accuracies = {
-        "test/accuracy": shares["ema"][0],
-        "test/balanced_accuracy": 100.0 * np.mean(correct["ema"][0, is_tested] / sizes[is_tested]),
-        "test/accuracy_ensemble": shares["ensemble"],
+        f"{split}/accuracy": shares["ema"][0],
+        f"{split}/balanced_accuracy": 100.0
+        * np.mean(correct["ema"][0, is_tested] / sizes[is_tested]),
+        f"{split}/accuracy_ensemble": shares["ensemble"],
     }
     for i, (ema, raw) in enumerate(zip(shares["ema"], shares["raw"], strict=True), 1):
-        accuracies[f"test/accuracy_network_{i}"] = ema
-        accuracies[f"test/accuracy_live_network_{i}"] = raw
+        accuracies[f"{split}/accuracy_network_{i}"] = ema
+        accuracies[f"{split}/accuracy_live_network_{i}"] = raw
     return {name: float(value) for name, value in accuracies.items()}
 
 

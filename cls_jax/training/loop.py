@@ -12,6 +12,7 @@ The order within a step, and the reasons:
 """
 
 import contextlib
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,7 @@ from cls_jax.errors import StoppedError, UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.runs.checkpoint import Checkpointer, describe_newest
-from cls_jax.runs.folder import describe_finished, read_result, write_result
+from cls_jax.runs.folder import describe_finished, read_result, write_pseudo_labels, write_result
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
@@ -152,10 +153,10 @@ def _train_to_end(run: Run) -> float:
             is_last = step == config.num_steps
             if is_last or _is_due(step, config.eval_every):
                 metrics.drain()
+                accuracies = {}
                 with timer.paused():
-                    accuracies = evaluate(
-                        state, dataset.test_images, dataset.test_labels, stop.interrupts_eval
-                    )
+                    for split, images, labels in dataset.held_out:
+                        accuracies |= evaluate(state, images, labels, stop.interrupts_eval, split)
                 if accuracies:
                     writer.write(step, accuracies)
                     bar.show_accuracies(step, accuracies)
@@ -175,7 +176,8 @@ def _train_to_end(run: Run) -> float:
             if is_round_start(config, step):
                 # Nothing is in flight between rounds, so copies to the host delay nothing.
                 with timer.paused(), jax.transfer_guard("allow"):
-                    start_round = start_round or create_start_round(setup, dataset, spec)
+                    record = functools.partial(write_pseudo_labels, workdir, dataset)
+                    start_round = start_round or create_start_round(setup, dataset, spec, record)
                     state = start_round(state, step)
             step_input = next(inputs)
             if step == first_step and not config.debug_nans:

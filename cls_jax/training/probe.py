@@ -30,6 +30,9 @@ from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.training.evaluate import iterate_padded
 from cls_jax.training.setup import TrainSetup, TrainState
 
+# Takes indices of training images int [m], their pseudo-labels int [m] and weights float [m].
+RecordLabels = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
+
 
 def init_state(
     setup: TrainSetup,
@@ -37,6 +40,7 @@ def init_state(
     labeled: np.ndarray,
     round_index: int = 0,
     report: Callable[[dict[str, float]], Any] = lambda accuracies: None,
+    record: RecordLabels = lambda *columns: None,
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
@@ -47,6 +51,7 @@ def init_state(
         round_index: the round of a method with several.
         report: with the head "graph", called with the test accuracies in percent of the linear
             probe and the instant classifier, if there are test images.
+        record: With the head "graph", called with the propagated labels of the unlabeled images.
 
     Raises:
         UserError: if the pretrained weights cannot be read or do not fit.
@@ -56,7 +61,7 @@ def init_state(
         return state
     seed = (setup.config.seed, round_index)
     if setup.config.model.init_head == "graph":
-        heads = fit_instant_heads(setup, dataset, labeled, seed, report)
+        heads = fit_instant_heads(setup, dataset, labeled, seed, report, record)
     else:
         labels = dataset.train_labels[labeled]
         features_NBC = compute_features(setup, state, dataset.train_images, labeled)
@@ -99,6 +104,7 @@ def fit_instant_heads(
     labeled: np.ndarray,
     seed: tuple[int, ...],
     report: Callable[[dict[str, float]], Any],
+    record: RecordLabels,
 ) -> list[Head]:
     """A head for every network, fitted to labels that are propagated to all images.
 
@@ -112,6 +118,8 @@ def fit_instant_heads(
     labels = np.full(len(features), -1)
     labels[labeled] = dataset.train_labels[labeled]
     spread = spread_labels(features, labels, num_classes)
+    unlabeled = np.flatnonzero(labels < 0)
+    record(unlabeled, spread.labels[unlabeled], spread.weights[unlabeled])
     if len(dataset.test_images):
         test_features = _compute_frozen(setup, dataset, network, "test")
         heads = {

@@ -19,8 +19,9 @@ from ml_collections import ConfigDict
 from cls_jax.data.sampling import StreamSpec, stream_key
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.methods import get_round_length
+from cls_jax.methods.ups import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
-from cls_jax.training.probe import init_state
+from cls_jax.training.probe import RecordLabels, init_state
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
 
 
@@ -30,12 +31,16 @@ def is_round_start(config: ConfigDict, step: int) -> bool:
 
 
 def create_start_round(
-    setup: TrainSetup, dataset: Dataset, spec: StreamSpec
+    setup: TrainSetup,
+    dataset: Dataset,
+    spec: StreamSpec,
+    record: RecordLabels = lambda *columns: None,
 ) -> Callable[[TrainState, int], TrainState]:
     """Returns (state, step) → the state in which the round of this step starts.
 
     It has new networks, selected labels, and the same step. Labels are selected for images of the
     unlabeled set only, without those that are also labeled (`data.unlabeled_includes_labeled`).
+    Those that network 1 learns from go to `record`.
     """
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     predict = create_mc_dropout(setup)
@@ -55,6 +60,9 @@ def create_start_round(
         rows = [
             rounds.select_labels(network, setup.config.method, round_index) for network in logits
         ]
+        is_chosen = rows[0]["label"] != NO_LABEL
+        chosen = candidates[is_chosen], rows[0]["label"][is_chosen]
+        record(*chosen, np.ones(len(chosen[0])))
         fresh = init_state(setup, dataset, spec.labeled_indices, round_index)
         no_labels = setup.method.init_state(setup.init_context)
         method_state = jax.tree.map(replace_candidates, no_labels, *rows)

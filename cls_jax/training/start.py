@@ -38,6 +38,7 @@ from cls_jax.runs.folder import (
     read_mean_and_std,
     use_mean_and_std,
     wait_for_folder,
+    write_pseudo_labels,
 )
 from cls_jax.runs.sessions import lock_run_folder
 from cls_jax.training.probe import init_state
@@ -149,7 +150,13 @@ def restore_or_init(
     """
     restored = checkpointer.restore_newest(run.setup.state_shapes)
     if restored is None:
-        state = init_state(run.setup, run.dataset, run.spec.labeled_indices, report=report)
+        state = init_state(
+            run.setup,
+            run.dataset,
+            run.spec.labeled_indices,
+            report=report,
+            record=functools.partial(write_pseudo_labels, run.workdir, run.dataset),
+        )
         return state, 0, 0.0
     return restored.state, restored.step, restored.metadata["train_seconds"]
 

@@ -9,6 +9,7 @@ from cls_jax.data.label_split import (
     choose_labeled_indices,
     choose_long_tail,
     choose_unlabeled_indices,
+    choose_validation_indices,
     labeled_indices_to_json,
     read_labeled_indices,
 )
@@ -165,3 +166,15 @@ def test_training_sees_the_long_tail_only(tmp_path):
     counts = np.bincount(dataset.train_labels[spec.unlabeled_indices])
     assert counts[0] == pytest.approx(10 * counts[9], abs=10)
     assert set(spec.labeled_indices) <= set(spec.unlabeled_indices)
+
+
+def test_validation_images_are_a_share_of_every_class_and_leave_one():
+    labels = np.repeat([0, 1, 2, -1], [60, 30, 1, 50])
+    held = choose_validation_indices(labels, 3, 0.1, seed=0)
+    assert np.bincount(labels[held]).tolist() == [6, 3]
+    np.testing.assert_array_equal(held, choose_validation_indices(labels, 3, 0.1, seed=0))
+    assert set(held) != set(choose_validation_indices(labels, 3, 0.1, seed=1))
+    most = choose_validation_indices(labels, 3, 0.99, seed=0)
+    assert np.bincount(labels[most]).tolist() == [59, 29]
+    with pytest.raises(UserError, match="choose a larger share"):
+        choose_validation_indices(labels, 3, 0.001, seed=0)

@@ -1,5 +1,7 @@
 """Linear heads on frozen features, and runs that end with them."""
 
+import csv
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -98,6 +100,15 @@ def test_instant_run_is_a_run_like_any_other(run):
     assert read_result(run.workdir) == run.result
     files = sorted((run.workdir.parent / "images" / "test").rglob("*.png"))
     assert (run.predict(files).label == [file.parent.name for file in files]).all()
+
+
+def test_propagated_labels_are_listed_by_file(run):
+    with open(run.workdir / "pseudo_labels.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 24
+    for row in rows:
+        assert row["file"].startswith(f"unlabeled/{row['label']}")
+        assert 0 < float(row["weight"]) <= 1
 
 
 def test_networks_of_an_instant_run_differ(run):

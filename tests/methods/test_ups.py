@@ -134,25 +134,31 @@ def first_round(one_block):
     return setup, state, Images
 
 
-def start_second_round(first_round, labeled, which="all"):
+def start_second_round(first_round, labeled, which="all", record=lambda *columns: None):
     setup, state, dataset = first_round
     everything = np.arange(DATASET_SPEC.num_images, dtype=np.int32)
     unlabeled = choose_unlabeled_indices(everything, labeled, which)
     spec = create_stream_spec(setup.config, "strong", ("strong",), labeled, unlabeled)
-    return create_start_round(setup, dataset, spec)(state, 3)
+    return create_start_round(setup, dataset, spec, record)(state, 3)
 
 
 def test_round_starts_with_other_networks_and_chosen_labels(first_round):
     setup, state, _ = first_round
     assert [step for step in range(6) if is_round_start(setup.config, step)] == [3]
     labeled = np.arange(20)
-    after = start_second_round(first_round, labeled)
+    recorded = []
+    after = start_second_round(first_round, labeled, record=lambda *row: recorded.append(row))
     again = start_second_round(first_round, labeled)
     jax.tree.map(np.testing.assert_array_equal, after, again)
     assert int(after.step) == 3
     kernel, fresh = state.params["stem"]["kernel"], after.params["stem"]["kernel"]
     assert np.all(np.asarray(kernel) != np.asarray(fresh))
-    assert np.any(np.asarray(after.method_state["label"]) != NO_LABEL)
+    table = np.asarray(after.method_state["label"][0])
+    assert np.any(table != NO_LABEL)
+    [(indices, labels, weights)] = recorded
+    np.testing.assert_array_equal(indices, np.flatnonzero(table != NO_LABEL))
+    np.testing.assert_array_equal(labels, table[indices])
+    assert set(weights) == {1}
 
 
 @pytest.mark.parametrize("which", ["all", "rest"])

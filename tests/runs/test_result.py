@@ -47,11 +47,22 @@ def test_monitors_are_means_of_the_last_twenty_rows_where_they_are_known(workdir
     assert monitors == {"mask": sum(range(5, 25)) / 20, "rare": sum(range(5, 24)) / 19}
 
 
+def test_validation_images_choose_a_step_whose_test_accuracy_may_be_reported(tmp_path):
+    pairs = [(60.0, 50.0), (80.0, 40.0), (80.0, 90.0), (70.0, 95.0)]
+    rows = [{"validation/accuracy": v, "test/accuracy": t} for v, t in pairs]
+    write_rows(tmp_path, list(enumerate(rows, 1)))
+    result = create_result(create_tiny_config(), tmp_path, 20, 1.0)
+    assert (result["validation_accuracy"], result["validation_accuracy_best"]) == (70.0, 80.0)
+    assert result["validation_best_step"] == 2
+    assert result["test_accuracy_at_best_validation"] == 40.0
+    assert "40.00%  network 1 at the step of the best validation" in describe_accuracies(result)
+
+
 def test_without_a_test_set_accuracies_are_unknown(tmp_path):
     write_rows(tmp_path, [(0, {"monitors/mask": 0.5})])
     result = create_result(create_tiny_config(), tmp_path, 20, 1.0)
     names = [name for name in result if name.startswith("test_accuracy")]
-    assert len(names) == 11
+    assert len(names) == 12
     assert {result[name] for name in names if not name.endswith("note")} == {None}
     assert result["monitors"] == {"mask": 0.5}
 

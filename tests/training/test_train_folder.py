@@ -128,6 +128,25 @@ def test_closing_lines_without_a_test_set(finished, images, capsys):
     assert "Evaluate again" not in output
 
 
+def test_share_of_the_labeled_images_validates(images, tmp_path, capsys):
+    config = create_config(images, **{"data.validation": 0.25})
+    commands.train_config(config, str(tmp_path / "run"))
+    output = capsys.readouterr().out
+    assert "Validation accuracy after 6 steps:" in output
+    assert "No test set" not in output
+    rows = [row for row in read_metrics(tmp_path / "run") if "validation/accuracy" in row]
+    assert [row["step"] for row in rows] == [3, 6]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["validation_accuracy"] == rows[-1]["validation/accuracy"]
+    assert (result["num_labels"], result["test_accuracy"]) == (9, None)
+    labeled = (tmp_path / "run" / "labeled_files.csv").read_text().splitlines()[1:]
+    held = {f"{name},{name.split('/')[1]}" for name in load_dataset(config).validation_files}
+    assert len(held) == 3
+    assert held.isdisjoint(labeled)
+    commands.train_config(config, str(tmp_path / "run"))
+    assert "is finished" in capsys.readouterr().out
+
+
 def test_test_set_may_be_added_later(finished, images):
     workdir, _ = finished
     with pytest.raises(UserError, match="has no test images to evaluate on: add them as test/"):

@@ -10,6 +10,7 @@ from PIL import Image
 
 from cls_jax.data.datasets import compute_mean_and_std, load_dataset
 from cls_jax.data.images.decode import read_image
+from cls_jax.data.sources.folder import compute_fingerprint, list_layout
 from cls_jax.errors import UserError
 from tests.conftest import load_config
 
@@ -465,6 +466,25 @@ def test_fingerprint_depends_on_the_training_images_and_not_on_their_place(root,
     assert load(tmp_path / "moved").fingerprint == first
     put(tmp_path / "moved", "unlabeled/1.png")
     assert load(tmp_path / "moved").fingerprint != first
+
+
+def test_share_of_the_labeled_images_is_held_out_for_validation(root):
+    put_labeled(root)
+    put(root, "unlabeled/1.png")
+    whole, split = load(root), load(root, validation=0.34)
+    assert split.train_labels.tolist() == [0, 0, 1, 1, -1]
+    assert split.validation_labels.tolist() == [0, 1]
+    assert sorted(split.train_files + split.validation_files) == sorted(whole.train_files)
+    check_images(split, root, split.train_files)
+    expected = np.stack(
+        [read_image(root / name, (SIZE, SIZE, 3)) for name in split.validation_files]
+    )
+    np.testing.assert_array_equal(split.validation_images[:], expected)
+    # What was held out is the same data: a finished run is found without opening a file.
+    assert compute_fingerprint(list_layout(root), []) == whole.fingerprint == split.fingerprint
+    put(root, "val/cat/1.png")
+    with pytest.raises(UserError, match=r"has 1 validation images already: remove --config"):
+        load(root, validation=0.34)
 
 
 def test_mean_and_deviation_are_computed_unless_given(root):
