@@ -126,6 +126,12 @@ def test_weak_images_get_a_cheaper_pass_where_it_changes_nothing():
     assert "weak_pass" not in fit(resources=PRETRAINED, method="supervised").method
 
 
+def test_gray_images_stay_gray_where_the_network_is_not_pretrained():
+    gray = create_summary()._replace(is_gray=True)
+    assert fit(gray).data.channels == 1
+    assert fit(gray, PRETRAINED).data.channels == fit().data.channels == 3
+
+
 def test_a_network_that_the_user_chose_stays():
     assert fit(resources=PRETRAINED, **{"model.name": "resnet18"}).model.init == ""
     assert fit(resources=PRETRAINED, **{"model.init": ""}).model.init == ""

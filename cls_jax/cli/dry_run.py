@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.cli.plan import Plan, describe_imbalance
 from cls_jax.data.datasets import compute_mean_and_std
-from cls_jax.data.images.decode import get_decode_options
+from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder_summary import FolderSummary, load_sample
 from cls_jax.data.types import Dataset
@@ -48,12 +48,11 @@ def describe_dry_run(plan: Plan) -> str:
     Raises:
         UserError: if no labeled image can be read or a step does not fit into memory.
     """
-    size = plan.config.data.image_size
-    options = get_decode_options(plan.config.data)
+    options, shape = get_decode_options(plan.config.data), get_image_shape(plan.config.data)
     if not plan.config.num_steps:
         lines = [*describe_folder(plan.summary), *describe_training(plan)]
         return "\n".join([*lines, "Nothing was written: leave out --dry-run to train."])
-    sample = load_sample(plan.summary, size, _NUM_SAMPLED, options)
+    sample = load_sample(plan.summary, shape, _NUM_SAMPLED, options)
     num_images = plan.summary.num_labeled + plan.summary.num_unlabeled
     rehearsal = profile_steps(plan.config, sample, num_images)
     return "\n".join(

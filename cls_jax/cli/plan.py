@@ -98,7 +98,8 @@ def plan_run(
 def _begin_with(run: pathlib.Path) -> dict[str, Any]:
     """The settings of a run that begins with another run's weights, in the same architecture."""
     config = read_config(run / CONFIG)
-    keys = ("model.name", "model.depth", "model.width", "model.stem", "data.image_size")
+    model = ("model.name", "model.depth", "model.width", "model.stem")
+    keys = (*model, "data.image_size", "data.channels")
     stored = flatten(config.to_dict())
     return {"model.init": str(run.resolve()), **{key: stored[key] for key in keys}}
 

@@ -206,6 +206,10 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
     "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",
     "data.bit_depth": lambda given: given.summary.bit_depth,
     "data.image_size": _choose_image_size,
+    # Pretrained networks expect colors.
+    "data.channels": lambda given: (
+        1 if given.summary.is_gray and not given.config.model.init else 3
+    ),
     # On a CPU a network of a twentieth of the work, and fewer unlabeled images per step.
     "model.depth": lambda given: 28 if given.resources.has_accelerator else 10,
     "model.width": lambda given: 2 if given.resources.has_accelerator else 1,

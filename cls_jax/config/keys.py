@@ -120,6 +120,11 @@ OPTIONS: dict[str, Option] = {
     "data.image_size": Option(
         32, between(8, 1024), "Height and width in pixels to which images are scaled."
     ),
+    "data.channels": Option(
+        3,
+        Rule(lambda value: value in (1, 3), "1 or 3"),
+        "Channels of images in a folder: 1 (gray) or 3 (RGB).",
+    ),
     "data.resize": Option(
         "crop",
         one_of(*RESIZE_MODES),

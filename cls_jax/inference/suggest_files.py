@@ -14,7 +14,7 @@ from cls_jax.config import read_config
 from cls_jax.config.from_folder import PRETRAINED, apply_settings, create_folder_config
 from cls_jax.data.images.files import find_images, list_images, read_ahead
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
-from cls_jax.data.sources.folder_summary import find_short_side, sample_sizes, take_evenly
+from cls_jax.data.sources.folder_summary import find_short_side, sample_headers, take_evenly
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.suggest import choose_typical, compute_pixel_features
@@ -92,7 +92,7 @@ def _are_photographs(files: Sequence[str]) -> bool:
     On digits of 8 pixels its features suggest worse labels than the pixels do, on photographs of 32
     pixels better ones: experiments/results/suggest_photos.md.
     """
-    sizes = sample_sizes([pathlib.Path(file) for file in files])
+    sizes, _ = sample_headers([pathlib.Path(file) for file in files])
     return len(sizes) > 0 and find_short_side(sizes) >= _MIN_SIDE
 
 

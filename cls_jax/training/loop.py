@@ -153,7 +153,7 @@ def _train_to_end(run: Run) -> float:
             is_last = step == config.num_steps
             if is_last or _is_due(step, config.eval_every):
                 metrics.drain()
-                accuracies = {}
+                accuracies: dict[str, float] = {}
                 with timer.paused():
                     for split, images, labels in dataset.held_out:
                         accuracies |= evaluate(state, images, labels, stop.interrupts_eval, split)

@@ -180,6 +180,18 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
     assert begun.config.model.width == grown.config.model.width
 
 
+def test_a_run_begins_with_the_weights_of_another(images):
+    assert run_console("train", images, *TINY, "--workdir", "first") == 0
+    still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
+    begin = ["--workdir", "second", "--from", "first", "--config.optimizer.frozen_stages=0"]
+    assert run_console("train", images, *TINY, *still, *begin) == 0
+    first, second = (classifier.load(name)._state for name in ("first", "second"))
+    kernels = second.params["stem"]["kernel"], first.ema_params["stem"]["kernel"]
+    np.testing.assert_allclose(*map(np.asarray, kernels), atol=1e-6)
+    head = (state.params["head"]["kernel"] for state in (first, second))
+    assert not np.allclose(*map(np.asarray, head), atol=1e-3)  # Fitted to the labels.
+
+
 def test_configuration_without_a_folder_does_not_take_the_current_one(images, monkeypatch):
     monkeypatch.chdir(images)
     config = create_folder_config("", "supervised")
@@ -248,6 +260,7 @@ def test_suggestions_need_neither_labels_nor_a_run(images, capsys):
         (["train", "IMAGES", "--config.seed=one"], "--config.seed=one"),
         (["train", "IMAGES", "--config.mu=0"], "choose an integer from 1 to"),
         (["train", "IMAGES", "--config.data=3"], "flag --config.data=3"),
+        (["train", "IMAGES", "--from", "nothing"], "nothing is not the folder of a run"),
         (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),
         (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),
         (["predict", "nothing", "IMAGES"], "nothing is not the folder of a run"),

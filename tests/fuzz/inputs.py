@@ -15,6 +15,8 @@ import numpy as np
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.data.images.test_decode import DEEP
+
 LONG = 100_000
 # fmt: off
 VALUES = (
@@ -198,7 +200,11 @@ def _create_images() -> list[bytes]:
         *((photo, "TIFF", {}), (deep, "TIFF", {}), (photo, "TIFF", {"compression": "tiff_lzw"})),
         *((photo, "TIFF", {"compression": "jpeg"}), (photo, "MPO", others), (photo, "PPM", {})),
     ]
-    return [_encode(image, format_, **options) for image, format_, options in chosen]
+    deep_colors = [encode(256 * smooth.astype(np.uint16)) for encode in DEEP.values()]
+    return [
+        *(_encode(image, format_, **options) for image, format_, options in chosen),
+        *(file.getvalue() for file in deep_colors),
+    ]
 
 
 def _encode(image: Image.Image, format_: str, **options) -> bytes:
@@ -254,7 +260,7 @@ def _create_cache(name: str) -> bytes:
         root.mkdir()
         for i in range(2):
             (root / f"{i}.png").write_bytes(create_seeds("image")[5 + i])
-        cache.load_decoded(root, files.list_images(root).files, 8, is_silent=True)
+        cache.load_decoded(root, files.list_images(root).files, (8, 8, 3), is_silent=True)
         pattern = "*/*.pack" if name == "pack" else "tables/" + "?" * 32
         (made,) = cache.get_cache_folder().glob(pattern)
         return made.read_bytes()

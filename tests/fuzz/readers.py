@@ -24,7 +24,8 @@ def read_image(content: bytes, folder: pathlib.Path) -> None:
 
     (folder / "a.jpg").write_bytes(content)
     shape = (32, 32, 3) if len(content) % 2 else (16, 16, 1)
-    image = decode.read_image(folder / "a.jpg", shape)
+    options = decode.DecodeOptions(bit_depth=12 if len(content) % 3 else 16)
+    image = decode.read_image(folder / "a.jpg", shape, options)
     assert image.shape == shape
     assert image.dtype == np.uint8
 
@@ -202,11 +203,11 @@ def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
             (root / f"{i}.png").write_bytes(create_seeds("image")[5 + i])
     files = list_images(root).files
     shutil.rmtree(cache.get_cache_folder(), ignore_errors=True)
-    cache.load_decoded(root, files, 8, is_silent=True)
+    cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
     pattern = "*/*.pack" if name == "pack" else "tables/" + "?" * 32
     (made,) = cache.get_cache_folder().glob(pattern)
     made.write_bytes(content)
-    decoded = cache.load_decoded(root, files, 8, is_silent=True)
+    decoded = cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
     expected = [read_image(root / files[i].name, (8, 8, 3)) for i in decoded.rows]
     np.testing.assert_array_equal(decoded.images[:], expected)
 

@@ -200,7 +200,7 @@ class DecodedSet(NamedTuple):
 def load_decoded(
     root: pathlib.Path,
     files: Sequence[ImageFile],
-    image_size: int,
+    shape: Shape,
     options: DecodeOptions = CENTER_CROP,
     *,
     max_gigabytes: float = 20,
@@ -211,7 +211,7 @@ def load_decoded(
     Args:
         root: the folder of the files.
         files: files to decode.
-        image_size: height and width to decode to.
+        shape: (H, W, C) to decode to; C is 1 (gray) or 3 (RGB).
         options: how an image becomes a square.
         max_gigabytes: size of the cache; what was used longest ago is deleted beyond it.
         is_silent: whether to show no progress bar.
@@ -219,9 +219,8 @@ def load_decoded(
     Raises:
         UserError: if the cache cannot be written.
     """
-    shape = (image_size, image_size, 3)
     row_bytes = int(np.prod(shape))
-    folder = get_cache_folder() / f"v{_VERSION}-{'-'.join(map(str, (image_size, *options)))}"
+    folder = get_cache_folder() / f"v{_VERSION}-{'-'.join(map(str, (*shape[1:], *options)))}"
     failures: dict[int, str] = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -103,6 +103,11 @@ def get_decode_options(data_config: ConfigDict) -> DecodeOptions:
     return DecodeOptions(data_config.resize, data_config.bit_depth)
 
 
+def get_image_shape(data_config: ConfigDict) -> tuple[int, int, int]:
+    """(H, W, C) of a folder's images, by a configuration's section "data"."""
+    return data_config.image_size, data_config.image_size, data_config.channels
+
+
 def read_image(
     path: str | os.PathLike,
     image_shape: tuple[int, int, int],
@@ -126,14 +131,15 @@ def read_image(
         return decode_image(file, image_shape, options)
 
 
-def read_size(path: str | os.PathLike) -> tuple[int, int]:
-    """Width and height of an image file in pixels, from its header alone.
+def read_header(path: str | os.PathLike) -> tuple[int, int, bool]:
+    """Width and height of an image file in pixels, and whether it is gray, from its header alone.
 
     Raises:
         ImageError: if it cannot be read or is not an image.
     """
     with open_file(path) as file, _decoding(file) as image:
-        return image.size
+        is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
+        return *image.size, is_gray and not image.has_transparency_data
 
 
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
@@ -390,9 +396,7 @@ def _scale_deep_colors(image: Image.Image, bit_depth: int) -> None:
             image.paste(Image.fromarray(_scale_levels(levels, bit_depth)), box)
 
 
-def _iterate_levels(
-    image: Image.Image,
-) -> Iterator[tuple[tuple[int, int, int, int], np.ndarray]]:
+def _iterate_levels(image: Any) -> Iterator[tuple[tuple[int, int, int, int], np.ndarray]]:
     """Boxes of an image with 16-bit colors, from top to bottom, and their levels uint16 [h, w, C].
 
     Pillow loads one byte of each color, so the file is decoded twice.

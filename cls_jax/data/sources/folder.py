@@ -8,7 +8,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.data.images.cache import DecodedImages, load_decoded
-from cls_jax.data.images.decode import DecodeOptions, find_bit_depth, get_decode_options
+from cls_jax.data.images.decode import (
+    DecodeOptions,
+    find_bit_depth,
+    get_decode_options,
+    get_image_shape,
+)
 from cls_jax.data.images.files import list_images
 from cls_jax.data.sources.folder_layout import (
     NO_CLASS_NAME,
@@ -45,13 +50,13 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
             "images, as in --config configs/folder.py:/path/to/images."
         )
     layout = layout or list_layout(root)
-    options, size = get_decode_options(data_config), data_config.image_size
+    options, shape = get_decode_options(data_config), get_image_shape(data_config)
     rows = [*layout.train, *layout.validation, *layout.test]
     files, names = [file for file, _ in rows], [file.name for file, _ in rows]
     decoded = load_decoded(
         root,
         files,
-        size,
+        shape,
         options,
         max_gigabytes=data_config.cache_gigabytes,
         is_silent=not is_main_process(),
@@ -89,7 +94,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
         test_labels=labels[test],
         validation_images=select(validation),
         validation_labels=labels[validation],
-        image_shape=(size, size, 3),
+        image_shape=shape,
         fingerprint=_hash_rows((names[i], files[i].size, labels[i]) for i in train),
         warnings=tuple(warnings),
         skipped_files=tuple(sorted(skipped)),

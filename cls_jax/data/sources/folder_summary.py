@@ -1,5 +1,6 @@
 """A folder of images at a glance: counts and sizes, and a few images to rehearse training on."""
 
+import contextlib
 import pathlib
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from cls_jax.data.images.decode import (
     DecodeOptions,
     ImageError,
     find_bit_depth,
-    read_size,
+    read_header,
 )
 from cls_jax.data.images.files import list_images, read_ahead
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout, read_layout
@@ -36,6 +37,7 @@ class FolderSummary(NamedTuple):
             among the files; those that cannot be read are left out.
         num_validation: validation images.
         bit_depth: bits that 16-bit images among them use; 16 if there are none.
+        is_gray: whether all of these images are gray.
     """
 
     root: pathlib.Path
@@ -46,6 +48,7 @@ class FolderSummary(NamedTuple):
     sizes: np.ndarray
     num_validation: int = 0
     bit_depth: int = 16
+    is_gray: bool = False
 
     @property
     def num_labeled(self) -> int:
@@ -71,7 +74,7 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
     layout = read_layout(root, list_images(root))
     counts = Counter(name for _, name in layout.train)
     paths = [root / file.name for file, _ in layout.train]
-    sizes = sample_sizes(paths)
+    sizes, is_gray = sample_headers(paths)
     if not len(sizes):
         raise UserError(
             f"None of the images in {root} that were tried can be read: convert them to JPEG or "
@@ -86,6 +89,7 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
         sizes=sizes,
         num_validation=len(layout.validation),
         bit_depth=find_bit_depth(take_evenly(paths, _NUM_SIZES)),
+        is_gray=is_gray,
     )
 
 
@@ -95,18 +99,17 @@ def take_evenly(rows: Sequence, limit: int) -> list:
     return [rows[i] for i in np.linspace(0, len(rows) - 1, count).astype(int)]
 
 
-def sample_sizes(paths: Sequence[pathlib.Path]) -> np.ndarray:
-    """Width and height in pixels, int64 [n, 2], of up to 200 of the images, evenly spaced.
+def sample_headers(paths: Sequence[pathlib.Path]) -> tuple[np.ndarray, bool]:
+    """Width and height in pixels, int64 [n, 2], of up to 200 images; and whether all are gray.
 
-    Those whose headers cannot be read are left out.
+    They are evenly spaced. Those whose headers cannot be read are left out.
     """
-    sizes = []
+    headers = []
     for path in take_evenly(paths, _NUM_SIZES):
-        try:
-            sizes.append(read_size(path))
-        except ImageError:
-            continue  # Training lists it in skipped_files.csv.
-    return np.asarray(sizes, np.int64).reshape(-1, 2)
+        with contextlib.suppress(ImageError):  # Training lists it in skipped_files.csv.
+            headers.append(read_header(path))
+    rows = np.asarray(headers, np.int64).reshape(-1, 3)
+    return rows[:, :2], bool(rows[:, 2].all())
 
 
 def find_short_side(sizes: np.ndarray) -> float:
@@ -116,7 +119,7 @@ def find_short_side(sizes: np.ndarray) -> float:
 
 def load_sample(
     summary: FolderSummary,
-    image_size: int,
+    shape: tuple[int, int, int],
     limit: int,
     options: DecodeOptions = CENTER_CROP,
 ) -> Dataset:
@@ -124,7 +127,7 @@ def load_sample(
 
     Args:
         summary: of the folder.
-        image_size: height and width to decode to, in pixels.
+        shape: (H, W, C) to decode to.
         limit: the most labeled images to decode, and the most unlabeled ones.
         options: how an image becomes a square.
 
@@ -135,7 +138,6 @@ def load_sample(
     labeled = take_evenly(train[: summary.num_labeled], limit)
     unlabeled = take_evenly(train[summary.num_labeled :], limit)
     index = {name: k for k, name in enumerate(summary.class_counts)} | {NO_CLASS_NAME: -1}
-    shape = (image_size, image_size, 3)
     rows = [*labeled, *unlabeled]
     files = [str(summary.root / file.name) for file, _ in rows]
     (batch,) = read_ahead(files, shape, len(files), options)

@@ -64,7 +64,7 @@ def decoded_files(monkeypatch):
 
 def load(root, size=SIZE, **options):
     files = list_images(root).files
-    return files, load_decoded(root, files, size, is_silent=True, **options)
+    return files, load_decoded(root, files, (size, size, 3), is_silent=True, **options)
 
 
 def check(root, size=SIZE):
@@ -241,11 +241,11 @@ def test_what_was_used_longest_ago_is_deleted_first(root):
     assert len(find_packs()) == 3  # Another process may be about to read them.
     now = time.time()
     for size, age in ((8, 7200), (16, 9000), (32, 8000)):
-        (pack,) = (get_cache_folder() / f"v{cache._VERSION}-{size}-crop-16").glob("*.pack")
+        (pack,) = (get_cache_folder() / f"v{cache._VERSION}-{size}-3-crop-16").glob("*.pack")
         os.utime(pack, (now - age, now - age))
     load(root, 16, max_gigabytes=num_bytes * 0.6 / 1e9)  # Used now.
     sizes = [pack.parent.name.split("-", 1)[1] for pack in find_packs()]
-    assert sizes == ["16-crop-16", "8-crop-16"]
+    assert sizes == ["16-3-crop-16", "8-3-crop-16"]
 
 
 @pytest.mark.parametrize("has_preadv", [True, False])
@@ -288,7 +288,7 @@ cache._PACK_BYTES = 10 * 8 * 8 * 3
 root = pathlib.Path(sys.argv[1])
 files = list_images(root).files
 print("ready", flush=True)
-cache.load_decoded(root, files, 8, is_silent=True)
+cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
 """
 
 

@@ -507,3 +507,13 @@ def test_table_with_an_endless_label_is_refused(root):
     (root / "labels.csv").write_text(f"file,label\n0.png,{'x' * 300}\n1.png,b\n")
     with pytest.raises(UserError, match="more than 255 characters"):
         load(root)
+
+
+def test_gray_images_may_stay_gray(root):
+    put_labeled(root)
+    load(root)  # The same files in the cache with three channels.
+    dataset = load(root, channels=1)
+    expected = [read_image(root / name, (SIZE, SIZE, 1)) for name in dataset.train_files]
+    np.testing.assert_array_equal(dataset.train_images[:], expected)
+    assert dataset.image_shape == (SIZE, SIZE, 1)
+    assert len(dataset.mean) == 1

@@ -25,12 +25,18 @@ def test_counts_and_sizes(folder):
     summary = summarize_folder(folder)
     assert summary.class_counts == {"ant": 3, "bee": 7}
     assert (summary.num_labeled, summary.num_unlabeled, summary.num_test) == (10, 7, 2)
+    assert summary.is_gray
     assert summary.imbalance == pytest.approx(7 / 3)
     np.testing.assert_array_equal(summary.sizes, [[20, 30]] * 16)  # Not of the damaged file.
 
 
+def test_one_colored_image_makes_a_folder_colored(folder):
+    Image.new("RGB", (20, 30), "red").save(folder / "unlabeled" / "0.png")
+    assert not summarize_folder(folder).is_gray
+
+
 def test_sample_has_readable_images_of_both_kinds_with_their_labels(folder):
-    sample = load_sample(summarize_folder(folder), 8, 100)
+    sample = load_sample(summarize_folder(folder), (8, 8, 3), 100)
     assert sample.train_labels.tolist() == [0] * 3 + [1] * 6 + [-1] * 7
     assert sample.train_images.shape == (16, 8, 8, 3)
     grays = sample.train_images.reshape(16, -1).mean(axis=1)
@@ -38,7 +44,7 @@ def test_sample_has_readable_images_of_both_kinds_with_their_labels(folder):
 
 
 def test_sample_is_limited(folder):
-    sample = load_sample(summarize_folder(folder), 8, 2)
+    sample = load_sample(summarize_folder(folder), (8, 8, 3), 2)
     assert (sample.train_labels >= 0).sum() <= 2
     assert (sample.train_labels < 0).sum() == 2
 
