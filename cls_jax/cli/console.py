@@ -9,7 +9,7 @@ import argparse
 import importlib.metadata
 import os
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cls_jax.cli.process import exit_with_error, prepare_process, run_to_end
 
@@ -47,7 +47,13 @@ def create_parser() -> argparse.ArgumentParser:
     on_run = _Parser(add_help=False, parents=[common])
     on_run.add_argument("run", metavar="RUN", help="folder of the run")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    _add_train(verbs, common)
+    _add_verbs_on_runs(verbs, on_run)
+    _add_verbs_on_images(verbs, common)
+    return parser
 
+
+def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     train = verbs.add_parser(
         "train",
         parents=[common],
@@ -55,7 +61,7 @@ def create_parser() -> argparse.ArgumentParser:
         usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--instant] [--dry-run] "
         "[--config.KEY=VALUE …]",
         epilog="--config.KEY=VALUE sets any key of docs/configuration.md, as in "
-        "--config.batch_size=16. The same command again resumes the run.",
+        "--config.batch_size=16. Rerun the same command to resume the run.",
         allow_abbrev=False,
     )
     train.add_argument("folder", metavar="FOLDER", help="images, see docs/own_images.md")
@@ -80,15 +86,14 @@ def create_parser() -> argparse.ArgumentParser:
             type=f"--config.{key}={{}}".format,  # As if it had been written in full.
             help=f"{help_} (--config.{key})",
         )
-    train.add_argument(
-        "--instant",
-        action="store_true",
-        help="a classifier without training the network",
-    )
-    train.add_argument(
-        "--dry-run", action="store_true", help="print what it would do and the cost, then stop"
-    )
+    for option, help_ in [
+        ("--instant", "fit a classifier to frozen features and train no network"),
+        ("--dry-run", "print what it would do and the cost, then stop"),
+    ]:
+        train.add_argument(option, action="store_true", help=help_)
 
+
+def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
     predict.add_argument(
         "images", metavar="IMAGE_OR_FOLDER", nargs="+", help="files, folders or quoted patterns"
@@ -102,7 +107,6 @@ def create_parser() -> argparse.ArgumentParser:
     predict.add_argument(
         "--overwrite", action="store_true", help="write FILE even if it is not such a table"
     )
-
     evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
     evaluate.add_argument(
         "folder", metavar="FOLDER", nargs="?", help="other labeled images of the same classes"
@@ -110,17 +114,17 @@ def create_parser() -> argparse.ArgumentParser:
     report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
     for verb in (evaluate, report):
         verb.add_argument("--data_dir", metavar="PATH", help="where moved images are now")
-
     export = verbs.add_parser(
         "export", parents=[on_run], help="write files that work without this project"
     )
     export.add_argument("output", metavar="DIR", help="folder to write")
 
+
+def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     cache = verbs.add_parser(
         "cache", parents=[common], help="show how much disk decoded images take, or delete them"
     )
     cache.add_argument("--clear", action="store_true", help="delete all of them")
-
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     suggest.add_argument(
         "folder", metavar="FOLDER_OR_RUN", help="images, labeled or not; or a run on such a folder"
@@ -129,13 +133,11 @@ def create_parser() -> argparse.ArgumentParser:
         "--count", type=int, default=20, metavar="N", help="images to list (default: %(default)s)"
     )
     suggest.add_argument("--output", metavar="FILE", help="a .csv or .parquet instead of a list")
-
     label = verbs.add_parser("label", parents=[common], help="label images in the browser")
     label.add_argument("folder", metavar="FOLDER", help="images, labeled or not")
     label.add_argument("--classes", metavar="A,B,C", help="classes to offer from the start")
     label.add_argument("--port", type=int, default=0, metavar="P", help="(default: a free one)")
     label.add_argument("--no-browser", action="store_true", help="only print the address")
-    return parser
 
 
 def _find_version() -> str:

@@ -387,6 +387,7 @@ def _decode(
     images, entries = np.zeros((len(paths), *shape), np.uint8), np.zeros(len(paths), _ENTRY)
 
     def decode(row: int) -> tuple[bytes, str | None]:
+        """The hash of a file's bytes, and why it cannot be read; its image goes into its row."""
         digest = _NO_DIGEST
         try:
             with open_file(paths[row]) as file:
