@@ -1,4 +1,4 @@
-"""What each verb of `cls-jax` does and prints; main.py trains and evaluates by the same functions.
+"""What each verb of `cls-jax` does and prints. `main.py` trains and evaluates with these functions.
 
 A function has the name of its verb, and its parameters those of the verb's options.
 """
@@ -38,9 +38,9 @@ def train(
     Args:
         folder: The folder of images, see docs/own_images.md.
         method: The name of a method.
-        workdir: The run's folder; None for the default under runs/.
+        workdir: The run's folder. None for the default under runs/.
         overrides: Options such as "--config.num_steps=500".
-        start_from: The folder of another run whose weights to begin with; None for none.
+        start_from: The folder of another run whose weights to begin with. None for none.
         instant: Whether to end before the first step, with a classifier of frozen features.
         dry_run: Whether to print what would be done, and the cost, and do nothing.
 
@@ -65,7 +65,7 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
 
     Args:
         config: The configuration.
-        workdir: The run's folder; None for the default under runs/.
+        workdir: The run's folder. None for the default under runs/.
 
     Raises:
         UserError: If the folder, the data or the devices do not fit the configuration.
@@ -195,7 +195,7 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
     Args:
         folder: A folder of images, labeled or not, or a run on such a folder.
         count: The number of images to list.
-        output: A .csv or .parquet to write; None to print the list.
+        output: A .csv or .parquet to write. None to print the list.
 
     Raises:
         UserError: If there is no unlabeled image, or the output cannot be written.
@@ -224,7 +224,7 @@ def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None
     Args:
         folder: A folder of images, labeled or not.
         classes: Names of classes to offer from the start, separated by commas.
-        port: Where to listen on 127.0.0.1; 0 for any free port.
+        port: Where to listen on 127.0.0.1. 0 for any free port.
         no_browser: Whether to print the address only.
 
     Raises:
@@ -281,7 +281,7 @@ def export(run: str, output: str) -> None:
 
 
 def report(run: str, data_dir: str | None = None) -> None:
-    """Writes `report.html`, the page about a run; arguments as for `evaluate`.
+    """Writes `report.html`, the page about a run. Arguments as for `evaluate`.
 
     Raises:
         UserError: If there is no run or its folder cannot be written.
@@ -293,7 +293,7 @@ def report(run: str, data_dir: str | None = None) -> None:
 
 
 def _write_report_after_training(run: "OpenRun") -> pathlib.Path | None:
-    """Writes the report of a finished run unless it is up to date; never fails."""
+    """Writes the report of a finished run unless it is up to date. Never fails."""
     from cls_jax.report.page import REPORT, write_report
     from cls_jax.runs.folder import RESULT
 

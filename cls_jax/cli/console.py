@@ -148,7 +148,7 @@ def _find_version() -> str:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parses the command line; options such as --config.KEY=VALUE end up in `overrides`.
+    """Parses the command line. Options such as --config.KEY=VALUE end up in `overrides`.
 
     Wrong arguments end the program with one line and exit code 2.
     """

@@ -43,7 +43,7 @@ class Rehearsal(NamedTuple):
 
 
 def describe_dry_run(plan: Plan) -> str:
-    """Summarizes the plan of a run and times a few of its steps; writes no file of the run.
+    """Summarizes the plan of a run and times a few of its steps. Writes no file of the run.
 
     Raises:
         UserError: if no labeled image can be read or a step does not fit into memory.
@@ -136,7 +136,7 @@ def describe_duration(seconds: float) -> str:
 
 
 def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehearsal:
-    """Compiles the step of a run and takes five of them; writes nothing.
+    """Compiles the step of a run and takes five of them. Writes nothing.
 
     Args:
         config: a validated configuration.

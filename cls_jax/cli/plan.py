@@ -63,14 +63,14 @@ def plan_run(
     start_from: str | pathlib.Path | None = None,
     instant: bool = False,
 ) -> Plan:
-    """Chooses what the user leaves open; an existing run keeps what was chosen when it started.
+    """Chooses what the user leaves open. An existing run keeps what was chosen when it started.
 
     Args:
         folder: of images, see docs/own_images.md.
         method: name of a method.
-        workdir: the run's folder; None for the default under runs/.
+        workdir: the run's folder. None for the default under runs/.
         settings: dotted key → value.
-        start_from: The folder of another run whose weights to begin with; None for none.
+        start_from: The folder of another run whose weights to begin with. None for none.
         instant: Whether the run ends before its first step, with heads for propagated labels.
 
     Raises:
@@ -107,12 +107,12 @@ def _begin_with(run: pathlib.Path) -> dict[str, Any]:
 def choose_run(
     config: ConfigDict, workdir: str | pathlib.Path | None, layout: Layout | None
 ) -> pathlib.Path:
-    """The run's folder, which never has a run on other images; says so where a name is taken.
+    """The run's folder, which never has a run on other images. Says so where a name is taken.
 
     Args:
         config: The run's configuration.
-        workdir: The folder that the user chose; None for the default under runs/.
-        layout: The files of a folder of images; None for any other dataset.
+        workdir: The folder that the user chose. None for the default under runs/.
+        layout: The files of a folder of images. None for any other dataset.
 
     Raises:
         UserError: If the folder that the user chose has a run on other images or labels.
@@ -174,7 +174,7 @@ def find_resources() -> Resources:
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
-    """A sentence about classes with unequal numbers of labels; None if they are about equal."""
+    """A sentence about classes with unequal numbers of labels. None if they are about equal."""
     if summary.imbalance < _UNEQUAL:
         return None
     counts = summary.class_counts

@@ -59,12 +59,12 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def prepare_process() -> None:
-    """Sets up memory, JAX and logging; to be called before JAX computes anything."""
+    """Sets up memory, JAX and logging. To be called before JAX computes anything."""
     reexec_with_malloc_settings()
     # TensorFlow only feeds images here, so its start-up messages would not help our users.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    # Libraries log warnings that users can do nothing about; failures arrive as exceptions.
+    # Libraries log warnings that users can do nothing about. Failures arrive as exceptions.
     logging.set_verbosity(logging.FATAL)
     sys.unraisablehook = _ignore_closed_loops
     use_all_cores_for_convolutions()
@@ -96,7 +96,7 @@ def reexec_with_malloc_settings() -> None:
 
 
 def use_all_cores_for_convolutions() -> None:
-    """Has XLA compute convolutions on a CPU with Eigen, on all cores; does nothing for a GPU.
+    """Has XLA compute convolutions on a CPU with Eigen, on all cores. Does nothing for a GPU.
 
     jaxlib hands them to YNNPACK, which in version 0.10 uses one core: forward and backward of
     WRN-28-2 on 60 images and 2 cores take 507 ms with it and 349 ms with Eigen, those of WRN-10-1
@@ -114,7 +114,7 @@ def use_all_cores_for_convolutions() -> None:
 def will_use_gpu() -> bool:
     """Whether JAX will compute on an accelerator, found without importing JAX.
 
-    JAX takes the first platform in $JAX_PLATFORMS; without it, NVIDIA GPUs where both its CUDA
+    JAX takes the first platform in $JAX_PLATFORMS. Without it, NVIDIA GPUs where both its CUDA
     plugin is installed and a driver is loaded.
     """
     if platforms := os.environ.get("JAX_PLATFORMS"):
@@ -149,7 +149,7 @@ def explain_usage_error(error: Exception) -> str:
 
 
 def run_to_end(function: Callable[[], None]) -> None:
-    """Runs a program; errors that the user can fix end it with one sentence and exit code 2.
+    """Runs a program. Errors that the user can fix end it with one sentence and exit code 2.
 
     After a request to stop, the exit code is 128 + the signal's number, as in a shell.
     """

@@ -20,7 +20,7 @@ def create_config(
     """Builds the defaults for an argument such as "250" or "250,fixmatch".
 
     Args:
-        argument: the text after the colon of `--config`; the method is CLS if it names none.
+        argument: the text after the colon of `--config`. The method is CLS if it names none.
         method_settings: as for `create_defaults`.
 
     Raises:
@@ -34,10 +34,10 @@ def create_defaults(
     method_name: str,
     method_settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ml_collections.ConfigDict:
-    """Builds the defaults for a label budget and a method; no key can be added to them.
+    """Builds the defaults for a label budget and a method. No key can be added to them.
 
     Args:
-        num_labels: how many training images count as labeled; 0 for all that have a label.
+        num_labels: how many training images count as labeled. 0 for all that have a label.
         method_name: a key of `METHODS`.
         method_settings: method → hyperparameters for which the dataset needs another default.
 
@@ -67,7 +67,7 @@ def parse_argument(argument: str) -> tuple[int, str]:
 
 
 def flatten(tree: dict[str, Any]) -> dict[str, Any]:
-    """Nested dicts → values by dotted key; an empty dict leaves no trace."""
+    """Nested dicts → values by dotted key. An empty dict leaves no trace."""
     return flatten_dict(tree, sep=".")
 
 

@@ -1,6 +1,6 @@
 """The configuration for a folder of images: fixed defaults, and those that fit folder and machine.
 
-`create_folder_config` has the same values everywhere; configs/folder.py passes them on.
+`create_folder_config` has the same values everywhere, and `configs/folder.py` passes them on.
 `fit_to_folder` replaces what the user has not set by values for the images at hand and for the
 memory and speed of the machine.
 """
@@ -112,7 +112,7 @@ def _choose_init(given: FolderContext) -> str:
 
 
 def _choose_init_head(given: FolderContext) -> str:
-    """Heads for propagated labels; for the labels only where a method has no unlabeled images."""
+    """Heads for propagated labels. For the labels only where a method has no unlabeled images."""
     if not given.config.model.init:
         return "random"
     return "graph" if get_method(given.config.method.name).unlabeled_views else "probe"

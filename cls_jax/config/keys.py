@@ -56,32 +56,32 @@ OPTIONS: dict[str, Option] = {
     "num_labels": Option(
         0,
         between(0, 2**31 - 1),
-        "Labeled training images, the number after the colon of `--config`; 0, with "
-        "`configs/folder.py` only: all that have a label.",
+        "Labeled training images, the number after the colon of `--config`. 0, for "
+        "`configs/folder.py` only, uses all that have a label.",
     ),
     "num_steps": Option(
         307_200,
         between(0, 2**31 - 1),
-        "Training steps; 0 ends with the heads of `model.init_head`.",
+        "Training steps. 0 ends with the heads of `model.init_head`.",
         "paper: 300 epochs of 1,024 steps",
     ),
     "batch_size": Option(64, between(1, 2**20), "Labeled images per step.", "paper"),
     "mu": Option(
         7,
         between(1, 2**20),
-        "Unlabeled images per labeled image; each method has its own default.",
+        "Unlabeled images per labeled image. Each method has its own default.",
     ),
     "accumulate_steps": Option(
         1,
         between(1, 2**10),
         "Parts into which a batch is divided, one after the other on each device, to need less "
-        "memory; gradients are averaged over them. BatchNorm, and methods that relate the images "
+        "memory. Gradients are averaged over them. BatchNorm, and methods that relate the images "
         "of a batch to one another, see only a part.",
     ),
     "ema_decay": Option(
         0.999,
         between(0.0, 1.0, excludes="high"),
-        "Decay per step of the weights' exponential moving average (EMA); 0 averages nothing.",
+        "Decay per step of the weights' exponential moving average (EMA). 0 averages nothing.",
         "authors' `--ema-decay`",
     ),
     "log_every": Option(64, AT_LEAST_1, "Log metrics every N steps."),
@@ -92,24 +92,24 @@ OPTIONS: dict[str, Option] = {
     "debug_nans": Option(
         False,
         YES_OR_NO,
-        "Stop at the operation that produces the first NaN; slow.",
+        "Stop at the operation that produces the first NaN, which is slow.",
         is_runtime=True,
     ),
     "profile": Option(
         "",
         STEP_RANGE,
         "FIRST:LAST, steps of which JAX's profiler writes a trace into the run's folder, for "
-        "TensorBoard or Perfetto; empty: none.",
+        "TensorBoard or Perfetto. Empty writes none.",
         is_runtime=True,
     ),
     "data.name": Option(
-        "", TEXT, "Dataset: cifar10, cifar100, digits or folder; set by the config file."
+        "", TEXT, "Dataset: cifar10, cifar100, digits or folder. Set by the config file."
     ),
     "data.data_dir": Option(
         "",
         TEXT,
-        "Dataset path: for CIFAR a TFDS folder or an `.npz` (empty: TFDS's own folder); for "
-        "`configs/folder.py` the folder of images.",
+        "Dataset path: a TFDS folder or an `.npz` for CIFAR (empty: TFDS's own folder), the folder "
+        "of images for `configs/folder.py`.",
         is_runtime=True,
     ),
     "data.pipeline": Option(
@@ -139,14 +139,14 @@ OPTIONS: dict[str, Option] = {
     "data.cache_gigabytes": Option(
         20.0,
         between(0.0, 1e6),
-        "Size of the cache of decoded images; beyond it, what was used longest ago is deleted.",
+        "Size of the cache of decoded images. Beyond it, what was used longest ago is deleted.",
         is_runtime=True,
     ),
     "data.validation": Option(
         0.0,
         between(0.0, 1.0, excludes="high"),
         "Share of the training images of known class that are held out, before `num_labels` are "
-        "drawn, to validate the run while it trains and to calibrate it; 0: only those of a "
+        "drawn, to validate the run while it trains and to calibrate it. 0: only those of a "
         "folder's `val/`.",
     ),
     "data.unlabeled_includes_labeled": Option(
@@ -159,13 +159,13 @@ OPTIONS: dict[str, Option] = {
         1.0,
         between(1.0, 1e6),
         "Ratio of the largest class to the smallest, among labeled and unlabeled images: a long "
-        "tail; 1 leaves the classes as they are.",
+        "tail. 1 leaves the classes as they are.",
     ),
     "data.mean": Option(
         (0.5, 0.5, 0.5),
         NUMBERS,
-        "Mean per channel on the scale from 0 to 1; empty, like `data.std`: computed from the "
-        "training images.",
+        "Mean per channel on the scale from 0 to 1. Empty, like `data.std`, computes it from "
+        "the training images.",
     ),
     "data.std": Option(
         (0.5, 0.5, 0.5), POSITIVE_NUMBERS, "Standard deviation per channel, likewise."
@@ -196,18 +196,18 @@ OPTIONS: dict[str, Option] = {
     "data.cutout": Option(
         16,
         between(0),
-        "Side in pixels of the gray square in strong views; 0: no square.",
+        "Side in pixels of the gray square in strong views. 0: no square.",
         "authors: half the image",
     ),
     "model.name": Option(
-        "wide_resnet", one_of(*MODELS), "Architecture; `model.init=builtin:NAME` implies it."
+        "wide_resnet", one_of(*MODELS), "Architecture. `model.init=builtin:NAME` implies it."
     ),
     "model.init": Option(
         "",
         TEXT,
         "Pretrained weights that the networks start from, all but their last layer: "
         "`builtin:efficientnet_lite0`, a `.safetensors` file, the folder of a run or an export, or "
-        "`hf:OWNER/NAME`; see docs/pretrained.md. Empty: random weights.",
+        "`hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights.",
     ),
     "model.init_head": Option(
         "random",
@@ -219,8 +219,8 @@ OPTIONS: dict[str, Option] = {
     "model.stem": Option(
         "cifar",
         one_of("auto", *STEMS),
-        "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet); "
-        "auto chooses by `data.image_size`.",
+        "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet). "
+        "`auto` chooses by `data.image_size`.",
     ),
     "model.depth": Option(28, DEPTH, "Layers of a Wide ResNet.", "paper: WRN-28-2"),
     "model.width": Option(
@@ -232,7 +232,7 @@ OPTIONS: dict[str, Option] = {
     "model.dtype": Option(
         "float32",
         one_of("float32", "bfloat16"),
-        "Type of convolutions and activations; parameters, BatchNorm statistics and losses are "
+        "Type of convolutions and activations. Parameters, BatchNorm statistics and losses are "
         "always float32.",
     ),
     "model.matmul_precision": Option(
@@ -240,7 +240,7 @@ OPTIONS: dict[str, Option] = {
         one_of("default", "high", "highest"),
         "How exactly an accelerator multiplies float32, as JAX's `default_matmul_precision`. On "
         "NVIDIA GPUs since Ampere, default and high round factors to TensorFloat-32 (10 bits of "
-        "mantissa), which is faster; highest keeps all 23 bits, as CPUs always do.",
+        "mantissa), which is faster. `highest` keeps all 23 bits, as CPUs always do.",
         "PyTorch convolutions, hence the authors' code",
         is_runtime=True,
     ),
@@ -264,7 +264,7 @@ OPTIONS: dict[str, Option] = {
     "model.bn_epsilon": Option(
         1e-5,
         between(0.0, 1.0, excludes="low"),
-        "Added to the variance in BatchNorm of ResNets; EfficientNet has its own, 1e-3.",
+        "Added to the variance in BatchNorm of ResNets. EfficientNet has its own, 1e-3.",
         "PyTorch's default",
     ),
     "model.bn_frozen": Option(
@@ -281,18 +281,18 @@ OPTIONS: dict[str, Option] = {
     "model.leaky_slope": Option(
         0.1, between(0.0, 1.0), "Slope of a Wide ResNet's LeakyReLU below 0.", "authors"
     ),
-    "method.name": Option("cls", TEXT, "Method; choose it after the colon of `--config`."),
+    "method.name": Option("cls", TEXT, "Method. Choose it after the colon of `--config`."),
     "optimizer.name": Option(
         "sgd",
         one_of("sgd", "adamw"),
-        "Optimizer: SGD with Nesterov momentum, or AdamW; docs/finetuning.md has settings for "
-        "pretrained networks.",
+        "Optimizer: SGD with Nesterov momentum, or AdamW. See docs/finetuning.md for settings "
+        "for pretrained networks.",
         "paper, FixMatch",
     ),
     "optimizer.learning_rate": Option(
         0.03,
         between(0.0, 100.0, excludes="low"),
-        "Initial learning rate; AdamW needs far less than SGD, at most 0.01.",
+        "Initial learning rate. AdamW needs far less than SGD, at most 0.01.",
         "paper, FixMatch",
     ),
     "optimizer.momentum": Option(
@@ -319,7 +319,7 @@ OPTIONS: dict[str, Option] = {
     "optimizer.weight_decay": Option(
         5e-4,
         between(0.0, 1.0, excludes="high"),
-        "Weight decay of kernels; all other parameters have none. SGD adds it to the gradient, "
+        "Weight decay of kernels. All other parameters have none. SGD adds it to the gradient, "
         "AdamW to the update.",
         "authors' `--wdecay`",
     ),
@@ -333,18 +333,18 @@ OPTIONS: dict[str, Option] = {
     "optimizer.warmup_steps": Option(
         0,
         between(0, 2**31 - 1),
-        "Steps over which the rate rises linearly from 0; the cosine begins after them.",
+        "Steps over which the rate rises linearly from 0. The cosine begins after them.",
         "FixMatch",
     ),
     "optimizer.layer_decay": Option(
         1.0,
         between(0.0, 1.0, excludes="low"),
-        "Factor on the learning rate per block, counted from the head; 1: all layers learn alike.",
+        "Factor on the learning rate per block, counted from the head. 1: all layers learn alike.",
     ),
     "optimizer.head_learning_rate": Option(
         0.0,
         between(0.0, 100.0),
-        "Learning rate of the heads; 0: `optimizer.learning_rate`.",
+        "Learning rate of the heads. 0: `optimizer.learning_rate`.",
     ),
     "optimizer.head_steps": Option(
         0,
@@ -356,24 +356,24 @@ OPTIONS: dict[str, Option] = {
         0,
         between(0, 1000),
         "Stages (of a network without stages: blocks) that are never trained, with the stem, "
-        "counted from the images; saves time. 0: everything is trained.",
+        "counted from the images. This saves time. 0: everything is trained.",
     ),
     "optimizer.clip_norm": Option(
         0.0,
         between(0.0, 1e6),
-        "Largest Euclidean norm of a network's gradient, to which longer ones are shortened; each "
+        "Largest Euclidean norm of a network's gradient, to which longer ones are shortened. Each "
         "network has its own norm. 0: gradients keep their length.",
     ),
     "mesh.network": Option(
         0,
         DEVICES,
-        "Devices over which the networks are spread; 0: chosen automatically.",
+        "Devices over which the networks are spread. 0: chosen automatically.",
         is_runtime=True,
     ),
     "mesh.data": Option(
         0,
         DEVICES,
-        "Devices over which a batch is spread; 0: chosen automatically.",
+        "Devices over which a batch is spread. 0: chosen automatically.",
         is_runtime=True,
     ),
 }

@@ -20,7 +20,7 @@ class Retired(NamedTuple):
     """A key that is gone.
 
     Attributes:
-        harmless: values with which a run is the same without the key; None if that is any.
+        harmless: values with which a run is the same without the key. None if that is any.
         remedy: what to do with another value, as the end of a sentence.
     """
 

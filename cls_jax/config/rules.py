@@ -14,7 +14,7 @@ class Rule:
     """The values that a key may have.
 
     Attributes:
-        accepts: value of the default's type → whether it is one of them; may raise a TypeError if
+        accepts: value of the default's type → whether it is one of them. May raise a TypeError if
             it is a tuple.
         text: the same in words, which follow "choose" in an error message.
     """
@@ -24,12 +24,12 @@ class Rule:
 
 
 def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
-    """Numbers from `low` to `high`; integers if `low` is one.
+    """Numbers from `low` to `high`. Integers if `low` is one.
 
     Args:
         low: the lower end.
         high: the upper end.
-        excludes: the end that is itself invalid, "low" or "high"; empty if both are valid.
+        excludes: the end that is itself invalid, "low" or "high". Empty if both are valid.
     """
 
     def accepts(value: Any) -> bool:
@@ -58,7 +58,7 @@ def one_of(*words: str) -> Rule:
 
 
 def parse_step_range(text: str) -> range | None:
-    """The steps that "FIRST:LAST" names, the last included; None if it has another form."""
+    """The steps that "FIRST:LAST" names, the last included. None if it has another form."""
     first, _, last = text.partition(":")
     if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
         return None

@@ -94,7 +94,7 @@ def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[
     """
     num_sampled = min(len(images), _NUM_SAMPLED)
     rows = np.linspace(0, len(images) - 1, num_sampled).round().astype(np.int64)
-    counts = np.zeros(1)  # Of each byte value; sums of them are exact, whatever the number.
+    counts = np.zeros(1)  # Of each byte value. Sums of them are exact, whatever the number.
     for part in np.array_split(rows, -(-num_sampled // 100)):
         channels = np.moveaxis(images[part], -1, 0).reshape(images[part[:1]].shape[-1], -1)
         counts = counts + np.stack([np.bincount(channel, minlength=256) for channel in channels])

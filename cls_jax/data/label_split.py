@@ -1,6 +1,6 @@
 """Splits the training images: those of a long tail, the labeled and the unlabeled ones.
 
-All of it is a pure function of the labels, a few settings and the seed; only the labeled images are
+All of it is a pure function of the labels, a few settings and the seed. Only the labeled images are
 stored, for people to read and to choose them by hand.
 """
 
@@ -22,10 +22,10 @@ def choose_labeled_indices(
 
     Args:
         labels: int [n], true classes of all training images, -1 where unknown.
-        num_labels: the budget; 0 for all labels there are.
+        num_labels: the budget. 0 for all labels there are.
         num_classes: K.
         seed: the same seed draws the same images.
-        imbalance: labels of class 0 over those of class K - 1, see `choose_long_tail`; whatever the
+        imbalance: labels of class 0 over those of class K - 1, see `choose_long_tail`. Whatever the
             budget, each class keeps at least one.
 
     Returns:
@@ -59,7 +59,7 @@ def choose_long_tail(
     Args:
         labels: int [n], true classes of all training images, -1 where unknown.
         num_classes: K.
-        imbalance: images of class 0 over those of class K - 1; 1 keeps all images as they are.
+        imbalance: images of class 0 over those of class K - 1. 1 keeps all images as they are.
         seed: the same seed draws the same images.
 
     Returns:
@@ -92,7 +92,7 @@ def _create_profile(num_classes: int, imbalance: float) -> np.ndarray:
 
 
 def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> np.ndarray:
-    """Labels of each class, int [K], at least one; `available`, int [K], are its images.
+    """Labels of each class, int [K], at least one. `available`, int [K], are its images.
 
     Raises:
         UserError: if equal classes do not get whole numbers of them, or there are too few images.
@@ -231,7 +231,7 @@ def check_labeled_indices(
     Args:
         path: of the file, for the message.
         indices: int32, what it lists.
-        num_labels: as configured; 0 takes any number.
+        num_labels: as configured. 0 takes any number.
         num_images: training images of the dataset.
 
     Raises:

@@ -59,7 +59,7 @@ def stream_key(root: jax.Array, stream: str, *counters: Any) -> jax.Array:
     Args:
         root: the key of the run's seed.
         stream: "init", "data", "method" or "rounds".
-        counters: what distinguishes the uses within the stream, such as the step; int32 scalars.
+        counters: what distinguishes the uses within the stream, such as the step, as int32 scalars.
     """
     key = jax.random.fold_in(root, zlib.crc32(stream.encode()))
     for counter in counters:
@@ -133,10 +133,10 @@ class InputPipeline(NamedTuple):
     """How batches come to the step.
 
     Attributes:
-        inputs: generates what the compiled step takes beside the state, on its devices; to be
-            closed when no more are wanted.
+        inputs: generates what the compiled step takes beside the state, on its devices. Close
+            it when no more are wanted.
         input_specs: partition specs of one of them.
-        create_batch: (state, input) → this device's part of a `RawBatch`; part of the step.
+        create_batch: (state, input) → this device's part of a `RawBatch`. Part of the step.
     """
 
     inputs: Generator[Any, None, None]
@@ -160,11 +160,11 @@ def sample_indices(
 
     Args:
         indices: int32 [n], what to sample from.
-        step: from 0; a scalar, or an array [...] of several steps.
+        step: from 0. A scalar, or an array [...] of several steps.
         batch_size: how many.
         seed: of the run, below 2^31.
         tag: keeps the labeled and the unlabeled stream apart.
-        backend: NumPy or JAX; both give the same samples.
+        backend: NumPy or JAX. Both give the same samples.
 
     Returns:
         int32 [..., batch_size].

@@ -25,9 +25,9 @@ class Dataset:
         name: the dataset's name in the configuration, or that of the folder of images.
         class_names: K names, in the order of their labels.
         train_images: all training images, labeled or not.
-        train_labels: int32 [n], their classes, -1 where unknown; only monitors look at those
+        train_labels: int32 [n], their classes, -1 where unknown. Only monitors look at those
             outside the label budget.
-        test_images: images that training never sees; there may be none.
+        test_images: images that training never sees. There may be none.
         test_labels: int32 [m].
         image_shape: (H, W, C).
         mean: C means on the scale from 0 to 1, as configured or computed.
@@ -36,7 +36,7 @@ class Dataset:
             files, or "" where there are none.
         warnings: one sentence for each thing that users should know about the data.
         skipped_files: name and reason of every file that could not be used.
-        validation_images: images that training never sees and that decide about the run; there may
+        validation_images: images that training never sees and that decide about the run. There may
             be none.
         validation_labels: int32 [v].
         train_files: the training images' files, relative to the folder, or none where images are
@@ -72,7 +72,7 @@ class Dataset:
 
     @property
     def held_out(self) -> tuple[tuple[str, ImageSource, np.ndarray], ...]:
-        """The sets that training never sees: name, images and labels; either may be empty."""
+        """The sets that training never sees: name, images and labels. Either may be empty."""
         return (
             ("validation", self.validation_images, self.validation_labels),
             ("test", self.test_images, self.test_labels),

@@ -1,7 +1,7 @@
-"""The parts of a view in JAX, for the accelerator; see `views`.
+"""The parts of a view in JAX, for the accelerator. See `views`.
 
 The same functions of the same random numbers as in `tf_augment`, image by image. Shapes are static
-here, so images cannot be sorted by kind as there; instead one round is one table lookup, one blend
+here, so images cannot be sorted by kind as there. Instead one round is one table lookup, one blend
 and one gather for all images, each of which leaves alone the images that did not draw it.
 """
 
@@ -14,7 +14,7 @@ from cls_jax.data.augment.randaugment import OpKind, OpTable
 
 
 def flip_and_shift(images: jax.Array, uniforms: jax.Array, flip: bool, shift: int) -> jax.Array:
-    """Mirrors and shifts images, uint8 [n, H, W, C]; see `tf_augment.flip_and_shift`."""
+    """Mirrors and shifts images, uint8 [n, H, W, C]. See `tf_augment.flip_and_shift`."""
     height, width = images.shape[1:3]
     offsets = jnp.floor(uniforms[:, 1:] * (2 * shift + 1)).astype(jnp.int32) - shift
     rows = _reflect(jnp.arange(height) + offsets[:, :1], height)
@@ -27,7 +27,7 @@ def flip_and_shift(images: jax.Array, uniforms: jax.Array, flip: bool, shift: in
 def apply_ops(
     images: jax.Array, op: jax.Array, level: jax.Array, sign: jax.Array, table: OpTable
 ) -> jax.Array:
-    """Applies one operation to each image, uint8 [n, H, W, C]; see `tf_augment.apply_ops`."""
+    """Applies one operation to each image, uint8 [n, H, W, C]. See `tf_augment.apply_ops`."""
     op, level, sign = (jnp.asarray(draw).astype(jnp.int32) for draw in (op, level, sign))
     kinds = jnp.asarray(table.kinds)[op, level]
     present = {OpKind(kind) for kind in table.kinds.ravel()}
@@ -44,7 +44,7 @@ def apply_ops(
 def cutout(
     images: jax.Array, uniforms: jax.Array, side: float | jax.Array, color: Sequence[int]
 ) -> jax.Array:
-    """Covers a square of each image, uint8 [n, H, W, C]; see `tf_augment.cutout`."""
+    """Covers a square of each image, uint8 [n, H, W, C]. See `tf_augment.cutout`."""
     height, width = images.shape[1:3]
     centers = uniforms * jnp.array([height, width], jnp.float32)
     first = jnp.maximum(centers - side / 2, 0).astype(jnp.int32)
@@ -112,7 +112,7 @@ def _create_equalize_tables(planes: jax.Array) -> jax.Array:
 
 
 def _blend(images: jax.Array, kinds: jax.Array, factors: jax.Array) -> jax.Array:
-    """Returns base + factor * (images - base), truncated; the base follows from the kind."""
+    """Returns base + factor * (images - base), truncated. The base follows from the kind."""
     kinds, factors = kinds[:, None, None, None], factors[:, None, None, None]
     gray = _gray(images)
     num_pixels = images.shape[1] * images.shape[2]
@@ -134,7 +134,7 @@ def _gray(images: jax.Array) -> jax.Array:
 
 
 def _smooth(images: jax.Array) -> jax.Array:
-    """PIL's SMOOTH filter, (1 1 1, 1 5 1, 1 1 1) / 13, int32; leaves the border as it is."""
+    """PIL's SMOOTH filter, (1 1 1, 1 5 1, 1 1 1) / 13, int32. Leaves the border as it is."""
     values = images.astype(jnp.int32)
     inner = values[:, 1:-1, 1:-1]
     rows = values[:, :-2] + values[:, 1:-1] + values[:, 2:]

@@ -3,7 +3,7 @@
 The pool and its strengths are those of RandAugment (Cubuk et al., 2020) as the PyTorch code of
 FixMatch, CLS and TorchSSL uses it: 14 operations of the Python Imaging Library (PIL, Pillow), each
 at a level of which `PARAMETER_MAX` is the strongest. Whatever PIL derives from the operation and
-its level alone is worked out here once; a pipeline then looks up `OpTable.kinds` for each image and
+its level alone is worked out here once. A pipeline then looks up `OpTable.kinds` for each image and
 applies one of a few kinds of transform.
 """
 
@@ -40,7 +40,7 @@ class OpKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpTable:
-    """A pool of operations for images of one size; row 0 of each level axis leaves them alone.
+    """A pool of operations for images of one size. Row 0 of each level axis leaves them alone.
 
     Attributes:
         kinds: int32 [ops, levels], the `OpKind` of each operation, `KEEP` in row 0.

@@ -1,4 +1,4 @@
-"""The parts of a view in TensorFlow operations on a whole batch; see `views`.
+"""The parts of a view in TensorFlow operations on a whole batch. See `views`.
 
 They equal what PIL computes, to the bit. Images are uint8 [n, height, width, channels] with 1 or 3
 channels.
@@ -13,7 +13,7 @@ from cls_jax.data.host_tensorflow import tf
 def flip_and_shift(images: tf.Tensor, uniforms: tf.Tensor, flip: bool, shift: int) -> tf.Tensor:
     """Returns images mirrored with probability one half (if `flip`), then shifted.
 
-    The shift is uniform over -`shift`..`shift` pixels on each axis; what comes in from outside is
+    The shift is uniform over -`shift`..`shift` pixels on each axis. What comes in from outside is
     the image's reflection about its edge pixels, as in NumPy's `reflect` padding.
 
     Args:
@@ -66,7 +66,7 @@ def cutout(
     Args:
         images: uint8 [n, height, width, channels].
         uniforms: float32 [n, 2]: the center's row and column.
-        side: nominal, in pixels; a number, or float32 [n, 1].
+        side: nominal, in pixels, as a number or float32 [n, 1].
         color: C values.
     """
     height, width, channels = images.shape[1:]
@@ -148,7 +148,7 @@ def _sharpness(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor
     inner = values[:, 1:-1, 1:-1]
     rows = values[:, :-2] + values[:, 1:-1] + values[:, 2:]
     total = rows[:, :, :-2] + rows[:, :, 1:-1] + rows[:, :, 2:] + 4 * inner
-    smooth = (total + 6) // 13  # To nearest; 13 is odd, so there are no ties.
+    smooth = (total + 6) // 13  # To nearest. 13 is odd, so there are no ties.
     change = tf.pad(smooth - inner, [[0, 0], [1, 1], [1, 1], [0, 0]])
     return _blend(values + change, images, draws, table)
 

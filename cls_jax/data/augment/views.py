@@ -1,7 +1,7 @@
 """The weak and the strong view of a batch of images, whoever computes them.
 
 The weak view is flip-and-shift. The strong view adds RandAugment and cutout, as in FixMatch (Sohn
-et al., 2020); how much of them, and in which order, is one of two presets (`data.randaugment`):
+et al., 2020). How much of them, and in which order, is one of two presets (`data.randaugment`):
 
 "authors" is the released code of CLS: flip and shift, then two operations at whole levels, each
 applied every second time, then a gray square of fixed size.
@@ -49,7 +49,7 @@ class Augmentation:
         shift: the largest shift in pixels.
         table: the RandAugment pool.
         num_ops: operations per image.
-        cutout: side of the square cut out in pixels, its largest if `is_torchssl`; 0 for none.
+        cutout: side of the square cut out in pixels, its largest if `is_torchssl`. 0 for none.
         color: of the square, C values.
         is_torchssl: whether the square's side is random, and flip and shift come last.
     """
@@ -74,7 +74,7 @@ def create_augmentation(data_config: Any, image_shape: tuple[int, int, int]) -> 
     """Builds the preset `data_config.randaugment` for images of one shape, (H, W, C).
 
     Of the single settings, "torchssl" uses only `randaugment_pool` and whether `cutout` is 0
-    (none); `randaugment_ops`, `randaugment_levels` and any other `cutout` concern "authors" alone.
+    (none). `randaugment_ops`, `randaugment_levels` and any other `cutout` concern "authors" alone.
     """
     height, width, channels = image_shape
     flip, shift, pool = data_config.flip, data_config.shift, data_config.randaugment_pool

@@ -2,7 +2,7 @@
 
 The cache knows nothing of names or labels. A file whose bytes have been decoded before, to the same
 size and with the same options, is never decoded again. Images are stored in packs that never
-change; a pack gets its name when all of it is on the disk. Every image has a checksum, and one that
+change. A pack gets its name when all of it is on the disk. Every image has a checksum, and one that
 is damaged is decoded again.
 
 A table for each folder remembers the content of its files by their names, sizes, times and inodes,
@@ -51,7 +51,7 @@ _TABLES, _PARTIAL = "tables", "partial-"
 _DIGEST_BYTES = 16
 _NO_DIGEST = bytes(_DIGEST_BYTES)
 _CUT_SHORT = "a pack of decoded images was cut short"
-# What a pack says about an image; the digest is zero where its row is not used.
+# What a pack says about an image. The digest is zero where its row is not used.
 _ENTRY = np.dtype([("digest", "u1", _DIGEST_BYTES), ("checksum", "<u4")])
 # Files per task of a thread.
 _CHUNK = 32
@@ -73,7 +73,7 @@ class _Pack:
     """A file of n entries and, behind them, of images uint8 [n, H, W, C]."""
 
     def __init__(self, path: pathlib.Path, shape: Shape):
-        """Opens a pack; raises an OSError if it cannot be read or was cut short."""
+        """Opens a pack. Raises an OSError if it cannot be read or was cut short."""
         self.path = path
         self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._file)
@@ -98,7 +98,7 @@ class _Pack:
 
 
 def _read_at(descriptor: int, buffer: memoryview, offset: int) -> int:
-    """Reads bytes at a position without moving the file's own; several threads read at a time."""
+    """Reads bytes at a position without moving the file's own. Several threads read at a time."""
     if hasattr(os, "preadv"):  # Not on Windows and older versions of macOS.
         return os.preadv(descriptor, [buffer], offset)
     with _SEEKING:
@@ -109,7 +109,7 @@ def _read_at(descriptor: int, buffer: memoryview, offset: int) -> int:
 
 
 class DecodedImages:
-    """Images in packs, read from disk by index; an `ImageSource`.
+    """Images in packs, read from disk by index. An `ImageSource`.
 
     Not memory maps: pages of a map count as this program's memory once they have been touched, and
     a set larger than memory would seem to fill it.
@@ -129,7 +129,7 @@ class DecodedImages:
             packs: number → open pack.
             places: int64 [n, 2], number of the pack and row in it of each image.
             paths: n files that the images come from.
-            decode: reads one of them, uint8 [H, W, C]; raises an ImageError.
+            decode: reads one of them, uint8 [H, W, C]. Raises an ImageError.
             shape: (H, W, C).
         """
         self._packs, self._places, self._paths = packs, places, paths
@@ -187,7 +187,7 @@ class DecodedSet(NamedTuple):
     Attributes:
         images: uint8 [m, H, W, C].
         rows: int64 [m], indices of the files that can be read.
-        digests: n hashes of the files' bytes; zero where a file cannot be read.
+        digests: n hashes of the files' bytes. Zero where a file cannot be read.
         failures: index of a file → why it cannot be read.
     """
 
@@ -211,9 +211,9 @@ def load_decoded(
     Args:
         root: the folder of the files.
         files: files to decode.
-        shape: (H, W, C) to decode to; C is 1 (gray) or 3 (RGB).
+        shape: (H, W, C) to decode to. C is 1 (gray) or 3 (RGB).
         options: how an image becomes a square.
-        max_gigabytes: size of the cache; what was used longest ago is deleted beyond it.
+        max_gigabytes: size of the cache. What was used longest ago is deleted beyond it.
         is_silent: whether to show no progress bar.
 
     Raises:
@@ -272,12 +272,12 @@ class _Table:
     """What a folder's files contained when they were last read.
 
     Attributes:
-        path: file of the table; it may be missing.
+        path: file of the table. It may be missing.
         digests: hash of each file's bytes, zero where it is not known.
     """
 
     def __init__(self, path: pathlib.Path, files: Sequence[ImageFile]):
-        """Reads a table; one that is damaged counts as missing."""
+        """Reads a table. One that is damaged counts as missing."""
         self.path = path
         self._keys = [_hash("\0".join(map(str, file))) for file in files]
         # Files that have just changed may change again within the resolution of their times.
@@ -335,7 +335,7 @@ def _remove_partial(partial: pathlib.Path, folder: pathlib.Path, own_name: str) 
 
 
 def _open_packs(folder: pathlib.Path, shape: Shape) -> list[_Pack]:
-    """All packs in a folder, oldest first; those that were cut short are removed."""
+    """All packs in a folder, oldest first. Those that were cut short are removed."""
     packs = []
     for path in sorted(folder.glob("*.pack")):
         try:
@@ -383,11 +383,11 @@ def _decode(
     known: set[bytes],
     bar: tqdm,
 ) -> _Decoded:
-    """Decodes files in threads, except those whose content is `known`; adds to it."""
+    """Decodes files in threads, except those whose content is `known`. Adds to it."""
     images, entries = np.zeros((len(paths), *shape), np.uint8), np.zeros(len(paths), _ENTRY)
 
     def decode(row: int) -> tuple[bytes, str | None]:
-        """The hash of a file's bytes, and why it cannot be read; its image goes into its row."""
+        """The hash of a file's bytes, and why it cannot be read. Its image goes into its row."""
         digest = _NO_DIGEST
         try:
             with open_file(paths[row]) as file:

@@ -47,7 +47,7 @@ _MAX_WEBP_PIXELS = 50_000_000
 # A progressive JPEG may go over its pixels any number of times, for 140 bytes each.
 _MAX_SCANNED_PIXELS = 32 * MAX_PIXELS
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # Pillow's own limit.
-# Warnings about odd metadata would break the progress bar; real faults raise.
+# Warnings about odd metadata would break the progress bar. Real faults raise.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 # One image above this at a time, so that threads together stay within bounded memory. Baseline
@@ -79,7 +79,7 @@ _TRANSPOSITIONS = {
 
 
 class ImageError(ValueError):
-    """An image that cannot be read; the message is the reason, without the file's name."""
+    """An image that cannot be read. The message is the reason, without the file's name."""
 
 
 class DecodeOptions(NamedTuple):
@@ -118,7 +118,7 @@ def read_image(
     Args:
         path: a JPEG, PNG, WebP, BMP, GIF (its first frame), TIFF, HEIC or AVIF of any size and
             color.
-        image_shape: (H, W, C) wanted; C is 1 (gray) or 3 (RGB).
+        image_shape: (H, W, C) wanted. C is 1 (gray) or 3 (RGB).
         options: how it becomes a square.
 
     Returns:
@@ -143,7 +143,7 @@ def read_header(path: str | os.PathLike) -> tuple[int, int, bool]:
 
 
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
-    """Bits that the 16-bit images among some files use, 8 to 16; 16 if there is none."""
+    """Bits that the 16-bit images among some files use, 8 to 16. 16 if there is none."""
     largest = 0
     for path in paths:
         with contextlib.suppress(ImageError), open_file(path) as file, _decoding(file) as image:
@@ -181,7 +181,7 @@ def decode_image(
 
     Args:
         file: an open image file.
-        image_shape: (H, W, C) wanted, with H = W; C is 1 (gray) or 3 (RGB).
+        image_shape: (H, W, C) wanted, with H = W. C is 1 (gray) or 3 (RGB).
         options: how it becomes a square.
 
     Returns:
@@ -244,7 +244,7 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
 
 @contextlib.contextmanager
 def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
-    """Opens an image within the limits; whatever goes wrong until the end is an ImageError."""
+    """Opens an image within the limits. Whatever goes wrong until the end is an ImageError."""
     try:
         with Image.open(file, formats=_get_formats()) as image:
             _check_size(image, file)
@@ -275,7 +275,7 @@ def _check_size(image: Image.Image, file: BinaryIO) -> None:
 
 
 def _count_scans(file: BinaryIO) -> int:
-    """How often a JPEG begins to go over its pixels; leaves the file where it was."""
+    """How often a JPEG begins to go over its pixels. Leaves the file where it was."""
     position, count, last = file.tell(), 0, b""
     file.seek(0)
     while block := file.read(2**20):
@@ -296,7 +296,7 @@ def _is_heavy(image: Image.Image) -> bool:
 
 
 def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.Image:
-    """A square, upright, in L or RGB; what is transparent turns white."""
+    """A square, upright, in L or RGB. What is transparent turns white."""
     file, shape = image, (size, size)
     _scale_deep_colors(image, options.bit_depth)
     if options.resize == "pad":
@@ -364,7 +364,7 @@ def _reduce_large(
 
 def _to_plain_mode(image: Image.Image, bit_depth: int) -> Image.Image:
     """Decodes to L, RGB or RGBA, which can be scaled."""
-    if image.mode.startswith("I"):  # 16 bits; `convert` would clip them to 8.
+    if image.mode.startswith("I"):  # 16 bits. `convert` would clip them to 8.
         return Image.fromarray(_scale_levels(np.asarray(image), bit_depth))
     if image.mode == "F":
         raise ImageError("floating-point pixels, whose range is unknown")
@@ -374,7 +374,7 @@ def _to_plain_mode(image: Image.Image, bit_depth: int) -> Image.Image:
 
 
 def _scale_levels(levels: np.ndarray, bit_depth: int) -> np.ndarray:
-    """Levels of so many bits as bytes; those that are larger are white."""
+    """Levels of so many bits as bytes. Those that are larger are white."""
     scaled = levels.astype(np.float64) * (255 / (2**bit_depth - 1))
     return np.rint(scaled.clip(0, 255)).astype(np.uint8)
 
@@ -421,7 +421,7 @@ def _take_other_byte(arguments: Any) -> Any:
 
 
 def _read_orientation(image: Image.Image) -> int:
-    """How the camera was held, as EXIF numbers it; 1 is upright."""
+    """How the camera was held, as EXIF numbers it. 1 is upright."""
     try:
         return image.getexif().get(_EXIF_ORIENTATION, 1)
     except Exception:  # Damaged metadata do not make a damaged image.

@@ -17,7 +17,7 @@ from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
 
 SkippedFile = tuple[str, str]
-# What systems leave in folders of images, in lower case; names that begin with a dot as well.
+# What systems leave in folders of images, in lower case. Names that begin with a dot as well.
 _NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
 # A folder with config.json and one of these is a run, whatever else is in it, and so is one with
 # the lock that a run takes before it writes anything.
@@ -157,7 +157,7 @@ def find_images(pattern: str) -> list[str]:
 
     A folder is listed by `list_images`. What has the name of an image there but cannot be read, and
     folders that cannot be read, are in the list as well, so that they are not skipped in silence.
-    A glob or a name takes files with any ending; `**` in a glob goes into folders.
+    A glob or a name takes files with any ending. `**` in a glob goes into folders.
 
     Raises:
         UserError: if there is no such file or the folder has no image.
@@ -227,7 +227,7 @@ def read_ahead(
     Args:
         files: paths of the files.
         image_shape: (H, W, C).
-        batch_size: files per batch; the last may be smaller.
+        batch_size: files per batch. The last may be smaller.
         options: how an image becomes a square.
     """
     read = functools.partial(_try_to_read, image_shape=image_shape, options=options)

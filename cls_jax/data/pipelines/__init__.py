@@ -1,4 +1,4 @@
-"""Chooses the input pipeline; only the chosen one is imported, so only tf.data needs TensorFlow."""
+"""Chooses the input pipeline. Only the chosen one is imported, so only tf.data needs TensorFlow."""
 
 from jax.sharding import Mesh
 

@@ -1,6 +1,6 @@
 """The input stream made on the accelerator, inside the compiled step.
 
-The whole dataset is there as bytes; the step samples and augments its batch from (seed, step). The
+The whole dataset is there as bytes. The step samples and augments its batch from (seed, step). The
 samples are those of the tf.data pipeline, the augmentations have the same distribution.
 """
 
@@ -29,7 +29,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 
-# The share of a device's memory that the dataset may take; the rest is for training.
+# The share of a device's memory that the dataset may take. The rest is for training.
 _MAX_SHARE = 0.5
 
 
@@ -37,7 +37,7 @@ class DeviceData(NamedTuple):
     """The dataset, replicated on every device of the mesh.
 
     Attributes:
-        seed: uint32 scalar; an argument of the step, not a constant in it, so that runs with
+        seed: uint32 scalar. An argument of the step, not a constant in it, so that runs with
             different seeds share one compiled program.
         images: uint8 [n, H, W, C], all training images.
         labels: int32 [n].
@@ -78,7 +78,7 @@ def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipe
 def make_batch_creator(
     spec: StreamSpec, image_shape: tuple[int, int, int], mesh: Mesh
 ) -> Callable[[Any, DeviceData], RawBatch]:
-    """Returns (state, `DeviceData`) → this device's part of a `RawBatch`; part of the step."""
+    """Returns (state, `DeviceData`) → this device's part of a `RawBatch`. Part of the step."""
     augmentation = create_augmentation(spec.data, image_shape)
     num_shards = mesh.shape[DATA_AXIS]
 

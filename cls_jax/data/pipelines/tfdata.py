@@ -31,7 +31,7 @@ from cls_jax.parallel.mesh import (
     to_global_arrays,
 )
 
-# Finished batches that wait. Two hide the stream behind the step; more only hold memory.
+# Finished batches that wait. Two hide the stream behind the step. More only hold memory.
 _PREFETCH = 2
 # Of all batches made or waiting: on many cores, one of large images on each would fill the memory.
 _MAX_BYTES_IN_FLIGHT = 2**30

@@ -1,1 +1,1 @@
-"""Where datasets come from; each module reads one kind of source."""
+"""Where datasets come from. Each module reads one kind of source."""

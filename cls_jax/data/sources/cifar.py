@@ -46,7 +46,7 @@ def read_tfds(data_config: ConfigDict) -> tuple[dict[str, Split], tuple[str, ...
     Prepared on first use: looked for, and downloaded to, `data_config.data_dir`.
 
     Returns:
-        Split name → images uint8 [n, H, W, C] and labels int32 [n]; and the class names.
+        Split name → images uint8 [n, H, W, C] and labels int32 [n], and the class names.
 
     Raises:
         UserError: if it is neither prepared nor can be downloaded.
@@ -63,7 +63,7 @@ def read_tfds(data_config: ConfigDict) -> tuple[dict[str, Split], tuple[str, ...
     builder = tfds.builder(name, data_dir=data_dir)
     try:
         if not builder.is_prepared():
-            # Asked once; TFDS itself retries for minutes where there is no network.
+            # Asked once. TFDS itself retries for minutes where there is no network.
             requests.head(_DOWNLOAD_PAGE, timeout=20, allow_redirects=True)
         builder.download_and_prepare()
     except Exception as error:  # TFDS raises whatever its downloader and file system do.

@@ -9,7 +9,7 @@ NUM_TEST_DIGITS = 450
 
 
 def load_digits(data_config: ConfigDict) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, scaled up; 450 of them, stratified, are for testing.
+    """scikit-learn's 1,797 handwritten digits, scaled up. 450 of them, stratified, are for testing.
 
     The scans are 8 x 8 with 17 gray levels. The test set is the same whatever the seed.
     """

@@ -1,4 +1,4 @@
-"""A folder of the user's images as a Dataset; see `folder_layout` for how it is arranged."""
+"""A folder of the user's images as a Dataset. See `folder_layout` for how it is arranged."""
 
 import hashlib
 import pathlib
@@ -32,7 +32,7 @@ _NUM_DEPTHS = 200  # Images that are looked at for their bit depth.
 
 
 def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Dataset:
-    """Reads the folder `data_config.data_dir`; unlabeled training images have the label -1.
+    """Reads the folder `data_config.data_dir`. Unlabeled training images have the label -1.
 
     Training images are ordered by name, labeled before unlabeled.
 
@@ -167,7 +167,7 @@ def _describe_bit_depth(paths: Sequence[pathlib.Path], options: DecodeOptions) -
 
 
 def list_layout(root: pathlib.Path) -> Layout:
-    """Lists a folder and sorts its files; raises a UserError as `read_layout` does."""
+    """Lists a folder and sorts its files. Raises a UserError as `read_layout` does."""
     return read_layout(root, list_images(root))
 
 

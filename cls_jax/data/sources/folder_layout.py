@@ -2,7 +2,7 @@
 
 There are three layouts: `labels.csv`, else `labeled/<class>/…` or `train/<class>/…`, else class
 folders. Each may have `unlabeled/…`, `test/<class>/…` and `val/<class>/…` beside it. Names alone
-decide, whatever their case and however their accents are composed; no image is opened here.
+decide, whatever their case and however their accents are composed. No image is opened here.
 """
 
 import os
@@ -50,8 +50,8 @@ class Layout(NamedTuple):
     Attributes:
         class_names: sorted.
         train: files and their classes, labeled before unlabeled, sorted by name within each.
-        validation: files and their classes; none is unlabeled.
-        test: files and their classes; none is unlabeled.
+        validation: files and their classes. None is unlabeled.
+        test: files and their classes. None is unlabeled.
         skipped: all other files, and why.
         warnings: one sentence each.
     """
@@ -208,7 +208,7 @@ def _name_classes(layout: Layout) -> dict[str, str]:
 def _keep_known(
     rows: Iterable[Row], names: Mapping[str, str], split: str, layout: Layout
 ) -> list[Row]:
-    """Rows of a split whose class has training images; the others are skipped."""
+    """Rows of a split whose class has training images. The others are skipped."""
     known, foreign = [], set()
     for file, name in rows:
         if fold(name) in names:
@@ -271,14 +271,14 @@ def list_labelable(listing: Listing) -> list[ImageFile]:
 
 
 def find_table(listing: Listing) -> str | None:
-    """The name of the table of labels, whatever its case; None if there is none."""
+    """The name of the table of labels, whatever its case. None if there is none."""
     return next((name for name, _ in listing.skipped if fold(name) == LABELS_CSV), None)
 
 
 def _read_table(
     path: pathlib.Path, files: Sequence[ImageFile], layout: Layout
 ) -> dict[str, str | None]:
-    """Reads file names and classes; the last row of a file counts.
+    """Reads file names and classes. The last row of a file counts.
 
     Rows that name no file are skipped, with a warning.
 

@@ -34,9 +34,9 @@ class FolderSummary(NamedTuple):
         num_unlabeled: training images without a label.
         num_test: test images.
         sizes: int64 [n, 2], width and height in pixels of up to 200 training images, evenly spaced
-            among the files; those that cannot be read are left out.
+            among the files. Those that cannot be read are left out.
         num_validation: validation images.
-        bit_depth: bits that 16-bit images among them use; 16 if there are none.
+        bit_depth: bits that 16-bit images among them use. 16 if there are none.
         is_gray: whether all of these images are gray.
     """
 
@@ -100,7 +100,7 @@ def take_evenly(rows: Sequence, limit: int) -> list:
 
 
 def sample_headers(paths: Sequence[pathlib.Path]) -> tuple[np.ndarray, bool]:
-    """Width and height in pixels, int64 [n, 2], of up to 200 images; and whether all are gray.
+    """Width and height of up to 200 images in pixels, int64 [n, 2], and whether all are gray.
 
     They are evenly spaced. Those whose headers cannot be read are left out.
     """
@@ -123,7 +123,7 @@ def load_sample(
     limit: int,
     options: DecodeOptions = CENTER_CROP,
 ) -> Dataset:
-    """Decodes some of a folder's training images into memory; writes no cache.
+    """Decodes some of a folder's training images into memory. Writes no cache.
 
     Args:
         summary: of the folder.

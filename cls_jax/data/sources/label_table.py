@@ -41,8 +41,8 @@ class LabelRow(NamedTuple):
         file: Name as written, relative to the folder.
         label: Class, or "".
         decision: "label", "none" (the image belongs to no class), "skip" or "undo" (`label` is what
-            it was before); "" in rows that other programs wrote.
-        time: UTC, ISO 8601; "" if unknown.
+            it was before). "" in rows that other programs wrote.
+        time: UTC, ISO 8601. "" if unknown.
     """
 
     file: str
@@ -55,7 +55,7 @@ class _Format(NamedTuple):
     """How a table is written.
 
     Attributes:
-        header: Cells of the first line; of a table without a header, those that it should have.
+        header: Cells of the first line. Of a table without a header, those that it should have.
         has_header: Whether the first line is one.
         delimiter: Between two cells.
         places: Columns of file, label, decision and time; -1 for those that are missing.
@@ -141,7 +141,7 @@ def now() -> str:
 
 
 def _prepare(path: pathlib.Path) -> _Format:
-    """Rewrites a table to which rows cannot be appended as it is; returns its format."""
+    """Rewrites a table to which rows cannot be appended as it is. Returns its format."""
     text, is_utf8 = _read_text(path)
     old, _ = _parse(path, text)
     header = [*old.header, *(column for column in _OWN_COLUMNS if column not in old.header)]
@@ -185,7 +185,7 @@ def _parse(path: pathlib.Path, text: str) -> tuple[_Format, list[list[str]]]:
 
 
 def _find_columns(header: Sequence[str]) -> tuple[int, int]:
-    """The columns of files and labels, by their names; of two columns, in this order."""
+    """The columns of files and labels, by their names. Of two columns, in this order."""
     columns = ["".join(filter(str.isalnum, fold(cell))) for cell in header]
     files = [columns.index(name) for name in _FILE_COLUMNS if name in columns]
     labels = [columns.index(name) for name in _LABEL_COLUMNS if name in columns]

@@ -40,7 +40,7 @@ def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
             optionally `class_names`.
 
     Returns:
-        Split name → images uint8 [n, H, W, C] and labels int32 [n]; and the class names.
+        Split name → images uint8 [n, H, W, C] and labels int32 [n], and the class names.
 
     Raises:
         UserError: if the file is missing, damaged or has another layout.
