@@ -1,4 +1,9 @@
-"""The methods by name. To add one: a file with a `METHODS` entry, imported and listed here."""
+"""The methods by name.
+
+`base` says what a method is. A family of methods is a page, from its losses to its `METHODS`. What
+several families share is in `losses`, `alignment` and `cutmix`. To add a method, write its loss
+(signature: `Method.loss`) and its entry in `METHODS`, and list a new page here.
+"""
 
 from ml_collections import ConfigDict
 

@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import all_processes, barrier, from_main_process, is_main_process
 
-# Formats 1 and 2, of unreleased versions, had weaker checksums or none.
+# Formats 1 and 2 belong to versions that were never released.
 FORMAT_VERSION = 3
 PyTree = Any
 CHECKPOINTS = "checkpoints"
@@ -90,13 +90,14 @@ class Checkpointer:
         # One explicit copy to the host: Orbax would fetch each array implicitly, which the loop's
         # transfer guard refuses on a GPU.
         arrays = fetch_to_host(state)
-        metadata = {"arrays": hash_arrays(arrays), **metadata}
+        metadata = {"format_version": FORMAT_VERSION, "arrays": hash_arrays(arrays), **metadata}
+        metadata["sha256"] = _digest(metadata)
         guard: contextlib.AbstractContextManager = contextlib.nullcontext()
         if jax.process_count() > 1:
             # Each process writes the shards that it holds. Orbax fetches them before it returns.
             arrays, guard = state, jax.transfer_guard("allow")
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(arrays), notes=ocp.args.JsonSave(_add_checksum(metadata))
+            state=ocp.args.StandardSave(arrays), notes=ocp.args.JsonSave(metadata)
         )
         self._unconfirmed = step
 
@@ -195,7 +196,8 @@ class Checkpointer:
         if not all_processes(reason is None):
             return None, reason or "another process cannot read it"
         assert metadata is not None  # No process failed, so this one did not.
-        if not _is_intact(state, metadata):
+        # Every array that was read. `_read` checks that no other is missing.
+        if not hash_arrays(fetch_to_host(state)).items() <= metadata["arrays"].items():
             return None, "arrays differ from those that were saved"
         # Arrays made by Orbax are not in XLA's own memory, so the first step could not reuse it
         # (jax #18617). A copy made by XLA can be donated. Without `out_shardings` XLA would choose
@@ -208,7 +210,8 @@ class Checkpointer:
         metadata = self._manager.restore(
             step, args=ocp.args.Composite(notes=ocp.args.JsonRestore())
         ).notes
-        _verify_checksum(metadata)
+        if metadata["sha256"] != _digest(metadata):
+            raise ValueError("metadata differ from those that were saved")
         if metadata["format_version"] != FORMAT_VERSION:
             raise UserError(
                 f"The checkpoint of step {step} in {self.folder} has format version "
@@ -218,7 +221,7 @@ class Checkpointer:
         abstract = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), like
         )
-        dropped = metadata.get("arrays", {}).keys() - _name_arrays(like).keys()
+        dropped = metadata["arrays"].keys() - _name_arrays(like).keys()
         if dropped and all(path.startswith("opt_state") for path in dropped):
             # Older versions kept optimizer state for frozen layers, too.
             with ocp.PyTreeCheckpointer() as reader:
@@ -259,25 +262,10 @@ class Checkpointer:
             self._manager.close()
 
 
-def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
-    # Every array that was read. `_read` checks that no other is missing.
-    return hash_arrays(fetch_to_host(state)).items() <= metadata.get("arrays", {}).items()
-
-
-def _add_checksum(metadata: dict[str, Any]) -> dict[str, Any]:
-    metadata = {"format_version": FORMAT_VERSION, **metadata}
-    return {**metadata, "sha256": _digest(metadata)}
-
-
-def _verify_checksum(metadata: dict[str, Any]) -> None:
-    rest = {key: value for key, value in metadata.items() if key != "sha256"}
-    # Format 1 had no checksum. It is refused for its version.
-    if metadata["format_version"] != 1 and metadata["sha256"] != _digest(rest):
-        raise ValueError("metadata differ from those that were saved")
-
-
 def _digest(metadata: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()
+    """SHA-256 of everything but an earlier "sha256"."""
+    rest = {key: value for key, value in metadata.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def fetch_to_host(state: PyTree) -> PyTree:

@@ -23,12 +23,12 @@ from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.features.extract import FrozenNetwork, extract_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
 from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, spread_labels
-from cls_jax.models import MODELS, resolve_stem
+from cls_jax.models import MODELS
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.distributed import check_same_weights
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.training.evaluate import iterate_padded
-from cls_jax.training.setup import TrainSetup, TrainState
+from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
 
 # Takes indices of training images int [m], their pseudo-labels int [m] and weights float [m].
 RecordLabels = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
@@ -152,12 +152,9 @@ def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
     """The run's pretrained weights at their own resolution."""
     config, entry = setup.config, MODELS[setup.config.model.name]
     assert setup.read_weights is not None, config.model.init
-    settings = {key: config.model[key] for key in entry.keys}
-    image_size = entry.image_size
-    if "stem" in settings:
-        settings["stem"] = resolve_stem(config.model.stem, config.data.image_size)
-        if settings["stem"] != "imagenet":  # Trained on small images.
-            image_size = config.data.image_size
+    settings, image_size = get_own_settings(config), entry.image_size
+    if settings.get("stem", "imagenet") != "imagenet":  # Trained on small images.
+        image_size = config.data.image_size
     normalization = (tuple(config.data.mean), tuple(config.data.std))
     weights = setup.read_weights()._replace(normalization=normalization)
     return FrozenNetwork(

@@ -269,9 +269,6 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
             f"{entry.title} cuts images into patches of {entry.patch} pixels, which do not divide "
             f"data.image_size={image_size}: choose a multiple of {entry.patch}."
         )
-    settings = {key: model_config[key] for key in entry.keys}
-    if "stem" in settings:
-        settings["stem"] = resolve_stem(model_config.stem, image_size)
     return entry.create(
         num_classes=num_classes,
         dtype=jnp.dtype(model_config.dtype),
@@ -281,8 +278,16 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         extra_heads=method.extra_heads,
         data_axis=DATA_AXIS if model_config.bn_statistics == "batch" else None,
         remat=model_config.remat,
-        **settings,
+        **get_own_settings(config),
     )
+
+
+def get_own_settings(config: ConfigDict) -> dict[str, Any]:
+    """The keys of `config.model` that only some architectures have, with the stem by its name."""
+    settings = {key: config.model[key] for key in MODELS[config.model.name].keys}
+    if "stem" in settings:
+        settings["stem"] = resolve_stem(config.model.stem, config.data.image_size)
+    return settings
 
 
 def describe_model(config: ConfigDict) -> str:
