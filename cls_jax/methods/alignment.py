@@ -39,13 +39,9 @@ def init_class_means(init: InitContext, target: str) -> dict[str, jax.Array]:
 
 
 def update_mean(context: Context, mean: jax.Array, values: jax.Array, decay: float) -> jax.Array:
-    """A running mean after a step: decay · mean + (1 - decay) · mean of all devices' values.
+    """A running mean [N] or [N, K] after a step: decay · mean + (1 - decay) · mean of the values.
 
-    Args:
-        context: the step's.
-        mean: float32 [N] or [N, K], running.
-        values: float32 [N, B] or [N, B, K], of this device's images.
-        decay: a number in [0, 1).
+    The values are float32 [N, B] or [N, B, K] for this device's images. All devices' count.
     """
     batch_mean = context.ensemble.average_over_data(jnp.mean(values, axis=1))
     return decay * mean + (1 - decay) * batch_mean
@@ -56,11 +52,8 @@ def update_class_means(
 ) -> dict[str, jax.Array]:
     """Moves "predicted" toward softmax(logits_u) and a "predicted" target toward softmax(logits_x).
 
-    Args:
-        context: the step's. The method has hyperparameters `statistics_decay` and `align_to`.
-        means: running means that `init_class_means` began.
-        logits_u: float32 [N, U, K], of weak views of unlabeled images.
-        logits_x: float32 [N, B, K], of labeled images.
+    For methods with the hyperparameters `statistics_decay` and `align_to`. The logits are float32
+    [N, U, K] of weak views of unlabeled images, and [N, B, K] of labeled images.
     """
     decay = context.hparams["statistics_decay"]
     means = dict(means)

@@ -75,12 +75,7 @@ def compute_loss(row: Row, logits: list[jax.Array], batch: Batch, context: Conte
 def exchange_labels(
     context: Context, labels: PseudoLabels, weight: jax.Array | float
 ) -> tuple[PseudoLabels, jax.Array, dict[str, jax.Array]]:
-    """Sends the labels with w ≥ τ to the other network and receives its labels.
-
-    Args:
-        context: the step's.
-        labels: what the networks on this device predict.
-        weight: float32 [N, U], the weights of labels that are sent, or 1 for all.
+    """Sends the labels with w ≥ τ, and these weights [N, U], to the other network.
 
     Returns:
         The other network's labels, their weights float32 [N, U], 0 for labels that were not sent,

@@ -91,13 +91,9 @@ def create_method(
     hyperparameters: Mapping[str, Hyperparameter],
     extra_term: ExtraTerm | None = None,
 ) -> Method:
-    """Builds a method that differs from FixMatch by its targets.
+    """Builds a method that differs from FixMatch by its targets, and perhaps by an extra term.
 
-    Args:
-        make_targets: which labels to train on, and how much.
-        init_state: the targets' state before the first step.
-        hyperparameters: those beside `lambda_u`.
-        extra_term: a term to add to the loss.
+    It has a state for its targets, and hyperparameters beside `lambda_u`.
     """
     return Method(
         functools.partial(compute_loss, make_targets, extra_term),

@@ -125,13 +125,9 @@ def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:
 def mix_batch(
     batch: Batch, truth: jax.Array, guess: jax.Array, context: Context
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """MixUp of the labeled images and all views: groups of images, and of their targets.
+    """MixUp of the labeled images, with targets [N, B, K], and of all views, with [N, U, K].
 
-    Args:
-        batch: this device's shard.
-        truth: float32 [N, B, K], the targets of the labeled images.
-        guess: float32 [N, U, K], the targets of every view.
-        context: the step's, for its key and the hyperparameter `alpha`.
+    Returns a group of mixed images, and one of their targets, for the labeled images and each view.
     """
     groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
     images, targets = zip(*mixup(context.key, groups, context.hparams["alpha"]), strict=True)
@@ -195,17 +191,11 @@ def forward_interleaved(
     groups: Sequence[jax.Array],
     stats_from: int,
 ) -> tuple[list[jax.Array], PyTree]:
-    """One training pass per interleaved chunk of the groups.
+    """`Ensemble.forward` in training, one pass per interleaved chunk of the groups [B_i, H, W, C].
 
-    Args:
-        ensemble: the networks.
-        params: stacked, each leaf [N, ...].
-        batch_stats: stacked likewise.
-        groups: each float32 [B_i, H, W, C], the labeled images first.
-        stats_from: index of the only chunk that updates BatchNorm's running statistics.
-
-    Returns:
-        Logits of each group, float32 [N, B_i, K], and the BatchNorm statistics after the pass.
+    Only the chunk `stats_from` updates BatchNorm's running statistics. The first group has the
+    labeled images. Returns the logits of each group, float32 [N, B_i, K], and the BatchNorm
+    statistics after the pass.
     """
     sizes = [len(group) for group in groups]
     passes = [

@@ -98,16 +98,10 @@ class Ensemble:
         groups: Sequence[jax.Array],
         dropout_key: jax.Array | None = None,
     ) -> tuple[list[jax.Array], PyTree]:
-        """One training pass over several groups of images, with joint BatchNorm statistics.
+        """One training pass over groups of images [B_i, H, W, C], with joint BatchNorm statistics.
 
-        Args:
-            params: stacked, each leaf [N, ...].
-            batch_stats: stacked likewise.
-            groups: each float32 [B_i, H, W, C].
-            dropout_key: random key for dropout, or None for no dropout.
-
-        Returns:
-            Logits of each group, float32 [N, B_i, K], and the BatchNorm statistics after the pass.
+        Otherwise as `forward`. Returns the logits of each group, float32 [N, B_i, K], and the
+        BatchNorm statistics after the pass.
         """
         logits, batch_stats = self.forward(
             params, batch_stats, jnp.concatenate(groups), train=True, dropout_key=dropout_key
@@ -122,20 +116,12 @@ class Ensemble:
         groups: Sequence[jax.Array],
         images: jax.Array,
     ) -> tuple[list[jax.Array], jax.Array, PyTree]:
-        """One training pass over groups, and a pass without gradients beside it.
+        """`forward_concatenated` over groups, and a pass of images [B, H, W, C] without gradients.
 
         The second pass takes the first one's batch statistics as they are: each image is normalized
-        like those that are trained on, which statistics of its own would not do.
-
-        Args:
-            params: stacked, each leaf [N, ...].
-            batch_stats: stacked likewise.
-            groups: images of the first pass, each float32 [B_i, H, W, C].
-            images: those of the second, float32 [B, H, W, C].
-
-        Returns:
-            Logits of each group, float32 [N, B_i, K], logits of `images`, float32 [N, B, K], and
-            the BatchNorm statistics after the first pass.
+        like those that are trained on, which statistics of its own would not do. Returns the logits
+        of each group, float32 [N, B_i, K], the logits of `images`, [N, B, K], and the BatchNorm
+        statistics after the first pass.
         """
         # Without momentum, the running statistics after a pass are its batch statistics.
         forgetful = dataclasses.replace(self, model=self.model.clone(bn_momentum=0.0))
@@ -213,16 +199,9 @@ class Ensemble:
 def init_networks(
     model: nn.Module, key: jax.Array, num_networks: int, image_shape: Sequence[int]
 ) -> tuple[PyTree, PyTree]:
-    """Initializes N networks from different keys.
+    """Initializes N networks for images (H, W, C) from different keys.
 
-    Args:
-        model: the architecture.
-        key: random key.
-        num_networks: N.
-        image_shape: (H, W, C).
-
-    Returns:
-        Parameters and BatchNorm statistics, each leaf [N, ...].
+    Returns parameters and BatchNorm statistics, each leaf [N, ...].
     """
     # One after the other, with the key as an argument: XLA compiles the generator once for all
     # networks, and cannot try to evaluate it as a constant while compiling.

@@ -71,17 +71,8 @@ def compute_grad_cam(
     """Grad-CAM (Selvaraju et al., ICCV 2017): relu(Σ_c α_c A_c).
 
     A are the outputs of a layer, and α_c is the mean over all positions of the gradient of the
-    class's logit with respect to A_c.
-
-    Args:
-        model: The architecture.
-        variables: Parameters and BatchNorm statistics of one network.
-        images: float32 [B, H, W, C], normalized.
-        classes: int [B].
-        layer: The name of a layer of the model.
-
-    Returns:
-        float32 [B, h, w].
+    class's logit with respect to A_c. `layer` is the name of that layer. The other arguments are as
+    in `compute_heat_maps`. Returns float32 [B, h, w].
     """
     activations: list[jax.Array] = []
 
@@ -108,14 +99,7 @@ def roll_out_attention(model: VisionTransformer, variables: Any, images: jax.Arr
 
     Each block mixes tokens by (A + I) / 2, where A is the mean attention of its heads and I the
     shortcut. The product over the blocks says how much of each patch reaches the class token.
-
-    Args:
-        model: The architecture.
-        variables: Parameters of one network.
-        images: float32 [B, H, W, C], normalized.
-
-    Returns:
-        float32 [B, H / patch, W / patch].
+    Arguments as in `compute_heat_maps`. Returns float32 [B, H / patch, W / patch].
     """
     attentions: list[jax.Array] = []
 

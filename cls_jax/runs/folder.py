@@ -67,14 +67,8 @@ def get_default_workdir(config: ConfigDict) -> pathlib.Path:
 def choose_workdir(config: ConfigDict, layout: Layout) -> tuple[pathlib.Path, str | None]:
     """The default folder of a run on a folder of images.
 
-    It is the first of NAME, NAME-2, NAME-3, … without a run on other images or labels.
-
-    Args:
-        config: The run's configuration.
-        layout: The folder's files.
-
-    Returns:
-        The folder, and a sentence about the last run that it passed over, or None.
+    It is the first of NAME, NAME-2, NAME-3, … without a run on other images or labels. Returns it
+    with a sentence about the last run that was passed over, or None.
     """
     first, sentence = get_default_workdir(config), None
     for number in itertools.count(1):

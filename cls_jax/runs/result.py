@@ -26,12 +26,6 @@ def create_result(
     these of the same network at the last step. `test_accuracy_at_best_validation` is its test
     accuracy at the first step with the highest validation accuracy. It may be reported, because no
     test image decided.
-
-    Args:
-        config: the run's configuration.
-        workdir: the run's folder.
-        num_labels: the number of labeled images.
-        train_seconds: the duration of all steps.
     """
     rows = read_metrics(workdir)
     evaluations = [row for row in rows if row.get("test/accuracy") is not None]

@@ -73,14 +73,7 @@ class TrainState(flax.struct.PyTreeNode):
 def init_networks_and_key(
     model: nn.Module, seed: int, round_index: int, num_networks: int, image_shape: Sequence[int]
 ) -> tuple[jax.Array, PyTree, PyTree]:
-    """Draws the initial parameters of N networks.
-
-    Args:
-        model: the architecture.
-        seed: the run's.
-        round_index: the round of a method with several, each of which starts from new parameters.
-        num_networks: N.
-        image_shape: (H, W, C).
+    """Draws the initial parameters of N networks, others for each round of a method with several.
 
     Returns:
         The seed's random key, and parameters and BatchNorm statistics, each leaf [N, ...].
