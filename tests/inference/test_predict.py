@@ -20,7 +20,7 @@ from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import evaluate_folder
 from cls_jax.inference.predict_files import predict_files
 from cls_jax.inference.prediction import create_prediction, describe_top
-from cls_jax.inference.tables import PREDICTION_COLUMNS, create_table
+from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.methods.losses import make_pseudo_labels
 from cls_jax.runs.folder import CONFIG, read_result
 from tests.conftest import ROOT
@@ -262,13 +262,13 @@ def test_second_prediction_into_one_file_is_refused(classifier, noise, tmp_path,
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
     output = tmp_path / f"labels.{ending}"
     output.write_text("file,label\na.png,cat\n")
     with pytest.raises(UserError, match="or add --overwrite"):
         predict_files(classifier, noise[:2], output)
     assert output.read_text() == "file,label\na.png,cat\n"
-    if ending == "parquet":
-        pytest.importorskip("pyarrow")
     predict_files(classifier, noise[:2], output, overwrite=True)
     predict_files(classifier, noise[:3], output)
 
@@ -286,34 +286,27 @@ def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monk
 
 
 def test_failure_leaves_no_table(tmp_path):
-    def write_half():
-        with create_table(tmp_path / "p.csv", PREDICTION_COLUMNS) as table:
-            table.write([{"file": "a"}])
-            raise KeyboardInterrupt
+    def stop_after_one():
+        yield {"file": "a"}
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_half()
+        write_table(tmp_path / "p.csv", PREDICTION_COLUMNS, stop_after_one())
     assert not list(tmp_path.iterdir())
 
 
-def test_parquet_without_pyarrow_names_the_remedy(tmp_path, monkeypatch):
+def test_parquet_without_pyarrow_names_the_remedy_before_any_prediction(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with (
-        pytest.raises(UserError, match="pip install pyarrow"),
-        create_table(tmp_path / "p.parquet", PREDICTION_COLUMNS),
-    ):
-        pass
+    with pytest.raises(UserError, match="pip install pyarrow"):
+        check_path(tmp_path / "p.parquet", PREDICTION_COLUMNS)
 
 
 @pytest.mark.parametrize("name", ["p.txt", "p", "folder.csv", "file/p.csv"])
 def test_output_that_cannot_be_written_names_the_remedy(tmp_path, name):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(UserError, match="give --output"),
-        create_table(tmp_path / name, PREDICTION_COLUMNS),
-    ):
-        pass
+    with pytest.raises(UserError, match="give --output"):
+        write_table(tmp_path / name, PREDICTION_COLUMNS, [])
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,24 @@
-"""Suggested images are typical ones, from all over the set."""
+"""Suggested images are typical ones without a label, from all over the set."""
+
+import pathlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from cls_jax.errors import UserError
+from cls_jax.features.extract import PRETRAINED
+from cls_jax.inference import suggest
+from cls_jax.inference.classifier import load
 from cls_jax.inference.suggest import (
+    Files,
     choose_typical,
     compute_pixel_features,
     compute_typicality,
     find_clusters,
+    list_by_label,
+    suggest_files,
+    suggest_from,
 )
 
 CENTERS = np.asarray([[0, 0], [10, 0], [0, 10], [10, 10]], np.float32)
@@ -86,3 +97,122 @@ def test_features_of_pixels_tell_images_apart_and_have_unit_length():
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
     similarity = features @ features.T
     assert similarity[:10, :10].min() > similarity[:10, 10:].max()
+
+
+COLORS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
+
+
+def save(path, color, seed):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 40, (12, 12, 3))
+    Image.fromarray((np.asarray(color) + noise).astype(np.uint8)).save(path)
+
+
+@pytest.fixture(autouse=True)
+def no_weights(monkeypatch):
+    """As where the pretrained weights are not installed: a network takes seconds to compile."""
+    monkeypatch.setattr(suggest, "is_installed", lambda init: False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten images of each color, none labeled, and a damaged one."""
+    for k, (name, color) in enumerate(COLORS.items()):
+        for i in range(10):
+            save(tmp_path / "images" / f"{name}{i}.png", color, 10 * k + i)
+    (tmp_path / "images" / "broken.png").write_text("no image")
+    return tmp_path
+
+
+def get_colors(rows):
+    return {pathlib.Path(row["file"]).name[:-5] for row in rows}
+
+
+def test_a_folder_without_labels_gets_one_suggestion_of_each_kind(folder):
+    rows = suggest_files(folder, 3)
+    assert get_colors(rows) == set(COLORS)
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+    assert all(row["score"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("size", [12, 40])
+def test_the_pretrained_network_sees_photographs_only(tmp_path, monkeypatch, capsys, size):
+    opened = []
+    monkeypatch.setattr(suggest, "is_installed", lambda init: opened.append(size))
+    for i in range(3):
+        Image.new("RGB", (60, size), (9 * i, 0, 0)).save(tmp_path / f"{i}.png")
+    (tmp_path / "a_broken.png").write_text("no image")
+    assert len(suggest_files(tmp_path, 2)) == 2
+    assert opened == ([40] if size == 40 else [])
+    assert ("[pretrained]" in capsys.readouterr().err) == bool(opened)
+
+
+def test_labeled_images_are_not_suggested_and_their_kinds_come_last(folder):
+    (folder / "labels.csv").write_text("file,label\nred1.png,warm\nblue1.png,cold\n")
+    assert get_colors(suggest_files(folder, 1)) == {"green"}
+    everything = suggest_files(folder, 100)
+    assert len(everything) == 28  # 30 without the labeled ones; the damaged one is skipped.
+    assert not {"red1.png", "blue1.png"} & {pathlib.Path(row["file"]).name for row in everything}
+
+
+def test_test_images_are_not_suggested(folder):
+    save(folder / "test" / "a.png", (9, 9, 9), 0)
+    files = list_by_label(folder)
+    assert len(files.unlabeled) == 31
+    assert not files.labeled
+
+
+def test_class_folders_without_unlabeled_images_name_the_remedy(folder):
+    for name in COLORS:
+        save(folder / "all" / "labeled" / name / "1.png", COLORS[name], 0)
+    with pytest.raises(UserError, match="counts as labeled by its folder: put those"):
+        suggest_files(folder / "all", 3)
+    save(folder / "all" / "unlabeled" / "x.png", COLORS["red"], 1)
+    (row,) = suggest_files(folder / "all", 3)
+    assert row["file"] == str(folder / "all" / "unlabeled" / "x.png")
+
+
+def test_a_run_suggests_with_its_own_features(trained_run, folder):
+    files = Files(sorted(map(str, (folder / "images").glob("*.png"))), [])
+    rows = suggest_from(files, 3, load(trained_run))
+    assert len({row["file"] for row in rows}) == 3
+
+
+def test_photographs_are_compared_by_the_features_that_training_reads(tmp_path, monkeypatch):
+    for name, color in COLORS.items():
+        for i in range(10):
+            Image.new("RGB", (40, 40), tuple(value + i for value in color)).save(
+                tmp_path / f"{name}{i}.png"
+            )
+    (tmp_path / "a_broken.png").write_text("no image")
+
+    def load_features(files):
+        colors = [pathlib.Path(file).name[:-5] for file in files]
+        return np.array([[name == color for name in COLORS] for color in colors], np.float32)
+
+    monkeypatch.setattr(suggest, "is_installed", lambda init: init == PRETRAINED)
+    monkeypatch.setattr(suggest, "load_features", load_features)
+    assert get_colors(suggest_files(tmp_path, 3)) == set(COLORS)
+
+
+def test_mistakes_name_the_remedy(trained_run, tmp_path):
+    with pytest.raises(UserError, match="trained on digits, which has all its labels"):
+        suggest_files(trained_run, 3)
+    with pytest.raises(UserError, match="is not a folder: name one with images"):
+        suggest_files(tmp_path / "nothing", 3)
+    (tmp_path / "a.png").write_text("no image")
+    with pytest.raises(UserError, match="None of the unlabeled images can be read"):
+        suggest_files(tmp_path, 3)
+
+
+def test_copies_are_not_suggested(folder):
+    for i in range(3):
+        save(folder / f"unlabeled/new{i}.png", COLORS["red"], i + 100)
+        (folder / f"unlabeled/copy{i}.png").write_bytes((folder / "images/blue0.png").read_bytes())
+    labeled = [str(folder / "images/blue0.png")]
+    unlabeled = sorted(str(path) for path in (folder / "unlabeled").iterdir())
+    rows = suggest_from(Files([*unlabeled, unlabeled[-1]], labeled), 10)
+    assert {pathlib.Path(row["file"]).name for row in rows} == {"new0.png", "new1.png", "new2.png"}
+    assert len(rows) == 3
+    with pytest.raises(UserError, match="Every unlabeled image is a labeled one again"):
+        suggest_from(Files(unlabeled[:2], labeled), 10)
