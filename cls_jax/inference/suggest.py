@@ -178,7 +178,8 @@ def _describe_files(
             file=sys.stderr,
         )
     shape = classifier.image_shape if classifier else _PIXELS
-    images, is_read = np.zeros((len(files), *shape), np.uint8), []
+    images = np.zeros((len(files), *shape), np.uint8)
+    is_read: list[bool] = []
     for batch in read_ahead(files, shape, _BATCH_SIZE):
         start = sum(is_read)
         images[start : start + len(batch.images)] = batch.images
@@ -188,7 +189,7 @@ def _describe_files(
     if not len(kept):
         return kept, np.zeros((0, 1), np.float32), []
     features = classifier.compute_features(images) if classifier else compute_pixel_features(images)
-    return kept, features, [hashlib.blake2b(image).digest() for image in images]
+    return kept, features, [hashlib.blake2b(image.tobytes()).digest() for image in images]
 
 
 def _are_photographs(files: Sequence[str]) -> bool:
