@@ -225,7 +225,7 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
     """Restores the newest checkpoint of a run onto the devices at hand.
 
     Returns:
-        The program of the run's configuration, the state, and its step.
+        The setup of the run's configuration, the state, and its step.
 
     Raises:
         UserError: if the folder holds no run, or no checkpoint yet.

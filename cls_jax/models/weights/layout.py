@@ -140,56 +140,6 @@ def _transpose(array: np.ndarray, is_kernel: bool, inverse: bool = False) -> np.
     return array.transpose(np.argsort(axes) if inverse else axes)
 
 
-def _to_efficientnet_module(name: str) -> str:
-    """`stage2_block1` → `_blocks.1`, blocks counted through, `expand` → `_expand_conv`."""
-    if not (match := re.fullmatch(r"stage(\d+)_block(\d+)", name)):
-        return _EFFICIENTNET_MODULES.get(name, name)
-    stage, block = map(int, match.groups())
-    earlier = sum(stage.blocks for stage in STAGES[: stage - 1])
-    return f"_blocks.{earlier + block - 1}"
-
-
-_EFFICIENTNET_MODULES = {
-    "stem": "_conv_stem",
-    "stem_norm": "_bn0",
-    "top": "_conv_head",
-    "top_norm": "_bn1",
-    "head": "_fc",
-    "expand": "_expand_conv",
-    "expand_norm": "_bn0",
-    "depthwise": "_depthwise_conv",
-    "depthwise_norm": "_bn1",
-    "project": "_project_conv",
-    "project_norm": "_bn2",
-}
-
-
-def _to_resnet_module(name: str) -> str:
-    """`stage2_block1` → `layer2.0`, `projection` → `downsample.0`."""
-    if match := re.fullmatch(r"stage(\d+)_block(\d+)", name):
-        return f"layer{match[1]}.{int(match[2]) - 1}"
-    return _RESNET_MODULES.get(name, name)
-
-
-_RESNET_MODULES = {
-    "stem": "conv1",
-    "norm": "bn1",
-    "norm1": "bn1",
-    "norm2": "bn2",
-    "norm3": "bn3",
-    "projection": "downsample.0",
-    "projection_norm": "downsample.1",
-    "head": "fc",
-}
-
-
-def _to_vit_module(name: str) -> str:
-    """`block1` → `blocks.0`, `patch_embed` → `patch_embed.proj`."""
-    if match := re.fullmatch(r"block(\d+)", name):
-        return f"blocks.{int(match[1]) - 1}"
-    return "patch_embed.proj" if name == "patch_embed" else name
-
-
 def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
     """Interpolates "pos_embed" [1, tokens, D] to the number of patches that the images have.
 
@@ -210,12 +160,60 @@ def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> A
     return {**arrays, "pos_embed": np.concatenate([extra, resized], axis=1)}
 
 
+def _rename(modules: Mapping[str, str], to_block: Callable[[int, int], str]) -> Callable:
+    """A `Layout.to_torch_module`: modules by name, and blocks by stage, or 0, and number."""
+
+    def to_torch_module(name: str) -> str:
+        if match := re.fullmatch(r"(?:stage(\d+)_)?block(\d+)", name):
+            return to_block(int(match[1] or 0), int(match[2]))
+        return modules.get(name, name)
+
+    return to_torch_module
+
+
+def _count_blocks(stage: int, block: int) -> int:
+    """Blocks of EfficientNet before this one."""
+    return sum(earlier.blocks for earlier in STAGES[: stage - 1]) + block - 1
+
+
 OWN = Layout(str)  # Of architectures that PyTorch's libraries do not have.
-# The names of the package `efficientnet-lite-pytorch`.
-EFFICIENTNET = Layout(_to_efficientnet_module, normalization=((127 / 255,) * 3, (128 / 255,) * 3))
-RESNET = Layout(_to_resnet_module)  # The names of torchvision, which are timm's as well.
-VIT = Layout(_to_vit_module, HALF, adapt=resize_positions)  # The names of timm.
-DINOV2 = Layout(_to_vit_module, unused=("mask_token",), adapt=resize_positions)
+
+# The names of torchvision, which are timm's as well.
+_RESNET_MODULES = {
+    "stem": "conv1",
+    "norm": "bn1",
+    "norm1": "bn1",
+    "norm2": "bn2",
+    "norm3": "bn3",
+    "projection": "downsample.0",
+    "projection_norm": "downsample.1",
+    "head": "fc",
+}
+RESNET = Layout(_rename(_RESNET_MODULES, lambda stage, block: f"layer{stage}.{block - 1}"))
+
+# The names of the package `efficientnet-lite-pytorch`, which counts blocks through.
+_EFFICIENTNET_MODULES = {
+    "stem": "_conv_stem",
+    "stem_norm": "_bn0",
+    "top": "_conv_head",
+    "top_norm": "_bn1",
+    "head": "_fc",
+    "expand": "_expand_conv",
+    "expand_norm": "_bn0",
+    "depthwise": "_depthwise_conv",
+    "depthwise_norm": "_bn1",
+    "project": "_project_conv",
+    "project_norm": "_bn2",
+}
+EFFICIENTNET = Layout(
+    _rename(_EFFICIENTNET_MODULES, lambda stage, block: f"_blocks.{_count_blocks(stage, block)}"),
+    normalization=((127 / 255,) * 3, (128 / 255,) * 3),
+)
+
+# The names of timm.
+_to_vit = _rename({"patch_embed": "patch_embed.proj"}, lambda _, block: f"blocks.{block - 1}")
+VIT = Layout(_to_vit, HALF, adapt=resize_positions)
+DINOV2 = Layout(_to_vit, unused=("mask_token",), adapt=resize_positions)
 
 
 def explain_mismatch(arrays: Arrays, layout: Layout, params: Any) -> str:
