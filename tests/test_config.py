@@ -14,7 +14,7 @@ from cls_jax.config import (
     to_json,
     validate_config,
 )
-from cls_jax.config.rules import between
+from cls_jax.config.keys import between
 from cls_jax.errors import UserError
 from cls_jax.methods import METHODS
 from cls_jax.models import MODELS

@@ -13,8 +13,8 @@ from cls_jax.config.from_folder import (
     estimate_memory_per_labeled_image,
     fit_to_folder,
 )
+from cls_jax.data.sources.folder import FolderSummary
 from cls_jax.data.sources.folder_layout import Layout
-from cls_jax.data.sources.folder_summary import FolderSummary
 from cls_jax.errors import UserError
 from cls_jax.methods import METHODS
 

@@ -1,6 +1,7 @@
 """What each verb of `cls-jax` does and prints. `main.py` trains and evaluates with these functions.
 
-A function has the name of its verb, and its parameters those of the verb's options.
+A function has the name of its verb, and its parameters those of the verb's options, which
+`console.create_parser` describes.
 """
 
 import importlib.util
@@ -34,15 +35,6 @@ def train(
     dry_run: bool = False,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
-
-    Args:
-        folder: The folder of images, see docs/own_images.md.
-        method: The name of a method.
-        workdir: The run's folder. None for the default under runs/.
-        overrides: Options such as "--config.num_steps=500".
-        start_from: The folder of another run whose weights to begin with. None for none.
-        instant: Whether to end before the first step, with a classifier of frozen features.
-        dry_run: Whether to print what would be done, and the cost, and do nothing.
 
     Raises:
         UserError: Same as `train_config`.
@@ -117,11 +109,6 @@ def _train_to_end(run: "OpenRun") -> None:
 def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences.
 
-    Args:
-        run: The run's folder.
-        folder: Another folder of labeled images to evaluate on. Then nothing is calibrated.
-        data_dir: The dataset's place, if it has moved since the training.
-
     Raises:
         UserError: If there is no run, or the images are missing or do not fit it.
     """
@@ -160,13 +147,6 @@ def predict(
 ) -> None:
     """Labels image files with a run's networks.
 
-    Args:
-        run: The run's folder.
-        images: Files, folders and patterns.
-        output: The .csv or .parquet to write. None prints the class of single files, and writes
-            predictions.csv where there are folders or patterns.
-        overwrite: Whether the output may replace a file that is no table of predictions.
-
     Raises:
         UserError: If there is no run or no image, or the output cannot be written.
     """
@@ -197,11 +177,6 @@ def predict(
 
 def suggest(folder: str, count: int, output: str | None = None) -> None:
     """Lists images to label next.
-
-    Args:
-        folder: A folder of images, labeled or not, or a run on such a folder.
-        count: The number of images to list.
-        output: A .csv or .parquet to write. None to print the list.
 
     Raises:
         UserError: If there is no unlabeled image, or the output cannot be written.
@@ -237,12 +212,6 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
     """Serves a page to label images in the browser, until it is interrupted.
 
-    Args:
-        folder: A folder of images, labeled or not.
-        classes: Names of classes to offer from the start, separated by commas.
-        port: Where to listen on 127.0.0.1. 0 for any free port.
-        no_browser: Whether to print the address only.
-
     Raises:
         UserError: If the extra `label` is not installed, there is no image, or the port is in use.
     """
@@ -259,9 +228,6 @@ def cache(clear: bool = False) -> None:
     """Shows how much disk decoded images and features take, or deletes them.
 
     Runs in progress keep what they have opened.
-
-    Args:
-        clear: Whether to delete everything.
     """
     from cls_jax.data.images.cache import get_cache_folder
     from cls_jax.features import store
@@ -278,10 +244,6 @@ def cache(clear: bool = False) -> None:
 def export(run: str, output: str) -> None:
     """Writes a run's networks as files that work without this project.
 
-    Args:
-        run: The run's folder.
-        output: The folder to write.
-
     Raises:
         UserError: If there is no run, or the output cannot be written or would be overwritten.
     """
@@ -297,7 +259,7 @@ def export(run: str, output: str) -> None:
 
 
 def report(run: str, data_dir: str | None = None) -> None:
-    """Writes `report.html`, the page about a run. Arguments as for `evaluate`.
+    """Writes `report.html`, the page about a run.
 
     Raises:
         UserError: If there is no run or its folder cannot be written.

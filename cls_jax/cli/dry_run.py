@@ -14,7 +14,7 @@ from cls_jax.cli.plan import Plan, describe_imbalance
 from cls_jax.data.datasets import compute_mean_and_std
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.sources.folder_summary import FolderSummary, load_sample
+from cls_jax.data.sources.folder import FolderSummary, load_sample
 from cls_jax.data.types import Dataset
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method

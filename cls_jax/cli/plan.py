@@ -21,9 +21,8 @@ from cls_jax.config.from_folder import (
     create_folder_config,
     fit_to_folder,
 )
-from cls_jax.data.sources.folder import list_layout
+from cls_jax.data.sources.folder import FolderSummary, list_layout, summarize_folder
 from cls_jax.data.sources.folder_layout import Layout
-from cls_jax.data.sources.folder_summary import FolderSummary, summarize_folder
 from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.models.weights.sources import is_installed

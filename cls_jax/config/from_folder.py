@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from cls_jax.config.build import create_defaults, flatten
-from cls_jax.data.sources.folder_summary import FolderSummary, find_short_side
+from cls_jax.data.sources.folder import FolderSummary, find_short_side
 from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_method, get_round_length
 from cls_jax.models import MODELS

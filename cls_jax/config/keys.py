@@ -5,26 +5,93 @@ FixMatch.
 """
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import Any
 
-from cls_jax.config.rules import (
-    AT_LEAST_1,
-    DEPTH,
-    DEVICES,
-    NUMBERS,
-    POOL,
-    POSITIVE_NUMBERS,
-    STEP_RANGE,
-    TEXT,
-    YES_OR_NO,
-    Rule,
-    between,
-    one_of,
-)
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
 from cls_jax.data.images.decode import RESIZE_MODES
+from cls_jax.io import is_number
 from cls_jax.methods import Hyperparameter, get_method
 from cls_jax.models import MODELS, STEMS
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """The values that a key may have.
+
+    Attributes:
+        accepts: value of the default's type → whether it is one of them. May raise a TypeError if
+            it is a tuple.
+        text: the same in words, which follow "choose" in an error message.
+    """
+
+    accepts: Callable[[Any], bool]
+    text: str
+
+
+def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
+    """Numbers from `low` to `high`. Integers if `low` is one.
+
+    Args:
+        low: the lower end.
+        high: the upper end.
+        excludes: the end that is itself invalid, "low" or "high". Empty if both are valid.
+    """
+
+    def accepts(value: Any) -> bool:
+        if not is_number(value) or (value == low and excludes == "low"):
+            return False
+        return low <= value < high if excludes == "high" else low <= value <= high
+
+    noun = "an integer" if isinstance(low, int) else "a number"
+    ends = f"from {_show(low)} to {_show(high)}"
+    if math.isinf(high):
+        ends = f"of at least {_show(low)}"
+    elif excludes:
+        ends = f"above {_show(low)}" if excludes == "low" else f"of at least {_show(low)}"
+        ends += f" and below {_show(high)}" if excludes == "high" else f" and at most {_show(high)}"
+    return Rule(accepts, f"{noun} {ends}")
+
+
+def _show(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+def one_of(*words: str) -> Rule:
+    """Any of these words."""
+    *others, last = words
+    return Rule(lambda value: value in words, f"{', '.join(others)} or {last}")
+
+
+def parse_step_range(text: str) -> range | None:
+    """The steps that "FIRST:LAST" names, the last included. None if it has another form."""
+    first, _, last = text.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        return None
+    return range(int(first), int(last) + 1)
+
+
+YES_OR_NO = Rule(lambda value: True, "True or False")
+TEXT = Rule(lambda value: "\0" not in value, "a string without NUL characters")
+AT_LEAST_1 = between(1)
+COUNT = between(0, 2**31 - 1)
+BELOW_1 = between(0.0, 1.0, excludes="high")
+ABOVE_0 = between(0.0, 1.0, excludes="low")
+DEPTH = Rule(lambda v: 10 <= v <= 1000 and (v - 4) % 6 == 0, "6n + 4 (10, 16, 22, 28, …)")
+NUMBERS = Rule(lambda value: all(map(is_number, value)), "numbers, one per channel, or none")
+POSITIVE_NUMBERS = Rule(
+    lambda value: all(is_number(number) and number > 0 for number in value),
+    "positive numbers, one per channel, or none",
+)
+POOL = Rule(
+    lambda value: 0 < len(value) <= len(OPS) and all(name in OPS for name in value),
+    f"some of {', '.join(OPS)}",
+)
+STEP_RANGE = Rule(
+    lambda value: not value or parse_step_range(value) is not None,
+    "FIRST:LAST, two steps such as 10:12, or nothing",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,26 +117,24 @@ class Option:
 OPTIONS: dict[str, Option] = {
     "seed": Option(
         0,
-        between(0, 2**31 - 1),
+        COUNT,
         "Seed of the initial weights, the label split, the sample order and the augmentation.",
     ),
     "num_labels": Option(
         0,
-        between(0, 2**31 - 1),
+        COUNT,
         "Labeled training images, the number after the colon of `--config`. 0, for "
         "`configs/folder.py` only, uses all that have a label.",
     ),
     "num_steps": Option(
         307_200,
-        between(0, 2**31 - 1),
+        COUNT,
         "Training steps. 0 ends with the heads of `model.init_head`.",
         "paper: 300 epochs of 1,024 steps",
     ),
     "batch_size": Option(64, between(1, 2**20), "Labeled images per step.", "paper"),
     "mu": Option(
-        7,
-        between(1, 2**20),
-        "Unlabeled images per labeled image. Each method has its own default.",
+        7, between(1, 2**20), "Unlabeled images per labeled image. Each method has its own default."
     ),
     "accumulate_steps": Option(
         1,
@@ -80,7 +145,7 @@ OPTIONS: dict[str, Option] = {
     ),
     "ema_decay": Option(
         0.999,
-        between(0.0, 1.0, excludes="high"),
+        BELOW_1,
         "Decay per step of the weights' exponential moving average (EMA). 0 averages nothing.",
         "authors' `--ema-decay`",
     ),
@@ -132,9 +197,7 @@ OPTIONS: dict[str, Option] = {
         "borders, stretch keeps all and changes the aspect.",
     ),
     "data.bit_depth": Option(
-        16,
-        between(8, 16),
-        "Bits that 16-bit images in a folder use: 12 takes 4,095 for white.",
+        16, between(8, 16), "Bits that 16-bit images in a folder use: 12 takes 4,095 for white."
     ),
     "data.cache_gigabytes": Option(
         20.0,
@@ -144,16 +207,13 @@ OPTIONS: dict[str, Option] = {
     ),
     "data.validation": Option(
         0.0,
-        between(0.0, 1.0, excludes="high"),
+        BELOW_1,
         "Share of the training images of known class that are held out, before `num_labels` are "
         "drawn, to validate the run while it trains and to calibrate it. 0: only those of a "
         "folder's `val/`.",
     ),
     "data.unlabeled_includes_labeled": Option(
-        True,
-        YES_OR_NO,
-        "Show the labeled images in the unlabeled stream as well.",
-        "authors",
+        True, YES_OR_NO, "Show the labeled images in the unlabeled stream as well.", "authors"
     ),
     "data.imbalance": Option(
         1.0,
@@ -257,13 +317,13 @@ OPTIONS: dict[str, Option] = {
     ),
     "model.bn_momentum": Option(
         0.999,
-        between(0.0, 1.0, excludes="high"),
+        BELOW_1,
         "Decay per step of BatchNorm's running statistics.",
         "authors: PyTorch's momentum 0.001",
     ),
     "model.bn_epsilon": Option(
         1e-5,
-        between(0.0, 1.0, excludes="low"),
+        ABOVE_0,
         "Added to the variance in BatchNorm of ResNets. EfficientNet has its own, 1e-3.",
         "PyTorch's default",
     ),
@@ -295,30 +355,19 @@ OPTIONS: dict[str, Option] = {
         "Initial learning rate. AdamW needs far less than SGD, at most 0.01.",
         "paper, FixMatch",
     ),
-    "optimizer.momentum": Option(
-        0.9, between(0.0, 1.0, excludes="high"), "Nesterov momentum of SGD.", "paper, FixMatch"
-    ),
+    "optimizer.momentum": Option(0.9, BELOW_1, "Nesterov momentum of SGD.", "paper, FixMatch"),
     "optimizer.beta1": Option(
-        0.9,
-        between(0.0, 1.0, excludes="high"),
-        "Decay per step of AdamW's mean gradient.",
-        "PyTorch's default",
+        0.9, BELOW_1, "Decay per step of AdamW's mean gradient.", "PyTorch's default"
     ),
     "optimizer.beta2": Option(
-        0.999,
-        between(0.0, 1.0, excludes="high"),
-        "Decay per step of AdamW's mean squared gradient.",
-        "PyTorch's default",
+        0.999, BELOW_1, "Decay per step of AdamW's mean squared gradient.", "PyTorch's default"
     ),
     "optimizer.epsilon": Option(
-        1e-8,
-        between(0.0, 1.0, excludes="low"),
-        "Added to the root of AdamW's mean squared gradient.",
-        "PyTorch's default",
+        1e-8, ABOVE_0, "Added to the root of AdamW's mean squared gradient.", "PyTorch's default"
     ),
     "optimizer.weight_decay": Option(
         5e-4,
-        between(0.0, 1.0, excludes="high"),
+        BELOW_1,
         "Weight decay of kernels. All other parameters have none. SGD adds it to the gradient, "
         "AdamW to the update.",
         "authors' `--wdecay`",
@@ -332,23 +381,21 @@ OPTIONS: dict[str, Option] = {
     ),
     "optimizer.warmup_steps": Option(
         0,
-        between(0, 2**31 - 1),
+        COUNT,
         "Steps over which the rate rises linearly from 0. The cosine begins after them.",
         "FixMatch",
     ),
     "optimizer.layer_decay": Option(
         1.0,
-        between(0.0, 1.0, excludes="low"),
+        ABOVE_0,
         "Factor on the learning rate per block, counted from the head. 1: all layers learn alike.",
     ),
     "optimizer.head_learning_rate": Option(
-        0.0,
-        between(0.0, 100.0),
-        "Learning rate of the heads. 0: `optimizer.learning_rate`.",
+        0.0, between(0.0, 100.0), "Learning rate of the heads. 0: `optimizer.learning_rate`."
     ),
     "optimizer.head_steps": Option(
         0,
-        between(0, 2**31 - 1),
+        COUNT,
         "First steps in which only the heads are trained. BatchNorm's running statistics move all "
         "the same, unless `model.bn_frozen`.",
     ),
@@ -366,15 +413,12 @@ OPTIONS: dict[str, Option] = {
     ),
     "mesh.network": Option(
         0,
-        DEVICES,
+        COUNT,
         "Devices over which the networks are spread. 0: chosen automatically.",
         is_runtime=True,
     ),
     "mesh.data": Option(
-        0,
-        DEVICES,
-        "Devices over which a batch is spread. 0: chosen automatically.",
-        is_runtime=True,
+        0, COUNT, "Devices over which a batch is spread. 0: chosen automatically.", is_runtime=True
     ),
 }
 

@@ -11,9 +11,7 @@ _LAST_COMMIT = "878afb8"
 # Old key → new key, with the same values.
 RENAMED = {"method.lambda_alike": "method.lambda_consistency"}
 # Old key → new key, and old value → new value.
-CHANGED = {
-    "data.unlabeled": ("data.unlabeled_includes_labeled", {"all": True, "rest": False}),
-}
+CHANGED = {"data.unlabeled": ("data.unlabeled_includes_labeled", {"all": True, "rest": False})}
 
 
 class Retired(NamedTuple):

@@ -7,8 +7,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.data.images.cache import DecodedImages
 from cls_jax.data.label_split import choose_validation_indices
-from cls_jax.data.sources.cifar import load_cifar
-from cls_jax.data.sources.digits import load_digits
+from cls_jax.data.sources.benchmarks import load_cifar, load_digits
 from cls_jax.data.sources.folder import load_folder
 from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.data.types import Dataset, ImageSource

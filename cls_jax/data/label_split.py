@@ -40,12 +40,17 @@ def choose_labeled_indices(
     if num_labels == 0:
         return pool
     counts = _split_budget(num_labels, np.bincount(labels[pool], minlength=num_classes), imbalance)
+    chosen = _draw(pool, labels, counts, seed)
+    return np.concatenate([np.sort(rows) for rows in chosen])
+
+
+def _draw(
+    pool: np.ndarray, labels: np.ndarray, counts: np.ndarray, seed: int | list[int]
+) -> list[np.ndarray]:
+    """Draws so many images of each class, counts int [K], among the indices of a pool."""
     rng = np.random.default_rng(seed)
-    chosen = [
-        np.sort(rng.choice(pool[labels[pool] == k], counts[k], replace=False))
-        for k in range(num_classes)
-    ]
-    return np.concatenate(chosen)
+    by_class = (pool[labels[pool] == k] for k in range(len(counts)))
+    return [rng.choice(rows, n, replace=False) for rows, n in zip(by_class, counts, strict=True)]
 
 
 def choose_long_tail(
@@ -79,12 +84,9 @@ def choose_long_tail(
     largest = (np.bincount(labels, minlength=num_classes) / profile).min()
     # Rounded down, but not where floating point falls just short of an integer.
     counts = np.maximum(np.floor(profile * largest + 1e-6), 1).astype(int)
-    rng = np.random.default_rng([seed, 1])  # Not the stream that draws the labels.
-    kept = [
-        rng.choice(np.flatnonzero(labels == k), counts[k], replace=False)
-        for k in range(num_classes)
-    ]
-    return np.sort(np.concatenate(kept)).astype(np.int32)
+    everything = np.arange(len(labels), dtype=np.int32)
+    # Not the stream that draws the labels.
+    return np.sort(np.concatenate(_draw(everything, labels, counts, [seed, 1])))
 
 
 def _create_profile(num_classes: int, imbalance: float) -> np.ndarray:
@@ -158,12 +160,8 @@ def choose_validation_indices(
             "larger share, or add labels."
         )
     counts = _distribute(total, share * sizes, available, np.zeros(num_classes, int))
-    rng = np.random.default_rng([seed, 2])  # Not the streams of the labels and of the long tail.
-    held = [
-        rng.choice(np.flatnonzero(labels == k), counts[k], replace=False)
-        for k in range(num_classes)
-    ]
-    return np.sort(np.concatenate(held))
+    # Not the streams of the labels and of the long tail.
+    return np.sort(np.concatenate(_draw(np.arange(len(labels)), labels, counts, [seed, 2])))
 
 
 def choose_unlabeled_indices(

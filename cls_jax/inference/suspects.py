@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cls_jax.data.sources.folder_summary import take_evenly
+from cls_jax.data.sources.folder import take_evenly
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.features.graph import build_graph, propagate_labels
 from cls_jax.inference.classifier import Classifier

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,6 @@ from cls_jax.config.from_folder import create_folder_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.images.cache import get_cache_folder
 from cls_jax.data.sources import folder as folder_source
-from cls_jax.data.sources import folder_summary
 from cls_jax.errors import UserError
 from cls_jax.inference import classifier, evaluate_run, suggest
 from cls_jax.runs.folder import create_run_folder, write_result
@@ -90,7 +90,6 @@ def calls(monkeypatch):
         monkeypatch.setattr(module, name, counted)
 
     count(folder_source, "list_images")
-    count(folder_summary, "list_images")
     count(evaluate_run, "load_dataset")
     count(loop, "load_dataset")
     count(classifier, "restore_run")
@@ -285,6 +284,18 @@ def test_user_errors_print_one_line(images, tmp_path, capsys, arguments, remedy)
     assert remedy in line
     assert captured.out == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_device_is_chosen_before_jax_is_loaded(monkeypatch):
+    seen = []
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(sys, "argv", ["cls-jax", "cache", "--device", "gpu"])
+    monkeypatch.setattr(
+        console, "prepare_process", lambda: seen.append(os.environ["JAX_PLATFORMS"])
+    )
+    monkeypatch.setattr(console, "run_to_end", lambda function: None)
+    console.main()
+    assert seen == ["cuda"]
 
 
 def test_help_is_complete_and_quick():

@@ -214,7 +214,7 @@ def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
 
 def read_npz(content: bytes, folder: pathlib.Path) -> None:
     """A dataset in one file."""
-    from cls_jax.data.sources.npz import read_single_file
+    from cls_jax.data.sources.benchmarks import read_single_file
 
     (folder / "set.npz").write_bytes(content)
     splits, class_names = read_single_file(str(folder / "set.npz"))

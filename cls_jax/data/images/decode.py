@@ -109,9 +109,7 @@ def get_image_shape(data_config: ConfigDict) -> tuple[int, int, int]:
 
 
 def read_image(
-    path: str | os.PathLike,
-    image_shape: tuple[int, int, int],
-    options: DecodeOptions = CENTER_CROP,
+    path: str | os.PathLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
 ) -> np.ndarray:
     """Reads an image file.
 
@@ -173,9 +171,7 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
 
 
 def decode_image(
-    file: BinaryIO,
-    image_shape: tuple[int, int, int],
-    options: DecodeOptions = CENTER_CROP,
+    file: BinaryIO, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
 ) -> np.ndarray:
     """Decodes an image: turned upright, put on white, and scaled to a square.
 
@@ -313,10 +309,7 @@ def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.I
     else:
         image = _to_plain_mode(image, options.bit_depth)
     square = image.resize(
-        shape,
-        Image.Resampling.BICUBIC,
-        box=_choose_box(image, options),
-        reducing_gap=_REDUCING_GAP,
+        shape, Image.Resampling.BICUBIC, box=_choose_box(image, options), reducing_gap=_REDUCING_GAP
     )
     # Only now that it is loaded: Pillow turns TIFF upright while loading, and then says so.
     orientation = _read_orientation(file)

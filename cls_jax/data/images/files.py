@@ -257,9 +257,7 @@ def _try_to_read(
 
 
 def _collect(
-    files: list[str],
-    results: Iterable[np.ndarray | ImageError],
-    image_shape: tuple[int, int, int],
+    files: list[str], results: Iterable[np.ndarray | ImageError], image_shape: tuple[int, int, int]
 ) -> ImageBatch:
     results = list(results)
     images = [result for result in results if isinstance(result, np.ndarray)]

@@ -94,11 +94,7 @@ def _repeat(data: DeviceData) -> Generator[DeviceData, None, None]:
 
 
 def _create_batch(
-    spec: StreamSpec,
-    augmentation: Augmentation,
-    num_shards: int,
-    step: jax.Array,
-    data: DeviceData,
+    spec: StreamSpec, augmentation: Augmentation, num_shards: int, step: jax.Array, data: DeviceData
 ) -> RawBatch:
     """This device's shard of the batch of a step.
 

@@ -52,9 +52,7 @@ def create_pipeline(
                 yield to_global_arrays(batch, mesh, BATCH_SPECS, shapes)
 
     return InputPipeline(
-        inputs=put_on_devices(),
-        input_specs=BATCH_SPECS,
-        create_batch=lambda state, batch: batch,
+        inputs=put_on_devices(), input_specs=BATCH_SPECS, create_batch=lambda state, batch: batch
     )
 
 

@@ -13,13 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.images.files import ImageFile, Listing, SkippedFile
-from cls_jax.data.sources.label_table import (
-    LABELS_CSV,
-    NONE,
-    LabelRow,
-    fold,
-    read_label_table,
-)
+from cls_jax.data.sources.label_table import LABELS_CSV, NONE, LabelRow, fold, read_label_table
 from cls_jax.errors import UserError
 
 NO_CLASS_NAME = ""  # Of unlabeled images.

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -219,6 +220,17 @@ def test_unfinished_packs_of_dead_processes_are_removed(root, tmp_path):
         assert [path.name[8] for path in folder.glob("partial-*")] == ["1"]
     load(root)
     assert list(folder.glob("partial-*")) == []
+
+
+def test_pack_is_on_the_disk_before_it_gets_its_name(root, monkeypatch):
+    events, replace = [], pathlib.Path.replace
+    monkeypatch.setattr(cache.os, "fsync", lambda _: events.append("synced"))
+    monkeypatch.setattr(
+        pathlib.Path, "replace", lambda *paths: events.append("named") or replace(*paths)
+    )
+    load(root)
+    assert events == ["synced", "named"] * (len(events) // 2)
+    assert len(find_packs()) == 1
 
 
 def test_full_or_read_only_disk_names_the_remedy(root, tmp_path, monkeypatch):

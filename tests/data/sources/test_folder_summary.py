@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.data.sources.folder_summary import load_sample, summarize_folder, take_evenly
+from cls_jax.data.sources.folder import load_sample, summarize_folder, take_evenly
 from cls_jax.errors import UserError
 
 GRAYS = {"labeled/ant": (10, 3), "labeled/bee": (20, 6), "unlabeled": (30, 7), "test/ant": (40, 2)}

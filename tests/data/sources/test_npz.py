@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.sources import npz
+from cls_jax.data.sources import benchmarks
 from cls_jax.errors import UserError
 from tests.conftest import load_config
 
@@ -100,6 +100,6 @@ def test_array_that_claims_more_than_there_is_is_refused(tmp_path):
 
 def test_arrays_larger_than_memory_are_refused(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "set.npz", **create_arrays())
-    monkeypatch.setattr(npz, "_get_max_bytes", lambda: 1000)
+    monkeypatch.setattr(benchmarks, "_get_max_bytes", lambda: 1000)
     with pytest.raises(UserError, match="too much for this machine"):
         load(tmp_path / "set.npz")

@@ -1,0 +1,210 @@
+"""The datasets of the benchmarks: CIFAR-10 and CIFAR-100 from TFDS or an `.npz`, and digits.
+
+Arrays of an `.npz` are read without TensorFlow and without pickle. They can claim any size, so
+sizes are checked before they are read.
+"""
+
+import os
+import pathlib
+import zipfile
+from typing import BinaryIO
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
+from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
+
+Split = tuple[np.ndarray, np.ndarray]
+_DOWNLOAD_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+
+
+def load_cifar(data_config: ConfigDict) -> Dataset:
+    """CIFAR from TFDS, or from the `.npz` that `data_config.data_dir` names.
+
+    Raises:
+        UserError: if neither of them has it, or its images have another size.
+    """
+    if is_single_file(data_config.data_dir):
+        splits, class_names = read_single_file(data_config.data_dir)
+    else:
+        splits, class_names = read_tfds(data_config)
+    (train_images, train_labels), (test_images, test_labels) = splits["train"], splits["test"]
+    image_shape = train_images.shape[1:]
+    if image_shape[:2] != (data_config.image_size, data_config.image_size):
+        raise UserError(
+            f"{data_config.name} has images of {image_shape[1]} x {image_shape[0]} pixels: "
+            f"set --config.data.image_size={image_shape[0]}."
+        )
+    return Dataset(
+        name=data_config.name,
+        class_names=class_names,
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        image_shape=image_shape,
+    )
+
+
+def read_tfds(data_config: ConfigDict) -> tuple[dict[str, Split], tuple[str, ...]]:
+    """A TFDS dataset with features "image" and "label" and splits "train" and "test".
+
+    Prepared on first use: looked for, and downloaded to, `data_config.data_dir`.
+
+    Returns:
+        Split name → images uint8 [n, H, W, C] and labels int32 [n], and the class names.
+
+    Raises:
+        UserError: if it is neither prepared nor can be downloaded.
+    """
+    # Imported here: an `.npz` needs neither.
+    from cls_jax.data.host_tensorflow import hide_accelerators
+
+    hide_accelerators()
+    import requests
+    import tensorflow_datasets as tfds
+
+    name = data_config.name
+    data_dir = pathlib.Path(data_config.data_dir).expanduser() if data_config.data_dir else None
+    builder = tfds.builder(name, data_dir=data_dir)
+    try:
+        if not builder.is_prepared():
+            # Asked once. TFDS itself retries for minutes where there is no network.
+            requests.head(_DOWNLOAD_PAGE, timeout=20, allow_redirects=True)
+        builder.download_and_prepare()
+    except Exception as error:  # TFDS raises whatever its downloader and file system do.
+        raise UserError(
+            f"{name} is not prepared in {builder.data_dir} and could not be downloaded "
+            f"({type(error).__name__}): connect to the internet once, or set "
+            "--config.data.data_dir to a TFDS folder that holds it."
+        ) from error
+    # Files in order and one at a time: an image's index is the same on every machine.
+    read_config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+    splits = {}
+    for split in ("train", "test"):
+        rows = builder.as_dataset(
+            split=split, batch_size=-1, shuffle_files=False, read_config=read_config
+        )
+        rows = tfds.as_numpy(rows)
+        splits[split] = rows["image"], rows["label"].astype(np.int32)
+    return splits, tuple(builder.info.features["label"].names)
+
+
+NUM_TEST_DIGITS = 450
+
+
+def load_digits(data_config: ConfigDict) -> Dataset:
+    """scikit-learn's 1,797 handwritten digits, scaled up. 450 of them, stratified, are for testing.
+
+    The scans are 8 x 8 with 17 gray levels. The test set is the same whatever the seed.
+    """
+    from PIL import Image
+    from sklearn.datasets import load_digits as load_sklearn_digits
+    from sklearn.model_selection import train_test_split
+
+    scans = load_sklearn_digits()
+    size = (data_config.image_size, data_config.image_size)
+    images = np.stack(
+        [
+            np.asarray(Image.fromarray(scan).resize(size, Image.Resampling.BILINEAR))
+            for scan in np.rint(scans.images * (255 / 16)).astype(np.uint8)
+        ]
+    )[..., None]
+    labels = scans.target.astype(np.int32)
+    train, test = train_test_split(
+        np.arange(len(labels)), test_size=NUM_TEST_DIGITS, stratify=labels, random_state=0
+    )
+    return Dataset(
+        name="digits",
+        class_names=tuple(str(digit) for digit in range(10)),
+        train_images=images[train],
+        train_labels=labels[train],
+        test_images=images[test],
+        test_labels=labels[test],
+        image_shape=(*size, 1),
+    )
+
+
+_ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
+_SPLITS = ("train", "test")
+_MAX_CLASSES = 1_000_000
+
+
+def is_single_file(path: str) -> bool:
+    """Whether a path names a dataset in one file.
+
+    Raises:
+        UserError: if it names an archive.
+    """
+    if path.endswith(_ARCHIVE_SUFFIXES):
+        raise UserError(
+            f"{path} is an archive: unpack it and train on the folder, as in cls-jax train FOLDER."
+        )
+    return path.endswith(".npz")
+
+
+def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
+    """Reads the splits "train" and "test" of a dataset in one file.
+
+    Args:
+        path: an `.npz` with `train_images`, `train_labels`, `test_images`, `test_labels` and
+            optionally `class_names`.
+
+    Returns:
+        Split name → images uint8 [n, H, W, C] and labels int32 [n], and the class names.
+
+    Raises:
+        UserError: if the file is missing, damaged or has another layout.
+    """
+    file = pathlib.Path(path).expanduser()
+    try:
+        with open_regular(file) as opened:
+            return _read_npz(opened)
+    except PARSE_ERRORS as error:
+        raise UserError(
+            f"{file} cannot be read as a dataset ({describe_error(error)}): set "
+            "--config.data.data_dir to an .npz with train_images, train_labels, test_images and "
+            "test_labels."
+        ) from error
+
+
+def _get_max_bytes() -> int:
+    """The most that the images of a dataset may take: half of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _read_npz(file: BinaryIO) -> tuple[dict[str, Split], tuple[str, ...]]:
+    with zipfile.ZipFile(file) as archive:
+        names = [f"{split}_{part}" for split in _SPLITS for part in ("images", "labels")]
+        has_names = "class_names.npy" in archive.namelist()
+        names += ["class_names"] if has_names else []
+        num_bytes = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
+        if num_bytes > _get_max_bytes():
+            raise ValueError(f"it holds {num_bytes / 2**30:.1f} GiB, too much for this machine")
+    # A header that claims more than the file holds costs address space, but no memory.
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in names}
+    splits = {}
+    for split in _SPLITS:
+        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+        if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
+            raise ValueError(f"{split}_images is not uint8 [n, H, W, C] with n labels")
+        splits[split] = images, _to_classes(labels, split)
+    num_classes = int(max(labels.max(initial=0) for _, labels in splits.values())) + 1
+    if has_names:
+        class_names = tuple(map(str, arrays["class_names"].ravel()))
+    else:
+        class_names = tuple(str(k) for k in range(num_classes))
+    if not len(splits["train"][0]) or len(class_names) < num_classes:
+        raise ValueError("it has no training images, or labels without a class name")
+    return splits, class_names
+
+
+def _to_classes(labels: np.ndarray, split: str) -> np.ndarray:
+    is_whole = labels.dtype.kind in "iu"
+    if not is_whole or labels.min(initial=0) < 0 or labels.max(initial=0) >= _MAX_CLASSES:
+        raise ValueError(f"{split}_labels are not whole numbers from 0")
+    return labels.astype(np.int32)
