@@ -65,7 +65,7 @@ def plan_run(
     """Chooses what the user leaves open. An existing run keeps what was chosen when it started.
 
     Args:
-        folder: of images, see docs/own_images.md.
+        folder: the folder of images, see docs/own_images.md.
         method: name of a method.
         workdir: the run's folder. None for the default under runs/.
         settings: dotted key → value.
@@ -136,7 +136,7 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> OpenRun:
     """The run of any configuration, in its folder.
 
     Raises:
-        UserError: Same as `choose_run`, or if the images are no folder that can be trained on.
+        UserError: Same as `choose_run`, or if the images are not a folder that can be trained on.
     """
     root = pathlib.Path(config.data.data_dir).expanduser()
     has_layout = config.data.name == "folder" and config.data.data_dir and root.is_dir()

@@ -99,8 +99,8 @@ def use_all_cores_for_convolutions() -> None:
     """Has XLA compute convolutions on a CPU with Eigen, on all cores. Does nothing for a GPU.
 
     jaxlib hands them to YNNPACK, which in version 0.10 uses one core: forward and backward of
-    WRN-28-2 on 60 images and 2 cores take 507 ms with it and 349 ms with Eigen, those of WRN-10-1
-    on 288 digits 56 and 41 ms. With 0.11, CLS's step for WRN-28-2 takes 680 and 582 ms. The leading
+    WRN-28-2 on 60 images and 2 cores take 507 ms with it and 349 ms with Eigen. WRN-10-1 on 288
+    digits takes 56 and 41 ms. With 0.11, CLS's step for WRN-28-2 takes 680 and 582 ms. The leading
     minus removes only convolutions from YNNPACK's list: reductions are faster there. Other versions
     of jaxlib may not know the flag, and XLA aborts on unknown flags.
     """

@@ -25,7 +25,7 @@ def create_config(
 
     Args:
         argument: the text after the colon of `--config`. The method is CLS if it names none.
-        method_settings: as for `create_defaults`.
+        method_settings: same as for `create_defaults`.
 
     Raises:
         UserError: if the argument cannot be read or its method is unknown.
@@ -190,7 +190,7 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
     """Reads and validates the `config.json` of a run's folder.
 
     A run that is older than a key lacks it and gets the default, because a new key's default
-    changes nothing. Keys that are gone are dropped if their value changed nothing
+    changes nothing. Retired keys are dropped if their value changed nothing
     (`cls_jax.config.retired`).
 
     Raises:

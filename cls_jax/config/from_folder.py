@@ -25,7 +25,7 @@ _MIN_STEPS = 1000
 # Every training image is shown about so often, within the bounds on the number of steps.
 _EPOCHS = 64
 # Bytes that a network keeps per image of a step with a feature map of 32 pixels: measured for
-# WRN-28-2 (6.98 GB for two networks and 960 images), and within a tenth that of ResNet-18.
+# WRN-28-2 (6.98 GB for two networks and 960 images). ResNet-18's is within 10% of it.
 _BYTES_PER_IMAGE = 4e6
 _MAX_MEMORY_SHARE = 0.5
 
@@ -41,7 +41,7 @@ class Resources(NamedTuple):
 
     Attributes:
         has_accelerator: whether JAX computes on something faster than a CPU.
-        memory: of a device, or of the host if it computes, in bytes.
+        memory: the memory of a device, or of the host if it computes, in bytes.
         has_tensorflow: whether tf.data can feed images.
         has_pretrained: whether the weights `builtin:efficientnet_lite0` are installed.
     """
@@ -83,9 +83,9 @@ class FolderContext(NamedTuple):
     """What a rule may look at.
 
     Attributes:
-        config: with the user's values, and those of the rules before this one.
-        summary: of the folder.
-        resources: of the machine.
+        config: the configuration with the user's values and the results of earlier rules.
+        summary: the folder's summary.
+        resources: the machine's resources.
         is_set: dotted keys that the user has set.
     """
 
@@ -176,8 +176,8 @@ def _fine_tune(
     """A rule: the value of docs/finetuning.md for pretrained weights, else the default.
 
     Args:
-        key: of the section "optimizer".
-        value: for pretrained weights.
+        key: a key of the section "optimizer".
+        value: the value for pretrained weights.
         per_step: bounds the value, a number of steps, by this share of the run.
     """
 

@@ -265,7 +265,7 @@ OPTIONS: dict[str, Option] = {
     "model.init": Option(
         "",
         TEXT,
-        "Pretrained weights that the networks start from, all but their last layer: "
+        "Pretrained weights that the networks start from, all except their last layer: "
         "`builtin:efficientnet_lite0`, a `.safetensors` file, the folder of a run or an export, or "
         "`hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights.",
     ),

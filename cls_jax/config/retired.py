@@ -15,7 +15,7 @@ CHANGED = {"data.unlabeled": ("data.unlabeled_includes_labeled", {"all": True, "
 
 
 class Retired(NamedTuple):
-    """A key that is gone.
+    """A key that no longer exists.
 
     Attributes:
         harmless: values with which a run is the same without the key. None if that is any.
@@ -46,14 +46,14 @@ _BY_METHOD = {"cls_plus": {"method.align": Retired(("joint",))}}
 
 
 def drop_retired(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """The values of an older run without the keys that are gone, and with those renamed.
+    """The values of an older run without retired keys, and with the new names of renamed ones.
 
     Args:
-        values: by dotted key, as stored.
-        keys: that this version knows for the run's method.
+        values: stored values by dotted key.
+        keys: the keys that this version knows for the run's method.
 
     Raises:
-        UserError: if a key that is gone has a value that decided what the run trained.
+        UserError: if a retired key has a value that decided what the run trained.
     """
     kept = {}
     table = RETIRED | _BY_METHOD.get(values["method.name"], {})

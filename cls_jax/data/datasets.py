@@ -21,7 +21,7 @@ LOADERS = {
     "folder": load_folder,
 }
 
-# Training images whose mean and standard deviation are computed.
+# Training images from which mean and standard deviation are computed.
 _NUM_SAMPLED = 5000
 
 
@@ -50,11 +50,11 @@ def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
 def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     """Moves a share of the training images with a known class to the validation images.
 
-    The fingerprint stays that of all training images, so it can be found without opening a file.
+    The fingerprint still covers all training images, so it can be computed without opening a file.
 
     Args:
         dataset: It has no validation images.
-        share: Of the training images whose class is known, above 0 and below 1.
+        share: The share of the training images of known class, above 0 and below 1.
         seed: The same seed moves the same images.
 
     Raises:
@@ -100,6 +100,6 @@ def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[
     shares, levels = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
     mean = shares @ levels
     variance = shares @ levels**2 - mean**2
-    # At least one gray level, because images are divided by it: those of a single color have 0.
+    # At least one gray level, because images are divided by it, and a single color has 0.
     std = np.sqrt(np.maximum(variance, levels[1] ** 2))
     return tuple(map(float, mean)), tuple(map(float, std))

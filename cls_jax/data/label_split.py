@@ -1,4 +1,4 @@
-"""Splits the training images: those of a long tail, the labeled and the unlabeled ones.
+"""Splits the training images into labeled, unlabeled and validation images, and long tails.
 
 All of it is a pure function of the labels, a few settings and the seed. Only the labeled images are
 stored, for people to read and to choose them by hand.
@@ -142,7 +142,7 @@ def choose_validation_indices(
     Args:
         labels: int [n], classes of all training images, -1 where unknown.
         num_classes: K.
-        share: of the images of known class, above 0 and below 1.
+        share: the share of the images of known class, above 0 and below 1.
         seed: the same seed draws the same images.
 
     Returns:
@@ -227,9 +227,9 @@ def check_labeled_indices(
     """Checks a stored label budget against the dataset and the configuration.
 
     Args:
-        path: of the file, for the message.
+        path: path of the file, for the message.
         indices: int32, what it lists.
-        num_labels: as configured. 0 takes any number.
+        num_labels: the configured number. 0 takes any number.
         num_images: training images of the dataset.
 
     Raises:
@@ -243,6 +243,6 @@ def check_labeled_indices(
     is_known = (indices >= 0) & (indices < num_images)
     if len(np.unique(indices)) != len(indices) or not is_known.all():
         raise UserError(
-            f"{path} lists an image twice or one that is not among the {num_images:,} "
+            f"{path} lists an image twice, or an image outside the {num_images:,} "
             "training images: correct it or delete it."
         )

@@ -31,7 +31,7 @@ class Backend(NamedTuple):
 
     Attributes:
         namespace: numpy or jax.numpy.
-        fori_loop: with the signature of `jax.lax.fori_loop`.
+        fori_loop: a loop with the signature of `jax.lax.fori_loop`.
     """
 
     namespace: Any
@@ -72,7 +72,7 @@ class StreamSpec:
     """What a pipeline needs to know to make the batch of any step.
 
     Attributes:
-        seed: of everything random in the stream.
+        seed: the seed of everything random in the stream.
         batch_size: B, labeled images.
         unlabeled_batch_size: U = μB.
         labeled_view: "weak" or "strong".
@@ -160,9 +160,9 @@ def sample_indices(
 
     Args:
         indices: int32 [n], what to sample from.
-        step: from 0. A scalar, or an array [...] of several steps.
-        batch_size: how many.
-        seed: of the run, below 2^31.
+        step: the step from 0, a scalar, or an array [...] of several steps.
+        batch_size: the number of samples per step.
+        seed: the seed of the run, below 2^31.
         tag: keeps the labeled and the unlabeled stream apart.
         backend: NumPy or JAX. Both give the same samples.
 

@@ -22,7 +22,7 @@ class Dataset:
     """Images and labels for training and testing.
 
     Attributes:
-        name: the dataset's name in the configuration, or that of the folder of images.
+        name: the dataset's name in the configuration, or the name of the folder of images.
         class_names: K names, in the order of their labels.
         train_images: all training images, labeled or not.
         train_labels: int32 [n], their classes, -1 where unknown. Only monitors look at those
@@ -36,7 +36,7 @@ class Dataset:
             files, or "" where there are none.
         warnings: one sentence for each thing that users should know about the data.
         skipped_files: name and reason of every file that could not be used.
-        validation_images: images that training never sees and that decide about the run. There may
+        validation_images: images that training never sees, for decisions about the run. There may
             be none.
         validation_labels: int32 [v].
         train_files: the training images' files, relative to the folder, or none where images are

@@ -22,8 +22,8 @@ from sklearn.preprocessing import normalize
 
 from cls_jax.config import read_config
 from cls_jax.data.images.files import find_images, list_images, read_ahead
-from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
 from cls_jax.data.sources.folder import find_short_side, sample_headers, take_evenly
+from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
 from cls_jax.errors import UserError
 from cls_jax.features.extract import PRETRAINED, load_features
 from cls_jax.inference.classifier import Classifier, load

@@ -130,7 +130,7 @@ def test_budget_that_does_not_fit_the_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"lists 2 labeled images and not 3: set --config.num_l"):
         check_labeled_indices(path, np.asarray([0, 9]), num_labels=3, num_images=10)
     for wrong in ([0, 10], [-1, 0], [3, 3]):
-        with pytest.raises(UserError, match="lists an image twice or one that is not among"):
+        with pytest.raises(UserError, match="lists an image twice, or an image outside"):
             check_labeled_indices(path, np.asarray(wrong), num_labels=2, num_images=10)
 
 

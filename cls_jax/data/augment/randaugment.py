@@ -1,6 +1,6 @@
 """The RandAugment operations as one table of numbers, shared by every input pipeline.
 
-The pool and its strengths are those of RandAugment (Cubuk et al., 2020) as the PyTorch code of
+The pool and its strengths come from RandAugment (Cubuk et al., 2020) as the PyTorch code of
 FixMatch, CLS and TorchSSL uses it: 14 operations of the Python Imaging Library (PIL, Pillow), each
 at a level of which `PARAMETER_MAX` is the strongest. Whatever PIL derives from the operation and
 its level alone is worked out here once. A pipeline then looks up `OpTable.kinds` for each image and
@@ -71,9 +71,9 @@ def create_table(
 
     Args:
         pool: keys of `OPS`, at least one.
-        height: of the images.
-        width: of the images.
-        levels: from which a draw chooses, each above 0 and at most `PARAMETER_MAX`.
+        height: height of the images in pixels.
+        width: width of the images in pixels.
+        levels: the levels to draw from, each above 0 and at most `PARAMETER_MAX`.
         is_whole: whether rotations are by whole degrees and translations by whole pixels, towards
             0, as in the authors' code.
         is_always_applied: see `OpTable`.
@@ -104,7 +104,7 @@ def sample_ops(uniforms: Any, table: OpTable) -> tuple[Any, Any, Any]:
 
     Args:
         uniforms: float32 [n, UNIFORMS_PER_OP] in [0, 1): operation, level, application, sign.
-        table: the pool that is drawn from.
+        table: the pool to draw from.
     """
     ops, rows = table.kinds.shape
     op = uniforms[:, 0] * ops // 1

@@ -60,7 +60,7 @@ def cutout(
 ) -> tf.Tensor:
     """Returns images with a square of one color around a random center, clipped at the edges.
 
-    The corners are those of the authors' code, whose rectangle includes both: the square covers
+    The corners follow the authors' code, whose rectangle includes both: the square covers
     `side` + 1 pixels each way where it fits.
 
     Args:

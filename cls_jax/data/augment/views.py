@@ -50,7 +50,7 @@ class Augmentation:
         table: the RandAugment pool.
         num_ops: operations per image.
         cutout: side of the square cut out in pixels, its largest if `is_torchssl`. 0 for none.
-        color: of the square, C values.
+        color: the color of the square, C values.
         is_torchssl: whether the square's side is random, and flip and shift come last.
     """
 

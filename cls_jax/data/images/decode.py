@@ -57,7 +57,7 @@ _LARGE_IMAGES = threading.Lock()
 _STRIP_PIXELS = 2**20
 
 # Images are first reduced, cheaply, to no less than this many times the wanted size. Pillow's
-# documentation of `resize`: with 3, the result is all but that of fair resampling.
+# documentation of `resize`: with 3, the result is almost the same as without reducing.
 _REDUCING_GAP = 3.0
 # Pillow's unpackers of 16-bit colors take the high byte of each. Their names end with the byte
 # order. With the other order they take the low byte.
@@ -209,15 +209,15 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
     """Reads a whole image for a person to look at: upright, on white, scaled down to fit.
 
     Args:
-        path: as for `read_image`.
+        path: the file, as for `read_image`.
         max_side: the longer side gets at most this many pixels.
-        bit_depth: of 16-bit files, see `find_bit_depth`.
+        bit_depth: the bits that 16-bit files use, see `find_bit_depth`.
 
     Returns:
         uint8 [H, W, 3].
 
     Raises:
-        ImageError: as of `read_image`.
+        ImageError: same as `read_image`.
     """
     with (
         open_file(path) as file,
@@ -367,7 +367,7 @@ def _to_plain_mode(image: Image.Image, bit_depth: int) -> Image.Image:
 
 
 def _scale_levels(levels: np.ndarray, bit_depth: int) -> np.ndarray:
-    """Levels of so many bits as bytes. Those that are larger are white."""
+    """Levels of `bit_depth` bits as bytes. Larger levels become white."""
     scaled = levels.astype(np.float64) * (255 / (2**bit_depth - 1))
     return np.rint(scaled.clip(0, 255)).astype(np.uint8)
 

@@ -1,7 +1,7 @@
 """The input stream made on the accelerator, inside the compiled step.
 
 The whole dataset is there as bytes. The step samples and augments its batch from (seed, step). The
-samples are those of the tf.data pipeline, the augmentations have the same distribution.
+samples equal those of the tf.data pipeline, and the augmentations have the same distribution.
 """
 
 from collections.abc import Callable, Generator

@@ -119,7 +119,7 @@ def _describe_copies(
     digests: Sequence[bytes],
     names: Sequence[str],
 ) -> list[str]:
-    """Sentences about training images that are there twice."""
+    """Sentences about duplicate training images."""
     warnings = []
     for i, j in list(copies.items())[:1]:
         warnings.append(
@@ -291,7 +291,7 @@ def take_evenly(rows: Sequence, limit: int) -> list:
 def sample_headers(paths: Sequence[pathlib.Path]) -> tuple[np.ndarray, bool]:
     """Width and height of up to 200 images in pixels, int64 [n, 2], and whether all are gray.
 
-    They are evenly spaced. Those whose headers cannot be read are left out.
+    They are evenly spaced. Files without a readable header are left out.
     """
     headers = []
     for path in take_evenly(paths, _NUM_SAMPLED):
@@ -315,7 +315,7 @@ def load_sample(
     """Decodes some of a folder's training images into memory. Writes no cache.
 
     Args:
-        summary: of the folder.
+        summary: the folder's summary.
         shape: (H, W, C) to decode to.
         limit: the most labeled images to decode, and the most unlabeled ones.
         options: how an image becomes a square.

@@ -250,7 +250,7 @@ def get_folder_label(name: str) -> str:
 
 
 def list_labelable(listing: Listing) -> list[ImageFile]:
-    """The images that a person may label: all but test and validation images.
+    """The images that a person may label: all except test and validation images.
 
     Names that are not Unicode cannot be written to a table and are left out.
     """
@@ -314,8 +314,8 @@ def match_rows(
     without extension.
 
     Args:
-        rows: of a table.
-        names: of the files, relative to the table's folder.
+        rows: rows of a table.
+        names: names of the files, relative to the table's folder.
 
     Returns:
         The rows that name a file, each with its name, and what the others have instead of one.
