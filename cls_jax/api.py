@@ -1,4 +1,4 @@
-"""Training from Python; `cls_jax.load` opens what it returns."""
+"""Training from Python. `cls_jax.load` opens the result."""
 
 import dataclasses
 import os
@@ -20,13 +20,11 @@ from cls_jax.inference.prediction import Prediction
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished training.
-
-    A path wherever one is expected, as in `cls_jax.load(run)`.
+    """A finished run, which can be used as a path, as in `cls_jax.load(run)`.
 
     Attributes:
-        workdir: the run's folder, see docs/run_folder.md.
-        result: the contents of its `result.json`; accuracies are in percent.
+        workdir: The run's folder, see docs/run_folder.md.
+        result: The contents of its `result.json`, with accuracies in percent.
     """
 
     workdir: pathlib.Path
@@ -36,9 +34,9 @@ class Run:
         return str(self.workdir)
 
     def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
-        """Predicts with the newest checkpoint; see `Classifier.predict`.
+        """Predicts with the newest checkpoint, see `Classifier.predict`.
 
-        It is opened at each call: for several of them, keep `cls_jax.load(run)`.
+        Each call opens the checkpoint. To predict repeatedly, keep `cls_jax.load(run)`.
         """
         return load(self).predict(images)
 
@@ -52,31 +50,31 @@ def train(
     instant: bool = False,
     **settings: Any,
 ) -> Run:
-    """Trains a classifier, or resumes an interrupted training, as `cls-jax train` does.
+    """Trains a classifier, or resumes an interrupted run, as `cls-jax train` does.
 
-    Sizes and lengths that are not set fit the images and the machine. Call it before anything else
-    computes with JAX: on a CPU it then sets up XLA to use all cores for convolutions.
+    Options that are not set are chosen for the images and the machine. Call it before anything else
+    computes with JAX, so that XLA uses all CPU cores for convolutions.
 
     Args:
-        folder_or_config: a folder of images, see docs/own_images.md, or a configuration such as
+        folder_or_config: A folder of images, see docs/own_images.md, or a configuration such as
             `configs/digits.py` builds.
-        workdir: the run's folder; by default one under runs/.
-        method: name of a method, for a folder; a configuration has its own.
-        start_from: The folder of another run whose weights to begin with, for a folder of images.
-        instant: Whether to end before the first step, with a classifier of frozen features, for a
-            folder.
-        **settings: keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
+        workdir: The run's folder. None for the default under runs/.
+        method: The name of a method, for a folder of images. A configuration has its own.
+        start_from: The folder of another run to start from, for a folder of images.
+        instant: Whether to stop before the first step, with a classifier of frozen features, for a
+            folder of images.
+        **settings: Keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
 
     Raises:
-        UserError: if the folder, the settings or the devices do not fit, or a loss is not finite.
-        StoppedError: if the user or the system asks the run to stop; the same call resumes it.
+        UserError: If the folder, the settings or the devices do not fit, or a loss is not finite.
+        StoppedError: If the user or the system stops the run. The same call resumes it.
     """
     use_all_cores_for_convolutions()
     enable_compilation_cache()
     values = {key.replace("__", "."): value for key, value in settings.items()}
     if isinstance(folder_or_config, ConfigDict):
         if start_from is not None:
-            raise UserError("start_from is for folders of images: set model__init instead.")
+            raise UserError("start_from needs a folder of images: set model__init instead.")
         config = folder_or_config.copy_and_resolve_references()
         apply_settings(config, values)
         validate_config(config)

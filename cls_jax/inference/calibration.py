@@ -1,17 +1,17 @@
-"""Calibrated probabilities: two numbers per run, fitted on labels that training never saw.
+"""Calibrated probabilities, by two parameters per run that are fitted on held-out labels.
 
 q = (1 - ε) softmax(log p / T) + ε / K
 
 Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, 2017) divides the
 logarithms of the networks' mean probabilities p by a temperature T > 0. Networks trained on few
-labels also mistake whole groups of images for another class, with full confidence, and a
-temperature that makes those mistakes likely enough takes away the confidence of all others: alone
-it raised the calibration error on digits (docs/predict.md). Hence the share ε of predictions that
-mean nothing. T and ε make the labels of the validation images most likely or, without at least 100
-of those, the labels of the test images. They change no predicted class, and two numbers cannot
-overfit a hundred labels. Labeled training images would not do: the networks have learned them by
-heart, and their features too. On digits with 40 labels, each image predicted from the features of
-the others, 40 of 40 labels are right, when 93% of the test images are.
+labels also mistake whole groups of images for another class, with full confidence. A temperature
+that explains these mistakes makes all other predictions underconfident: alone it raised the
+calibration error on digits (docs/predict.md). The share ε of predictions that carry no information
+explains them instead. T and ε maximize the likelihood of the labels of the validation images, or of
+the test images if there are fewer than 100 validation images. They change no predicted class, and
+two parameters cannot overfit a hundred labels. Labeled training images do not work, because the
+networks have memorized them and their features: on digits with 40 labels, all 40 are predicted
+correctly from the features of the others, while 93% of the test images are.
 
 Shape suffixes: B images, K classes.
 """
@@ -44,7 +44,7 @@ class Calibration(NamedTuple):
         temperature: T, above 1 where the networks are too confident.
         uniform_share: ε, from 0 to 1.
         num_images: The number of images that it was fitted on.
-        abstain_below: Predictions of a lower calibrated confidence should not be relied on.
+        abstain_below: Predictions with a lower calibrated confidence should not be relied on.
         fitted_on: Which images these were, "validation" or "test".
     """
 
@@ -74,7 +74,7 @@ def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]
 
 
 def _to_temperature_and_share(parameters: np.ndarray) -> tuple[float, float]:
-    """Two unbounded numbers as T and ε: e^x within bounds, and the logistic function."""
+    """Maps two unbounded numbers to T (exponential, clipped) and ε (logistic function)."""
     temperature = np.clip(np.exp(np.clip(parameters[0], -9, 9)), *_TEMPERATURES)
     return float(temperature), float(scipy.special.expit(parameters[1]))
 
@@ -109,8 +109,8 @@ def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
         calibration = _from_json(read_json(path))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
-            f"{path} is not a calibration ({describe_error(error)}): delete it, and evaluation "
-            "writes it again."
+            f"{path} is not a calibration ({describe_error(error)}): delete it, and cls-jax "
+            "evaluate writes it again."
         ) from error
     return calibration if calibration.step == step else None
 

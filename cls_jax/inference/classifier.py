@@ -32,13 +32,13 @@ class Classifier:
     """The EMA networks of a run.
 
     Attributes:
-        class_names: names of the K classes.
-        image_shape: expected (H, W, C).
-        num_networks: N.
-        batch_size: images per forward pass.
-        config: the run's configuration.
-        step: training step of the checkpoint.
-        calibration: of this checkpoint's confidences; None if it has none.
+        class_names: The names of the K classes.
+        image_shape: The shape (H, W, C) of the images.
+        num_networks: The number of networks, N.
+        batch_size: The number of images per forward pass.
+        config: The run's configuration.
+        step: The training step of the checkpoint.
+        calibration: The calibration of this checkpoint, if it has one.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Classifier:
         step: int,
         calibration: Calibration | None = None,
     ):
-        """Wraps a restored run; see `load`."""
+        """Wraps a restored run. Most callers want `load`."""
         self.class_names = class_names
         self.image_shape = setup.dataset_spec.image_shape
         self.num_networks = setup.method.num_networks
@@ -73,8 +73,8 @@ class Classifier:
             Arrays with one entry per image.
 
         Raises:
-            ImageError: if a file cannot be read as an image.
-            ValueError: if the images have another shape or type.
+            ImageError: If a file cannot be read as an image.
+            ValueError: If the images have another shape or type.
         """
         if isinstance(images, str | os.PathLike):
             images = [images]
@@ -115,25 +115,25 @@ class Classifier:
             images: uint8 [n, H, W, C] of `image_shape`, an array or anything read by index.
 
         Returns:
-            float32 [N, n, K]; the mean over N is the prediction of the ensemble.
+            float32 [N, n, K]. The mean over N is the prediction of the ensemble.
 
         Raises:
-            ValueError: if the images have another shape or type.
+            ValueError: If the images have another shape or type.
         """
         parts = [self._empty(), *self._apply(self._compute_probabilities, images)]
         return np.concatenate(parts, axis=1)
 
     def compute_features(self, images: ImageSource) -> np.ndarray:
-        """What the networks' last layers see, each network's at unit length.
+        """The inputs of the networks' last layers, scaled to unit length for each network.
 
         Args:
-            images: at least one, as for `predict_probabilities`.
+            images: At least one image, as for `predict_probabilities`.
 
         Returns:
-            float32 [n, N C] for C features per network; two images of the same class are close.
+            float32 [n, N C] for C features per network.
 
         Raises:
-            ValueError: if the images have another shape or type.
+            ValueError: If the images have another shape or type.
         """
         f_NBC = np.concatenate(list(self._apply(self._compute_features, images)), axis=1)
         f_NBC = f_NBC / np.maximum(np.linalg.norm(f_NBC, axis=-1, keepdims=True), 1e-12)
@@ -143,7 +143,7 @@ class Classifier:
         """Where network 1 sees evidence for a class; see `models.heat_maps.compute_heat_maps`.
 
         Args:
-            images: uint8 [n, H, W, C] of `image_shape`, at least one.
+            images: uint8 [n, H, W, C] of `image_shape`, with n at least 1.
             classes: int [n], positions in `class_names`.
 
         Returns:
@@ -171,8 +171,8 @@ class Classifier:
             part = np.asarray(images[start : start + self.batch_size])
             if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
                 raise ValueError(
-                    f"Images are {part.dtype} {part.shape[1:]}, the classifier expects uint8 "
-                    f"{self.image_shape}."
+                    f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
+                    f"uint8 {self.image_shape}."
                 )
             missing = self._choose_padded_size(len(part)) - len(part)
             padded = np.pad(part, [(0, missing), (0, 0), (0, 0), (0, 0)])
@@ -199,10 +199,10 @@ def load(run: str | os.PathLike) -> Classifier:
     """Opens the newest checkpoint of a run.
 
     Args:
-        run: the run's folder, or what `cls_jax.train` returned.
+        run: The run's folder, or what `cls_jax.train` returned.
 
     Raises:
-        UserError: if the folder is not that of a run or holds no checkpoint yet.
+        UserError: If the folder is not a run's folder or holds no checkpoint yet.
     """
     workdir = pathlib.Path(run)
     setup, state, step = restore_run(workdir)

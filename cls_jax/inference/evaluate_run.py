@@ -29,6 +29,8 @@ from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.loop import train
 from cls_jax.training.start import restore_run
 
+_MAX_NAMED = 10  # Classes in a message.
+
 
 class Evaluation(NamedTuple):
     """What `evaluate_run` found.
@@ -80,7 +82,7 @@ class OpenRun:
         """
         result = train(self.config, self.workdir, lambda config: self.dataset)
         is_assessed = "per_class" in result or read_calibration(self.workdir, result["step"])
-        # Whoever deletes the checkpoints of a finished run keeps its result.
+        # A finished run keeps its result when its checkpoints are deleted.
         has_checkpoint = any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
         if is_assessed or not has_checkpoint or jax.process_count() > 1:
             return result
@@ -130,8 +132,8 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
         data_dir: The dataset's place, if it is no longer the training's `config.data.data_dir`.
 
     Raises:
-        UserError: If the folder is not the folder of a run or holds no checkpoint yet, or the
-            dataset has no test images or other classes.
+        UserError: If `workdir` is not a run's folder or holds no checkpoint yet, or the dataset has
+            no test images or other classes.
     """
     setup, state, step = restore_run(workdir)
     if data_dir is not None:
@@ -158,14 +160,14 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
 def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int, int]:
     """Evaluates the newest checkpoint of a run on another folder of labeled images.
 
-    Its test images count, or all its labeled images if it has none for testing. Nothing is written.
+    Its test images are used, or all labeled images if it has no test images. Nothing is written.
 
     Args:
         workdir: The run's folder.
-        folder: A folder of images of the run's classes, laid out as one to train on.
+        folder: A folder of images of the run's classes, in a layout of docs/own_images.md.
 
     Returns:
-        The evaluation, and how many images could and could not be read.
+        The evaluation, the number of images in it, and the number that could not be read.
 
     Raises:
         UserError: If the folder has another class or no image that can be read.
@@ -178,9 +180,11 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int
     classifier = load(workdir)
     index = {name: k for k, name in enumerate(classifier.class_names)}
     if foreign := sorted({name for _, name in rows} - set(index)):
+        noun = "class" if len(foreign) == 1 else "classes"
         raise UserError(
-            f"The run in {workdir} does not know the class {foreign[0]!r}: rename or remove its "
-            f"folder in {root}."
+            f"The run in {workdir} does not know the {noun} "
+            f"{', '.join(map(repr, foreign[:_MAX_NAMED]))}: rename or remove "
+            f"{'its folder' if len(foreign) == 1 else 'their folders'} in {root}."
         )
     parts, is_read = [], []
     for batch in classifier.read_files([str(root / file.name) for file, _ in rows]):

@@ -31,26 +31,27 @@ _EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
 _README = """# An image classifier
 
 The {networks} EMA network(s) of the run `{run}` after {step:,} steps as one function from images
-uint8 {shape} to their mean probabilities float32 [batch, {num_classes}]. Any batch size;
-normalization is included.
+uint8 {shape} to their mean probabilities float32 [batch, {num_classes}]. It takes any batch size
+and includes the normalization.
 
-- `model.jaxexport`: for JAX on CPU, CUDA and TPU. Made with JAX {version}; `jax.export` promises
-  that JAX reads it for at least six months from then.
+- `model.jaxexport`: for JAX on CPU, CUDA and TPU. It was made with JAX {version}. `jax.export`
+  promises that newer versions of JAX can read it for at least six months.
 {onnx}{weights}- `labels.json`: the classes, in the order of the probabilities.
-- `preprocessing.json`: how a photo becomes the input, for programs.
-- `example.py`: `python example.py IMAGE …`; needs `numpy` and `pillow`, and {runtime}.
+- `preprocessing.json`: how a photo becomes the input, to be read by programs.
+- `example.py`: `python example.py IMAGE …` prints the class. It needs `numpy` and `pillow`, and
+  {runtime}.
 
 Images must be upright, opaque and square, with 8 bits per channel: `preprocessing.json` says how,
 and `example.py` does it. Gray pixels with 16 bits are scaled from the range 0 to {white:,}.
 """
 _README_ONNX = "- `model.onnx`: the same for ONNX runtimes.\n"
-_README_WEIGHTS = """- `model.safetensors`: the weights of network 1 alone, for `model.init` of
-  other runs; with the names of torchvision and timm where these have the architecture.
+_README_WEIGHTS = """- `model.safetensors`: the weights of network 1, for `model.init` of other
+  runs. The parameters have the names of torchvision or timm where these have the architecture.
 """
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 TOLERANCE = 1e-4  # Largest accepted difference of a probability.
-# The same where products are rounded: in bfloat16, or by default on accelerators.
+# The same where products are rounded, in bfloat16 or by default on accelerators.
 _ROUNDING_TOLERANCE = 5e-2
 _NUM_CHECKED = 64
 
@@ -61,14 +62,14 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     """Exports the newest checkpoint of a run after checking the exported model against it.
 
     Args:
-        workdir: the run's folder.
-        output: folder to write; new, empty, or an earlier export.
+        workdir: The run's folder.
+        output: The folder to write, which is new, empty or an earlier export.
 
     Returns:
-        None, or why there is no `model.onnx`.
+        None, or the reason why there is no `model.onnx`.
 
     Raises:
-        UserError: if there is no run, the output folder holds something else or cannot be written,
+        UserError: If there is no run, the output folder holds something else or cannot be written,
             or the exported model disagrees with the run.
     """
     check_output(output)
@@ -115,7 +116,7 @@ def check_output(output: pathlib.Path) -> None:
     """Makes sure that only an earlier export would be overwritten.
 
     Raises:
-        UserError: if the folder holds anything else.
+        UserError: If the folder holds anything else.
     """
     if not output.exists():
         return
@@ -127,7 +128,7 @@ def check_output(output: pathlib.Path) -> None:
 
 
 def create_function(setup: TrainSetup, state: TrainState) -> Function:
-    """The EMA networks as one function with their weights inside, for a single device.
+    """The EMA networks as one function that contains their weights, for a single device.
 
     Returns:
         uint8 [B, H, W, C] → mean probabilities of the networks, float32 [B, K].
@@ -162,7 +163,7 @@ def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
     """Serializes the function with `jax.export`, for any batch size, on `PLATFORMS`.
 
     Raises:
-        UserError: if a package that JAX needs for this is not installed.
+        UserError: If a package that JAX needs for this is not installed.
     """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
@@ -181,12 +182,12 @@ def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray
     """Converts the function to an ONNX model for any batch size and checks it in onnxruntime.
 
     Args:
-        function: see `create_function`.
+        function: The result of `create_function`.
         images: uint8 [B, H, W, C].
         expected: float32 [B, K], their probabilities by the function.
 
     Raises:
-        OnnxError: if the converter or onnxruntime is not installed or fails, or the model
+        OnnxError: If the converter or onnxruntime is not installed or fails, or the model
             disagrees with the function.
     """
     try:
@@ -253,7 +254,7 @@ def describe(
 
 
 def describe_preprocessing(classifier: Classifier) -> dict[str, Any]:
-    """What happens to an image before the model, and what the model does with it first."""
+    """The preprocessing before the model and inside it, as JSON values."""
     height, width, channels = classifier.image_shape
     return {
         "orientation": "upright, as EXIF says",

@@ -1,6 +1,6 @@
 """Predictions derived from the probabilities of the networks.
 
-The definitions are those of the pseudo labels in training: see methods/losses.py.
+They are defined like the pseudo-labels in training, see methods/losses.py.
 Shape suffixes: N networks, B images, K classes.
 """
 
@@ -16,22 +16,22 @@ NUM_TOP = 5
 
 
 class Prediction(NamedTuple):
-    """Predictions of B images; all arrays but `class_names` have one entry per image.
+    """Predictions of B images. All arrays except `class_names` have one entry per image.
 
     Attributes:
-        label: str [B], the class with the highest mean probability.
+        label: str [B], the class with the highest mean probability over the networks.
         confidence: float32 [B], that probability.
         weight: float32 [B] in [0, 1], w = 1 - H(p) / log K of the mean probabilities p: 0 where
             the prediction is uniform, 1 where it is one-hot.
         network_labels: str [N, B], each network's most probable class.
-        agree: bool [B], whether these are the same; True if there is one network.
+        agree: bool [B], whether these are the same. True for a single network.
         complementary_label: str [B], the class with the lowest mean probability.
         probabilities: float32 [B, K], the mean over networks.
         network_probabilities: float32 [N, B, K].
         class_names: str [K].
-        calibrated_confidence: float32 [B], the confidence after calibration: the share of
-            predictions of this confidence that is right; None for a run without calibration.
-        abstain: bool [B], whether it is below the calibration's threshold; None likewise.
+        calibrated_confidence: float32 [B], the confidence after calibration, or None for a run
+            without calibration.
+        abstain: bool [B], whether it is below the calibration's threshold. None without one.
     """
 
     label: np.ndarray
@@ -79,7 +79,7 @@ def describe_top(p_K: np.ndarray, class_names: Sequence[str] | np.ndarray) -> st
 
     A ";" or a backslash in a name is written with a backslash before it.
     """
-    # Stable, so that the first of equals is the label.
+    # A stable sort keeps the order of `argmax`: the first of equals is the label.
     top = np.argsort(-p_K, kind="stable")[:NUM_TOP]
     return ";".join(f"{_escape(class_names[k])}:{p_K[k]:.4f}" for k in top)
 

@@ -1,4 +1,4 @@
-"""Figures about predictions, for `cls-jax evaluate` and the report alike. B images, K classes."""
+"""Metrics of predictions, for `cls-jax evaluate` and the report. B images, K classes."""
 
 import io
 import pathlib
@@ -20,16 +20,16 @@ _COLUMNS = ("class", "precision", "recall", "f1", "auroc", "recall_low", "recall
 
 
 class ClassFigures(NamedTuple):
-    """Figures of one class, or means over the classes that have images; shares from 0 to 1.
+    """Metrics of one class, or means over the classes that have images, from 0 to 1.
 
     Attributes:
-        precision: The share of the predictions of this class that are right, 0 without any.
+        precision: The share of the predictions of this class that are correct. 0 without any.
         recall: The share of the images of this class that are predicted so. NaN without images.
         f1: The harmonic mean of precision and recall. NaN without images.
         auroc: The area under the ROC curve of this class against all others. NaN without images of
             either kind.
         support: The number of images of this class.
-        interval: The 95% Wilson interval of the recall. In a mean, NaN.
+        interval: The 95% Wilson interval of the recall. NaN in a mean.
     """
 
     precision: float
@@ -48,9 +48,8 @@ class Figures(NamedTuple):
         interval: Its 95% Wilson interval.
         class_names: The names of the K classes.
         classes: One entry for each of them.
-        macro: Means in which each class with images counts alike. The recall is the balanced
-            accuracy.
-        weighted: Means in which each class counts by its images.
+        macro: Unweighted means over the classes with images. The recall is the balanced accuracy.
+        weighted: Means over the classes, weighted by their numbers of images.
     """
 
     accuracy: float
@@ -66,7 +65,7 @@ class Reliability(NamedTuple):
 
     counts: np.ndarray  # int64 [bins], predictions whose confidence falls into each bin.
     confidence: np.ndarray  # float64 [bins], their mean confidence.
-    accuracy: np.ndarray  # float64 [bins], the share of them that is right.
+    accuracy: np.ndarray  # float64 [bins], the share of them that is correct.
     error: float  # The expected calibration error, between 0 and 1.
 
 
@@ -120,7 +119,7 @@ def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigur
 
 
 def describe_figures(figures: Figures) -> str:
-    """The figures as a table of aligned lines, in percent; of many classes, the averages alone."""
+    """The figures as a table of aligned lines, in percent. Of many classes, only the averages."""
     rows = _list_rows(figures)
     if len(figures.classes) > _MAX_PRINTED:
         rows = rows[-len(AVERAGES) :]
@@ -176,7 +175,7 @@ def write_class_table(workdir: pathlib.Path, figures: Figures) -> None:
 
 
 def summarize_figures(figures: Figures) -> dict[str, Any]:
-    """The figures as `result.json` has them, in percent; None where there is none."""
+    """The figures as `result.json` has them, in percent. None where a figure is unknown."""
     low, high = figures.interval
     summary: dict[str, Any] = {"test_accuracy_low": 100 * low, "test_accuracy_high": 100 * high}
     for average in ("macro", "weighted"):
@@ -196,7 +195,7 @@ def _name_values(row: ClassFigures, scale: float = 1.0) -> dict[str, float | Non
 
 
 def _to_number(value: float) -> float | None:
-    """A number as JSON and tables have it: NaN is none."""
+    """A number for JSON, which has no NaN."""
     return None if np.isnan(value) else float(value)
 
 
@@ -215,7 +214,7 @@ def compute_reliability(
     """
     confidence = probabilities.max(axis=-1).astype(np.float64)
     is_right = probabilities.argmax(axis=-1) == labels
-    # Rounding may lift a probability above 1, where there is no bin.
+    # Rounding may raise a probability above 1, where there is no bin.
     (mean_confidence, accuracy), _, places = scipy.stats.binned_statistic(
         np.minimum(confidence, 1.0), [confidence, is_right], bins=num_bins, range=(0, 1)
     )

@@ -1,4 +1,4 @@
-"""Labels that are probably wrong: the image's neighbors and the networks speak for another class.
+"""Finds labels that are probably wrong, because neighbors and networks suggest another class.
 
 Shape suffixes: B images, C features, K classes, N networks.
 """
@@ -57,7 +57,7 @@ def find_suspects(classifier: Classifier, dataset: Dataset, labeled: np.ndarray)
         labeled: int [num_labels], the labeled images among the training images.
 
     Returns:
-        The labels against which both the neighbors and all evidence together speak, worst first.
+        The labels that both the neighbors and all evidence together contradict, the worst first.
     """
     train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
     labeled = _take_evenly(np.sort(labeled[train_labels[labeled] >= 0]), _MAX_IMAGES)
@@ -77,7 +77,7 @@ def find_suspects(classifier: Classifier, dataset: Dataset, labeled: np.ndarray)
     p_NBK = np.concatenate([classifier.predict_probabilities(part) for part in images], axis=1)
     p_BK, labels_known = p_NBK.mean(axis=0)[known], labels[known]
     q_BK = hold_out_labels(features_BC, labels, len(classifier.class_names))[known]
-    # Networks that agree with a label they were trained on may know it by heart.
+    # Networks that agree with a label that they were trained on may have memorized it.
     is_learned = (known < len(train)) & (p_BK.argmax(axis=1) == labels_known)
     evidence_BK = np.where(is_learned[:, None], q_BK, (p_BK + q_BK) / 2)
     quality, suggested = rate_labels(evidence_BK, labels_known)
@@ -101,7 +101,7 @@ def find_suspects(classifier: Classifier, dataset: Dataset, labeled: np.ndarray)
 def hold_out_labels(
     features_BC: np.ndarray, labels: np.ndarray, num_classes: int, num_folds: int = NUM_FOLDS
 ) -> np.ndarray:
-    """What the labels of similar images say about each image, its own label unseen.
+    """Predicts each image from the labels of similar images, without its own label.
 
     The labels are divided into folds. Each fold is predicted by propagating the labels of all
     others along the graph of nearest neighbors.
@@ -110,10 +110,10 @@ def hold_out_labels(
         features_BC: float32 [B, C].
         labels: int [B], -1 where there is none.
         num_classes: K.
-        num_folds: The number of parts; with as many as labels, each is left out by itself.
+        num_folds: The number of parts. With as many parts as labels, each label is left out alone.
 
     Returns:
-        Probabilities, float32 [B, K]; uniform for images without a label.
+        Probabilities, float32 [B, K], which are uniform for images without a label.
     """
     graph = build_graph(features_BC)
     known = np.flatnonzero(labels >= 0)
@@ -134,13 +134,13 @@ def hold_out_labels(
 
 
 def rate_labels(p_BK: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How trustworthy labels are, given probabilities that do not know them.
+    """Rates labels by probabilities that were computed without them.
 
     The quality of a label is its probability, the "self-confidence" of confident learning
     (Northcutt et al., "Confident Learning", JAIR 2021). Of 250 labels of photographs with 5%
     flipped at random, 92% of the flipped ones are among the first 10% in this order, and 72% or 75%
     by the margin to the strongest other class, without and with class thresholds. The only label of
-    a class cannot be judged and has the quality 1.
+    a class cannot be judged and gets the quality 1.
 
     Args:
         p_BK: float [B, K], probabilities.
@@ -160,7 +160,7 @@ def write_suspects(
     class_names: Sequence[str],
     names: Sequence[str],
 ) -> None:
-    """Writes `suspects.csv` into a run's folder; `names` are those of the images.
+    """Writes `suspects.csv` into a run's folder, with the `names` of the images.
 
     Raises:
         OSError: If it cannot be written.

@@ -1,7 +1,7 @@
 """Photographs as the page shows them: decoded within limits and encoded again.
 
-The browser never gets a byte of the original file, so neither a malformed image nor the place where
-it was taken leaves this process.
+The browser never gets a byte of the original file. Malformed images and metadata, such as the place
+where a photograph was taken, stay in this process.
 """
 
 import collections
@@ -31,10 +31,10 @@ class PictureReader:
 
         Args:
             path: An image file.
-            size: "small" or "large", see `SIDES`.
+            size: A key of `SIDES`.
 
         Raises:
-            ImageError: if it cannot be read or is not an image.
+            ImageError: If it cannot be read or is not an image.
         """
         key = (os.fspath(path), size)
         with self._lock:

@@ -1,8 +1,8 @@
-"""Label propagation that follows a person, label by label.
+"""Label propagation that is updated label by label.
 
-The scores solve F = Y + alpha S F, as in `cls_jax.features.graph`. The system is linear
-and each class has its own column, so a new label changes one column of F. The iteration starts from
-the column before the label.
+The scores solve F = Y + alpha S F, as in `cls_jax.features.graph`. The system is linear and each
+class has its own column, so a new label changes only one column of F. The solver starts from the
+previous solution of this column.
 
 Shape suffixes: B images, K classes, L labeled images.
 """
@@ -19,7 +19,7 @@ _COLUMNS_AT_ONCE = 64
 
 
 class Propagation:
-    """The labels so far and what they say about all other images.
+    """The labels so far and the scores that they give to all images.
 
     Attributes:
         labels: int [B], -1 for images without a label.
@@ -46,7 +46,7 @@ class Propagation:
         """Changes the labels of some images.
 
         Args:
-            labels: Image → class, or -1 to take its label away.
+            labels: Image → class, or -1 to remove its label.
         """
         changed = {int(k) for i in labels for k in (self.labels[i], labels[i]) if k >= 0}
         for image, label in labels.items():
@@ -55,7 +55,7 @@ class Propagation:
         for first in range(0, len(columns), _COLUMNS_AT_ONCE):
             part = columns[first : first + _COLUMNS_AT_ONCE]
             one_hot = (self.labels[:, None] == part).astype(float)
-            # A class that lost its last label has to be 0 exactly, not almost.
+            # A class that lost its last label must have scores of exactly 0.
             start = self._scores_BK[:, part] * one_hot.any(axis=0)
             self._scores_BK[:, part] = solve(self._graph, one_hot, self._alpha, _TOLERANCE, start)
 
@@ -63,7 +63,7 @@ class Propagation:
         """Spreads any quantity along the graph: (I - alpha S)^-1 source.
 
         Args:
-            source: not negative, [B, M].
+            source: float [B, M], not negative.
 
         Returns:
             float64 [B, M].
@@ -73,8 +73,8 @@ class Propagation:
     def compute_probabilities(self) -> np.ndarray:
         """Class probabilities of all images, float64 [B, K].
 
-        All classes count as equally frequent. Labeled images keep their label. An image that no
-        label reaches has equal probabilities.
+        All classes count as equally frequent. Labeled images keep their label. Where no label
+        reaches, the probabilities are uniform.
         """
         probabilities = _normalize(self._scores_BK, self._scores_BK.sum(axis=0))
         labeled = np.flatnonzero(self.labels >= 0)
@@ -83,13 +83,13 @@ class Propagation:
         return probabilities
 
     def compute_mass(self) -> np.ndarray:
-        """How much the labels say about each image, float64 [B]; 0 where no label reaches."""
+        """The sum of the scores of each image, float64 [B]. 0 where no label reaches."""
         return self._scores_BK.sum(axis=1)
 
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """What all other labels say about each labeled image.
+        """Predicts each labeled image from all other labels.
 
-        Without label i, its class's column lacks the response to i. Nothing is propagated again.
+        By linearity, the response to label i is subtracted from its class's column.
 
         Returns:
             The labeled images, int [L], and their class probabilities, float64 [L, K].
@@ -112,7 +112,7 @@ class Propagation:
 
 
 def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Columns divided by `sums`, then rows by theirs; equal probabilities where a row is 0."""
+    """Divides columns by `sums`, then rows by their sums. Rows of zeros become uniform."""
     sums = np.broadcast_to(sums, scores.shape)
     scaled = np.divide(scores, sums, out=np.zeros_like(scores), where=sums > 0)
     totals = scaled.sum(axis=1, keepdims=True)

@@ -13,17 +13,17 @@ _NUM_STEPS = 2
 
 
 class Coverage:
-    """Chooses photographs that stand for as many others as possible.
+    """Chooses photographs that represent as many others as possible.
 
-    The next photograph is the one that adds most to the sum, over all images, of the reach of the
-    photograph with an answer that reaches it best. This is facility location, whose greedy solution
-    is within 1 - 1/e of the best one (Nemhauser et al., 1978). The first choices lie in the middle
-    of large groups, the next ones in groups without an answer, and later ones where groups are
-    large and answers are far.
+    An image is covered as well as the best answered photograph reaches it. The next photograph is
+    the one that increases the sum of this coverage most. This is facility location, whose greedy
+    solution is within 1 - 1/e of the optimum (Nemhauser et al., 1978). The first choices lie in the
+    middle of large groups, the next ones in groups without an answer, and later ones in large
+    groups far from any answer.
     """
 
     def __init__(self, graph: sparse.csr_matrix):
-        """Computes once whom each image reaches.
+        """Computes which images each image reaches.
 
         Args:
             graph: S from `build_graph`, [B, B].
@@ -39,7 +39,7 @@ class Coverage:
 
         Args:
             is_open_B: bool [B], whether an image has no answer yet.
-            num_images: how many to choose; fewer if there are not as many.
+            num_images: The number to choose. Fewer, if there are not as many.
 
         Returns:
             int [M].
@@ -63,7 +63,7 @@ class Coverage:
 def find_confident(
     probabilities_BK: np.ndarray, is_open_B: np.ndarray, label: int, num_images: int
 ) -> np.ndarray:
-    """The open images that are proposed a class, the most certain first; int [M]."""
+    """The open images whose most probable class is `label`, the most certain first; int [M]."""
     rows = np.flatnonzero(is_open_B & (probabilities_BK.argmax(axis=1) == label))
     order = np.argsort(-probabilities_BK[rows, label], kind="stable")
     return rows[order[:num_images]]
@@ -75,10 +75,10 @@ def find_doubtful(
     """Labels that the others contradict, the likeliest mistakes first.
 
     Args:
-        probabilities_LK: what all other labels say about each labeled image.
-        labels_L: its own label.
+        probabilities_LK: The probabilities of each labeled image given all other labels.
+        labels_L: Its own label.
         is_open_L: bool, whether it may be doubted.
-        num_images: how many at most.
+        num_images: The largest number to return.
 
     Returns:
         int [M], rows of `probabilities_LK`.

@@ -1,8 +1,8 @@
-"""The page's server: who may ask for what.
+"""The server of the labeling page, and which requests it answers.
 
-The photographs are private, and every web page that is open in the same browser can send requests
-to 127.0.0.1. So each request has to name the right host and bring the cookie that only the printed
-address sets, and a change has to come from the page itself. docs/labeling.md lists the rules.
+The photographs are private, but every web page that is open in the same browser can send requests
+to 127.0.0.1. Each request must therefore name the right host and carry the cookie that only the
+printed address sets, and a change must come from the page itself. docs/labeling.md lists the rules.
 """
 
 import hmac
@@ -50,7 +50,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_CLOSED = "Open the address that cls-jax label printed: it holds the key to this page.\n"
+_CLOSED = "Open the address that cls-jax label printed. It holds the key to this page.\n"
 
 
 class _BadRequestError(Exception):
@@ -170,7 +170,7 @@ class Guard:
         self._app = app
         self._token = token
         self._hosts = (f"{HOST}:{port}", f"localhost:{port}")
-        # Cookies are shared by all ports of a host: each session needs a name of its own.
+        # All ports of a host share cookies, so each session needs its own name.
         self._cookie = f"cls_jax_label_{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -211,7 +211,7 @@ class Guard:
         await self._app(scope, _replay(body, receive), send_with_headers)
 
     def _refuse(self, request: Request, brings_token: bool) -> Response | None:
-        """The answer to a request that the page did not send; None for the others."""
+        """The refusal of a request that the page did not send, or None."""
         headers = request.headers
         host = headers.get("host", "").lower()
         if headers.getlist("host") != [headers.get("host")] or host not in self._hosts:
@@ -222,7 +222,7 @@ class Guard:
             return None if request.method == "GET" else PlainTextResponse(_CLOSED, 403)
         if not self._is_token(request.cookies.get(self._cookie, "")):
             return PlainTextResponse(_CLOSED, 403)
-        # Another server on this machine is "same-site" and gets the cookie sent: it is refused.
+        # Pages of other servers on this machine are "same-site", so the browser sends the cookie.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return PlainTextResponse("Requests from other pages are refused.\n", 403)
         if request.method == "POST":
@@ -237,7 +237,7 @@ class Guard:
 
 
 async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body; None if it is too large, before the rest of it is read."""
+    """The whole body, or None as soon as it is too large."""
     body = b""
     while True:
         message = await receive()
@@ -251,7 +251,7 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A channel that gives a body that was read already, then what else the client does."""
+    """A channel that repeats a body that was already read, then continues with the client's."""
     messages: list[Message] = [{"type": "http.request", "body": body}]
 
     async def replay() -> Message:
@@ -263,7 +263,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _explain(
     error: Exception | str, status: int, state: Mapping[str, Any] | None = None
 ) -> Response:
-    """A refusal with its reason, which may quote names that are not Unicode."""
+    """A refusal with its reason. Names in it that are not Unicode are escaped."""
     return JSONResponse({**(state or {}), "message": make_printable(str(error))}, status)
 
 
@@ -314,10 +314,10 @@ def open_socket(port: int) -> socket.socket:
     """Listens on 127.0.0.1.
 
     Args:
-        port: 0 for any free port.
+        port: The port, or 0 for any free one.
 
     Raises:
-        UserError: if the port is in use or not allowed.
+        UserError: If the port is in use or not allowed.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -339,7 +339,7 @@ def create_token() -> str:
 
 
 def create_server(app: ASGIApp) -> uvicorn.Server:
-    """A server without logs, whose lines would hold the token."""
+    """A server without access logs, which would contain the token."""
     return uvicorn.Server(
         uvicorn.Config(
             app,

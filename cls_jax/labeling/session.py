@@ -1,4 +1,4 @@
-"""A labeling session: the photographs, the decisions about them and what follows from those."""
+"""A labeling session: the photographs, the decisions about them, and the resulting proposals."""
 
 import collections
 import io
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 
 
 class Features(NamedTuple):
-    """What the feature pass found.
+    """The result of the feature pass.
 
     Attributes:
         readable: int [B], indices of the files that could be read.
@@ -48,12 +48,12 @@ class Features(NamedTuple):
 
 
 class State(NamedTuple):
-    """What holds for a photograph now.
+    """The current state of a photograph.
 
     Attributes:
-        decision: "label", "none" (of these classes), "skip", or "" where nothing was decided.
-        label: Class, or "".
-        revision: Number of decisions so far, by which a page notices that its view is old.
+        decision: "label", "none" (of these classes), "skip", or "" without a decision.
+        label: The class, or "".
+        revision: The number of decisions so far. A page with an older number is out of date.
         is_confirmed: Whether the last two decisions gave the same label.
     """
 
@@ -67,9 +67,9 @@ class Change(NamedTuple):
     """A decision that a page asks for.
 
     Attributes:
-        image: Index of the photograph.
+        image: The index of the photograph.
         decision: "label", "none" or "skip".
-        label: Class, or "".
+        label: The class, or "".
         revision: The revision that the page saw.
     """
 
@@ -80,7 +80,7 @@ class Change(NamedTuple):
 
 
 class RefusedError(Exception):
-    """A request that cannot be met; the message is shown on the page."""
+    """A request that cannot be met. The page shows the message."""
 
 
 class ConflictError(RefusedError):
@@ -97,7 +97,7 @@ class Session:
         class_names: Sequence[str] = (),
         table: str = label_table.LABELS_CSV,
     ):
-        """Reads the labels so far; `load` has to follow before there is anything to show.
+        """Reads the labels so far. `load` must follow before there is anything to show.
 
         Args:
             root: The folder.
@@ -106,7 +106,7 @@ class Session:
             table: Name of its table of labels, which need not exist.
 
         Raises:
-            UserError: if a class has an unusable name or labels.csv cannot be read.
+            UserError: If a class has an unusable name or labels.csv cannot be read.
         """
         self.root = root
         self._table = root / table
@@ -136,10 +136,10 @@ class Session:
         self._read_table()
 
     def load(self, load_features: Callable[[Progress], Features]) -> None:
-        """Computes the features and the graph; the page shows the progress or the error.
+        """Computes the features and the graph. The page shows the progress or the error.
 
         Args:
-            load_features: Called with a function to report images done and in all.
+            load_features: Called with a function to report (images done, images in all).
         """
         try:
             readable, features_BC = load_features(self._report_progress)
@@ -169,7 +169,7 @@ class Session:
         """The file of a photograph.
 
         Raises:
-            RefusedError: if there is no such photograph.
+            RefusedError: If there is no such photograph.
         """
         with self._lock:
             if self._phase != "ready" or not 0 <= image < len(self._files):
@@ -184,15 +184,15 @@ class Session:
     # What a page asks for.
 
     def add_class(self, name: str) -> str:
-        """Adds a class without a label; returns its name as it counts.
+        """Adds a class without labels and returns its normalized name.
 
         Raises:
-            RefusedError: if the name is empty, too long or holds control characters.
+            RefusedError: If the name is empty, too long or holds control characters.
         """
         name = unicodedata.normalize("NFC", name).strip()
         if not name or len(name) > label_table.LONGEST_CLASS:
             raise RefusedError(
-                f"The name of a class has 1 to {label_table.LONGEST_CLASS} characters."
+                f"The name of a class must have 1 to {label_table.LONGEST_CLASS} characters."
             )
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
             raise RefusedError("The name of a class cannot hold control characters.")
@@ -200,7 +200,7 @@ class Session:
             return self._get_class(name)
 
     def _get_class(self, name: str) -> str:
-        """The class that a name stands for, whatever its case; a new one if there is none."""
+        """The class of this name in any case, which is added if there is none."""
         known = self._folded.get(fold(name))
         if known is not None:
             return known
@@ -212,16 +212,16 @@ class Session:
         return name
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
-        """Records decisions, as one step to undo: on the disk first, then in the session.
+        """Records decisions on the disk and in the session, as one step to undo.
 
         Args:
             changes: Decisions about different photographs.
             window: The page's name, to which the step belongs.
 
         Raises:
-            ConflictError: if another window decided about one of the photographs.
-            RefusedError: if a photograph, decision or class does not exist.
-            OSError: if labels.csv cannot be written; nothing has changed then.
+            ConflictError: If another window has decided about one of the photographs.
+            RefusedError: If a photograph, decision or class does not exist.
+            OSError: If labels.csv cannot be written. Nothing has changed then.
         """
         with self._lock:
             self.follow_table()
@@ -246,16 +246,16 @@ class Session:
                 raise RefusedError("There is no such class.")
             if self._get_state(image).revision != revision:
                 raise ConflictError(
-                    f"{self._files[image]} has just been decided about in another window."
+                    f"{self._files[image]} has just been answered in another window."
                 )
 
     def undo(self, window: str) -> list[dict[str, Any]]:
-        """Takes back the last step of a window; returns its photographs as `describe` does.
+        """Undoes the last step of a window and returns its photographs as `describe` does.
 
         Raises:
-            ConflictError: if another window has decided about one of them since.
-            RefusedError: if there is nothing to undo.
-            OSError: if labels.csv cannot be written; nothing has changed then.
+            ConflictError: If another window has decided about one of them since.
+            RefusedError: If there is nothing to undo.
+            OSError: If labels.csv cannot be written. Nothing has changed then.
         """
         with self._lock:
             self.follow_table()
@@ -275,10 +275,10 @@ class Session:
             return [self.describe_image(image) for image, _, _ in step]
 
     def mark(self, images: Sequence[int]) -> None:
-        """Has photographs whose proposal is wrong shown next.
+        """Shows photographs whose proposal is wrong next.
 
         Raises:
-            RefusedError: if a photograph does not exist.
+            RefusedError: If a photograph does not exist.
         """
         with self._lock:
             if any(not 0 <= image < len(self._files) for image in images):
@@ -329,7 +329,7 @@ class Session:
         before = self._stat_table() or (0, 0)
         num_bytes = label_table.append_rows(self._table, rows)
         after = self._stat_table()
-        # If another program has appended at the same moment, its rows are still to be read.
+        # If another program has appended at the same moment, its rows must still be read.
         self._stamp = after if after and after[0] == before[0] + num_bytes else None
         for image, decision, label in decisions:
             self._apply(image, decision, label)
@@ -386,7 +386,7 @@ class Session:
         with self._lock:
             counts = collections.Counter(state.decision for state in self._states.values())
             num_labels = collections.Counter(state.label for state in self._states.values())
-            # Before, photographs that cannot be read still have numbers.
+            # Until then, photographs that cannot be read still have numbers.
             recent = list(reversed(self._recent)) if self._phase == "ready" else []
             return {
                 "version": self._version,
@@ -410,7 +410,7 @@ class Session:
             }
 
     def _share_out(self, window: str) -> list[int]:
-        """What to show next in a window: first what no other window shows."""
+        """What to show next in a window, where photographs of other windows come last."""
         now = time.monotonic()
         self._claims = {
             other: claim for other, claim in self._claims.items() if now - claim[1] < _CLAIM_SECONDS
@@ -424,7 +424,7 @@ class Session:
         return order
 
     def describe_image(self, image: int) -> dict[str, Any]:
-        """What a page shows of one photograph."""
+        """One photograph as the page shows it."""
         state = self._get_state(image)
         return {
             "image": image,
@@ -460,7 +460,7 @@ class Session:
             return {"version": self._version, "rows": rows}
 
     def describe_doubtful(self) -> dict[str, Any]:
-        """Labels that disagree with what all other labels say about their photograph."""
+        """Labels that all other labels contradict."""
         with self._lock:
             images = []
             if self._propagation is not None:
@@ -474,7 +474,7 @@ class Session:
             return {"version": self._version, "images": images}
 
     def describe_result(self) -> dict[str, Any]:
-        """Counts, the estimated accuracy and how much is proposed with confidence."""
+        """Counts, the estimated accuracy and the number of confident proposals."""
         with self._lock:
             proposed = np.zeros(len(self._class_names), int)
             num_confident = num_right = num_tried = 0
@@ -521,7 +521,7 @@ class Session:
 
 
 def compute_wilson_interval(num_right: int, num_tried: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson, 1927); (0, 1) for no trial."""
+    """The 95% interval of a share (Wilson, 1927), which is (0, 1) without a trial."""
     if not num_tried:
         return 0.0, 1.0
     z = 1.96
@@ -532,5 +532,5 @@ def compute_wilson_interval(num_right: int, num_tried: int) -> tuple[float, floa
 
 
 def _show(name: str) -> str:
-    """A name that JSON can hold, whatever bytes it has."""
+    """A name as JSON can hold it, where bytes that are not Unicode become "?"."""
     return name.encode("utf-8", "replace").decode()

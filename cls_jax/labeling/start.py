@@ -27,11 +27,11 @@ def label_folder(
     Args:
         folder: Images, labeled or not.
         class_names: Classes to offer from the start.
-        port: Where to listen on 127.0.0.1; 0 for any free port.
+        port: The port on 127.0.0.1, or 0 for any free one.
         opens_browser: Whether to open the page.
 
     Raises:
-        UserError: if there is no image, labels.csv cannot be read or the port is in use.
+        UserError: If there is no image, labels.csv cannot be read or the port is in use.
     """
     session = open_session(pathlib.Path(folder).expanduser(), class_names)
     listener = server.open_socket(port)
@@ -55,14 +55,14 @@ def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session
     """A session on a folder, before its features are computed.
 
     Raises:
-        UserError: if there is no image or labels.csv cannot be read.
+        UserError: If there is no image or labels.csv cannot be read.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder: name one with images.")
     listing = list_images(root)
     files = [file.name for file in list_labelable(listing)]
     if not files:
-        raise UserError(f"There is no image to label in {root}: name a folder with images.")
+        raise UserError(f"There is no image in {root}: name a folder with images.")
     return Session(root, files, class_names, find_table(listing) or LABELS_CSV)
 
 

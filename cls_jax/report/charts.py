@@ -57,7 +57,7 @@ class Series:
 
 @dataclasses.dataclass
 class Panel:
-    """Curves that share their axes; `templates/panels.toml` lists those with known names."""
+    """Curves that share their axes. `templates/panels.toml` lists the known panels."""
 
     title: str
     prefixes: Sequence[str]  # Of the names of its scalars.
@@ -67,12 +67,12 @@ class Panel:
     curves: list[Series] = dataclasses.field(default_factory=list)
 
     def format(self, value: float) -> str:
-        """A measured number for reading."""
+        """A measured number as text."""
         return f"{value:.1f}%" if self.unit == "%" else f"{value:.4g}"
 
 
 def create_panels(rows: Rows) -> list[Panel]:
-    """Groups all scalars known at two or more steps."""
+    """Groups the scalars that are known at two or more steps."""
     names = sorted({name for row in rows for name in row} - {"step"}, key=_order)
     for split in ("validation", "test"):
         first, one, two, both = (
@@ -110,11 +110,11 @@ def downsample(
 
     Args:
         steps: float64 [n], ascending.
-        values: float64 [n]; NaN where unknown.
-        max_points: how many may remain.
+        values: float64 [n], NaN where unknown.
+        max_points: The largest number of points that may remain.
 
     Returns:
-        Four times float64 [min(n, max_points)]; NaN where none of the neighbors is known.
+        Four arrays float64 [min(n, max_points)], NaN where none of the neighbors is known.
     """
     points = []
     for part in np.array_split(np.arange(len(values)), min(len(values), max_points)):
@@ -189,7 +189,7 @@ def draw_reliability(reliability: Reliability) -> Chart:
 
 
 def choose_ticks(low: float, high: float) -> np.ndarray:
-    """About five round numbers that enclose a range, from 0 where it is in or near the range."""
+    """About five round numbers that enclose a range, from 0 if that is in or near the range."""
     locator = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
     low, high = locator.nonsingular(low, high)  # A range that is not empty.
     low = min(low, 0.0) if low < 0.5 * high else low

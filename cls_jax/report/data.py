@@ -1,4 +1,4 @@
-"""Everything that a report shows, read from the run's folder or computed from its checkpoint."""
+"""The contents of a report, read from the run's folder or computed from its checkpoint."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ from cls_jax.runs.folder import CONFIG, LABELED_INDICES, read_dataset_descriptio
 from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import read_sessions
 
-# Without test images, the networks are compared on this many training images.
+# Without test images, the networks are compared on this number of training images.
 _NUM_TRAINING_IMAGES = 1000
 NUM_PICTURES = 24  # Of each kind on the page.
 _LARGEST = 1e30  # Axes cannot be scaled to more.
@@ -78,7 +78,7 @@ class Picture(NamedTuple):
 
 @dataclasses.dataclass
 class RunData:
-    """A run as a report shows it; parts that are not available are None or empty."""
+    """A run as a report shows it. Parts that are not available are None or empty."""
 
     workdir: pathlib.Path
     config: Any
@@ -118,7 +118,7 @@ class RunData:
 
     @property
     def num_labels(self) -> int | None:
-        """How many training images count as labeled. None if all do and nothing tells how many."""
+        """The number of labeled training images. None if all are labeled and it is not stored."""
         return len(self.labeled) if self.labeled is not None else self.config.num_labels or None
 
     def name_image(self, index: int, is_test: bool) -> tuple[str, str | None]:
@@ -161,7 +161,7 @@ def collect_run(
     source = opened or OpenRun(run.config, workdir)
 
     def attempt(failure: str, make: Callable[[], Any]) -> Any:
-        """The result of `make`; if it fails, None, and a note at the top of the page."""
+        """The result of `make`. If it fails, None, and the page gets a note at the top."""
         try:
             return make()
         except Exception as error:
@@ -211,7 +211,7 @@ def draw_heat_maps(source: OpenRun, run: RunData) -> dict[int, np.ndarray]:
 
 
 def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of `read_metrics` ordered by step; numbers that cannot be drawn become None."""
+    """Rows of `read_metrics` ordered by step. Numbers that cannot be drawn become None."""
     drawable = (
         {k: v if v is not None and abs(v) < _LARGEST else None for k, v in row.items()}
         for row in rows
@@ -220,15 +220,15 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def predict(run: OpenRun, dataset: Dataset, labeled: np.ndarray | None) -> Predictions:
-    """Predicts the test images or, if there are none, some of the unlabeled training images.
+    """Predicts the test images or, if there are none, some unlabeled training images.
 
     Raises:
         UserError: If there is no checkpoint yet.
-        ValueError: In one of several processes, which cannot predict alone.
+        ValueError: If there are several processes, because one cannot predict alone.
     """
     if jax.process_count() > 1:
         raise ValueError(
-            "several processes trained this run; add predictions with python -m cls_jax report "
+            "several processes trained this run, so add predictions with cls-jax report "
             f"{run.workdir}"
         )
     classifier = run.classifier

@@ -41,7 +41,7 @@ _MAX_LABELED_PER_CLASS = 6
 
 
 def view_header(run: RunData) -> dict[str, Any]:
-    """How far the run got, how good it is, and how long it took."""
+    """The steps, accuracy and duration of the run."""
     last_step = run.rows[-1]["step"] if run.rows else 0
     return {
         "step": run.result.get("step", "?") if run.result else last_step,
@@ -53,7 +53,7 @@ def view_header(run: RunData) -> dict[str, Any]:
 
 
 def _measure(run: RunData, name: str) -> dict[str, Any] | None:
-    """A test accuracy with its interval, as shares; None where it was not measured."""
+    """A test accuracy with its interval, as shares. None if it was not measured."""
     value = run.result.get(f"test_{name}") if run.result else find_last(run.rows, f"test/{name}")
     if not isinstance(value, int | float) or not 0 <= value <= 100:
         return None
@@ -73,7 +73,7 @@ def _format_duration(seconds: Any) -> str:
 
 
 def view_training(run: RunData) -> dict[str, Any] | None:
-    """Charts of everything that was measured while training."""
+    """Charts of all metrics of the training."""
     panels = create_panels(run.rows)
     if not panels:
         return None
@@ -153,7 +153,7 @@ def view_mistakes(run: RunData) -> dict[str, Any] | None:
 
 
 def view_doubtful(run: RunData) -> dict[str, Any] | None:
-    """Images that two networks classify differently, or that one network is least sure of."""
+    """Images that two networks classify differently, or that one network is least sure about."""
     predictions = run.predictions
     if predictions is None or len(predictions.labels) == 0:
         return None
@@ -181,7 +181,7 @@ def view_suspects(run: RunData) -> dict[str, Any] | None:
 
 
 def view_augmented(run: RunData) -> dict[str, Any] | None:
-    """A few labeled images as they are, and as the networks see them."""
+    """A few labeled images, originals and augmented views."""
     if run.dataset is None or run.labeled is None or len(run.dataset.train_images) == 0:
         return None
     labels = np.asarray(run.dataset.train_labels)[run.labeled]
@@ -200,7 +200,7 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
 
 
 def augment_images(images: np.ndarray, view: str, data_config, seed: int) -> np.ndarray:
-    """One draw of a view, "weak" or "strong": uint8 [n, H, W, C] to the same.
+    """Draws a view, "weak" or "strong", of images uint8 [n, H, W, C].
 
     `data_config` is `config.data`.
     """
@@ -264,7 +264,7 @@ def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
 
 
 def encode_image(image: np.ndarray, is_exact: bool = False) -> str:
-    """A data URI with at most `MAX_SIDE` pixels per side, unless it is to be exact.
+    """A data URI with at most `MAX_SIDE` pixels per side, unless `is_exact`.
 
     Args:
         image: uint8 [H, W, C] of 1 (gray), 3 (RGB) or 4 (RGBA) channels.

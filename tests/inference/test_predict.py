@@ -91,6 +91,10 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
     try:
         with pytest.raises(UserError, match="does not know the class 'zero': rename or remove"):
             evaluate_folder(trained_run, str(folder))
+        (folder / "1").rename(folder / "one")
+        with pytest.raises(UserError, match="the classes 'one', 'zero': rename or remove their"):
+            evaluate_folder(trained_run, str(folder))
+        (folder / "one").rename(folder / "1")
     finally:
         (folder / "zero").rename(folder / "0")
 

@@ -82,6 +82,7 @@ export function mount(root, app) {
         create("code", {}, command),
         createButton({ class: "primary", click: copy }, "Copy"),
       ),
+      create("p", { class: "hint" }, "Add --instant for a classifier without training the network."),
       create(
         "a",
         { href: "/api/proposals.csv", download: "proposals.csv", class: "download" },
