@@ -179,17 +179,27 @@ def propagate_labels(
         scores = solve(graph, one_hot, alpha, tolerance)
         sums = scores.sum(axis=0)
         probabilities[:, classes] = scores / np.where(sums > 0, sums, 1)
-    largest = probabilities.max(axis=1, keepdims=True)
-    is_reached = largest[:, 0] > 0
-    # Divided first: of a million images, none has less than float32 can hold.
-    np.divide(probabilities, largest, out=probabilities, where=largest > 0)
-    np.power(probabilities, _SHARPNESS, out=probabilities)
+    is_reached = probabilities.any(axis=1)
+    sharpen(probabilities)
     if is_known and is_reached.any():
         probabilities *= _balance(probabilities[is_reached], frequencies)
     probabilities[is_reached] /= probabilities[is_reached].sum(axis=1, keepdims=True)
     probabilities[~is_reached] = frequencies / frequencies.sum()
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
     return probabilities
+
+
+def sharpen(scores_BK: np.ndarray) -> None:
+    """Divides each row by its largest entry, then raises all entries to the tenth power, in place.
+
+    Divided first: of a million images, none has less than float32 can hold.
+
+    Args:
+        scores_BK: floating [B, K], in columns of equal sums. Rows of zeros stay as they are.
+    """
+    largest = scores_BK.max(axis=1, keepdims=True, initial=0)
+    np.divide(scores_BK, largest, out=scores_BK, where=largest > 0)
+    np.power(scores_BK, _SHARPNESS, out=scores_BK)
 
 
 def _balance(scores_BK: np.ndarray, frequencies_K: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from scipy import sparse
 
-from cls_jax.features.graph import ALPHA, solve
+from cls_jax.features.graph import ALPHA, sharpen, solve
 
 _TOLERANCE = 1e-6
 _COLUMNS_AT_ONCE = 64
@@ -112,9 +112,10 @@ class Propagation:
 
 
 def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Divides columns by `sums`, then rows by their sums. Rows of zeros become uniform."""
+    """Probabilities as in `propagate_labels`: columns scaled by `sums`, sharpened rows of sum 1."""
     sums = np.broadcast_to(sums, scores.shape)
     scaled = np.divide(scores, sums, out=np.zeros_like(scores), where=sums > 0)
+    sharpen(scaled)
     totals = scaled.sum(axis=1, keepdims=True)
     uniform = np.full_like(scaled, 1 / max(scores.shape[1], 1))
     return np.divide(scaled, totals, out=uniform, where=totals > 0)
