@@ -314,4 +314,4 @@ def describe_newest(step: int | None, which: str = "newest") -> str:
     """A clause that names the newest (or another) checkpoint by its step, or says there is none."""
     if step is None:
         return "there is no checkpoint yet"
-    return f"the {which} checkpoint is that of step {step}"
+    return f"the {which} checkpoint is from step {step}"

@@ -46,8 +46,8 @@ def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except filelock.Timeout as error:
         raise UserError(
-            f"{workdir} is in use: {_read_holder(path)} trains there; wait for it, or give "
-            "--workdir another folder."
+            f"{workdir} is in use by {_read_holder(path)}: wait for it, or give --workdir another "
+            "folder."
         ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:

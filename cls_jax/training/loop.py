@@ -168,7 +168,7 @@ def _train_to_end(run: Run) -> float:
                 checkpointer.finish()
                 saved = describe_newest(checkpointer.latest_step())
                 raise StoppedError(
-                    f"Stopped before step {step}; {saved}: rerun the command to continue.",
+                    f"Stopped before step {step}, and {saved}: rerun the command to continue.",
                     stop.signal,
                 )
             if is_last:
@@ -198,7 +198,7 @@ def _train_to_end(run: Run) -> float:
         checkpointer.finish()
         if checkpointer.latest_step() != config.num_steps:
             raise UserError(
-                f"The last state could not be written; "
+                "The last state could not be written, and "
                 f"{describe_newest(checkpointer.latest_step())}: free disk space and rerun the "
                 "command to continue."
             )

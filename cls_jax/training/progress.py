@@ -221,7 +221,7 @@ class DivergenceWatch:
         self._has_warned = True
         return (
             f"Warning: the supervised loss has been above {self._bound:.2f}, twice that of "
-            f"guessing, since step {self._since}: the run is diverging; a lower "
+            f"guessing, since step {self._since}: the run is diverging. A lower "
             "--config.optimizer.learning_rate in a new --workdir may help."
         )
 
@@ -319,10 +319,10 @@ def report_non_finite(
                 dump = f"could not be written ({os_error.strerror})"
         good_step = describe_newest(checkpointer.latest_step(), "last good")
         raise UserError(
-            f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}; "
-            f"{good_step}, the batch {dump}. Rerun the command with --config.debug_nans=True to "
-            "continue from there and name the operation; a lower --config.optimizer.learning_rate "
-            "in a new --workdir may help."
+            f"Training stopped at step {error.step}: {error.name} is {error.monitors[error.name]}, "
+            f"{good_step}, and the batch {dump}. Rerun the command with --config.debug_nans=True "
+            "to continue from there and name the operation. A lower "
+            "--config.optimizer.learning_rate in a new --workdir may help."
         ) from error
     except FloatingPointError as error:
         raise UserError(

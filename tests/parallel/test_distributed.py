@@ -135,7 +135,7 @@ def test_a_process_asked_to_stop_stops_the_other_and_both_save_one_step(tmp_path
     (code, output), (other_code, _) = finish(first), finish(second)
     assert (code, other_code) == (143, 143), output
     (step,) = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()]
-    assert f"Stopped before step {step}; the newest checkpoint is that of step {step}" in output
+    assert f"Stopped before step {step}, and the newest checkpoint is from step {step}" in output
 
 
 def test_processes_of_different_runs_are_refused(tmp_path):

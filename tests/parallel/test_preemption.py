@@ -31,7 +31,7 @@ def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_
         os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    with pytest.raises(StoppedError, match="step 3; the newest checkpoint is that of step 3"):
+    with pytest.raises(StoppedError, match="step 3, and the newest checkpoint is from step 3"):
         train_interrupted(create_tiny_config(), workdir, 2, ask)
     assert signal.getsignal(number) == before
     assert (workdir / "checkpoints" / "3").exists()
@@ -42,7 +42,7 @@ def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_
 
 def test_a_run_that_stops_at_once_has_nothing_to_save(tmp_path, monkeypatch):
     monkeypatch.setattr(PreemptionHandler, "should_stop", lambda self, step: True)
-    with pytest.raises(StoppedError, match="step 0; there is no checkpoint yet"):
+    with pytest.raises(StoppedError, match="step 0, and there is no checkpoint yet"):
         train(create_tiny_config(), tmp_path / "run")
     assert read_metrics(tmp_path / "run") == []
 
