@@ -136,7 +136,7 @@ class Method:
     Attributes:
         loss: pure function (logits, batch, context) → `LossOutput`. The logits are a list, float32
             [N, images, K] for each group.
-        hyperparameters: those of the method by name. They become `config.method.*`.
+        hyperparameters: what a user may set, by name. They become `config.method.*`.
         num_networks: how many networks train side by side.
         mu: unlabeled images per labeled one.
         labeled_view: "weak" or "strong".

@@ -53,7 +53,7 @@ class TrainState(flax.struct.PyTreeNode):
             all others from it. It is part of the state and not a constant of the step, so that runs
             that differ only in the seed share a compiled program. It is raw, because checkpoints
             and donated buffers are plain arrays.
-        params: float32.
+        params: the networks' parameters, float32.
         batch_stats: BatchNorm's running mean and variance, float32. The EMA networks use these too,
             not averages of them (authors' code).
         ema_params: exponential moving average of `params`, float32.

@@ -144,7 +144,7 @@ def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> A
     """Interpolates "pos_embed" [1, tokens, D] to the number of patches that the images have.
 
     Bicubic with antialiasing, as timm's `resample_abs_pos_embed`. Both grids are squares. The other
-    tokens are those of class and registers.
+    tokens are the class token and the registers.
     """
     positions, (_, tokens, width) = arrays.get("pos_embed"), shapes["pos_embed"]
     if positions is None or positions.ndim != 3 or positions.shape[1:] == (tokens, width):
