@@ -476,26 +476,24 @@ class Session:
     def describe_result(self) -> dict[str, Any]:
         """Counts, the estimated accuracy and the number of confident proposals."""
         with self._lock:
-            proposed = np.zeros(len(self._class_names), int)
+            num_classes = len(self._class_names)
+            proposed = np.zeros(num_classes, int)
             num_confident = num_right = num_tried = 0
-            if self._propagation is not None and self._probabilities.shape[1]:
-                is_open = self._find_open()
-                best = self._probabilities[is_open].argmax(axis=1)
-                has_labels = (self._propagation.labels >= 0).any()
-                if has_labels:
-                    proposed = np.bincount(best, minlength=len(self._class_names))
-                if self._probabilities.shape[1] > 1 and has_labels:
-                    weights = compute_weight(self._probabilities[is_open])
-                    num_confident = int((weights >= _CONFIDENT).sum())
-                labeled, probabilities = self._propagation.leave_one_out()
-                own = self._propagation.labels[labeled]
+            propagation = self._propagation
+            if propagation is not None and (propagation.labels >= 0).any():
+                p_open = self._probabilities[self._find_open()]
+                proposed = np.bincount(p_open.argmax(axis=1), minlength=num_classes)
+                if p_open.shape[1] > 1:
+                    num_confident = int((compute_weight(p_open) >= _CONFIDENT).sum())
+                labeled, p_others = propagation.leave_one_out()
+                own = propagation.labels[labeled]
                 # The only photograph of a class cannot be recognized without its label.
-                is_tried = np.bincount(own, minlength=len(self._class_names))[own] > 1
+                is_tried = np.bincount(own)[own] > 1
                 num_tried = int(is_tried.sum())
-                num_right = int((probabilities.argmax(axis=1) == own)[is_tried].sum())
+                num_right = int((p_others.argmax(axis=1) == own)[is_tried].sum())
             return {
                 "version": self._version,
-                "proposed": [int(count) for count in proposed],
+                "proposed": proposed.tolist(),
                 "confident": num_confident,
                 "right": num_right,
                 "tried": num_tried,
