@@ -69,6 +69,7 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
 
 
 def _train_to_end(run: "OpenRun") -> None:
+    from cls_jax.inference.unknown import describe_far, read_unknown
     from cls_jax.runs.folder import RESULT
 
     folder = run.workdir
@@ -93,6 +94,8 @@ def _train_to_end(run: "OpenRun") -> None:
             f"{_write_command('evaluate', folder)} FOLDER",
             flush=True,
         )
+    if sentence := describe_far(read_unknown(folder, result["step"])):
+        print(sentence, flush=True)
     report = _write_report_after_training(run)
     print()
     if report:

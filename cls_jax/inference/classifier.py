@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
@@ -16,6 +17,7 @@ from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
+from cls_jax.inference.unknown import UnknownScore, read_unknown
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
@@ -39,6 +41,7 @@ class Classifier:
         config: The run's configuration.
         step: The training step of the checkpoint.
         calibration: The calibration of this checkpoint, if it has one.
+        unknown: The score by which this checkpoint tells strangers from its classes, if it has one.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Classifier:
         class_names: tuple[str, ...],
         step: int,
         calibration: Calibration | None = None,
+        unknown: UnknownScore | None = None,
     ):
         """Wraps a restored run. Most callers want `load`."""
         self.class_names = class_names
@@ -56,10 +60,12 @@ class Classifier:
         self.config = setup.config
         self.step = step
         self.calibration = calibration
+        self.unknown = unknown
         self._mesh, self._state = setup.mesh, state
         self._setup = setup
         self._compute_probabilities = _compile(setup, "head")
         self._compute_features = _compile(setup, FEATURES)
+        self._compute_both = _compile(setup, "head", FEATURES)
         self.batch_size = self._round_up(self.config.eval_batch_size)
         self._compiled_size = 0
 
@@ -79,20 +85,33 @@ class Classifier:
         if isinstance(images, str | os.PathLike):
             images = [images]
         if isinstance(images, list | tuple):
-            probabilities = self._predict_files([os.fspath(path) for path in images])
+            outputs = self._predict_files([os.fspath(path) for path in images])
         else:
-            probabilities = self.predict_probabilities(cast(ImageSource, images))
-        return create_prediction(probabilities, self.class_names, self.calibration)
+            outputs = self._predict_images(cast(ImageSource, images))
+        return create_prediction(outputs[0], self.class_names, self.calibration, outputs[1])
 
-    def _predict_files(self, files: list[str]) -> np.ndarray:
-        """Decodes and predicts batch by batch: float32 [N, n, K]."""
-        parts = [self._empty()]
+    def _predict_files(self, files: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
+        """Decodes and predicts batch by batch; result as of `_predict_images`."""
+        parts = [self._predict_images(np.zeros((0, *self.image_shape), np.uint8))]
         for batch in self.read_files(files):
             for file, error in zip(batch.files, batch.errors, strict=True):
                 if error is not None:
                     raise ImageError(f"{file} cannot be read: {error}.")
-            parts.append(self.predict_probabilities(batch.images))
-        return np.concatenate(parts, axis=1)
+            parts.append(self._predict_images(batch.images))
+        p_NBK = np.concatenate([p for p, _ in parts], axis=1)
+        if self.unknown is None:
+            return p_NBK, None
+        return p_NBK, np.concatenate([unknown for _, unknown in parts if unknown is not None])
+
+    def _predict_images(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray | None]:
+        """Probabilities float32 [N, n, K], and how unlike the classes images are, float32 [n]."""
+        if self.unknown is None:
+            return self.predict_probabilities(images), None
+        if not len(images):
+            return self._empty(), np.zeros(0, np.float32)
+        outputs = np.concatenate(list(self._apply(self._compute_both, images)), axis=1)
+        p_NBK, f_NBC = np.split(outputs, [len(self.class_names)], axis=-1)
+        return p_NBK, self.unknown.apply(_join_features(f_NBC))
 
     def read_files(self, files: Sequence[str]) -> Generator[ImageBatch, None, None]:
         """Decodes image files as the run decoded its own, in batches of `batch_size`."""
@@ -103,7 +122,7 @@ class Classifier:
         """A hash of everything that decides a prediction: weights, configuration, calibration."""
         networks = jax.device_get((self._state.ema_params, self._state.batch_stats))
         digest = hashlib.sha256(f"{to_json(self.config)}{self.class_names}".encode())
-        digest.update(repr(self.calibration).encode())
+        digest.update(repr((self.calibration, self.unknown)).encode())
         for leaf in jax.tree.leaves(networks):
             digest.update(np.ascontiguousarray(leaf).data)
         return digest.hexdigest()
@@ -136,8 +155,7 @@ class Classifier:
             ValueError: If the images have another shape or type.
         """
         f_NBC = np.concatenate(list(self._apply(self._compute_features, images)), axis=1)
-        f_NBC = f_NBC / np.maximum(np.linalg.norm(f_NBC, axis=-1, keepdims=True), 1e-12)
-        return np.concatenate(list(f_NBC), axis=-1)
+        return _join_features(f_NBC)
 
     def compute_heat_maps(self, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
         """Where network 1 sees evidence for a class; see `models.heat_maps.compute_heat_maps`.
@@ -207,21 +225,32 @@ def load(run: str | os.PathLike) -> Classifier:
     workdir = pathlib.Path(run)
     setup, state, step = restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
-    return Classifier(setup, state, class_names, step, read_calibration(workdir, step))
+    calibration, unknown = read_calibration(workdir, step), read_unknown(workdir, step)
+    return Classifier(setup, state, class_names, step, calibration, unknown)
 
 
-def _compile(setup: TrainSetup, head: str) -> Forward:
+def _join_features(f_NBC: np.ndarray) -> np.ndarray:
+    """Features of N networks, each at unit length, side by side: float32 [B, N C]."""
+    f_NBC = f_NBC / np.maximum(np.linalg.norm(f_NBC, axis=-1, keepdims=True), 1e-12)
+    return np.concatenate(list(f_NBC), axis=-1)
+
+
+def _compile(setup: TrainSetup, *heads: str) -> Forward:
     """Compiles (state, uint8 [B, H, W, C]) → float32 for the program's mesh.
 
-    The result is probabilities [N, B, K] for "head", and the heads' inputs [N, B, C] for
-    `FEATURES`.
+    The results are probabilities [N, B, K] for "head", and the heads' inputs [N, B, C] for
+    `FEATURES`. Those of several heads stand side by side on the last axis. XLA merges what their
+    passes have in common.
     """
 
     def forward(state: TrainState, images: jax.Array) -> jax.Array:
-        output, _ = setup.ensemble.forward(
-            state.ema_params, state.batch_stats, setup.normalize(images), train=False, head=head
-        )
-        return output if head == FEATURES else jax.nn.softmax(output)
+        outputs = []
+        for head in heads:
+            output, _ = setup.ensemble.forward(
+                state.ema_params, state.batch_stats, setup.normalize(images), train=False, head=head
+            )
+            outputs.append(output if head == FEATURES else jax.nn.softmax(output))
+        return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=-1)
 
     sharded = jax.shard_map(
         forward,

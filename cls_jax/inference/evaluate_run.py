@@ -10,6 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.data.datasets import load_dataset
+from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.sources.folder import list_layout
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.types import Dataset
@@ -23,13 +24,18 @@ from cls_jax.inference.calibration import (
 )
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
+from cls_jax.inference.suspects import Selection, take_rows
+from cls_jax.inference.unknown import UnknownScore, fit_unknown, write_unknown
 from cls_jax.runs.checkpoint import CHECKPOINTS
-from cls_jax.runs.folder import read_dataset_description, read_result
+from cls_jax.runs.folder import LABELED_INDICES, read_dataset_description, read_result
 from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.loop import train
 from cls_jax.training.start import restore_run
 
 _MAX_NAMED = 10  # Classes in a message.
+# Training images that strangers are told by, of either kind: more would cost minutes on a CPU.
+_MAX_LABELED = 500
+_MAX_UNLABELED = 1_000
 
 
 class Evaluation(NamedTuple):
@@ -91,11 +97,12 @@ class OpenRun:
 
 
 def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) -> Figures | None:
-    """Computes a run's figures per class on the test images, and calibrates its confidences.
+    """Computes a run's figures per class, calibrates its confidences, learns to tell strangers.
 
     Writes `calibration.json`, fitted on the validation images or, where there are fewer than 100,
     on the test images if there are as many. Writes `per_class.csv`, and adds the figures to the
-    result of the same step, if there is one. A folder that is read-only stays as it is.
+    result of the same step, if there is one. Writes `unknown.json`, if there are unlabeled images.
+    A folder that is read-only stays as it is.
 
     Returns:
         The figures of network 1. None without test images.
@@ -121,7 +128,35 @@ def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) 
                 break
         if figures is not None:
             write_figures(workdir, classifier.step, figures)
+        if unknown := assess_unknown(workdir, classifier, dataset):
+            write_unknown(workdir, unknown)
     return figures
+
+
+def assess_unknown(
+    workdir: pathlib.Path, classifier: Classifier, dataset: Dataset
+) -> UnknownScore | None:
+    """Fits the score of unknown images to at most 500 labeled and 1,000 unlabeled images of a run.
+
+    Returns:
+        The score. None for a folder without a list of labeled images, or without unlabeled images.
+
+    Raises:
+        UserError: If the list of labeled images is damaged.
+    """
+    path = workdir / LABELED_INDICES
+    if not path.exists():
+        return None
+    labeled = np.sort(read_labeled_indices(path, classifier.class_names))
+    rest = np.setdiff1d(np.arange(len(dataset.train_images)), labeled)
+    if not len(rest):
+        return None
+    chosen = [take_rows(labeled, _MAX_LABELED), take_rows(rest, _MAX_UNLABELED)]
+    labels = np.full(sum(map(len, chosen)), -1)
+    labels[: len(chosen[0])] = dataset.train_labels[chosen[0]]
+    images = Selection(dataset.train_images, np.concatenate(chosen))
+    features = classifier.compute_features(images)
+    return fit_unknown(features, labels, len(classifier.class_names), classifier.step)
 
 
 def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluation:

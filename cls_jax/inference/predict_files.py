@@ -158,7 +158,7 @@ def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str
     """A row of `PREDICTION_COLUMNS` for each file of a batch."""
     empty = dict.fromkeys(PREDICTION_COLUMNS)
     has_two = len(prediction.network_labels) > 1
-    calibrated, abstain = prediction.calibrated_confidence, prediction.abstain
+    calibrated, abstain, unknown = prediction[-3:]
     i = 0
     for file, error in zip(batch.files, batch.errors, strict=True):
         if error is not None:
@@ -177,5 +177,6 @@ def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str
             "error": None,
             "calibrated_confidence": None if calibrated is None else float(calibrated[i]),
             "abstain": None if abstain is None else bool(abstain[i]),
+            "unknown": None if unknown is None else float(unknown[i]),
         }
         i += 1

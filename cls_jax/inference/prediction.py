@@ -32,6 +32,8 @@ class Prediction(NamedTuple):
         calibrated_confidence: float32 [B], the confidence after calibration, or None for a run
             without calibration.
         abstain: bool [B], whether it is below the calibration's threshold. None without one.
+        unknown: float32 [B], the share of the unlabeled training images that are less unlike the
+            labeled ones: near 1 where an image may belong to no class. None for a run without it.
     """
 
     label: np.ndarray
@@ -45,10 +47,14 @@ class Prediction(NamedTuple):
     class_names: np.ndarray
     calibrated_confidence: np.ndarray | None = None
     abstain: np.ndarray | None = None
+    unknown: np.ndarray | None = None
 
 
 def create_prediction(
-    p_NBK: np.ndarray, class_names: Sequence[str], calibration: Calibration | None = None
+    p_NBK: np.ndarray,
+    class_names: Sequence[str],
+    calibration: Calibration | None = None,
+    unknown: np.ndarray | None = None,
 ) -> Prediction:
     """Derives a `Prediction` from the networks' probabilities, float32 [N, B, K]."""
     names = np.asarray(list(class_names), dtype=str)
@@ -64,6 +70,7 @@ def create_prediction(
         probabilities=p_BK,
         network_probabilities=p_NBK,
         class_names=names,
+        unknown=unknown,
     )
     if calibration is None:
         return prediction

@@ -60,15 +60,15 @@ def find_suspects(classifier: Classifier, dataset: Dataset, labeled: np.ndarray)
         The labels that both the neighbors and all evidence together contradict, the worst first.
     """
     train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
-    labeled = _take_evenly(np.sort(labeled[train_labels[labeled] >= 0]), _MAX_IMAGES)
-    test = _take_evenly(np.flatnonzero(test_labels >= 0), _MAX_IMAGES)
+    labeled = take_rows(np.sort(labeled[train_labels[labeled] >= 0]), _MAX_IMAGES)
+    test = take_rows(np.flatnonzero(test_labels >= 0), _MAX_IMAGES)
     # Unlabeled images connect labeled ones that have no neighbor in common.
     rest = np.setdiff1d(np.arange(len(dataset.train_images)), labeled)
-    train = np.concatenate([labeled, _take_evenly(rest, _MAX_UNLABELED)])
+    train = np.concatenate([labeled, take_rows(rest, _MAX_UNLABELED)])
     if len(labeled) + len(test) < 2:
         return []
     parts = [(dataset.train_images, train), (dataset.test_images, test)]
-    images = [_Selection(source, indices) for source, indices in parts if len(indices)]
+    images = [Selection(source, indices) for source, indices in parts if len(indices)]
     features_BC = np.concatenate([classifier.compute_features(part) for part in images])
     labels = np.full(len(features_BC), -1)
     labels[: len(labeled)] = train_labels[labeled]
@@ -176,18 +176,21 @@ def write_suspects(
     write_atomically(workdir / SUSPECTS, text.getvalue())
 
 
-def _take_evenly(indices: np.ndarray, limit: int) -> np.ndarray:
+def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
+    """At most `limit` of int64 [n], evenly spaced."""
     return np.array(take_evenly(indices.tolist(), limit), np.int64)
 
 
-class _Selection:
+class Selection:
     """Some images of a source, read when they are needed."""
 
     def __init__(self, source: ImageSource, indices: np.ndarray):
+        """The images of `source` at int64 [n]."""
         self._source, self._indices = source, indices
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
+        """Those at `rows` of the selection."""
         return self._source[self._indices[rows]]

@@ -31,6 +31,7 @@ PREDICTION_COLUMNS = {
     "error": str,
     "calibrated_confidence": float,
     "abstain": bool,
+    "unknown": float,
 }
 
 

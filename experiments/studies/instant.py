@@ -9,6 +9,7 @@ images, and of the instant classifier.
 
 import pathlib
 import sys
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,33 +21,50 @@ _NUM_TEST = 300
 _SEEDS = range(100, 104)
 
 
-def main(folder: str, *numbers: str) -> None:
-    """Prints the table."""
+class Photographs(NamedTuple):
+    """Photographs of a folder, of which 300 are for testing."""
+
+    features: np.ndarray  # float16 [B, C]
+    truth: np.ndarray  # int [B]
+    train: np.ndarray  # Rows of the training images.
+    test: np.ndarray
+
+
+def open_photographs(folder: str) -> Photographs:
+    """Reads a folder with a folder per class; features are computed once."""
     files = sorted(path for path in pathlib.Path(folder).glob("*/*") if path.is_file())
-    classes, truth = np.unique([file.parent.name for file in files], return_inverse=True)
+    _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
     features = extract_features(files, open_network())
     order = np.random.default_rng(0).permutation(len(files))
-    test, train = order[:_NUM_TEST], np.sort(order[_NUM_TEST:])
+    return Photographs(features, truth, np.sort(order[_NUM_TEST:]), order[:_NUM_TEST])
+
+
+def draw_labels(rng: np.random.Generator, truth: np.ndarray, number: int) -> np.ndarray:
+    """Labels of `number` images of each class, -1 for all others; classes below 0 are unknown."""
+    labels = np.full(len(truth), -1)
+    for k in range(truth.max() + 1):
+        chosen = rng.choice(np.flatnonzero(truth == k), number, replace=False)
+        labels[chosen] = k
+    return labels
+
+
+def main(folder: str, *numbers: str) -> None:
+    """Prints the table."""
+    photographs = open_photographs(folder)
+    truth = photographs.truth[photographs.train]
     for number in map(int, numbers):
         rows = []
         for seed in _SEEDS:
-            rng = np.random.default_rng(seed)
-            labeled = np.concatenate(
-                [
-                    rng.choice(np.flatnonzero(truth[train] == k), number, replace=False)
-                    for k in range(len(classes))
-                ]
-            )
-            rows.append(_measure(features, truth, train, test, labeled))
+            labels = draw_labels(np.random.default_rng(seed), truth, number)
+            rows.append(_measure(photographs, labels))
             print(number, seed, np.round(rows[-1], 1), flush=True)
         error = np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows))
         print(number, "mean", np.mean(rows, axis=0).round(1), "±", error.round(1), flush=True)
 
 
-def _measure(features, truth, train, test, labeled) -> list[float]:
-    num_classes = truth.max() + 1
-    labels = np.full(len(train), -1)
-    labels[labeled] = truth[train[labeled]]
+def _measure(photographs: Photographs, labels: np.ndarray) -> list[float]:
+    features, truth, train, test = photographs
+    num_classes, labeled = truth.max() + 1, np.flatnonzero(labels >= 0)
     spread = spread_labels(features[train], labels, num_classes)
     probe = fit_head(features[train[labeled]], labels[labeled], num_classes, PROBE_C)
     instant = fit_head(features[train], spread.labels, num_classes, INSTANT_C, spread.weights)

@@ -1,0 +1,99 @@
+"""Strangers among unlabeled photographs: what they cost, and which score tells them apart.
+
+    python -m experiments.studies.unknown FOLDER 1 4 25
+
+Six classes of the folder are known, drawn with the seed. The photographs of the others stay among
+the unlabeled and the test images. For each number of labels per known class it prints, over the
+seeds 100 to 107, mean and standard error in percent: test accuracies on the known classes, the area
+under the ROC curve of several scores of strangers among the test images, and the share of unlabeled
+images that are far from all labels with and without strangers.
+"""
+
+import sys
+
+import numpy as np
+import scipy.special
+from sklearn.metrics import roc_auc_score
+
+from cls_jax.cli.process import prepare_process
+from cls_jax.features.graph import compute_weight, normalize_rows
+from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, spread_labels
+from cls_jax.inference.unknown import fit_unknown
+from experiments.studies.instant import Photographs, draw_labels, open_photographs
+
+_NUM_KNOWN = 6
+_SEEDS = range(100, 108)
+
+
+def main(folder: str, *numbers: str) -> None:
+    """Prints the table."""
+    photographs = open_photographs(folder)
+    for number in map(int, numbers):
+        rows = [_measure(photographs, number, seed) for seed in _SEEDS]
+        for name in rows[0]:
+            values = [100 * row[name] for row in rows if row[name] is not None]
+            if not values:
+                continue
+            error = np.std(values, ddof=1) / np.sqrt(len(values))
+            print(f"{number:3}  {name:45} {np.mean(values):5.1f} ± {error:.1f}", flush=True)
+
+
+def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, float | None]:
+    rng = np.random.default_rng(seed)
+    classes = np.full(photographs.truth.max() + 1, -1)
+    classes[rng.choice(len(classes), _NUM_KNOWN, replace=False)] = np.arange(_NUM_KNOWN)
+    features = normalize_rows(photographs.features)
+    x, test = features[photographs.train], features[photographs.test]
+    truth = classes[photographs.truth[photographs.train]]
+    test_truth = classes[photographs.truth[photographs.test]]
+    labels = draw_labels(rng, truth, number)
+    is_known, is_stranger = truth >= 0, test_truth < 0
+
+    def score(head: Head) -> float:
+        right = head.predict(test[~is_stranger]) == test_truth[~is_stranger]
+        return float(np.mean(right))
+
+    labeled = np.flatnonzero(labels >= 0)
+    probe = fit_head(x[labeled], labels[labeled], _NUM_KNOWN, PROBE_C)
+    spread = spread_labels(x, labels, _NUM_KNOWN)
+    instant = fit_head(x, spread.labels, _NUM_KNOWN, INSTANT_C, spread.weights)
+    alone = spread_labels(x[is_known], labels[is_known], _NUM_KNOWN)
+    without = fit_head(x[is_known], alone.labels, _NUM_KNOWN, INSTANT_C, alone.weights)
+    halves = np.array_split(rng.permutation(x.shape[1]), 2)
+    networks = [
+        fit_head(x, spread.labels, _NUM_KNOWN, INSTANT_C, spread.weights, np.sort(half))
+        for half in halves
+    ]
+
+    def predict(head: Head) -> np.ndarray:
+        return scipy.special.softmax(test @ head.kernel + head.bias, axis=1)
+
+    mean = x.mean(axis=0)
+    centers = [normalize_rows(x[labels == k] - mean).mean(axis=0) for k in range(_NUM_KNOWN)]
+    cosines = normalize_rows(test - mean) @ normalize_rows(np.stack(centers)).T
+    unknown = fit_unknown(x, labels, _NUM_KNOWN)
+    no_strangers = fit_unknown(x[is_known], labels[is_known], _NUM_KNOWN)
+    first, second = map(predict, networks)
+    scores = {
+        "1 - confidence, instant classifier": 1 - predict(instant).max(axis=1),
+        "entropy, instant classifier": 1 - compute_weight(predict(instant)),
+        "entropy, linear probe": 1 - compute_weight(predict(probe)),
+        "disagreement of two networks": 1 - (first * second).sum(axis=1),
+        "distance to the labels' class means": -cosines.max(axis=1),
+        "distance to the nearest label": -(test @ x[labeled].T).max(axis=1),
+        "linear function of the graph's reach": unknown.apply(test),
+    }
+    return {
+        "accuracy, linear probe": score(probe),
+        "accuracy, instant": score(instant),
+        "accuracy, instant, no strangers": score(without),
+        "loss by strangers": score(without) - score(instant),
+        **{f"AUROC, {name}": roc_auc_score(is_stranger, values) for name, values in scores.items()},
+        "far, with strangers": unknown.far_share,
+        "far, no strangers": no_strangers.far_share,
+    }
+
+
+if __name__ == "__main__":
+    prepare_process()
+    main(*sys.argv[1:])
