@@ -43,7 +43,8 @@ class UnknownScore(NamedTuple):
         quantiles: Its values for the unlabeled training images, at equally spaced shares from 0
             to 1.
         far_share: The share of the unlabeled images that are farther from all labels than 95% of
-            the labeled images are from the others. None where no class has two labels.
+            the labeled images are from the others. None where no class has two labels, or where
+            the features have learned the labels.
     """
 
     step: int

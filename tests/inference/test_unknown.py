@@ -107,6 +107,11 @@ def classifier(trained_run, tmp_path_factory):
     return load(workdir)
 
 
+def test_networks_that_have_learned_the_labels_do_not_count_strangers(classifier):
+    assert classifier.unknown.step == 6
+    assert classifier.unknown.far_share is None
+
+
 def test_an_assessed_run_fills_the_column_and_changes_no_other(classifier, trained_run, tmp_path):
     images = load_dataset(create_tiny_config()).test_images[:50]
     plain = load(trained_run).predict(images)
