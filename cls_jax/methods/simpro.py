@@ -102,7 +102,7 @@ METHODS = {
         hyperparameters={
             "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "SimPro"),
             # With 2, the frequencies count double in every prediction that they are estimated from.
-            # On digits with 40 labels of unequal classes, no pseudo label was right after 200 steps.
+            # On digits with 40 labels of unequal classes, none was right after 200 steps.
             "tau": Hyperparameter(1.0, 0.0, 100.0, "SimPro, CIFAR-100; 2 on CIFAR-10"),
             "threshold": Hyperparameter(0.95, 0.0, 1.0, "SimPro, CIFAR-10; 0.2 on CIFAR-100"),
             "epoch": Hyperparameter(
