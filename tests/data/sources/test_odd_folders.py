@@ -5,6 +5,7 @@ python -m tests.data.sources.test_odd_folders writes that page again.
 
 import os
 import pathlib
+import re
 import shutil
 import struct
 import tempfile
@@ -36,281 +37,63 @@ python -m tests.data.sources.test_odd_folders
 | folder | training | rows of predict |
 | -- | -- | -: |
 """
-CASES: dict[str, Callable[[pathlib.Path], None]] = {}
 
 
-def case(title: str) -> Callable:
-    """Registers a function that makes a folder."""
-
-    def register(make: Callable) -> Callable:
-        CASES[title] = make
-        return make
-
-    return register
-
-
-def put(root: pathlib.Path, *names: str, **options) -> None:
+def put(root: pathlib.Path, *names: str) -> None:
     """Writes an image of its own under each name."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         seed = zlib.crc32(os.fsencode(name))
         pixels = np.random.default_rng(seed).integers(0, 256, (12, 10, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(path, **({"format": "png"} | options))
+        formats = {".heic": "HEIF", ".avif": "AVIF"}
+        Image.fromarray(pixels).save(path, formats.get(path.suffix, "png"))
 
 
-def put_classes(root: pathlib.Path, base: str = "") -> None:
-    put(root, f"{base}cat/1.png", f"{base}dog/2.png")
+def add(images="cat/1.png dog/2.png", files=(), links=(), copies=(), also=None) -> Callable:
+    """Describes a folder: images by name, files by content, links and copies by their source.
 
+    Sources are relative to the folder; images that begin with "../" are beside it.
+    """
 
-def write_table(root: pathlib.Path, content: str | bytes, name: str = "labels.csv") -> None:
-    put(root, "photos/1.png", "photos/2.png", "photos/3.png")
-    (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def add_splits(train: str, *others: str) -> None:
-    @case(f"`{train}/` with classes, " + ", ".join(f"`{name}/`" for name in others))
     def make(root):
-        put_classes(root, f"{train}/")
-        for name in others:
-            put(root, f"{name}/{'' if 'label' in name.lower() else 'cat/'}3.png")
+        put(root, *images.split())
+        for name, content in dict(files).items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        for name, source in dict(links).items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).symlink_to(os.path.normpath(root / source))
+        for name, source in dict(copies).items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / source, root / name)
+        if also:
+            also(root)
+
+    return make
 
 
-add_splits("labeled", "unlabeled", "test")
-add_splits("labelled", "unlabelled", "val")
-add_splits("Labeled", "Unlabeled", "Test")
-add_splits("Train", "Test")
-add_splits("train", "val", "test")
-add_splits("training", "testing", "validation")
-add_splits("TRAIN", "Valid")
+def table(content: str | bytes, name: str = "labels.csv") -> Callable:
+    return add("photos/1.png photos/2.png photos/3.png", {name: content})
 
 
-@case("`train/` and `val/` with images but no classes")
-def make_flat_splits(root):
-    put(root, "train/1.png", "train/2.png", "val/3.png")
-
-
-@case("`train/` and `labeled/`, both with classes")
-def make_both(root):
-    put_classes(root, "train/")
-    put_classes(root, "labeled/")
-
-
-@case("classes called `valid` and `invalid`")
-def make_valid(root):
-    put(root, "valid/1.png", "invalid/2.png")
-
-
-@case("`é` as one character in `train/`, as two in `test/`")
-def make_accents(root):
-    put(root, "train/caf\u00e9/1.png", "train/bar/2.png", "test/cafe\u0301/3.png")
-
-
-@case("class folders `Cat` and `cat`")
-def make_cases(root):
-    put(root, "Cat/1.png", "cat/2.png", "dog/3.png")
-
-
-@case("`runs/` with a run beside the classes")
-def make_run(root):
-    put_classes(root)
-    put(root, "runs/photos/plots/3.png")
-    (root / "runs/photos/config.json").write_text("{}")
-    (root / "runs/photos/checkpoints").mkdir()
-
-
-@case("class folders that hold only folders")
-def make_nested(root):
-    put(root, "pets/cat/1.png", "pets/dog/2.png", "plants/oak/3.png")
-
-
-@case("everything in a folder within the folder")
-def make_wrapped(root):
-    put_classes(root, "photos/")
-
-
-@case("folders within class folders")
-def make_deep(root):
-    put_classes(root)
-    put(root, "cat/2019/3.png", "dog/a/b/c/4.png")
-
-
-@case("an empty class folder")
-def make_empty_class(root):
-    put_classes(root)
-    (root / "owl").mkdir()
-
-
-@case("a class folder with nothing but text files")
-def make_text_class(root):
-    put_classes(root)
-    (root / "owl").mkdir()
-    for i in range(3):
-        (root / f"owl/{i}.txt").write_text("owl")
-
-
-@case("links to images elsewhere")
-def make_links(root):
-    put_classes(root.parent / "elsewhere")
-    for name in ("cat/1.png", "dog/2.png"):
-        (root / name).parent.mkdir(parents=True)
-        (root / name).symlink_to(root.parent / "elsewhere" / name)
-
-
-@case("class folders that are links")
-def make_linked_classes(root):
-    put_classes(root.parent / "elsewhere")
-    root.mkdir()
-    for name in ("cat", "dog"):
-        (root / name).symlink_to(root.parent / "elsewhere" / name)
-
-
-@case("a link to the folder itself, and one to the folder around it")
-def make_loops(root):
-    put_classes(root)
-    (root / "cat/loop").symlink_to(root)
-    (root / "dog/up").symlink_to(root.parent)
-
-
-@case("`train/cat` and `test/cat` are the same folder by a link")
-def make_same_folder(root):
-    put_classes(root, "train/")
-    (root / "test").mkdir()
-    (root / "test/cat").symlink_to(root / "train/cat")
-
-
-@case("links that lead nowhere")
-def make_dangling(root):
-    for name in ("cat", "dog"):
-        (root / name).mkdir(parents=True)
-        for i in range(2):
-            (root / name / f"{i}.png").symlink_to(f"/nowhere/{i}.png")
-
-
-@case("`._1.png`, `.thumbs/`, `__MACOSX/`, `@eaDir/`, `Thumbs.db`")
-def make_hidden(root):
-    put_classes(root)
-    put(root, "cat/._1.png", ".thumbs/1.png", "__MACOSX/cat/1.png", "dog/@eaDir/2.png")
-    (root / "cat/Thumbs.db").touch()
-
-
-@case("images without an extension")
-def make_without_extension(root):
-    put(root, "cat/0001", "dog/0002")
-    (root / "cat/README").write_text("cats")
-
-
-@case("names with line breaks, emoji and bytes that are not Unicode")
 def make_strange_names(root):
     put(root, "cat/a\nb.png", "dog/🐕.PNG", "cat/1.png")
     os.rename(root / "cat/1.png", os.fsencode(root / "cat") + b"/\xff.png")
 
 
-@case("`labels.csv` with `file,label`, one image without a row")
-def make_table(root):
-    write_table(root, "file,label\n1.png,cat\n2.png,dog\n")
-
-
-@case("`filename,class`")
-def make_filename_class(root):
-    write_table(root, "filename,class\n1.png,cat\n2.png,dog\n")
-
-
-@case("`id,label` without extensions")
-def make_id_label(root):
-    write_table(root, "id,label\n1,cat\n2,dog\n")
-
-
-@case("backslashes, a semicolon and a mark of UTF-8")
-def make_backslashes(root):
-    write_table(root, "\ufefffile;label\r\nphotos\\1.png;cat\r\n.\\photos\\2.png;dog\r\n")
-
-
-@case("tabs in UTF-16, `Labels.CSV`")
-def make_utf16(root):
-    write_table(root, "Image\tSpecies\n1.png\tcat\n2.png\tdog\n".encode("utf-16"), "Labels.CSV")
-
-
-@case("a table without a header")
-def make_headless(root):
-    write_table(root, "1.png,cat\n2.png,dog\n")
-
-
-@case("a table in Latin-1")
-def make_latin1(root):
-    write_table(root, "file,label\n1.png,Bär\n".encode("latin-1"))
-
-
-@case("a table with other columns")
-def make_other_columns(root):
-    write_table(root, "who,what,when\n1.png,cat,now\n")
-
-
-@case("a table of files that are not there")
-def make_missing_rows(root):
-    write_table(root, "file,label\n1.png,cat\n2.png,dog\nx.png,cat\ny.png,dog\n")
-
-
-@case("a table with no file that is there")
-def make_unknown_rows(root):
-    write_table(root, "file,label\nx.png,cat\ny.png,dog\n")
-
-
-@case("an image with two labels, labels in two cases")
-def make_conflict(root):
-    write_table(root, "file,label\n1.png,cat\n2.png,dog\n3.png,cat\n3.png,dog\n1.png,Cat\n")
-
-
-@case("a table that labels images in `train/` and `test/`")
-def make_table_of_splits(root):
-    put(root, "train/1.png", "train/2.png", "test/3.png")
-    (root / "labels.csv").write_text("id,class\n1,cat\n2,dog\n3,cat\n")
-
-
-@case("the same image in two classes")
-def make_two_classes(root):
-    put_classes(root)
-    shutil.copy(root / "cat/1.png", root / "dog/1.png")
-
-
-@case("labeled images in `unlabeled/` again")
-def make_copies(root):
-    put_classes(root, "labeled/")
-    put(root, "unlabeled/3.png")
-    shutil.copy(root / "labeled/cat/1.png", root / "unlabeled/1.png")
-
-
-@case("training images in `test/` again")
-def make_leak(root):
-    put_classes(root, "train/")
-    shutil.copytree(root / "train", root / "test")
-
-
-@case("12-bit values in 16-bit files")
 def make_dark(root):
     for name, level in (("cat", 1000), ("dog", 4000)):
         (root / name).mkdir(parents=True)
         Image.fromarray(np.full((12, 10), level, np.uint16)).save(root / name / "1.png")
 
 
-@case("HEIC and AVIF photographs, with pillow-heif")
-def make_heic(root):
-    put(root, "cat/1.heic", format="HEIF")
-    put(root, "dog/2.avif", format="AVIF")
-
-
-@case("images of 900 × 1 and 1 × 1 pixels")
-def make_slim(root):
-    put_classes(root)
+def add_slim(root):
     Image.new("RGB", (900, 1)).save(root / "cat/3.png")
     Image.new("RGB", (1, 1), "red").save(root / "dog/4.png")
 
 
-@case("a text called .jpg, an empty file, half an image, 2,500 megapixels")
-def make_damaged(root):
-    put_classes(root)
-    (root / "cat/text.jpg").write_text("cat")
-    (root / "cat/empty.png").touch()
+def add_damaged(root):
     (root / "dog/half.png").write_bytes((root / "dog/2.png").read_bytes()[:200])
     header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
     png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header
@@ -318,44 +101,118 @@ def make_damaged(root):
     (root / "dog/huge.png").write_bytes(png + struct.pack(">I", zlib.crc32(b"IDAT")))
 
 
-@case("a class whose images are all damaged")
-def make_damaged_class(root):
-    put_classes(root)
-    (root / "dog/2.png").write_text("dog")
-
-
-@case("a pipe and a link to an endless device")
-def make_pipe(root):
-    put_classes(root)
-    os.mkfifo(root / "cat/pipe.png")
-    (root / "dog/zero.png").symlink_to("/dev/zero")
-
-
-@case("one class")
-def make_one_class(root):
-    put(root, "labeled/cat/1.png", "unlabeled/2.png")
-
-
-@case("images but no labels")
-def make_no_labels(root):
-    put(root, "1.png", "2.png")
-
-
-@case("a folder without anything")
-def make_nothing(root):
-    root.mkdir()
-
-
-@case("a file in place of the folder")
-def make_file(root):
-    root.parent.mkdir(exist_ok=True)
-    root.write_text("no folder")
-
-
-@case("an archive in place of the folder")
-def make_archive(root):
-    root.parent.mkdir(exist_ok=True)
-    root.write_bytes(b"PK\x03\x04")
+# Title in the page → what makes the folder.
+CASES: dict[str, Callable[[pathlib.Path], None]] = {
+    f"`{train}/` with classes, "
+    + ", ".join(f"`{path.split('/')[0]}/`" for path in others.split()): add(
+        f"{train}/cat/1.png {train}/dog/2.png {others}"
+    )
+    for train, others in [
+        ("labeled", "unlabeled/3.png test/cat/3.png"),
+        ("labelled", "unlabelled/3.png val/cat/3.png"),
+        ("Labeled", "Unlabeled/3.png Test/cat/3.png"),
+        ("Train", "Test/cat/3.png"),
+        ("train", "val/cat/3.png test/cat/3.png"),
+        ("training", "testing/cat/3.png validation/cat/3.png"),
+        ("TRAIN", "Valid/cat/3.png"),
+    ]
+}
+CASES |= {
+    "`train/` and `val/` with images but no classes": add("train/1.png train/2.png val/3.png"),
+    "`train/` and `labeled/`, both with classes": add(
+        "train/cat/1.png train/dog/2.png labeled/cat/1.png labeled/dog/2.png"
+    ),
+    "classes called `valid` and `invalid`": add("valid/1.png invalid/2.png"),
+    "`é` as one character in `train/`, as two in `test/`": add(
+        "train/caf\u00e9/1.png train/bar/2.png test/cafe\u0301/3.png"
+    ),
+    "class folders `Cat` and `cat`": add("Cat/1.png cat/2.png dog/3.png"),
+    "`runs/` with a run beside the classes": add(
+        "cat/1.png dog/2.png runs/photos/plots/3.png",
+        {"runs/photos/config.json": "{}"},
+        also=lambda root: (root / "runs/photos/checkpoints").mkdir(),
+    ),
+    "class folders that hold only folders": add("pets/cat/1.png pets/dog/2.png plants/oak/3.png"),
+    "everything in a folder within the folder": add("photos/cat/1.png photos/dog/2.png"),
+    "folders within class folders": add("cat/1.png dog/2.png cat/2019/3.png dog/a/b/c/4.png"),
+    "an empty class folder": add(also=lambda root: (root / "owl").mkdir()),
+    "a class folder with nothing but text files": add(
+        files={f"owl/{i}.txt": "owl" for i in range(3)}
+    ),
+    "links to images elsewhere": add(
+        "../elsewhere/cat/1.png ../elsewhere/dog/2.png",
+        links={name: f"../elsewhere/{name}" for name in ("cat/1.png", "dog/2.png")},
+    ),
+    "class folders that are links": add(
+        "../elsewhere/cat/1.png ../elsewhere/dog/2.png",
+        links={name: f"../elsewhere/{name}" for name in ("cat", "dog")},
+    ),
+    "a link to the folder itself, and one to the folder around it": add(
+        links={"cat/loop": ".", "dog/up": ".."}
+    ),
+    "`train/cat` and `test/cat` are the same folder by a link": add(
+        "train/cat/1.png train/dog/2.png", links={"test/cat": "train/cat"}
+    ),
+    "links that lead nowhere": add(
+        "",
+        links={f"{name}/{i}.png": f"/nowhere/{i}.png" for name in ("cat", "dog") for i in (0, 1)},
+    ),
+    "a class folder of links that lead nowhere": add(links={"owl/1.png": "/nowhere/1.png"}),
+    "`._1.png`, `.thumbs/`, `__MACOSX/`, `@eaDir/`, `Thumbs.db`": add(
+        "cat/1.png dog/2.png cat/._1.png .thumbs/1.png __MACOSX/cat/1.png dog/@eaDir/2.png",
+        {"cat/Thumbs.db": ""},
+    ),
+    "images without an extension": add("cat/0001 dog/0002", {"cat/README": "cats"}),
+    "names with line breaks, emoji and bytes that are not Unicode": make_strange_names,
+    "`labels.csv` with `file,label`, one image without a row": table(
+        "file,label\n1.png,cat\n2.png,dog\n"
+    ),
+    "`filename,class`": table("filename,class\n1.png,cat\n2.png,dog\n"),
+    "`id,label` without extensions": table("id,label\n1,cat\n2,dog\n"),
+    "backslashes, a semicolon and a mark of UTF-8": table(
+        "\ufefffile;label\r\nphotos\\1.png;cat\r\n.\\photos\\2.png;dog\r\n"
+    ),
+    "tabs in UTF-16, `Labels.CSV`": table(
+        "Image\tSpecies\n1.png\tcat\n2.png\tdog\n".encode("utf-16"), "Labels.CSV"
+    ),
+    "a table without a header": table("1.png,cat\n2.png,dog\n"),
+    "a table in Latin-1": table("file,label\n1.png,Bär\n".encode("latin-1")),
+    "a table with other columns": table("who,what,when\n1.png,cat,now\n"),
+    "a table of files that are not there": table(
+        "file,label\n1.png,cat\n2.png,dog\nx.png,cat\ny.png,dog\n"
+    ),
+    "a table with no file that is there": table("file,label\nx.png,cat\ny.png,dog\n"),
+    "an image with two labels, labels in two cases": table(
+        "file,label\n1.png,cat\n2.png,dog\n3.png,cat\n3.png,dog\n1.png,Cat\n"
+    ),
+    "a table that labels images in `train/` and `test/`": add(
+        "train/1.png train/2.png test/3.png", {"labels.csv": "id,class\n1,cat\n2,dog\n3,cat\n"}
+    ),
+    "the same image in two classes": add(copies={"dog/1.png": "cat/1.png"}),
+    "labeled images in `unlabeled/` again": add(
+        "labeled/cat/1.png labeled/dog/2.png unlabeled/3.png",
+        copies={"unlabeled/1.png": "labeled/cat/1.png"},
+    ),
+    "training images in `test/` again": add(
+        "train/cat/1.png train/dog/2.png",
+        copies={f"test/{name}": f"train/{name}" for name in ("cat/1.png", "dog/2.png")},
+    ),
+    "12-bit values in 16-bit files": make_dark,
+    "HEIC and AVIF photographs, with pillow-heif": add("cat/1.heic dog/2.avif"),
+    "images of 900 × 1 and 1 × 1 pixels": add(also=add_slim),
+    "a text called .jpg, an empty file, half an image, 2,500 megapixels": add(
+        files={"cat/text.jpg": "cat", "cat/empty.png": ""}, also=add_damaged
+    ),
+    "a class whose images are all damaged": add(files={"dog/2.png": "dog"}),
+    "a pipe and a link to an endless device": add(
+        links={"dog/zero.png": "/dev/zero"}, also=lambda root: os.mkfifo(root / "cat/pipe.png")
+    ),
+    "one class": add("labeled/cat/1.png unlabeled/2.png"),
+    "images but no labels": add("1.png 2.png"),
+    "a folder without anything": lambda root: root.mkdir(),
+    "a file in place of the folder": lambda root: root.write_text("no folder"),
+    "an archive in place of the folder": lambda root: root.write_bytes(b"PK\x03\x04"),
+}
 
 
 def describe(root: pathlib.Path) -> tuple[str, str]:
@@ -379,7 +236,10 @@ def describe(root: pathlib.Path) -> tuple[str, str]:
             training += f" Skipped: {'; '.join(rows)}."
         assert len(dataset.train_images[:]) == len(dataset.train_labels)
     except UserError as error:
-        training = f"Refused: {error}".split(" as labeled/<class>/")[0]  # The remedy of most.
+        training = f"Refused: {error}"
+    if training.startswith("Refused"):
+        assert re.search(r"[^.]\.$", training)  # A sentence.
+        training = training.split(" as labeled/<class>/")[0]  # The remedy of most.
     try:
         predicted = str(len(find_images(str(root))))
     except UserError:
