@@ -136,12 +136,9 @@ def describe_duration(seconds: float) -> str:
 
 
 def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehearsal:
-    """Compiles the step of a run and takes five of them. Writes nothing.
+    """Compiles the step of a run and takes five of them on a sample of its images. Writes nothing.
 
-    Args:
-        config: a validated configuration.
-        dataset: a sample of the run's training images. Every label in it counts.
-        num_images: training images of the whole dataset, which some methods keep a state for.
+    `num_images` are the training images of the whole dataset, which some methods keep a state for.
 
     Raises:
         UserError: if pretrained weights cannot be read, the step does not fit into the device's

@@ -64,13 +64,9 @@ def plan_run(
 ) -> Plan:
     """Chooses what the user leaves open. An existing run keeps what was chosen when it started.
 
-    Args:
-        folder: the folder of images, see docs/own_images.md.
-        method: name of a method.
-        workdir: the run's folder. None for the default under runs/.
-        settings: dotted key → value.
-        start_from: The folder of another run whose weights to begin with. None for none.
-        instant: Whether the run ends before its first step, with heads for propagated labels.
+    `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
+    weights of the run in `start_from` are where this one begins. An `instant` run ends before its
+    first step, with heads for propagated labels.
 
     Raises:
         UserError: if the folder has no layout, or there is no such method, key or value.
@@ -108,10 +104,7 @@ def choose_run(
 ) -> pathlib.Path:
     """The run's folder, which never has a run on other images. Says so where a name is taken.
 
-    Args:
-        config: The run's configuration.
-        workdir: The folder that the user chose. None for the default under runs/.
-        layout: The files of a folder of images. None for any other dataset.
+    `workdir` is None for the default under runs/, `layout` for a dataset that is no folder.
 
     Raises:
         UserError: If the folder that the user chose has a run on other images or labels.

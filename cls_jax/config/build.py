@@ -21,11 +21,7 @@ _MAX_ADAMW_RATE = 0.01
 def create_config(
     argument: str, method_settings: Mapping[str, Mapping[str, Any]] | None = None
 ) -> ml_collections.ConfigDict:
-    """Builds the defaults for an argument such as "250" or "250,fixmatch".
-
-    Args:
-        argument: the text after the colon of `--config`. The method is CLS if it names none.
-        method_settings: same as for `create_defaults`.
+    """Builds the defaults for an argument such as "250" (of CLS) or "250,fixmatch".
 
     Raises:
         UserError: if the argument cannot be read or its method is unknown.
@@ -38,12 +34,9 @@ def create_defaults(
     method_name: str,
     method_settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ml_collections.ConfigDict:
-    """Builds the defaults for a label budget and a method. No key can be added to them.
+    """Builds the defaults for a label budget (0: all labels) and a method. No key can be added.
 
-    Args:
-        num_labels: how many training images count as labeled. 0 for all that have a label.
-        method_name: a key of `METHODS`.
-        method_settings: method → hyperparameters for which the dataset needs another default.
+    `method_settings` are the hyperparameters by method for which the dataset has another default.
 
     Raises:
         UserError: if there is no such method.

@@ -175,10 +175,7 @@ def _fine_tune(
 ) -> Callable[[FolderContext], Any]:
     """A rule: the value of docs/finetuning.md for pretrained weights, else the default.
 
-    Args:
-        key: a key of the section "optimizer".
-        value: the value for pretrained weights.
-        per_step: bounds the value, a number of steps, by this share of the run.
+    A number of steps is at most the share `per_step` of the run.
     """
 
     def rule(given: FolderContext) -> Any:

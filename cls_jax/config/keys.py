@@ -31,12 +31,9 @@ class Rule:
 
 
 def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
-    """Numbers from `low` to `high`. Integers if `low` is one.
+    """Numbers from `low` to `high`, integers if `low` is one.
 
-    Args:
-        low: the lower end.
-        high: the upper end.
-        excludes: the end that is itself invalid, "low" or "high". Empty if both are valid.
+    `excludes` names the end that is itself invalid, "low" or "high".
     """
 
     def accepts(value: Any) -> bool:

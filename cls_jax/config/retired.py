@@ -46,11 +46,7 @@ _BY_METHOD = {"cls_plus": {"method.align": Retired(("joint",))}}
 
 
 def drop_retired(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """The values of an older run without retired keys, and with the new names of renamed ones.
-
-    Args:
-        values: stored values by dotted key.
-        keys: the keys that this version knows for the run's method.
+    """Stored values without retired keys and with new names, given the keys of this version.
 
     Raises:
         UserError: if a retired key has a value that decided what the run trained.

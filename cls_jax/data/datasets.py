@@ -26,11 +26,7 @@ _NUM_SAMPLED = 5000
 
 
 def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
-    """Loads the dataset that `config.data` names.
-
-    Args:
-        config: The configuration of a run.
-        layout: The files of a folder of images, if they have been listed already.
+    """Loads the dataset that `config.data` names, from a folder's `layout` if that is known.
 
     Raises:
         UserError: if it is unknown or cannot be loaded, or no validation images can be held out.
@@ -51,11 +47,6 @@ def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     """Moves a share of the training images with a known class to the validation images.
 
     The fingerprint still covers all training images, so it can be computed without opening a file.
-
-    Args:
-        dataset: It has no validation images.
-        share: The share of the training images of known class, above 0 and below 1.
-        seed: The same seed moves the same images.
 
     Raises:
         UserError: if there are validation images already, or too few images to hold any out.

@@ -25,8 +25,7 @@ def choose_labeled_indices(
         num_labels: the budget. 0 for all labels there are.
         num_classes: K.
         seed: the same seed draws the same images.
-        imbalance: labels of class 0 over those of class K - 1, see `choose_long_tail`. Whatever the
-            budget, each class keeps at least one.
+        imbalance: see `choose_long_tail`. Each class keeps at least one label.
 
     Returns:
         int32 [num_labels], indices into the training images, class by class, sorted within each.
@@ -60,12 +59,7 @@ def choose_long_tail(
 
     Class k keeps a share of imbalance^(-k / (K - 1)) of what class 0 keeps, the exponential profile
     of long-tailed recognition (Cui et al., CVPR 2019, section 5), and class 0 as many as possible.
-
-    Args:
-        labels: int [n], true classes of all training images, -1 where unknown.
-        num_classes: K.
-        imbalance: images of class 0 over those of class K - 1. 1 keeps all images as they are.
-        seed: the same seed draws the same images.
+    With imbalance 1 all images are kept. Labels are int [n], -1 where unknown.
 
     Returns:
         int32, indices of the images that are kept, sorted.
@@ -135,15 +129,9 @@ def _distribute(
 def choose_validation_indices(
     labels: np.ndarray, num_classes: int, share: float, seed: int
 ) -> np.ndarray:
-    """Draws the labeled training images that validate instead, in the classes' proportions.
+    """Draws a share of the images of known class for validation, in the classes' proportions.
 
-    Every class keeps at least one image for training.
-
-    Args:
-        labels: int [n], classes of all training images, -1 where unknown.
-        num_classes: K.
-        share: the share of the images of known class, above 0 and below 1.
-        seed: the same seed draws the same images.
+    Every class keeps at least one image for training. Labels are int [n], -1 where unknown.
 
     Returns:
         int64, sorted indices into the training images.
@@ -167,12 +155,7 @@ def choose_validation_indices(
 def choose_unlabeled_indices(
     candidates: np.ndarray, labeled: np.ndarray, includes_labeled: bool
 ) -> np.ndarray:
-    """Indices of the unlabeled set: all images (authors' code) or only the others (paper).
-
-    Args:
-        candidates: int32, the training images to choose from, see `choose_long_tail`.
-        labeled: int32, those that count as labeled.
-        includes_labeled: Whether labeled images count as unlabeled ones, too.
+    """Indices of the unlabeled set: all candidates (authors' code) or only the others (paper).
 
     Raises:
         UserError: If no image is left.
@@ -224,13 +207,7 @@ def _to_indices(values: Any) -> np.ndarray:
 def check_labeled_indices(
     path: pathlib.Path, indices: np.ndarray, num_labels: int, num_images: int
 ) -> None:
-    """Checks a stored label budget against the dataset and the configuration.
-
-    Args:
-        path: path of the file, for the message.
-        indices: int32, what it lists.
-        num_labels: the configured number. 0 takes any number.
-        num_images: training images of the dataset.
+    """Checks a stored label budget against `num_labels` (0: any) and the number of images.
 
     Raises:
         UserError: if it has another size, a repeated index or one that is out of range.

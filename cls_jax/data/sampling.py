@@ -54,12 +54,9 @@ JAX = Backend(jnp, functools.partial(jax.lax.fori_loop, unroll=8))
 def stream_key(root: jax.Array, stream: str, *counters: Any) -> jax.Array:
     """The random key of one use in a run: every stream of random numbers has its own branch.
 
-    Without the name, streams would share keys: `split(key)[i]` is `fold_in(key, i)`.
-
-    Args:
-        root: the key of the run's seed.
-        stream: "init", "data", "method" or "rounds".
-        counters: what distinguishes the uses within the stream, such as the step, as int32 scalars.
+    The stream is "init", "data", "method" or "rounds", and the counters, int32 scalars, tell its
+    uses apart, such as the step. Without the name, streams would share keys: `split(key)[i]` is
+    `fold_in(key, i)`.
     """
     key = jax.random.fold_in(root, zlib.crc32(stream.encode()))
     for counter in counters:
@@ -95,9 +92,6 @@ class StreamSpec:
         """Classes that pseudo-labels are compared with: -1 for images whose class training sees.
 
         The unlabeled stream shows labeled images as well, and there any pseudo-label is right.
-
-        Args:
-            labels: int32 [n], classes of all training images.
         """
         hidden = np.array(labels)
         hidden[self.labeled_indices] = -1
@@ -160,7 +154,7 @@ def sample_indices(
 
     Args:
         indices: int32 [n], what to sample from.
-        step: the step from 0, a scalar, or an array [...] of several steps.
+        step: a scalar, or an array [...] of several steps.
         batch_size: the number of samples per step.
         seed: the seed of the run, below 2^31.
         tag: keeps the labeled and the unlabeled stream apart.
@@ -183,16 +177,8 @@ def shuffle_index(index: Array, n: Array, key: Array, backend: Backend = NUMPY) 
     """Where a keyed permutation of 0 … n - 1 sends an index, without making the permutation.
 
     The swap-or-not shuffle (Hoang, Morris & Rogaway, CRYPTO 2012): every round pairs x with
-    k - x mod n and a hash of the pair says whether to swap them. Costs no memory, whatever n.
-
-    Args:
-        index: uint32 [...] in [0, n).
-        n: uint32, size of the permuted range, below 2^31.
-        key: uint32, broadcast against `index`.
-        backend: NumPy or JAX.
-
-    Returns:
-        uint32 [...].
+    k - x mod n and a hash of the pair says whether to swap them. Costs no memory, whatever n, which
+    is below 2^31. The index, uint32 [...], is below n, and the key broadcasts against it.
     """
     xp = backend.namespace
 

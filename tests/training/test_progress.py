@@ -115,7 +115,8 @@ def test_the_bar_shows_steps_loss_and_the_newest_accuracy(monkeypatch, capsys):
     bar = ProgressBar(first_step=4, num_steps=10)
     bar.advance(1.25)
     assert bar._bar.postfix == "loss 1.250, accuracy –"
-    bar.show_accuracies(5, {"test/accuracy": 91.0, "test/accuracy_ensemble": 92.5})
+    accuracies = {"test/accuracy": 91.0, "test/accuracy_ensemble": 92.5}
+    bar.show_accuracies(5, accuracies)
     bar.advance(0.5)
     assert bar._bar.postfix == "loss 0.500, accuracy 91.00%"
     bar.close()

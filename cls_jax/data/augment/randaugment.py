@@ -67,16 +67,10 @@ def create_table(
     is_whole: bool = True,
     is_always_applied: bool = False,
 ) -> OpTable:
-    """Returns the `OpTable` of some operations for images of `height` x `width` pixels.
+    """Returns the `OpTable` of some `OPS` for images of `height` x `width` pixels.
 
-    Args:
-        pool: keys of `OPS`, at least one.
-        height: height of the images in pixels.
-        width: width of the images in pixels.
-        levels: the levels to draw from, each above 0 and at most `PARAMETER_MAX`.
-        is_whole: whether rotations are by whole degrees and translations by whole pixels, towards
-            0, as in the authors' code.
-        is_always_applied: see `OpTable`.
+    Levels are above 0 and at most `PARAMETER_MAX`. If `is_whole`, rotations are by whole degrees
+    and translations by whole pixels, towards 0, as in the authors' code.
     """
     ops, rows = [OPS[name] for name in pool], [0, *levels]
     kinds = np.repeat(np.array([[op.kind] for op in ops], np.int32), len(rows), axis=1)
@@ -99,12 +93,9 @@ def create_table(
 def sample_ops(uniforms: Any, table: OpTable) -> tuple[Any, Any, Any]:
     """Turns the draws of one round into (operation, level, sign), each [n], whole numbers.
 
-    They index the axes of the table. Level 0 stands for "not applied". Plain arithmetic, so NumPy,
-    JAX and TensorFlow arrays all work.
-
-    Args:
-        uniforms: float32 [n, UNIFORMS_PER_OP] in [0, 1): operation, level, application, sign.
-        table: the pool to draw from.
+    The draws are float32 [n, UNIFORMS_PER_OP] in [0, 1): operation, level, application, sign. The
+    results index the axes of the table, and level 0 stands for "not applied". Plain arithmetic, so
+    NumPy, JAX and TensorFlow arrays all work.
     """
     ops, rows = table.kinds.shape
     op = uniforms[:, 0] * ops // 1

@@ -14,13 +14,9 @@ def flip_and_shift(images: tf.Tensor, uniforms: tf.Tensor, flip: bool, shift: in
     """Returns images mirrored with probability one half (if `flip`), then shifted.
 
     The shift is uniform over -`shift`..`shift` pixels on each axis. What comes in from outside is
-    the image's reflection about its edge pixels, as in NumPy's `reflect` padding.
-
-    Args:
-        images: uint8 [n, height, width, channels], larger than `shift` on both axes.
-        uniforms: float32 [n, WEAK_UNIFORMS]: flip, vertical shift, horizontal shift.
-        flip: whether images may be mirrored.
-        shift: the largest shift in pixels.
+    the image's reflection about its edge pixels, as in NumPy's `reflect` padding. Images must be
+    larger than `shift`. `uniforms`, float32 [n, WEAK_UNIFORMS], are for the flip, the vertical and
+    the horizontal shift.
     """
     height, width = images.shape[1:3]
     offsets = tf.cast(tf.floor(uniforms[:, 1:] * (2 * shift + 1)), tf.int32) - shift
@@ -34,16 +30,10 @@ def flip_and_shift(images: tf.Tensor, uniforms: tf.Tensor, flip: bool, shift: in
 def apply_ops(
     images: tf.Tensor, op: tf.Tensor, level: tf.Tensor, sign: tf.Tensor, table: OpTable
 ) -> tf.Tensor:
-    """Returns images after one operation each.
+    """Returns images after one operation each, by rows of a table for their height and width.
 
-    Images are sorted by kind first, so that each pays for its own kind only.
-
-    Args:
-        images: uint8 [n, height, width, channels].
-        op: [n], whole numbers: rows of the table.
-        level: [n], likewise.
-        sign: [n], 0 or 1.
-        table: the pool, made for this height and width.
+    `op`, `level` and `sign` (0 or 1) are whole numbers [n]. Images are sorted by kind first, so
+    that each pays for its own kind only.
     """
     draws = tf.cast(tf.stack([op, level, sign], axis=1), tf.int32)
     kinds = tf.gather_nd(table.kinds, draws[:, :2])
@@ -61,13 +51,8 @@ def cutout(
     """Returns images with a square of one color around a random center, clipped at the edges.
 
     The corners follow the authors' code, whose rectangle includes both: the square covers
-    `side` + 1 pixels each way where it fits.
-
-    Args:
-        images: uint8 [n, height, width, channels].
-        uniforms: float32 [n, 2]: the center's row and column.
-        side: nominal, in pixels, as a number or float32 [n, 1].
-        color: C values.
+    `side` + 1 pixels each way where it fits. `uniforms`, float32 [n, 2], are for the center's row
+    and column. `side` is a number or float32 [n, 1], and `color` has C values.
     """
     height, width, channels = images.shape[1:]
     centers = uniforms * tf.constant([height, width], tf.float32)

@@ -93,17 +93,10 @@ def create_augmentation(data_config: Any, image_shape: tuple[int, int, int]) -> 
 
 
 def augment(images: Any, uniforms: Any, view: str, augmentation: Augmentation, backend: Any) -> Any:
-    """Computes a view.
+    """Computes the view "weak" or "strong" of images uint8 [n, H, W, C].
 
-    Args:
-        images: uint8 [n, H, W, C].
-        uniforms: float32 [n, augmentation.count_uniforms(view)] in [0, 1).
-        view: "weak" or "strong".
-        augmentation: made for these H, W and C.
-        backend: the module `tf_augment` or `jax_augment`, whose arrays the others are.
-
-    Returns:
-        uint8 [n, H, W, C].
+    `uniforms` are float32 [n, augmentation.count_uniforms(view)] in [0, 1), and `backend` is the
+    module `tf_augment` or `jax_augment`.
     """
 
     def flip_and_shift(images: Any) -> Any:

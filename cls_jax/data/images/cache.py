@@ -206,15 +206,9 @@ def load_decoded(
     max_gigabytes: float = 20,
     is_silent: bool = False,
 ) -> DecodedSet:
-    """Decodes files on all cores, or reads them from the cache.
+    """Decodes the files of a folder to (H, W, C) on all cores, or reads them from the cache.
 
-    Args:
-        root: the folder of the files.
-        files: files to decode.
-        shape: (H, W, C) to decode to. C is 1 (gray) or 3 (RGB).
-        options: how an image becomes a square.
-        max_gigabytes: size of the cache. What was used longest ago is deleted beyond it.
-        is_silent: whether to show no progress bar.
+    The cache has at most `max_gigabytes`. What was used longest ago is deleted beyond it.
 
     Raises:
         UserError: if the cache cannot be written.

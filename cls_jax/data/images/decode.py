@@ -111,16 +111,7 @@ def get_image_shape(data_config: ConfigDict) -> tuple[int, int, int]:
 def read_image(
     path: str | os.PathLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
 ) -> np.ndarray:
-    """Reads an image file.
-
-    Args:
-        path: a JPEG, PNG, WebP, BMP, GIF (its first frame), TIFF, HEIC or AVIF of any size and
-            color.
-        image_shape: (H, W, C) wanted. C is 1 (gray) or 3 (RGB).
-        options: how it becomes a square.
-
-    Returns:
-        uint8 [H, W, C], see `decode_image`.
+    """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC or AVIF file as `decode_image` does.
 
     Raises:
         ImageError: if it cannot be read or is not an image.
@@ -175,10 +166,7 @@ def decode_image(
 ) -> np.ndarray:
     """Decodes an image: turned upright, put on white, and scaled to a square.
 
-    Args:
-        file: an open image file.
-        image_shape: (H, W, C) wanted, with H = W. C is 1 (gray) or 3 (RGB).
-        options: how it becomes a square.
+    Of an animation it takes the first frame. Of (H, W, C), H must be W, and C 1 (gray) or 3 (RGB).
 
     Returns:
         uint8 [H, W, C].
@@ -208,13 +196,8 @@ def _get_formats() -> tuple[str, ...]:
 def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) -> np.ndarray:
     """Reads a whole image for a person to look at: upright, on white, scaled down to fit.
 
-    Args:
-        path: the file, as for `read_image`.
-        max_side: the longer side gets at most this many pixels.
-        bit_depth: the bits that 16-bit files use, see `find_bit_depth`.
-
     Returns:
-        uint8 [H, W, 3].
+        uint8 [H, W, 3] with neither H nor W above `max_side`.
 
     Raises:
         ImageError: same as `read_image`.

@@ -222,14 +222,7 @@ def read_ahead(
     batch_size: int,
     options: DecodeOptions = CENTER_CROP,
 ) -> Generator[ImageBatch, None, None]:
-    """Decodes files batch by batch, one batch ahead, on all cores.
-
-    Args:
-        files: paths of the files.
-        image_shape: (H, W, C).
-        batch_size: files per batch. The last may be smaller.
-        options: how an image becomes a square.
-    """
+    """Decodes files to (H, W, C) batch by batch, one batch ahead, on all cores."""
     read = functools.partial(_try_to_read, image_shape=image_shape, options=options)
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
     pending: collections.deque[Any] = collections.deque()

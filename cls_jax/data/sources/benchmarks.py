@@ -146,11 +146,9 @@ def is_single_file(path: str) -> bool:
 
 
 def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
-    """Reads the splits "train" and "test" of a dataset in one file.
+    """Reads the splits "train" and "test" of an `.npz`.
 
-    Args:
-        path: an `.npz` with `train_images`, `train_labels`, `test_images`, `test_labels` and
-            optionally `class_names`.
+    It has `train_images`, `train_labels`, `test_images`, `test_labels` and maybe `class_names`.
 
     Returns:
         Split name → images uint8 [n, H, W, C] and labels int32 [n], and the class names.

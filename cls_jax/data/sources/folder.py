@@ -32,13 +32,9 @@ _NUM_SAMPLED = 200  # Files whose headers are read, or that are looked at for th
 
 
 def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Dataset:
-    """Reads the folder `data_config.data_dir`. Unlabeled training images have the label -1.
+    """Reads the folder `data_config.data_dir`, by its `layout` if that is known.
 
-    Training images are ordered by name, labeled before unlabeled.
-
-    Args:
-        data_config: The section `data` of a configuration.
-        layout: The folder's files, if they have been listed already.
+    Training images are ordered by name, labeled before unlabeled, which have the label -1.
 
     Raises:
         UserError: if there is nothing to train on, or a class has no image.
@@ -178,9 +174,7 @@ def list_layout(root: pathlib.Path) -> Layout:
 def compute_fingerprint(layout: Layout, left_out: Collection[str]) -> str:
     """The fingerprint that a dataset of these files would have, without opening one of them.
 
-    Args:
-        layout: The files of a folder.
-        left_out: Names of files that the dataset does not have, because they cannot be read.
+    `left_out` names files that the dataset does not have, because they cannot be read.
     """
     index = _number_classes(layout.class_names)
     return _hash_rows(
@@ -312,13 +306,7 @@ def load_sample(
     limit: int,
     options: DecodeOptions = CENTER_CROP,
 ) -> Dataset:
-    """Decodes some of a folder's training images into memory. Writes no cache.
-
-    Args:
-        summary: the folder's summary.
-        shape: (H, W, C) to decode to.
-        limit: the most labeled images to decode, and the most unlabeled ones.
-        options: how an image becomes a square.
+    """Decodes up to `limit` labeled and as many unlabeled training images to (H, W, C).
 
     Raises:
         UserError: if none of the chosen labeled images can be read.

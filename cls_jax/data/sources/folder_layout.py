@@ -313,10 +313,6 @@ def match_rows(
     Names are relative to the table's folder, or to the one folder of images beside it, with or
     without extension.
 
-    Args:
-        rows: rows of a table.
-        names: names of the files, relative to the table's folder.
-
     Returns:
         The rows that name a file, each with its name, and what the others have instead of one.
     """
