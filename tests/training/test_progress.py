@@ -119,9 +119,16 @@ def test_the_bar_shows_steps_loss_and_the_newest_accuracy(monkeypatch, capsys):
     bar.show_accuracies(5, accuracies)
     bar.advance(0.5)
     assert bar._bar.postfix == "loss 0.500, accuracy 91.00%"
+    # Test images stay unseen where there are others to decide by.
+    accuracies |= {"validation/accuracy": 80.0, "validation/accuracy_ensemble": 81.0}
+    bar.show_accuracies(6, accuracies)
+    bar.advance(0.5)
+    assert bar._bar.postfix == "loss 0.500, accuracy 80.00%"
     bar.close()
-    assert (bar._bar.n, bar._bar.total) == (6, 10)
-    assert "step 5/10: test accuracy 91.00%, ensemble 92.50%" in capsys.readouterr().out
+    assert (bar._bar.n, bar._bar.total) == (7, 10)
+    said = capsys.readouterr().out
+    assert "step 5/10: test accuracy 91.00%, ensemble 92.50%" in said
+    assert "step 6/10: validation accuracy 80.00%, ensemble 81.00%" in said
 
 
 def test_only_the_main_process_draws_a_bar(monkeypatch, capsys):

@@ -175,7 +175,7 @@ def decode_image(
         ImageError: if it is not an image, damaged, or so large that it would fill memory.
     """
     size, _, channels = image_shape
-    with _decoding(file) as image, _LARGE_IMAGES if _is_heavy(image) else contextlib.nullcontext():
+    with _decoding(file) as image, _bound_memory(image):
         square = _to_square(image, size, options).convert(_MODES[channels])
         return np.asarray(square).reshape(image_shape)
 
@@ -202,23 +202,12 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
     Raises:
         ImageError: same as `read_image`.
     """
-    with (
-        open_file(path) as file,
-        _decoding(file) as image,
-        _LARGE_IMAGES if _is_heavy(image) else contextlib.nullcontext(),
-    ):
-        shrink = _REDUCING_GAP * max_side / max(image.size)
-        if image.format in ("JPEG", "MPO") and shrink < 1:
-            image.draft(None, (int(image.width * shrink), int(image.height * shrink)))
+    with open_file(path) as file, _decoding(file) as image, _bound_memory(image):
+        _draft(image, _REDUCING_GAP * max_side / max(image.size))
         _scale_deep_colors(image, bit_depth)
-        upright = _to_plain_mode(image, bit_depth)
-        upright.thumbnail((max_side, max_side), Image.Resampling.BICUBIC, _REDUCING_GAP)
-        orientation = _read_orientation(image)
-        if orientation in _TRANSPOSITIONS:
-            upright = upright.transpose(_TRANSPOSITIONS[orientation])
-        if upright.mode == "RGBA":
-            upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
-        return np.asarray(upright.convert("RGB"))
+        whole = _to_plain_mode(image, bit_depth)
+        whole.thumbnail((max_side, max_side), Image.Resampling.BICUBIC, _REDUCING_GAP)
+        return np.asarray(_turn_upright(whole, image).convert("RGB"))
 
 
 @contextlib.contextmanager
@@ -268,10 +257,10 @@ def _is_large(image: Image.Image) -> bool:
     return image.width * image.height > _LARGE_PIXELS
 
 
-def _is_heavy(image: Image.Image) -> bool:
-    """Whether decoding needs memory for all of a large image at once."""
+def _bound_memory(image: Image.Image) -> contextlib.AbstractContextManager:
+    """Waits for other threads if decoding needs memory for all of a large image at once."""
     is_baseline = image.format in ("JPEG", "MPO") and not image.info.get("progressive")
-    return _is_large(image) and not is_baseline
+    return _LARGE_IMAGES if _is_large(image) and not is_baseline else contextlib.nullcontext()
 
 
 def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.Image:
@@ -285,8 +274,7 @@ def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.I
     shrink = max(
         _REDUCING_GAP * shape[0] / (right - left), _REDUCING_GAP * shape[1] / (bottom - top)
     )
-    if image.format in ("JPEG", "MPO") and shrink < 1:  # Decodes 1/2, 1/4 or 1/8 of the pixels.
-        image.draft(None, (int(image.width * shrink), int(image.height * shrink)))
+    _draft(image, shrink)
     if _is_large(image):
         image = _reduce_large(image, shape, options)
     else:
@@ -294,18 +282,32 @@ def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.I
     square = image.resize(
         shape, Image.Resampling.BICUBIC, box=_choose_box(image, options), reducing_gap=_REDUCING_GAP
     )
-    # Only now that it is loaded: Pillow turns TIFF upright while loading, and then says so.
-    orientation = _read_orientation(file)
-    if orientation in _TRANSPOSITIONS:
-        square = square.transpose(_TRANSPOSITIONS[orientation])
-    if square.mode == "RGBA":
-        white = Image.new("RGBA", square.size, "white")
-        square = Image.alpha_composite(white, square).convert("RGB")
+    square = _turn_upright(square, file)
     if square.size != (size, size):
         whole = Image.new(square.mode, (size, size), (_PADDING,) * len(square.getbands()))
         whole.paste(square, ((size - square.width) // 2, (size - square.height) // 2))
         return whole
     return square
+
+
+def _draft(image: Image.Image, shrink: float) -> None:
+    """Lets a JPEG decode 1/2, 1/4 or 1/8 of its pixels, at least this share of its sides."""
+    if image.format in ("JPEG", "MPO") and shrink < 1:
+        image.draft(None, (int(image.width * shrink), int(image.height * shrink)))
+
+
+def _turn_upright(image: Image.Image, file: Image.Image) -> Image.Image:
+    """An image as its file says that the camera was held, in L or RGB, on white.
+
+    The file must be loaded: Pillow turns TIFF upright while loading, and then says so.
+    """
+    orientation = _read_orientation(file)
+    if orientation in _TRANSPOSITIONS:
+        image = image.transpose(_TRANSPOSITIONS[orientation])
+    if image.mode == "RGBA":
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image).convert("RGB")
+    return image
 
 
 def _choose_box(image: Image.Image, options: DecodeOptions) -> tuple[float, float, float, float]:
