@@ -181,7 +181,7 @@ def open_drawn_session(root: pathlib.Path) -> Session:
     root.mkdir()
     for i, kind in enumerate(kinds):
         draw_picture(names[kind], rng).save(root / f"IMG_{1000 + i}.jpg", quality=90)
-    features = rng.normal(size=(len(names), 32))[kinds] + 0.7 * rng.normal(size=(NUM_PICTURES, 32))
+    features = rng.normal(size=(len(names), 32))[kinds] + 1.5 * rng.normal(size=(NUM_PICTURES, 32))
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     session = open_session(root, names)
     everything = np.arange(NUM_PICTURES)
@@ -227,12 +227,14 @@ def draw_report(browser: sync_api.Browser, run: pathlib.Path) -> None:
     parts = []
     for scheme, width in (("light", 980), ("dark", 390)):
         viewport = {"width": width, "height": 1170}
-        page = browser.new_page(viewport=viewport, color_scheme=scheme)
+        page = browser.new_page(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
         page.goto(address)
         page.wait_for_function(_ARE_SHOWN)
         page.evaluate(_LEAVE_OUT_THE_MACHINE, f"runs/{run.resolve().name}")
         if scheme == "dark":
-            page.evaluate("document.getElementById('mistakes').scrollIntoView()")
+            page.evaluate(
+                "document.getElementById('mistakes').scrollIntoView({behavior: 'instant'})"
+            )
         parts.append(Image.open(io.BytesIO(page.screenshot())))
         page.close()
     both = Image.new("RGB", (980 + 12 + 390, 1170), (150, 154, 160))

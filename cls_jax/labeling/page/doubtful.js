@@ -13,7 +13,7 @@ export function mount(root, app) {
     version = state.version;
     const { images } = await app.get("doubtful");
     hint.textContent = images.length
-      ? "The other labels say something else about these photographs. The likeliest mistakes come first."
+      ? "All other labels contradict these. The likeliest mistakes come first."
       : "No label disagrees with the others.";
     cards.replaceChildren(...images.map(createCard));
   }
