@@ -158,7 +158,8 @@ def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str
     """A row of `PREDICTION_COLUMNS` for each file of a batch."""
     empty = dict.fromkeys(PREDICTION_COLUMNS)
     has_two = len(prediction.network_labels) > 1
-    calibrated, abstain, unknown = prediction[-3:]
+    calibrated, abstain = prediction.calibrated_confidence, prediction.abstain
+    unknown = prediction.unknown
     i = 0
     for file, error in zip(batch.files, batch.errors, strict=True):
         if error is not None:
