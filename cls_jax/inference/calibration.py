@@ -18,7 +18,8 @@ Shape suffixes: B images, K classes.
 
 import json
 import pathlib
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.optimize
@@ -32,6 +33,7 @@ MIN_IMAGES = 100
 # One in five predictions at this calibrated confidence is wrong.
 ABSTAIN_BELOW = 0.8
 
+Fitted = TypeVar("Fitted", bound=Any)  # Has the step of a checkpoint.
 _SMALLEST = 1e-12  # A probability that underflowed to 0 has no logarithm.
 _TEMPERATURES = (0.05, 20.0)
 
@@ -102,17 +104,34 @@ def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
     Raises:
         UserError: If the file is damaged.
     """
-    path = workdir / CALIBRATION
+    return read_fitted(workdir / CALIBRATION, step, _from_json, "a calibration")
+
+
+def read_fitted(
+    path: pathlib.Path, step: int, parse: Callable[[dict], Fitted], name: str
+) -> Fitted | None:
+    """What evaluation has fitted for the checkpoint of a step. None if there is nothing.
+
+    Args:
+        path: A JSON file.
+        step: The checkpoint's step.
+        parse: Makes a `Calibration` or an `UnknownScore` of the file's content, or raises a
+            ValueError or TypeError.
+        name: What it should be, for the message.
+
+    Raises:
+        UserError: If the file is damaged.
+    """
     if not path.exists():
         return None
     try:
-        calibration = _from_json(read_json(path))
+        fitted = parse(read_json(path))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
-            f"{path} is not a calibration ({describe_error(error)}): delete it, and cls-jax "
-            "evaluate writes it again."
+            f"{path} is not {name} ({describe_error(error)}): delete it, and cls-jax evaluate "
+            "writes it again."
         ) from error
-    return calibration if calibration.step == step else None
+    return fitted if fitted.step == step else None
 
 
 def _from_json(stored: dict) -> Calibration:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from cls_jax.errors import UserError
 from cls_jax.features.graph import build_graph, solve
 from cls_jax.features.instant import fit_head
-from cls_jax.io import describe_error, is_number, read_json, write_atomically
+from cls_jax.inference.calibration import read_fitted
+from cls_jax.io import is_number, write_atomically
 
 UNKNOWN = "unknown.json"
 # Shorter walks than those that spread labels: 85.3% against 73.1% at 0.99, area under the ROC curve
@@ -142,17 +142,7 @@ def read_unknown(workdir: pathlib.Path, step: int) -> UnknownScore | None:
     Raises:
         UserError: If the file is damaged.
     """
-    path = workdir / UNKNOWN
-    if not path.exists():
-        return None
-    try:
-        score = _from_json(read_json(path))
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(
-            f"{path} is not a score of unknown images ({describe_error(error)}): delete it, and "
-            "evaluation writes it again."
-        ) from error
-    return score if score.step == step else None
+    return read_fitted(workdir / UNKNOWN, step, _from_json, "a score of unknown images")
 
 
 def _from_json(stored: dict) -> UnknownScore:
