@@ -223,7 +223,7 @@ def write_pseudo_labels(
     labels: np.ndarray,
     weights: np.ndarray,
 ) -> None:
-    """Writes the pseudo-labels that training starts from, by file; none where there are no files.
+    """Writes the pseudo-labels that training starts from, by file, if the images are files.
 
     Args:
         workdir: the run's folder.
