@@ -199,7 +199,7 @@ def test_run_that_fails_half_way_ends_and_does_not_hang(tmp_path):
     """Threads of the input stream are still busy when the loss stops being finite."""
     options = [*TINY, "--config.num_steps=1000", "--config.optimizer.learning_rate=100"]
     options += ["--workdir", tmp_path / "run"]
-    outcome = run_main("--config", "configs/digits.py:20,fixmatch", *options, timeout=120)
+    outcome = run_main("--config", "configs/digits.py:20,fixmatch", *options, timeout=600)
     assert outcome.returncode == 2
     assert "Training stopped at step" in outcome.stderr.splitlines()[-1]
 

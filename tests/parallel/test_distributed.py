@@ -41,7 +41,7 @@ _TINY = [
 ]
 # Batches without TensorFlow, which takes seconds to start.
 _ON_DEVICE = ["--config.data.pipeline=device"]
-_PATIENCE_S = 180
+_PATIENCE_S = 600
 
 
 def start(workdir: pathlib.Path, *options: str) -> subprocess.Popen:

@@ -46,7 +46,7 @@ def open_page(text, width, tmp_path):
         [BROWSER, *options, "--dump-dom", probe.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     (found,) = re.findall(r"<pre>(.*?)</pre>", outcome.stdout, flags=re.DOTALL)
