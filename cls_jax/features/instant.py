@@ -21,6 +21,7 @@ _MAX_FITTED = 30_000
 # A deviation counts at least as this share of the mean one. With a few labeled images some features
 # hardly vary; divided by nothing, they would drown all others in the next image that has them.
 _MIN_DEVIATION = 0.3
+_NUM_FOLDS = 5
 
 
 class Head(NamedTuple):
@@ -69,6 +70,39 @@ def spread_labels(
     return PropagatedLabels(
         probabilities, probabilities.argmax(axis=1), compute_weight(probabilities)
     )
+
+
+def cross_validate(
+    features_BC: np.ndarray, labels_B: np.ndarray, num_classes: int
+) -> dict[str, float] | None:
+    """Accuracies in percent on labels that were left out, a fifth at a time.
+
+    Args:
+        features_BC: floating [B, C].
+        labels_B: int [B], -1 for images without a label.
+        num_classes: K.
+
+    Returns:
+        Those of the linear probe on the other labels ("probe") and of the labels that spread from
+        them along the graph ("instant"). None if a class has fewer than two labels.
+    """
+    labeled = np.flatnonzero(labels_B >= 0)
+    if np.bincount(labels_B[labeled], minlength=num_classes).min() < 2:
+        return None
+    # Sorted by class, so that every fold has some of each.
+    order = labeled[np.argsort(labels_B[labeled], kind="stable")]
+    graph, is_correct = build_graph(features_BC), np.zeros((2, len(order)), bool)
+    for fold in range(_NUM_FOLDS):
+        hidden = order[fold::_NUM_FOLDS]
+        rest = np.setdiff1d(order, hidden)
+        head = fit_head(features_BC[rest], labels_B[rest], num_classes, PROBE_C)
+        labels = np.full(len(labels_B), -1)
+        labels[rest] = labels_B[rest]
+        spread = propagate_labels(graph, labels, num_classes).argmax(axis=1)
+        guesses = (head.predict(features_BC[hidden]), spread[hidden])
+        is_correct[:, fold::_NUM_FOLDS] = [guess == labels_B[hidden] for guess in guesses]
+    probe, instant = 100 * is_correct.mean(axis=1)
+    return {"probe": float(probe), "instant": float(instant)}
 
 
 def fit_head(

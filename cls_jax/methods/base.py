@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods.cutmix import cutmix
+from cls_jax.methods.losses import PseudoLabels, compute_labeling_loss
 from cls_jax.models.ensemble import Ensemble
 
 PyTree = Any
@@ -40,6 +41,8 @@ class Hyperparameter:
 
 # How a method's target view passes through the networks: see `Method.target_view`.
 WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
+# Weight of the labels that spread along a graph of similar images; see `Method.compute_loss`.
+GRAPH = Hyperparameter(0.0, 0.0, 1e3, "0: not in the papers")
 
 
 class Context(NamedTuple):
@@ -175,14 +178,36 @@ class Method:
     rounds: Rounds | None = None
 
     def __post_init__(self) -> None:
+        hyperparameters = dict(self.hyperparameters)
         if self.target_view is not None and not self.separate_passes:
-            hyperparameters = {**self.hyperparameters, "weak_pass": WEAK_PASS}
-            object.__setattr__(self, "hyperparameters", hyperparameters)
+            hyperparameters["weak_pass"] = WEAK_PASS
+        if self.loss is not None and "strong" in self.unlabeled_views:
+            hyperparameters["graph"] = GRAPH
+        object.__setattr__(self, "hyperparameters", hyperparameters)
+
+    def create_state(self, init: InitContext) -> Any:
+        """The state before the first step: the method's own and, if it has one, the graph's labels.
+
+        The labels, `PseudoLabels` of arrays [N, num_images], are zeros that whoever knows the
+        images replaces. They are the same for all networks, but the state is stacked by network.
+        """
+        own = self.init_state(init)
+        if not init.hparams.get("graph"):
+            return own
+        classes, weights = (
+            jnp.zeros((init.num_networks, init.num_images), dtype)
+            for dtype in (jnp.int32, jnp.float32)
+        )
+        return own, PseudoLabels(classes, classes, weights, weights)
 
     def compute_loss(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
     ) -> tuple[LossOutput, PyTree]:
         """Runs the networks and computes their losses. A pure function.
+
+        With the hyperparameter `graph` > 0, labels that were propagated along a graph of similar
+        images are one more target of the strong views: to the loss is added
+        graph · (1 - progress) · mean(w · (L_P + L_N)), CLS's losses by labels that stay the same.
 
         Args:
             params: parameters of the networks on this device, each leaf [N, ...].
@@ -198,8 +223,22 @@ class Method:
         assert self.loss is not None, "a method has a loss or drives the networks itself"
         if self.wants_cutmix(context.hparams):
             batch = batch._replace(mix=cutmix(context.key, batch.u[0], batch.u_index))
+        graph_weight, graph_labels = context.hparams.get("graph", 0.0), None
+        if graph_weight:
+            own_state, graph_labels = context.method_state
+            context = context._replace(method_state=own_state)
         logits, batch_stats = self._forward_groups(params, batch_stats, batch, context)
-        return self.loss(logits, batch, context), batch_stats
+        output = self.loss(logits, batch, context)
+        if graph_labels is not None:
+            labels = jax.tree.map(lambda leaf: leaf[:, batch.u_index], graph_labels)
+            strong = logits[1 + self.unlabeled_views.index("strong")]
+            loss = compute_labeling_loss(strong, labels, labels.weight, negative=True)
+            output = output._replace(
+                losses=output.losses + graph_weight * (1 - context.progress) * loss,
+                monitors={**output.monitors, "train/loss_graph": loss},
+                method_state=(output.method_state, graph_labels),
+            )
+        return output, batch_stats
 
     def _forward_groups(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context

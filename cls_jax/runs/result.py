@@ -48,6 +48,8 @@ def create_result(
         "test_accuracy_live_network_2": last.get("test/accuracy_live_network_2"),
         "test_accuracy_probe": _find_first(rows, "test/accuracy_probe"),
         "test_accuracy_instant": _find_first(rows, "test/accuracy_instant"),
+        "labels_accuracy_probe": _find_first(rows, "labels/accuracy_probe"),
+        "labels_accuracy_instant": _find_first(rows, "labels/accuracy_instant"),
         "test_accuracy_median_last_20": statistics.median(history[-20:]) if history else None,
         "test_accuracy_best": max(history, default=None),
         "test_accuracy_best_note": "selected on the test set: not a result to report",
@@ -94,20 +96,60 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
     return _format_percentages(by_name, names)
 
 
+def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, Any]:
+    """Whether a run or the instant classifier that it began with predicts better.
+
+    They are compared on the validation images or, where there are none, on the test images, by the
+    ensemble of two networks where it was measured, which is what predicts.
+
+    Args:
+        result: of the run.
+        instant: of the instant classifier.
+
+    Returns:
+        Additions to the run's result: `answer` ("instant" or "trained"), `answer_gain` (the points
+        that training gained) and `answer_images` ("validation" or "test"). Empty if there are
+        neither validation nor test images.
+    """
+    for part in ("validation", "test"):
+        trained, start = (
+            row.get(f"{part}_accuracy")
+            if row.get(f"{part}_accuracy_ensemble") is None
+            else row[f"{part}_accuracy_ensemble"]
+            for row in (result, instant)
+        )
+        if trained is not None and start is not None:
+            answer = "trained" if trained >= start else "instant"
+            return {"answer": answer, "answer_gain": trained - start, "answer_images": part}
+    return {}
+
+
 def describe_gain(result: dict[str, Any]) -> str | None:
     """What unlabeled images gained over a linear probe on the labels, or None if not measured."""
+    probe, instant = (result.get(f"labels_accuracy_{name}") for name in ("probe", "instant"))
+    if probe is not None and instant is not None:
+        return (
+            f"Cross-validated on the labels: the labels alone {probe:.1f}%, spread to all images "
+            f"{instant:.1f}%."
+        )
     final, probe = result.get("test_accuracy"), result.get("test_accuracy_probe")
+    if result.get("answer") == "instant":
+        final = result.get("test_accuracy_instant")
     if final is None or probe is None:
         return None
     verb = "gained" if final >= probe else "lost"
-    sentence = f"Unlabeled images {verb} {abs(final - probe):.1f} points over the labels alone."
-    instant = result.get("test_accuracy_instant") or 0.0
-    if result["step"] and final < instant:
-        sentence += (
-            f" Training lost {instant - final:.1f} points: the instant classifier is better "
-            "(--instant)."
-        )
-    return sentence
+    return f"Unlabeled images {verb} {abs(final - probe):.1f} points over the labels alone."
+
+
+def describe_answer(result: dict[str, Any]) -> str | None:
+    """A sentence about the instant classifier, if it answers for a run because it is better."""
+    if result.get("answer") != "instant" or "answer_gain" not in result:
+        return None
+    return (
+        f"Training lost {-result['answer_gain']:.1f} points on the {result.get('answer_images')} "
+        "images, so the instant classifier stays this run's answer: predict, evaluate and export "
+        "use it."
+    )
 
 
 def describe_monitors(monitors: dict[str, float]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -22,7 +23,16 @@ from cls_jax.data.images.decode import get_decode_options
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.features.extract import FrozenNetwork, extract_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
-from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, spread_labels
+from cls_jax.features.instant import (
+    INSTANT_C,
+    PROBE_C,
+    Head,
+    PropagatedLabels,
+    cross_validate,
+    fit_head,
+    spread_labels,
+)
+from cls_jax.methods.losses import PseudoLabels
 from cls_jax.models import MODELS
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.distributed import check_same_weights
@@ -49,19 +59,27 @@ def init_state(
         dataset: its training images and their labels.
         labeled: indices of the labeled images.
         round_index: the round of a method with several.
-        report: with the head "graph", called with the test accuracies in percent of the linear
-            probe and the instant classifier, if there are test images.
-        record: With the head "graph", called with the propagated labels of the unlabeled images.
+        report: with the head "graph", called with the accuracies in percent of the linear probe
+            and the instant classifier on the test images or, where there are neither test nor
+            validation images, on labels left out.
+        record: with the head "graph", called with the propagated labels of the unlabeled images.
 
     Raises:
         UserError: if the pretrained weights cannot be read or do not fit.
     """
     state = setup.init_state(round_index)
-    if setup.config.model.init_head == "random":
+    init_head, spread = setup.config.model.init_head, None
+    if init_head == "graph" or setup.config.method.get("graph"):
+        spread = propagate_labels(setup, dataset, labeled, report, record)
+    if spread is not None and setup.config.method.get("graph"):
+        own, _ = state.method_state
+        state = state.replace(method_state=(own, _create_graph_labels(setup, spread)))
+    if init_head == "random":
         return state
     seed = (setup.config.seed, round_index)
-    if setup.config.model.init_head == "graph":
-        heads = fit_instant_heads(setup, dataset, labeled, seed, report, record)
+    if init_head == "graph":
+        assert spread is not None
+        heads = fit_instant_heads(setup, dataset, spread, seed)
     else:
         labels = dataset.train_labels[labeled]
         features_NBC = compute_features(setup, state, dataset.train_images, labeled)
@@ -98,22 +116,19 @@ def fit_heads(
     ]
 
 
-def fit_instant_heads(
+def propagate_labels(
     setup: TrainSetup,
     dataset: Dataset,
     labeled: np.ndarray,
-    seed: tuple[int, ...],
     report: Callable[[dict[str, float]], Any],
     record: RecordLabels,
-) -> list[Head]:
-    """A head for every network, fitted to labels that are propagated to all images.
+) -> PropagatedLabels:
+    """Labels for all training images, along a graph of features at the network's own resolution.
 
-    The graph connects features at the pretrained network's own resolution. The heads see features
-    at the run's resolution. On photographs, a head on half of the features is as good as one on
-    all. For the arguments see `init_state` and `fit_heads`.
+    Without pretrained weights, pixels are the features. Arguments are those of `init_state`.
     """
     num_classes = setup.dataset_spec.num_classes
-    network = _open_frozen_network(setup)
+    network = _open_frozen_network(setup) if setup.config.model.init else None
     features = _compute_frozen(setup, dataset, network, "train")
     labels = np.full(len(features), -1)
     labels[labeled] = dataset.train_labels[labeled]
@@ -133,19 +148,44 @@ def fit_instant_heads(
                 for name, head in heads.items()
             }
         )
+    elif not len(dataset.validation_images):
+        accuracies = cross_validate(features, labels, num_classes) or {}
+        report({f"labels/accuracy_{name}": value for name, value in accuracies.items()})
+    return spread
+
+
+def fit_instant_heads(
+    setup: TrainSetup, dataset: Dataset, spread: PropagatedLabels, seed: tuple[int, ...]
+) -> list[Head]:
+    """A head for every network, fitted to labels that were propagated to all images.
+
+    The heads see features of the run's resolution. On photographs, a head on half of the features
+    is as good as one on all. Arguments are those of `init_state` and `fit_heads`.
+    """
     image_size = setup.config.data.image_size
-    if network.image_size != image_size:
-        network = network._replace(image_size=image_size)
-        features = _compute_frozen(setup, dataset, network, "train")
-    shape = (setup.method.num_networks, *features.shape)
+    network = _open_frozen_network(setup)._replace(image_size=image_size)
+    features = _compute_frozen(setup, dataset, network, "train")
     return fit_heads(
-        np.broadcast_to(features, shape),
+        np.broadcast_to(features, (setup.method.num_networks, *features.shape)),
         spread.labels,
-        num_classes,
+        setup.dataset_spec.num_classes,
         seed,
         INSTANT_C,
         spread.weights,
     )
+
+
+def _create_graph_labels(setup: TrainSetup, spread: PropagatedLabels) -> PseudoLabels:
+    """The targets of `method.graph`, on the mesh: arrays [N, B], weights with the mean 1."""
+    weights = spread.weights / max(spread.weights.mean(), 1e-12)
+    p = spread.probabilities
+    arrays = (spread.labels, p.argmin(axis=1), weights, p.max(axis=1))
+    labels = PseudoLabels(*map(jnp.asarray, arrays))
+    _, shapes = setup.state_shapes.method_state
+    stacked = jax.tree.map(
+        lambda leaf, shape: np.broadcast_to(leaf, shape.shape).astype(shape.dtype), labels, shapes
+    )
+    return to_global_arrays(stacked, setup.mesh, setup.state_specs.method_state[1])
 
 
 def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
@@ -167,9 +207,12 @@ def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
 
 
 def _compute_frozen(
-    setup: TrainSetup, dataset: Dataset, network: FrozenNetwork, part: str
+    setup: TrainSetup, dataset: Dataset, network: FrozenNetwork | None, part: str
 ) -> np.ndarray:
-    """Features of the training or the test images, float16 [B, C]."""
+    """Features of the training or the test images, floating [B, C]; without a network, pixels."""
+    if network is None:
+        pixels = np.asarray(getattr(dataset, f"{part}_images")[:], np.float32)
+        return pixels.reshape(len(pixels), -1) / 255
     if files := getattr(dataset, f"{part}_files"):
         root = pathlib.Path(setup.config.data.data_dir).expanduser()
         return extract_features([root / file for file in files], network)

@@ -222,7 +222,7 @@ def create_train_setup(
             batch_stats=batch_stats,
             ema_params=params,
             opt_state=optimizer.init(params),
-            method_state=method.init_state(init_context),
+            method_state=method.create_state(init_context),
         )
 
     arguments = model, config.seed, 0, method.num_networks, dataset_spec.image_shape

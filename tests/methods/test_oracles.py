@@ -47,7 +47,7 @@ BATCHES = {
     "everything confident": (12.0, 0.9),
 }
 NUM_ROWS = 20  # Training images.
-STATIC = {"lambda_cutmix", "ramp"}  # Decide what is compiled; words do, too.
+STATIC = {"lambda_cutmix", "ramp", "graph"}  # Decide what is compiled; words do, too.
 
 
 def get_oracle(name: str):

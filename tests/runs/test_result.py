@@ -5,8 +5,10 @@ import json
 import pytest
 
 from cls_jax.runs.result import (
+    choose_answer,
     create_result,
     describe_accuracies,
+    describe_answer,
     describe_gain,
     describe_monitors,
 )
@@ -85,5 +87,35 @@ def test_result_says_what_unlabeled_images_and_training_gained():
     assert describe_gain(result) == "Unlabeled images gained 19.0 points over the labels alone."
     worse = {**result, "step": 300, "test_accuracy": 55.0}
     assert "lost 1.0 points" in describe_gain(worse)
-    assert "the instant classifier is better" in describe_gain(worse)
+    # What answers for the run is the instant classifier.
+    assert "gained 19.0" in describe_gain({**worse, "answer": "instant"})
     assert describe_gain({**result, "test_accuracy_probe": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("trained", "instant", "expected"),
+    [
+        ({"test_accuracy": 70.0}, {"test_accuracy": 71.5}, ("instant", -1.5, "test")),
+        # Two networks count together, and validation images before test images.
+        (
+            {"test_accuracy": 70.0, "test_accuracy_ensemble": 72.5},
+            {"test_accuracy": 71.5, "test_accuracy_ensemble": None},
+            ("trained", 1.0, "test"),
+        ),
+        (
+            {"test_accuracy": 70.0, "validation_accuracy": 60.0},
+            {"test_accuracy": 90.0, "validation_accuracy": 60.0},
+            ("trained", 0.0, "validation"),
+        ),
+    ],
+)
+def test_better_networks_answer_for_a_run(trained, instant, expected):
+    answer = choose_answer(trained, instant)
+    assert tuple(answer.values()) == expected
+    sentence = describe_answer(trained | answer)
+    assert (sentence is None) == (expected[0] == "trained")
+    assert sentence is None or "lost 1.5 points on the test images" in sentence
+
+
+def test_without_images_to_compare_no_answer_is_chosen():
+    assert choose_answer({"test_accuracy": None}, {"test_accuracy": None}) == {}
