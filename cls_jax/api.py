@@ -48,6 +48,7 @@ def train(
     method: str = "cls",
     start_from: str | pathlib.Path | None = None,
     instant: bool = False,
+    minutes: float | None = None,
     **settings: Any,
 ) -> Run:
     """Trains a classifier, or resumes an interrupted run, as `cls-jax train` does.
@@ -63,6 +64,8 @@ def train(
         start_from: The folder of another run to start from, for a folder of images.
         instant: Whether to stop before the first step, with a classifier of frozen features, for a
             folder of images.
+        minutes: How long training should take, for a folder of images. None for the default: 10 for
+            pretrained networks, 30 with an accelerator.
         **settings: Keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
 
     Raises:
@@ -80,5 +83,6 @@ def train(
         validate_config(config)
         run = open_run(config, workdir)
     else:
-        run = plan_run(folder_or_config, method, workdir, values, start_from, instant).open_run()
+        plan = plan_run(folder_or_config, method, workdir, values, start_from, instant, minutes)
+        run = plan.open_run()
     return Run(run.workdir, run.train_calibrated())

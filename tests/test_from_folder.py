@@ -110,12 +110,20 @@ PRETRAINED = CPU._replace(has_pretrained=True)
 def test_photographs_start_from_pretrained_weights_where_they_are_installed():
     config = fit(resources=PRETRAINED)
     assert config.model.init == "builtin:efficientnet_lite0"
-    assert (config.data.image_size, config.optimizer.name) == (96, "adamw")
+    assert (config.data.image_size, config.optimizer.name) == (128, "adamw")
     assert config.model.bn_frozen
     assert config.model.init_head == "graph"
     assert config.num_steps < fit().num_steps
     assert fit().model.init == fit(create_summary(side=32), PRETRAINED).model.init == ""
     assert fit().optimizer.name == "sgd"
+
+
+def test_small_images_are_enlarged_for_pretrained_weights():
+    builtin = {"model.init": "builtin:efficientnet_lite0"}
+    assert fit(create_summary(side=32), PRETRAINED, **builtin).data.image_size == 96
+    # Not for weights that were trained on images as small as these.
+    own = {"model.init": "runs/other", "model.name": "wide_resnet"}
+    assert fit(create_summary(side=32), PRETRAINED, **own).data.image_size == 32
 
 
 def test_weak_images_get_a_cheaper_pass_where_it_changes_nothing():

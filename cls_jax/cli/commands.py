@@ -19,7 +19,12 @@ from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.runs.result import describe_accuracies, describe_gain, describe_monitors
+from cls_jax.runs.result import (
+    describe_accuracies,
+    describe_answer,
+    describe_gain,
+    describe_monitors,
+)
 
 if TYPE_CHECKING:
     from cls_jax.inference.evaluate_run import OpenRun
@@ -32,6 +37,7 @@ def train(
     overrides: Sequence[str] = (),
     start_from: str | None = None,
     instant: bool = False,
+    minutes: float | None = None,
     dry_run: bool = False,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
@@ -43,12 +49,13 @@ def train(
     from cls_jax.cli.plan import describe_imbalance, parse_overrides, plan_run
 
     settings = parse_overrides(overrides, method)
-    plan = plan_run(folder, method, workdir, settings, start_from, instant)
+    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes)
     if dry_run:
         print(describe_dry_run(plan))
         return
-    if is_main_process() and (sentence := describe_imbalance(plan.summary)):
-        print(sentence, flush=True)
+    for sentence in (describe_imbalance(plan.summary), plan.budget):
+        if sentence and is_main_process():
+            print(sentence, flush=True)
     _train_to_end(plan.open_run())
 
 
@@ -80,8 +87,6 @@ def _train_to_end(run: "OpenRun") -> None:
     if has_test or result.get("validation_accuracy") is not None:
         print(f"\n{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:")
         print(describe_accuracies(result), flush=True)
-        if gain := describe_gain(result):
-            print(gain)
     elif monitors := describe_monitors(result["monitors"]):
         print(
             f"\nNo test set. Averages over the last logged batches (step {result['step']:,}):\n"
@@ -94,7 +99,12 @@ def _train_to_end(run: "OpenRun") -> None:
             f"{_write_command('evaluate', folder)} FOLDER",
             flush=True,
         )
-    if sentence := describe_far(read_unknown(folder, result["step"])):
+    sentences = (
+        describe_gain(result),
+        describe_answer(result),
+        describe_far(read_unknown(folder, result["step"])),
+    )
+    for sentence in filter(None, sentences):
         print(sentence, flush=True)
     report = _write_report_after_training(run)
     print()
@@ -118,12 +128,13 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
     from cls_jax.inference.calibration import read_calibration
     from cls_jax.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.inference.scores import describe_figures
+    from cls_jax.runs.folder import find_answer
 
     workdir, calibration = pathlib.Path(run), None
     if folder is None:
         evaluation = evaluate_run(workdir, data_dir)
         title = f"Test accuracy after {evaluation.step:,} steps:"
-        calibration = read_calibration(workdir, evaluation.step)
+        calibration = read_calibration(find_answer(workdir), evaluation.step)
     else:
         _check_single_process("evaluate with a folder")
         evaluation, num_images, num_unreadable = evaluate_folder(workdir, folder)

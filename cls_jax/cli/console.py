@@ -59,7 +59,7 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         parents=[common],
         help="train on a folder of images",
         usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--instant] [--dry-run] "
-        "[--config.KEY=VALUE …]",
+        "[--minutes M] [--config.KEY=VALUE …]",
         epilog="--config.KEY=VALUE sets any key of docs/configuration.md, as in "
         "--config.batch_size=16. Rerun the same command to resume the run.",
         allow_abbrev=False,
@@ -91,6 +91,13 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         ("--dry-run", "print what it would do and the cost, then stop"),
     ]:
         train.add_argument(option, action="store_true", help=help_)
+    train.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="how long training should take, unless --steps is given (default for pretrained "
+        "networks: 10, with an accelerator 30)",
+    )
 
 
 def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:

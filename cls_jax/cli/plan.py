@@ -10,9 +10,11 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from cls_jax.cli.budget import fit_to_minutes
 from cls_jax.cli.process import USAGE_ERRORS, explain_usage_error
 from cls_jax.config import flatten, read_config, validate_config
 from cls_jax.config.from_folder import (
+    INSTANT_METHOD,
     PRETRAINED,
     RULES,
     FolderContext,
@@ -43,11 +45,13 @@ class Plan:
         config: The validated configuration.
         workdir: The run's folder, which need not exist.
         summary: What is known of the folder of images.
+        budget: A sentence about what was chosen to fit the time; None if nothing was.
     """
 
     config: ConfigDict
     workdir: pathlib.Path
     summary: FolderSummary
+    budget: str | None = None
 
     def open_run(self) -> OpenRun:
         """The run, to be trained."""
@@ -61,12 +65,14 @@ def plan_run(
     settings: Mapping[str, Any] | None = None,
     start_from: str | pathlib.Path | None = None,
     instant: bool = False,
+    minutes: float | None = None,
 ) -> Plan:
     """Chooses what the user leaves open. An existing run keeps what was chosen when it started.
 
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
     weights of the run in `start_from` are where this one begins. An `instant` run ends before its
-    first step, with heads for propagated labels.
+    first step, with heads for propagated labels. `minutes` is how long training should take, None
+    for the default, see `fit_to_minutes`.
 
     Raises:
         UserError: if the folder has no layout, or there is no such method, key or value.
@@ -75,7 +81,10 @@ def plan_run(
     if instant:
         settings = {"model.init": PRETRAINED, **settings, "model.init_head": "graph"}
         settings["num_steps"] = 0
-    summary = summarize_folder(folder)
+        method = INSTANT_METHOD
+    if minutes is not None and not 0 < minutes < 1e6:
+        raise UserError(f"--minutes {minutes:g} is no time to train: choose a positive number.")
+    summary, budget = summarize_folder(folder), None
     # An absolute path, so that evaluation finds the images from anywhere.
     config = create_folder_config(str(summary.root.resolve()), method)
     apply_settings(config, settings)
@@ -86,8 +95,13 @@ def plan_run(
         for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
             config.update_from_flattened_dict({key: stored[key]})
     else:
-        fit_to_folder(FolderContext(config, summary, find_resources(), settings))
-    return Plan(resolve_model(config), path, summary)
+        given = FolderContext(config, summary, find_resources(), settings)
+        fit_to_folder(given)
+        if jax.process_count() == 1:  # Others would measure other times.
+            budget = fit_to_minutes(given, minutes)
+        elif minutes is not None:
+            raise UserError("--minutes is for a single process: set --config.num_steps instead.")
+    return Plan(resolve_model(config), path, summary, budget)
 
 
 def _begin_with(run: pathlib.Path) -> dict[str, Any]:

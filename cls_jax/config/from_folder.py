@@ -31,6 +31,8 @@ _MAX_MEMORY_SHARE = 0.5
 
 _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
 PRETRAINED = "builtin:efficientnet_lite0"
+# An instant classifier is one network that learns from pseudo labels, those of the graph.
+INSTANT_METHOD = "pseudo_label"
 # EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
 _MIN_PHOTOGRAPH = 64  # Pixels on the short side.
@@ -79,6 +81,32 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
     return config
 
 
+def create_instant_config(config: ConfigDict) -> ConfigDict:
+    """The configuration of a run without steps on the images, labels and weights of another run.
+
+    One network, whose head sees all features at the network's own resolution.
+    """
+    instant = create_folder_config(config.data.data_dir, INSTANT_METHOD)
+    kept = {
+        key: value
+        for key, value in flatten(config.to_dict()).items()
+        if key.startswith(("data.", "model.", "mesh.")) or key in ("seed", "num_labels")
+    }
+    instant.update_from_flattened_dict(kept)
+    instant.num_steps, instant.model.init_head, instant.mesh.network = 0, "graph", 0
+    instant.data.image_size = _find_own_image_size(config)
+    return instant
+
+
+def _find_own_image_size(config: ConfigDict) -> int:
+    """Height and width of the images that the weights of `model.init` expect."""
+    init, name = config.model.init, config.model.name
+    entry = MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else name]
+    stem = resolve_stem(config.model.stem, config.data.image_size)
+    is_small = "stem" in entry.keys and stem != "imagenet"
+    return config.data.image_size if is_small else entry.image_size
+
+
 class FolderContext(NamedTuple):
     """What a rule may look at.
 
@@ -121,15 +149,16 @@ def _choose_init_head(given: FolderContext) -> str:
 def _choose_image_size(given: FolderContext) -> int:
     """The median short side, at most 64 pixels on an accelerator and 32 on a CPU.
 
-    At most 96 for pretrained weights, which expect more. Their own size where nothing is trained.
+    From 96 to 128 for weights that were trained on larger images: their features of smaller ones
+    are worth little. Their own size where nothing is trained.
     """
+    own_size = _find_own_image_size(given.config)
     if given.config.num_steps == 0:
-        init, name = given.config.model.init, given.config.model.name
-        return MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else name].image_size
-    largest = 64 if given.resources.has_accelerator else 32
+        return own_size
+    smallest, largest = _MIN_IMAGE_SIZE, 64 if given.resources.has_accelerator else 32
     if given.config.model.init:
-        largest = 96
-    return min(max(int(find_short_side(given.summary.sizes)) // 8 * 8, _MIN_IMAGE_SIZE), largest)
+        smallest, largest = (96 if own_size >= 96 else _MIN_IMAGE_SIZE), 128
+    return min(max(int(find_short_side(given.summary.sizes)) // 8 * 8, smallest), largest)
 
 
 def _choose_batch_size(given: FolderContext) -> int:

@@ -22,7 +22,7 @@ from cls_jax.models.ensemble import take_network
 from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
-from cls_jax.runs.folder import read_dataset_description
+from cls_jax.runs.folder import find_answer, read_dataset_description
 from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.start import restore_run
 
@@ -213,16 +213,17 @@ class Classifier:
         return np.zeros((self.num_networks, 0, len(self.class_names)), np.float32)
 
 
-def load(run: str | os.PathLike) -> Classifier:
-    """Opens the newest checkpoint of a run.
+def load(run: str | os.PathLike, trained: bool = False) -> Classifier:
+    """Opens the newest checkpoint of a run, or the instant classifier that it began with.
 
     Args:
         run: The run's folder, or what `cls_jax.train` returned.
+        trained: Whether to open the checkpoint even where the instant classifier was better.
 
     Raises:
         UserError: If the folder is not a run's folder or holds no checkpoint yet.
     """
-    workdir = pathlib.Path(run)
+    workdir = pathlib.Path(run) if trained else find_answer(pathlib.Path(run))
     setup, state, step = restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
     calibration, unknown = read_calibration(workdir, step), read_unknown(workdir, step)

@@ -3,12 +3,14 @@
 import contextlib
 import functools
 import pathlib
+import shutil
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from cls_jax.config.from_folder import create_instant_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.sources.folder import list_layout
@@ -27,7 +29,15 @@ from cls_jax.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.inference.suspects import Selection, take_rows
 from cls_jax.inference.unknown import UnknownScore, fit_unknown, write_unknown
 from cls_jax.runs.checkpoint import CHECKPOINTS
-from cls_jax.runs.folder import LABELED_INDICES, read_dataset_description, read_result
+from cls_jax.runs.folder import (
+    INSTANT,
+    LABELED_INDICES,
+    find_answer,
+    read_dataset_description,
+    read_result,
+    write_result,
+)
+from cls_jax.runs.result import choose_answer
 from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.loop import train
 from cls_jax.training.start import restore_run
@@ -72,12 +82,16 @@ class OpenRun:
     @functools.cached_property
     def classifier(self) -> Classifier:
         """The newest checkpoint. Use it after training only."""
-        return load(self.workdir)
+        return load(self.workdir, trained=True)
 
     def train_calibrated(self) -> dict[str, Any]:
         """Trains or resumes the run as `training.loop.train` does, calibrates and assesses it.
 
         Not in several processes, each of which would write the same files.
+
+        A run on a folder of images that starts from propagated labels begins with the instant
+        classifier, a run without steps in the folder `instant`. It stays the run's answer where
+        training made it worse.
 
         Returns:
             The contents of `result.json`.
@@ -86,6 +100,25 @@ class OpenRun:
             UserError: Same as `training.loop.train`.
             StoppedError: Same as `training.loop.train`.
         """
+        config = self.config
+        begins_instant = config.model.init_head == "graph" and config.data.name == "folder"
+        if not (begins_instant and config.num_steps) or jax.process_count() > 1:
+            return self._train_assessed()
+        start = OpenRun(create_instant_config(config), self.workdir / INSTANT, self._layout)
+        instant = read_result(start.workdir)
+        if instant is None:
+            if (self.workdir / LABELED_INDICES).exists():  # The labels that the user has chosen.
+                start.workdir.mkdir(exist_ok=True)
+                shutil.copy(self.workdir / LABELED_INDICES, start.workdir)
+            instant = start.train_calibrated()
+        result = self._train_assessed()
+        answer = choose_answer(result, instant)
+        if answer.items() <= result.items():
+            return result
+        write_result(self.workdir, result | answer)
+        return result | answer
+
+    def _train_assessed(self) -> dict[str, Any]:
         result = train(self.config, self.workdir, lambda config: self.dataset)
         is_assessed = "per_class" in result or read_calibration(self.workdir, result["step"])
         # A finished run keeps its result when its checkpoints are deleted.
@@ -175,6 +208,7 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
         UserError: If `workdir` is not a run's folder or holds no checkpoint yet, or the dataset has
             no test images or other classes.
     """
+    workdir = find_answer(workdir)
     setup, state, step = restore_run(workdir)
     if data_dir is not None:
         setup.config.data.data_dir = data_dir

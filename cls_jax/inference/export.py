@@ -18,7 +18,7 @@ from cls_jax.inference.classifier import Classifier
 from cls_jax.io import write_atomically
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
-from cls_jax.runs.folder import read_dataset_description
+from cls_jax.runs.folder import find_answer, read_dataset_description
 from cls_jax.training.setup import TrainSetup, TrainState, create_model
 from cls_jax.training.start import collect_weights, restore_run
 
@@ -59,7 +59,7 @@ Function = Callable[[Any], Any]
 
 
 def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
-    """Exports the newest checkpoint of a run after checking the exported model against it.
+    """Exports the networks that answer for a run after checking the exported model against it.
 
     Args:
         workdir: The run's folder.
@@ -73,6 +73,7 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
             or the exported model disagrees with the run.
     """
     check_output(output)
+    workdir = find_answer(workdir)
     setup, state, step = restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
     classifier = Classifier(setup, state, class_names, step)

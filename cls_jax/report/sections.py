@@ -23,6 +23,7 @@ from cls_jax.inference.scores import (
 from cls_jax.methods import get_method
 from cls_jax.report.charts import create_panels, draw_panel, draw_reliability, find_last
 from cls_jax.report.data import NUM_PICTURES, RunData
+from cls_jax.runs.result import describe_answer, describe_gain
 
 # Up to this number of classes, every count of the confusion matrix is written out.
 MAX_WRITTEN_CLASSES = 20
@@ -47,6 +48,13 @@ def view_header(run: RunData) -> dict[str, Any]:
         "step": run.result.get("step", "?") if run.result else last_step,
         "accuracy": _measure(run, "accuracy"),
         "accuracy_ensemble": _measure(run, "accuracy_ensemble"),
+        "accuracy_instant": _measure(run, "accuracy_instant"),
+        "accuracy_probe": _measure(run, "accuracy_probe"),
+        "sentences": [
+            sentence
+            for describe in (describe_gain, describe_answer)
+            if run.result and (sentence := describe(run.result))
+        ],
         "num_networks": get_method(run.config.method.name).num_networks,
         "duration": _format_duration(run.result.get("train_seconds") if run.result else None),
     }

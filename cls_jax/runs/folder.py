@@ -44,10 +44,13 @@ RESULT = "result.json"
 LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
-_FIGURES = ("test_", "validation_")  # How names of numbers in a result begin.
-# Files that a folder may contain before it becomes a run's: a label budget, and what remains of a
-# process that died before it could write config.json, the first file of a run.
-_BEFORE_A_RUN = {LOCK, LABELED_INDICES}
+_FIGURES = ("test_", "validation_", "labels_", "answer_gain")  # How names of numbers begin.
+# The folder, within a run's, of the run without steps that it began with.
+INSTANT = "instant"
+# Files that a folder may contain before it becomes a run's: a label budget, the instant classifier,
+# and what remains of a process that died before it could write config.json, the first file of a
+# run.
+_BEFORE_A_RUN = {LOCK, LABELED_INDICES, INSTANT}
 
 
 def get_default_workdir(config: ConfigDict) -> pathlib.Path:
@@ -412,6 +415,20 @@ def _check_result(result: Any) -> None:
     known = {name: value for name, value in numbers.items() if value is not None}
     if not all(map(is_number, [*known.values(), *monitors.values()])):
         raise ValueError("an accuracy or a monitor is not a number")
+
+
+def find_answer(workdir: pathlib.Path) -> pathlib.Path:
+    """The folder of the networks that answer for a run.
+
+    It is the run's own, or that of its instant classifier where this was better and the run is
+    finished (`answer` in its result).
+
+    Raises:
+        UserError: if the result is damaged.
+    """
+    result = read_result(workdir)
+    is_instant = result is not None and result.get("answer") == INSTANT
+    return workdir / INSTANT if is_instant and (workdir / INSTANT / CONFIG).exists() else workdir
 
 
 def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:

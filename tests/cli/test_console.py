@@ -262,6 +262,7 @@ def test_suggestions_need_neither_labels_nor_a_run(images, capsys):
         (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
         (["train", "IMAGES", "--config.seed=one"], "--config.seed=one"),
         (["train", "IMAGES", "--config.mu=0"], "choose an integer from 1 to"),
+        (["train", "IMAGES", "--minutes=0"], "no time to train: choose a positive number"),
         (["train", "IMAGES", "--config.data=3"], "flag --config.data=3"),
         (["train", "IMAGES", "--from", "nothing"], "nothing is not the folder of a run"),
         (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),

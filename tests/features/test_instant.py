@@ -7,11 +7,13 @@ import pytest
 from PIL import Image
 
 import cls_jax
-from cls_jax.features.instant import fit_head, spread_labels
+from cls_jax.features.instant import cross_validate, fit_head, spread_labels
+from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.inference.export import export_run
 from cls_jax.models import MODELS
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
-from cls_jax.runs.folder import read_result
+from cls_jax.runs.folder import read_result, write_result
 
 K = 3
 SIZE = 16
@@ -38,6 +40,19 @@ def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_clas
     assert accuracy > max(baseline, 0.85)
 
 
+def test_cross_validation_predicts_labels_that_it_does_not_see():
+    features, truth = _make_features(300)
+    features -= features.mean(axis=0)
+    labels = np.where(np.arange(300) < 30, truth, -1)
+    accuracies = cross_validate(features, labels, K)
+    assert min(accuracies.values()) > 80
+    # Every fifth label is wrong, in one fold: the others contradict it.
+    order = np.argsort(labels[:30], kind="stable")
+    labels[order[::5]] = (labels[order[::5]] + 1) % K
+    assert max(cross_validate(features, labels, K).values()) < 85
+    assert cross_validate(features, np.where(np.arange(300) < K, truth, -1), K) is None
+
+
 def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
     features, truth = _make_features(60)
     wrong = np.where(np.arange(60) < 30, truth, 0)
@@ -55,8 +70,8 @@ def test_head_for_one_class_predicts_it():
 
 
 @pytest.fixture(scope="module")
-def run(one_block, tmp_path_factory):
-    """An instant run of a tiny network with random weights on plain colors."""
+def train(one_block, tmp_path_factory):
+    """A function that trains a tiny network with random weights on plain colors."""
     import jax
     import jax.numpy as jnp
 
@@ -76,12 +91,11 @@ def run(one_block, tmp_path_factory):
     variables = model.init(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
     weights = root / "model.safetensors"
     weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+
+    def train(name, **settings):
         return cls_jax.train(
             root / "images",
-            root / "run",
-            instant=True,
+            root / name,
             model__init=str(weights),
             model__depth=28,
             model__width=2,
@@ -90,7 +104,17 @@ def run(one_block, tmp_path_factory):
             optimizer__frozen_stages=0,
             mesh__network=1,
             mesh__data=1,
+            **settings,
         )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        yield train
+
+
+@pytest.fixture(scope="module")
+def run(train):
+    return train("run", instant=True)
 
 
 def test_instant_run_is_a_run_like_any_other(run):
@@ -111,7 +135,23 @@ def test_propagated_labels_are_listed_by_file(run):
         assert 0 < float(row["weight"]) <= 1
 
 
-def test_networks_of_an_instant_run_differ(run):
-    classifier = cls_jax.load(run)
-    kernel = np.asarray(classifier._state.params["head"]["kernel"])
-    assert ((kernel[0] == 0).all(axis=-1) ^ (kernel[1] == 0).all(axis=-1)).all()
+def test_instant_classifier_is_one_network_that_sees_all_features(run):
+    [kernel] = np.asarray(cls_jax.load(run)._state.params["head"]["kernel"])
+    assert (kernel != 0).any(axis=-1).all()
+
+
+def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(train, tmp_path):
+    run = train("trained", num_steps=2, batch_size=2, mu=2, method__graph=1.0)
+    assert read_result(run.workdir / "instant")["test_accuracy"] == 100
+    assert (run.result["answer"] == "trained") == (run.result["test_accuracy_ensemble"] == 100)
+    for answer, step, num_networks in (("trained", 2, 2), ("instant", 0, 1)):
+        write_result(run.workdir, run.result | {"answer": answer})
+        classifier = cls_jax.load(run)
+        assert (classifier.step, classifier.num_networks) == (step, num_networks)
+        assert evaluate_run(run.workdir).step == step
+    assert cls_jax.load(run, trained=True).step == 2
+    export_run(run.workdir, tmp_path / "export")
+    assert "after 0 steps" in (tmp_path / "export" / "README.md").read_text()
+    write_result(run.workdir, run.result)
+    # Resumed, it has nothing to do, and says the same.
+    assert train("trained", num_steps=2, batch_size=2, mu=2, method__graph=1.0).result == run.result

@@ -148,6 +148,16 @@ def test_suspects_heat_maps_and_calibration_are_shown():
     assert f"Expected calibration error {100 * after.error:.1f}%" in page.text
 
 
+def test_baselines_stand_beside_the_result():
+    result = {"step": 6, "test_accuracy": 70.0, "test_accuracy_ensemble": 71.0}
+    result |= {"test_accuracy_instant": 72.5, "test_accuracy_probe": 65.0}
+    result |= {"answer": "instant", "answer_gain": -1.5, "answer_images": "test"}
+    text = Page(render_page(create_run(result=result))).text
+    for words in ("72.5%", "65.0%", "gained 7.5 points", "Training lost 1.5 points"):
+        assert words in text
+    assert "Labels alone" not in Page(render_page(create_run())).text
+
+
 @pytest.mark.parametrize("shape", [(8, 8, 1), (8, 6, 3), (300, 200, 3)])
 def test_a_heat_map_is_bright_where_it_is_high(shape):
     heat_map = np.zeros((4, 4), np.float32)

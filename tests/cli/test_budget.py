@@ -1,0 +1,74 @@
+"""`--minutes`: what is chosen from the time of a step."""
+
+import pytest
+
+from cls_jax.cli import budget
+from cls_jax.config import validate_config
+from cls_jax.config.from_folder import (
+    FolderContext,
+    apply_settings,
+    create_folder_config,
+    fit_to_folder,
+)
+from tests.test_from_folder import CPU, PRETRAINED, create_summary
+
+
+def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, **settings):
+    """The configuration and the sentence where a step at 128 pixels takes these seconds."""
+
+    def profile_folder(config, summary):
+        return budget.Rehearsal(1.0, seconds * (config.data.image_size / 128) ** 2, "")
+
+    monkeypatch.setattr(budget, "profile_folder", profile_folder)
+    config = create_folder_config("photos", "cls")
+    apply_settings(config, settings)
+    given = FolderContext(config, create_summary(side), resources, settings)
+    fit_to_folder(given)
+    sentence = budget.fit_to_minutes(given, minutes)
+    validate_config(config)
+    return config, sentence
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes", "image_size", "num_steps", "batch_size"),
+    [
+        (1.0, None, 128, 360, 16),  # 60% of 10 minutes.
+        (0.3, None, 224, 390, 16),
+        (0.1, 2.0, 160, 460, 16),
+        (2.0, 10.0, 96, 320, 16),
+        (9.0, 10.0, 96, 140, 8),
+        (60.0, 10.0, 96, 40, 4),
+        (1e-4, None, 224, 2_000, 16),
+        (1e-4, 60.0, 224, 20_000, 16),
+    ],
+)
+def test_time_buys_resolution_then_steps(
+    monkeypatch, seconds, minutes, image_size, num_steps, batch_size
+):
+    config, sentence = choose(monkeypatch, seconds, minutes)
+    chosen = (config.data.image_size, config.num_steps, config.batch_size)
+    assert chosen == (image_size, num_steps, batch_size)
+    assert f"{num_steps:,} steps" in sentence
+    assert f"{image_size} pixels" in sentence
+    # What depends on the number of steps follows.
+    assert config.eval_every == min(max(num_steps // 10, 1), 500)
+
+
+def test_what_the_user_sets_wins(monkeypatch):
+    config, sentence = choose(monkeypatch, 1.0, 10.0, num_steps=17)
+    assert (config.num_steps, config.data.image_size, sentence) == (17, 128, None)
+    config, _ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})
+    assert (config.data.image_size, config.batch_size, config.num_steps) == (160, 16, 20)
+
+
+def test_small_photographs_are_enlarged_to_160_pixels_at_most(monkeypatch):
+    config, _ = choose(monkeypatch, 1e-3, 10.0, side=100)
+    assert config.data.image_size == 160
+
+
+def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
+    config, sentence = choose(monkeypatch, 0.5, None, CPU)
+    assert (config.num_steps, sentence) == (5000, None)
+    config, sentence = choose(monkeypatch, 16.0, 10.0, CPU)
+    assert (config.num_steps, config.data.image_size) == (360, 32)
+    assert "360 steps" in sentence
