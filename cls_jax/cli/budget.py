@@ -55,7 +55,7 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
 
     Args:
         given: with the configuration from `fit_to_folder`, which is changed.
-        minutes: for the whole training; None for the default, which only weights that come with the
+        minutes: for the whole training. None for the default, which only weights that come with the
             project have.
 
     Returns:
@@ -97,10 +97,10 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
     reason = ""
     if len(sizes) > 1:
         reason = (
-            f"; the highest of {', '.join(map(str, sizes))} pixels with at least {_ENOUGH_STEPS} "
+            f", the highest of {', '.join(map(str, sizes))} pixels with at least {_ENOUGH_STEPS} "
             "steps"
             if fitting
-            else f"; too few steps for more than {chosen} pixels"
+            else f", too few steps for more than {chosen} pixels"
         )
     return (
         f"{minutes:g} minutes: {num_steps:,} steps of about {step:.2f} s at {chosen} pixels with "

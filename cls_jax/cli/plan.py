@@ -45,7 +45,7 @@ class Plan:
         config: The validated configuration.
         workdir: The run's folder, which need not exist.
         summary: What is known of the folder of images.
-        budget: A sentence about what was chosen to fit the time; None if nothing was.
+        budget: A sentence about what was chosen to fit the time. None if nothing was.
     """
 
     config: ConfigDict

@@ -41,7 +41,7 @@ class Hyperparameter:
 
 # How a method's target view passes through the networks: see `Method.target_view`.
 WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
-# Weight of the labels that spread along a graph of similar images; see `Method.compute_loss`.
+# Weight of the labels that spread along a graph of similar images, see `Method.compute_loss`.
 GRAPH = Hyperparameter(0.0, 0.0, 1e3, "0: not in the papers")
 
 

@@ -209,7 +209,7 @@ def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
 def _compute_frozen(
     setup: TrainSetup, dataset: Dataset, network: FrozenNetwork | None, part: str
 ) -> np.ndarray:
-    """Features of the training or the test images, floating [B, C]; without a network, pixels."""
+    """Features of the training or the test images, floating [B, C], or pixels."""
     if network is None:
         pixels = np.asarray(getattr(dataset, f"{part}_images")[:], np.float32)
         return pixels.reshape(len(pixels), -1) / 255
