@@ -91,7 +91,9 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
         batch_size //= 2
     step = cost * chosen**2 * batch_size
     num_steps = min(max(int(seconds / step) // 10 * 10, 10), most)
-    values = {"data.image_size": chosen, "batch_size": batch_size, "num_steps": num_steps}
+    values = {"data.image_size": chosen, "num_steps": num_steps}
+    if batch_size < config.batch_size:  # Otherwise as many as the memory holds at this resolution.
+        values["batch_size"] = batch_size
     config.update_from_flattened_dict(values)
     fit_to_folder(given._replace(is_set={*given.is_set, *values}))
     reason = ""
@@ -104,7 +106,7 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
         )
     return (
         f"{minutes:g} minutes: {num_steps:,} steps of about {step:.2f} s at {chosen} pixels with "
-        f"{batch_size} labeled images each (measured: {measured.step_seconds:.2f} s at {size} "
+        f"{config.batch_size} labeled images each (measured: {measured.step_seconds:.2f} s at {size} "
         f"pixels{reason})."
     )
 
