@@ -73,16 +73,18 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
         is_fast = given.resources.has_accelerator
         minutes = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES
     measured = profile_folder(resolve_model(config), given.summary)
-    size, batch_size = config.data.image_size, config.batch_size
-    step = measured.step_seconds
-    seconds = 60 * _STEP_SHARE * minutes
-    cost = step / (size**2 * batch_size)
+    size, seconds = config.data.image_size, 60 * _STEP_SHARE * minutes
+    cost = measured.step_seconds / (size**2 * config.batch_size)
     sizes = [size]
     if is_pretrained and "data.image_size" not in given.is_set:
         largest = max(find_short_side(given.summary.sizes), _LARGEST_ENLARGED)
         sizes = [candidate for candidate in _SIZES if candidate <= largest]
-    fitting = [s for s in sizes if seconds >= _ENOUGH_STEPS * cost * s**2 * batch_size]
+    fitting = [s for s in sizes if seconds >= _ENOUGH_STEPS * cost * s**2 * config.batch_size]
     chosen = max(fitting, default=min(sizes))
+    config.data.image_size = chosen
+    is_set = {*given.is_set, "data.image_size"}
+    fit_to_folder(given._replace(is_set=is_set))  # With as many images as the memory then holds.
+    batch_size = config.batch_size
     while (
         "batch_size" not in given.is_set
         and batch_size >= 2 * _MIN_BATCH_SIZE
@@ -90,12 +92,9 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
     ):
         batch_size //= 2
     step = cost * chosen**2 * batch_size
-    num_steps = min(max(int(seconds / step) // 10 * 10, 10), most)
-    values = {"data.image_size": chosen, "num_steps": num_steps}
-    if batch_size < config.batch_size:  # Otherwise as many as the memory holds at this resolution.
-        values["batch_size"] = batch_size
-    config.update_from_flattened_dict(values)
-    fit_to_folder(given._replace(is_set={*given.is_set, *values}))
+    config.batch_size = batch_size
+    config.num_steps = min(max(int(seconds / step) // 10 * 10, 10), most)
+    fit_to_folder(given._replace(is_set={*is_set, "batch_size", "num_steps"}))
     reason = ""
     if len(sizes) > 1:
         reason = (
@@ -105,9 +104,9 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
             else f", too few steps for more than {chosen} pixels"
         )
     return (
-        f"{minutes:g} minutes: {num_steps:,} steps of about {step:.2f} s at {chosen} pixels with "
-        f"{config.batch_size} labeled images each (measured: {measured.step_seconds:.2f} s at {size} "
-        f"pixels{reason})."
+        f"{minutes:g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {chosen} pixels with "
+        f"{batch_size} labeled images each (measured: {measured.step_seconds:.2f} s at "
+        f"{size} pixels{reason})."
     )
 
 
