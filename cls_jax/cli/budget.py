@@ -104,8 +104,8 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
             else f", too few steps for more than {chosen} pixels"
         )
     return (
-        f"{minutes:g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {chosen} pixels with "
-        f"{batch_size} labeled images each (measured: {measured.step_seconds:.2f} s at "
+        f"{minutes:g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {chosen} pixels "
+        f"with {batch_size} labeled images each (measured: {measured.step_seconds:.2f} s at "
         f"{size} pixels{reason})."
     )
 
