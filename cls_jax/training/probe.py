@@ -139,7 +139,9 @@ def propagate_labels(
         test_features = _compute_frozen(setup, dataset, network, "test")
         heads = {
             "probe": fit_head(features[labeled], labels[labeled], num_classes, PROBE_C),
-            "instant": fit_head(features, spread.labels, num_classes, INSTANT_C, spread.weights),
+            "instant": fit_head(
+                features, spread.labels, num_classes, INSTANT_C, spread.sample_weights
+            ),
         }
         report(
             {
@@ -171,7 +173,7 @@ def fit_instant_heads(
         setup.dataset_spec.num_classes,
         seed,
         INSTANT_C,
-        spread.weights,
+        spread.sample_weights,
     )
 
 

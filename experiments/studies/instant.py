@@ -67,7 +67,9 @@ def _measure(photographs: Photographs, labels: np.ndarray) -> list[float]:
     num_classes, labeled = truth.max() + 1, np.flatnonzero(labels >= 0)
     spread = spread_labels(features[train], labels, num_classes)
     probe = fit_head(features[train[labeled]], labels[labeled], num_classes, PROBE_C)
-    instant = fit_head(features[train], spread.labels, num_classes, INSTANT_C, spread.weights)
+    instant = fit_head(
+        features[train], spread.labels, num_classes, INSTANT_C, spread.sample_weights
+    )
     pairs = [
         (probe.predict(features[test]), truth[test]),
         (spread.labels, truth[train]),

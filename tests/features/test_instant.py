@@ -34,7 +34,7 @@ def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_clas
     spread = spread_labels(features - features.mean(axis=0), labels, num_classes)
     np.testing.assert_array_equal(spread.labels[:num_classes], truth[:num_classes])
     np.testing.assert_array_equal(spread.weights[:num_classes], 1)
-    instant = fit_head(features, spread.labels, num_classes, 0.01, spread.weights)
+    instant = fit_head(features, spread.labels, num_classes, 0.01, spread.sample_weights)
     probe = fit_head(features[:num_classes], truth[:num_classes], num_classes, 0.01)
     accuracy, baseline = (np.mean(h.predict(test_features) == test_truth) for h in (instant, probe))
     assert accuracy > max(baseline, 0.85)
