@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.config import to_json
+from cls_jax.config.from_folder import INSTANT_METHOD, apply_settings, create_folder_config
 from cls_jax.errors import UserError
 from cls_jax.features.extract import PRETRAINED
 from cls_jax.inference import suggest
@@ -176,6 +178,16 @@ def test_a_run_suggests_with_its_own_features(trained_run, folder):
     files = Files(sorted(map(str, (folder / "images").glob("*.png"))), [])
     rows = suggest_from(files, 3, load(trained_run))
     assert len({row["file"] for row in rows}) == 3
+
+
+def test_an_instant_run_suggests_with_the_features_that_are_on_disk(folder, tmp_path, monkeypatch):
+    config = create_folder_config(str(folder), INSTANT_METHOD)
+    settings = {"num_steps": 0, "model.init": PRETRAINED, "model.init_head": "graph"}
+    apply_settings(config, settings | {"model.name": "efficientnet_lite0"})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(to_json(config))
+    monkeypatch.setattr(suggest, "load", None)  # Its checkpoint is not opened.
+    assert get_colors(suggest_files(tmp_path / "run", 3)) == set(COLORS)
 
 
 def test_photographs_are_compared_by_the_features_that_training_reads(tmp_path, monkeypatch):
