@@ -27,8 +27,6 @@ from cls_jax.runs.folder import create_run_folder, write_result
 from cls_jax.training import loop
 from tests.conftest import ROOT, create_tiny_config
 
-pytestmark = pytest.mark.usefixtures("one_block")
-
 # One network compiles in seconds, without RandAugment.
 TINY = [
     "--method=supervised",
@@ -299,30 +297,11 @@ def test_device_is_chosen_before_jax_is_loaded(monkeypatch):
     assert seen == ["cuda"]
 
 
-def test_help_is_complete_and_quick():
-    """It loads neither JAX nor TensorFlow."""
-    code = "import sys; from cls_jax.cli.console import create_parser; create_parser().print_help()"
-    code += "; assert not {'jax', 'tensorflow'} & {*sys.modules}"
-    outcome = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    for verb in ("train", "predict", "evaluate", "report", "export", "suggest"):
-        assert f"  {verb}" in outcome.stdout
-
-
-def test_version_needs_no_jax():
+def test_module_is_the_command_and_its_version_needs_no_jax():
     command = [sys.executable, "-X", "importtime", "-m", "cls_jax", "--version"]
     outcome = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
     assert outcome.stdout.startswith("cls-jax ")
     assert "| jax\n" not in outcome.stderr
-
-
-def test_module_is_the_command():
-    outcome = subprocess.run(
-        [sys.executable, "-m", "cls_jax", "train"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert outcome.returncode == 2
-    assert outcome.stderr.startswith("Error: The following arguments are required: FOLDER")
 
 
 def test_a_run_without_steps_or_test_images_says_how_to_measure_it(tmp_path, monkeypatch, capsys):

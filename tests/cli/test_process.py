@@ -20,40 +20,28 @@ TINY = [
     "--config.mu=1",
     "--config.data.image_size=8",
     "--config.data.cutout=3",
+    "--config.data.randaugment_ops=0",
 ]
 
 
-def run_main(*arguments, cwd=ROOT, timeout=None):
-    return subprocess.run(
-        [sys.executable, ROOT / "main.py", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-        timeout=timeout,
-    )
-
-
-def test_train_then_eval_then_train_again(tmp_path):
-    train = run_main("--config", f"{ROOT}/configs/digits.py:20,fixmatch", *TINY, cwd=tmp_path)
-    assert train.returncode == 0, train.stderr
-    workdir = tmp_path / "runs" / "digits-20-fixmatch-seed0"
+def test_train_then_eval(start_program, tmp_path):
+    config = f"{ROOT}/configs/digits.py:20,supervised"
+    options = ["--config", config, *TINY, "--config.data.pipeline=device"]
+    code, output, error = start_program(*options, cwd=tmp_path).finish()
+    assert code == 0, error
+    workdir = tmp_path / "runs" / "digits-20-supervised-seed0"
     result = json.loads((workdir / "result.json").read_text())
     headline = f"{result['test_accuracy']:6.2f}%  network 1 (EMA weights)"
-    assert headline in train.stdout
-    assert "tensorboard --logdir runs/digits-20-fixmatch-seed0" in train.stdout
-    assert "The whole run:  runs/digits-20-fixmatch-seed0/report.html" in train.stdout
+    assert headline in output
+    assert "tensorboard --logdir runs/digits-20-supervised-seed0" in output
+    assert "The whole run:  runs/digits-20-supervised-seed0/report.html" in output
     command = json.loads((workdir / "sessions.jsonl").read_text())["command"]
-    assert f"main.py --config {ROOT}/configs/digits.py:20,fixmatch" in command
+    assert f"main.py --config {config}" in command
     assert command in html.unescape((workdir / "report.html").read_text())
 
-    evaluation = run_main("--mode", "eval", "--workdir", workdir)
-    assert evaluation.returncode == 0, evaluation.stderr
-    assert headline in evaluation.stdout
-
-    again = run_main("--config", f"{ROOT}/configs/digits.py:20,fixmatch", *TINY, cwd=tmp_path)
-    assert again.returncode == 0
-    assert "is finished" in again.stdout
+    code, output, error = start_program("--mode", "eval", "--workdir", workdir).finish()
+    assert code == 0, error
+    assert headline in output
 
 
 DIGITS = ["--config", "configs/digits.py:40"]
@@ -77,64 +65,30 @@ MISTAKES = [
     (["--mode", "eval", *RUN], "name the folder that training printed"),
     (["--mode", "eval", *RUN, *DIGITS], "remove --config"),
 ]
-# Each command line in a process of its own, as it would be; importing JAX 17 times takes a minute.
-FORK_EACH = """
-import json, os, runpy, sys, tempfile
-import cls_jax.cli.commands, cls_jax.data.datasets, ml_collections.config_flags
-for line in sys.stdin:
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        if (child := os.fork()) == 0:
-            os.dup2(out.fileno(), 1), os.dup2(err.fileno(), 2)
-            sys.argv = json.loads(line)
-            runpy.run_path(sys.argv[0], run_name="__main__")
-            os._exit(0)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        texts = [file.seek(0) or file.read() for file in (out, err)]
-    print(json.dumps((status, *texts)), flush=True)
-"""
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    return tmp_path_factory.mktemp("run")
+@pytest.mark.parametrize(("arguments", "remedy"), MISTAKES, ids=[text for _, text in MISTAKES])
+def test_user_errors_print_one_line(start_program, tmp_path, arguments, remedy):
+    if "--workdir" not in arguments and "--config" in arguments:
+        arguments = [*arguments, "--workdir", tmp_path]
+    code, output, error = start_program(*arguments).finish()
+    assert code == 2, error
+    (line,) = error.strip().splitlines()
+    assert line.startswith("Error: ")
+    assert remedy in line
+    assert output == ""
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture(scope="module")
-def outcomes(workdir):
-    """Exit code, standard output and standard error of every mistake."""
-    lines = []
-    for arguments, _ in MISTAKES:
-        if "--workdir" not in arguments and "--config" in arguments:
-            arguments = [*arguments, "--workdir", str(workdir)]
-        lines.append(json.dumps(["main.py", *arguments]) + "\n")
-    # With this variable set, main.py does not start itself again, which would import it all again.
-    environment = {
-        **os.environ,
-        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", FORK_EACH],
-        input="".join(lines),
+def run_main(*arguments):
+    return subprocess.run(
+        [sys.executable, "main.py", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=environment,
         check=False,
+        timeout=600,
     )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-@pytest.mark.parametrize("index", range(len(MISTAKES)), ids=lambda index: MISTAKES[index][1])
-def test_user_errors_print_one_line(outcomes, workdir, index):
-    status, out, err = outcomes[index]
-    assert status == 2, err
-    (line,) = err.strip().splitlines()
-    assert line.startswith("Error: ")
-    assert MISTAKES[index][1] in line
-    assert out == ""
-    assert not list(workdir.iterdir())
 
 
 def test_help_names_every_option():
@@ -188,18 +142,27 @@ def test_flag_that_jaxlib_may_not_know_or_the_user_has_set_is_left_alone(monkeyp
     assert os.environ["XLA_FLAGS"] == ""
 
 
-def test_light_start_loads_neither_jax_nor_tensorflow():
+def test_what_is_quick_loads_neither_jax_nor_tensorflow_and_only_reports_load_matplotlib():
     """The process is set up before JAX is loaded, and --help is quick."""
-    code = "import sys, cls_jax, cls_jax.cli.process; print({'jax', 'tensorflow'} & {*sys.modules})"
+    code = """
+import sys
+import cls_jax, cls_jax.cli.console, cls_jax.cli.process
+cls_jax.UserError, cls_jax.cli.console.create_parser().print_help()
+assert not {"jax", "tensorflow"} & {*sys.modules}
+import cls_jax.cli.commands
+assert not {"tensorflow", "matplotlib", "jinja2"} & {*sys.modules}
+"""
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert outcome.stdout == "set()\n"
+    assert outcome.returncode == 0, outcome.stderr
+    for verb in ("train", "predict", "evaluate", "report", "export", "suggest", "label"):
+        assert f"  {verb}" in outcome.stdout
 
 
 def test_run_that_fails_half_way_ends_and_does_not_hang(tmp_path):
     """Threads of the input stream are still busy when the loss stops being finite."""
     options = [*TINY, "--config.num_steps=1000", "--config.optimizer.learning_rate=100"]
     options += ["--workdir", tmp_path / "run"]
-    outcome = run_main("--config", "configs/digits.py:20,fixmatch", *options, timeout=600)
+    outcome = run_main("--config", "configs/digits.py:20,supervised", *options)
     assert outcome.returncode == 2
     assert "Training stopped at step" in outcome.stderr.splitlines()[-1]
 

@@ -1,13 +1,9 @@
 """Several real processes on this machine train one run together."""
 
 import os
-import pathlib
 import re
 import signal
 import socket
-import subprocess
-import sys
-import time
 
 import jax
 import numpy as np
@@ -26,7 +22,7 @@ from cls_jax.parallel.distributed import (
 from cls_jax.runs.folder import CONFIG
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
-from tests.conftest import ROOT, train_interrupted
+from tests.conftest import train_interrupted
 
 _TINY = [
     "--config=configs/digits.py:20",
@@ -34,26 +30,12 @@ _TINY = [
     "--config.mu=2",
     "--config.data.image_size=8",
     "--config.data.cutout=3",
+    "--config.data.pipeline=device",
     "--config.data.randaugment_ops=0",  # It takes seconds to compile.
     "--config.log_every=1",
     "--config.mesh.network=1",
     "--config.mesh.data=2",
 ]
-# Batches without TensorFlow, which takes seconds to start.
-_ON_DEVICE = ["--config.data.pipeline=device"]
-_PATIENCE_S = 600
-
-
-def start(workdir: pathlib.Path, *options: str) -> subprocess.Popen:
-    """Starts one process with one CPU device."""
-    return subprocess.Popen(
-        [sys.executable, "main.py", *_TINY, f"--workdir={workdir}", *options],
-        cwd=ROOT,
-        env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def find_address() -> str:
@@ -63,24 +45,30 @@ def find_address() -> str:
         return f"localhost:{free.getsockname()[1]}"
 
 
-def start_all(workdirs: list[pathlib.Path], *options: str) -> list[subprocess.Popen]:
-    """Starts the processes of one run, each with its --workdir."""
-    where = [f"--coordinator_address={find_address()}", f"--num_processes={len(workdirs)}"]
-    return [
-        start(workdir, *where, f"--process_id={i}", *options) for i, workdir in enumerate(workdirs)
-    ]
+@pytest.fixture
+def start_all(start_program):
+    """Starts the processes of one run, each with its --workdir and one CPU device."""
+
+    def start_all(workdirs, *options):
+        where = [f"--coordinator_address={find_address()}", f"--num_processes={len(workdirs)}"]
+        return [
+            start_program(*_TINY, *where, f"--workdir={workdir}", f"--process_id={i}", *options)
+            for i, workdir in enumerate(workdirs)
+        ]
+
+    return start_all
 
 
-def finish(process: subprocess.Popen) -> tuple[int, str]:
+def finish(process) -> tuple[int, str]:
     """Exit code and output of a process that has to end by itself."""
-    output, _ = process.communicate(timeout=_PATIENCE_S)
-    return process.returncode, output
+    code, output, error = process.finish()
+    return code, output + error
 
 
-def test_two_processes_compute_what_one_does(tmp_path):
+def test_two_processes_compute_what_one_does(start_all, tmp_path):
     # In the first gradient of seed 0, one mesh of two devices differs from one device by 6e-5, with
     # one process as with two; that of seed 1 is the same to 1e-7, as it should be.
-    options = ["--config.num_steps=4", "--config.seed=1"]
+    options = ["--config.num_steps=4", "--config.seed=1", "--config.data.pipeline=tfdata"]
     processes = start_all([tmp_path / "two"] * 2, *options)
     (code, output), (other_code, other_output) = map(finish, processes)
     assert (code, other_code) == (0, 0), output + other_output
@@ -101,17 +89,12 @@ def test_two_processes_compute_what_one_does(tmp_path):
     assert accuracies["test/accuracy"] == ours[-1]["test/accuracy"]
 
 
-def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(tmp_path, capsys):
-    options = ["--config.num_steps=2000", "--config.checkpoint_every=10", *_ON_DEVICE]
+def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(start_all, tmp_path, capsys):
+    options = ["--config.num_steps=2000", "--config.checkpoint_every=10"]
     first, second = start_all([tmp_path] * 2, *options)
-    deadline = time.monotonic() + _PATIENCE_S
-    while not (tmp_path / "checkpoints" / "10").exists():
-        assert time.monotonic() < deadline
-        assert first.poll() is None
-        time.sleep(0.1)
-    second.send_signal(signal.SIGKILL)
+    first.wait_until((tmp_path / "checkpoints" / "10").exists)
+    second.kill(signal.SIGKILL)
     code, output = finish(first)
-    second.communicate()
     assert code != 0
     # The runtime may notice before this project's code does.
     assert "process of this run was lost" in output or "another task died" in output
@@ -122,23 +105,19 @@ def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(tmp_path, caps
     assert start_step % 10 == 0
 
 
-def test_a_process_asked_to_stop_stops_the_other_and_both_save_one_step(tmp_path):
-    options = ["--config.num_steps=2000", "--config.checkpoint_every=1000", *_ON_DEVICE]
+def test_a_process_asked_to_stop_stops_the_other_and_both_save_one_step(start_all, tmp_path):
+    options = ["--config.num_steps=2000", "--config.checkpoint_every=1000"]
     options += ["--config.mesh.network=2", "--config.mesh.data=1"]
     first, second = start_all([tmp_path] * 2, *options)
-    deadline = time.monotonic() + _PATIENCE_S
-    while not read_metrics(tmp_path):
-        assert time.monotonic() < deadline
-        assert first.poll() is None
-        time.sleep(0.1)
-    second.send_signal(signal.SIGTERM)
+    first.wait_until(lambda: read_metrics(tmp_path))
+    second.kill(signal.SIGTERM)
     (code, output), (other_code, _) = finish(first), finish(second)
     assert (code, other_code) == (143, 143), output
     (step,) = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()]
     assert f"Stopped before step {step}, and the newest checkpoint is from step {step}" in output
 
 
-def test_processes_of_different_runs_are_refused(tmp_path):
+def test_processes_of_different_runs_are_refused(start_all, tmp_path):
     processes = start_all([tmp_path / "a", tmp_path / "b"])
     for process in processes:
         code, output = finish(process)
@@ -147,8 +126,8 @@ def test_processes_of_different_runs_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_process_without_a_device_in_the_mesh_ends_all_with_the_remedy(tmp_path):
-    codes, outputs = zip(*map(finish, start_all([tmp_path / "run"] * 3, *_ON_DEVICE)), strict=True)
+def test_a_process_without_a_device_in_the_mesh_ends_all_with_the_remedy(start_all, tmp_path):
+    codes, outputs = zip(*map(finish, start_all([tmp_path / "run"] * 3)), strict=True)
     assert all(codes), outputs
     # Whichever ends last may be told first that the others have left.
     assert any(
@@ -211,40 +190,32 @@ print("done")
 """
 
 
-def test_processes_agree_on_checkpoints_and_verify_arrays_that_none_of_them_holds(tmp_path):
-    address = find_address()
+def test_processes_agree_on_checkpoints_and_verify_arrays_that_none_of_them_holds(
+    start_program, tmp_path
+):
+    program, address = tmp_path / "program.py", find_address()
+    program.write_text(CHECKPOINTS)
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHECKPOINTS, address, str(rank), tmp_path],
-            cwd=ROOT,
-            env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
+        start_program(address, rank, tmp_path / "run", program=program) for rank in range(2)
     ]
     for process in processes:
         code, output = finish(process)
         assert code == 0, output
         assert "done" in output
-    assert (tmp_path / "damaged_checkpoints" / "2").exists()
+    assert (tmp_path / "run" / "damaged_checkpoints" / "2").exists()
 
 
-def test_a_coordinator_out_of_reach_is_named(tmp_path):
-    program = (
-        "import sys; from cls_jax.parallel.distributed import initialize_distributed as join; "
+def test_a_coordinator_out_of_reach_is_named(start_program, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from cls_jax.parallel.distributed import initialize_distributed as join\n"
+        "join('localhost:1', 2, 1, timeout=2)"
     )
-    program += "join('localhost:1', 2, 1, timeout=2)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    _, error = process.communicate(timeout=_PATIENCE_S)
-    assert process.returncode == 2
-    assert error.splitlines()[-1].startswith(
-        "Error: This process could not connect to the coordinator "
-    )
-    assert "localhost:1" in error
+    code, output = finish(start_program(program=program))
+    assert code == 2
+    line = output.splitlines()[-1]
+    assert line.startswith("Error: This process could not connect to the coordinator ")
+    assert "localhost:1" in line
 
 
 @pytest.mark.parametrize(
