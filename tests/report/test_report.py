@@ -3,11 +3,8 @@
 import csv
 import dataclasses
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ from cls_jax.inference.suspects import SUSPECTS
 from cls_jax.report.page import REPORT, write_report
 from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
 from cls_jax.runs.sessions import SESSIONS, read_sessions
-from tests.conftest import ROOT, create_tiny_config, train_interrupted
+from tests.conftest import create_tiny_config, train_interrupted
 from tests.report.pages import Page
 
 
@@ -184,22 +181,3 @@ def test_a_folder_that_cannot_be_written_names_the_remedy(copy):
     (copy / REPORT).mkdir()
     with pytest.raises(UserError, match="free disk space or allow writing there"):
         write_report(copy)
-
-
-def test_only_reports_import_matplotlib():
-    code = (
-        "import sys, cls_jax.cli.commands; assert not {'matplotlib', 'jinja2'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def test_it_needs_no_tensorflow(copy, tmp_path, monkeypatch):
-    for name in ("tensorflow", "tensorflow_datasets", "clu"):
-        (tmp_path / f"{name}.py").write_text("raise ImportError('not here')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
-    (copy / REPORT).unlink()
-    command = [sys.executable, "-m", "cls_jax", "report", copy]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout == f"Report: {copy / REPORT}\n"
-    assert {"classes", "views"} <= {a["id"] for a in read_page(copy).find("section")}

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import types
@@ -9,6 +10,7 @@ import types
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline, device
@@ -19,6 +21,10 @@ from cls_jax.training.loop import train
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import make_batch_fn
 from tests.conftest import ROOT, create_tiny_config, train_interrupted
+from tests.methods.tiny_model import tiny_model
+
+__all__ = ["tiny_model"]
+pytestmark = pytest.mark.usefixtures("tiny_model")
 
 
 def create_device_batch(mesh=(1, 1), step=0, argument="20", sample_one_image=False, **changes):
@@ -111,7 +117,7 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path):
     assert {**halves, "train_seconds": 0} == {**whole, "train_seconds": 0}
 
 
-def test_trains_where_tensorflow_tfds_and_clu_are_not_installed(tmp_path):
+def test_trains_reports_and_predicts_where_tensorflow_tfds_and_clu_are_not_installed(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(
         tmp_path / "set.npz",
@@ -120,28 +126,36 @@ def test_trains_where_tensorflow_tfds_and_clu_are_not_installed(tmp_path):
         test_images=rng.integers(0, 256, (10, 32, 32, 3), dtype=np.uint8),
         test_labels=np.arange(10),
     )
+    Image.new("RGB", (32, 32)).save(tmp_path / "image.png")
     code = """
-import runpy, sys
+import pathlib, runpy, sys
 for name in ("tensorflow", "tensorflow_datasets", "clu", "clu.metric_writers"):
     sys.modules[name] = None  # Importing it raises ImportError.
-sys.argv = ["main.py", *sys.argv[1:]]
-runpy.run_path("main.py", run_name="__main__")
+folder = pathlib.Path(sys.argv[1])
+sys.argv = ["main.py", *sys.argv[2:]]
+try:
+    runpy.run_path("main.py", run_name="__main__")
+except SystemExit as end:
+    assert not end.code
+from cls_jax.cli import commands
+commands.predict(folder / "run", [str(folder / "image.png")], str(folder / "p.csv"))
 """
     options = [
-        "--config=configs/cifar10.py:10",
+        "--config=configs/cifar10.py:10,supervised",
         "--config.data.pipeline=device",
+        "--config.data.randaugment_ops=0",
         f"--config.data.data_dir={tmp_path / 'set.npz'}",
         f"--workdir={tmp_path / 'run'}",
         "--config.num_steps=2",
         "--config.batch_size=4",
-        "--config.mu=1",
         "--config.model.depth=10",
         "--config.model.width=1",
         "--config.log_every=1",
     ]
     outcome = subprocess.run(
-        [sys.executable, "-c", code, *options],
+        [sys.executable, "-c", code, tmp_path, *options],
         cwd=ROOT,
+        env=os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"},  # Else it starts again.
         capture_output=True,
         text=True,
         check=False,
@@ -150,3 +164,6 @@ runpy.run_path("main.py", run_name="__main__")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["step"] == 2
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 3
     assert not list((tmp_path / "run").glob("events*"))
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert all(f'<section id="{name}"' in report for name in ("classes", "views"))
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 2
