@@ -7,8 +7,6 @@ from PIL import Image
 import cls_jax
 from tests.conftest import create_tiny_config
 
-pytestmark = pytest.mark.usefixtures("one_block")
-
 
 @pytest.fixture
 def images(tmp_path, monkeypatch):

@@ -8,8 +8,6 @@ from experiments.benchmarks.step import Benchmark, describe_variants
 from experiments.benchmarks.variants import StepVariant, create_variant
 from tests.conftest import create_tiny_config
 
-pytestmark = pytest.mark.usefixtures("one_block")
-
 
 @pytest.mark.parametrize(
     "name",

@@ -16,6 +16,8 @@ from experiments.benchmarks.gpu_forecast import (
 from experiments.benchmarks.variants import configure_variant
 from tests.conftest import create_tiny_config, load_config
 
+pytestmark = pytest.mark.usefixtures("whole_networks")
+
 # A program in the compiler's grammar: a loop of three, two fusions, a convolution, an exchange.
 HLO = """HloModule jit_train_step, is_scheduled=true
 

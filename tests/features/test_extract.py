@@ -24,7 +24,7 @@ SIZE = 32
 @pytest.fixture(scope="module")
 def variables():
     model = MODELS["resnet18"].create(num_classes=3)
-    return model.init(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
+    return jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
 
 
 @pytest.fixture
@@ -62,7 +62,8 @@ def test_features_are_those_of_the_network(network, files, variables):
     mean, std = MODELS["resnet18"].layout.normalization
     model = MODELS["resnet18"].create(num_classes=3)
     inputs = (images / 255 - np.array(mean)) / np.array(std)
-    expected = model.apply(variables, inputs.astype(np.float32), head=FEATURES)
+    apply = jax.jit(model.apply, static_argnames="head")
+    expected = apply(variables, inputs.astype(np.float32), head=FEATURES)
     num_computed, features = _count(network, files)
     assert num_computed == 9  # Copies are computed once.
     np.testing.assert_allclose(features, expected, rtol=2e-3, atol=2e-3)

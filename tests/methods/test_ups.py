@@ -17,8 +17,6 @@ from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.methods.oracles import softmax
 
-pytestmark = pytest.mark.usefixtures("one_block")
-
 K = 5
 HPARAMS = ml_collections.ConfigDict(
     {name: hp.default for name, hp in METHODS["ups"].hyperparameters.items()}
@@ -118,7 +116,7 @@ def create_ups_config(**changes):
 
 
 @pytest.fixture(scope="module")
-def first_round(one_block):
+def first_round():
     """(program, state, dataset) before the second round starts."""
     # Any prediction is confident enough.
     config = create_ups_config(

@@ -10,9 +10,9 @@ from cls_jax.models.depthwise import convolve_grouped, convolve_shifted, depthwi
 from cls_jax.parallel.mesh import create_mesh
 
 
-@pytest.mark.parametrize("kernel", [3, 5])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("size", [(7, 8), (2, 3)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "size"), [(3, 1, (7, 8)), (3, 2, (2, 3)), (5, 1, (2, 3)), (5, 2, (7, 8))]
+)
 def test_lowerings_and_their_gradients_agree(kernel, stride, size):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3, *size, 4)).astype(np.float32)

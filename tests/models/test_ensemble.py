@@ -35,6 +35,11 @@ def test_networks_begin_from_different_weights(stacked):
     assert np.all(kernel[0] != kernel[1])
 
 
+def run(ensemble, method, *arguments, **options):
+    """A method of the ensemble as one program, which compiles sooner than every operation."""
+    return jax.jit(functools.partial(getattr(ensemble, method), **options))(*arguments)
+
+
 def test_all_lowerings_agree(stacked):
     params, batch_stats = stacked
     images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
@@ -45,21 +50,19 @@ def test_all_lowerings_agree(stacked):
         in_specs=(P(NETWORK_AXIS), P(NETWORK_AXIS), P()),
         out_specs=P(NETWORK_AXIS),
     )
+    apply = jax.jit(functools.partial(MODEL.apply, train=True, mutable=["batch_stats"]))
     alone = [
-        MODEL.apply(
-            {"params": take_network(params, i), "batch_stats": take_network(batch_stats, i)},
-            images,
-            train=True,
-            mutable=["batch_stats"],
+        apply(
+            {"params": take_network(params, i), "batch_stats": take_network(batch_stats, i)}, images
         )
         for i in range(2)
     ]
     expected = np.stack([logits for logits, _ in alone])
     outputs = {
-        "unrolled": Ensemble(MODEL, "unrolled").forward(params, batch_stats, images, train=True),
-        "vmap": Ensemble(MODEL, "vmap").forward(params, batch_stats, images, train=True),
-        "mesh": jax.jit(spread)(params, batch_stats, images),
+        name: run(Ensemble(MODEL, name), "forward", params, batch_stats, images, train=True)
+        for name in ("unrolled", "vmap")
     }
+    outputs["mesh"] = jax.jit(spread)(params, batch_stats, images)
     for name, (logits, stats) in outputs.items():
         np.testing.assert_allclose(logits, expected, atol=1e-4, err_msg=name)
         for i in range(2):
@@ -75,9 +78,9 @@ def test_joint_forward_splits_what_one_pass_computes(stacked):
     params, batch_stats = stacked
     images = jax.random.normal(jax.random.key(1), (9, 8, 8, 1))
     ensemble = Ensemble(MODEL)
-    whole, _ = ensemble.forward(params, batch_stats, images, train=True)
+    whole, _ = run(ensemble, "forward", params, batch_stats, images, train=True)
     groups = (images[:2], images[2:6], images[6:])
-    parts, _ = ensemble.forward_concatenated(params, batch_stats, groups)
+    parts, _ = run(ensemble, "forward_concatenated", params, batch_stats, groups)
     assert [part.shape[1] for part in parts] == [2, 4, 3]
     np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-5)
 
@@ -86,12 +89,11 @@ def test_a_pass_beside_takes_the_statistics_of_the_training_pass(stacked):
     params, batch_stats = stacked
     images = jax.random.normal(jax.random.key(1), (9, 8, 8, 1))
     ensemble, groups = Ensemble(MODEL), (images[:2], images[2:])
-    whole, stats = ensemble.forward(params, batch_stats, images, train=True)
+    whole, stats = run(ensemble, "forward", params, batch_stats, images, train=True)
+    beside = jax.jit(ensemble.forward_with_frozen_group)
     # The same images, of which one passes alone.
-    parts, same, stats_beside = ensemble.forward_with_frozen_group(
-        params, batch_stats, groups, images
-    )
-    _, one, _ = ensemble.forward_with_frozen_group(params, batch_stats, groups, images[4:5])
+    parts, same, stats_beside = beside(params, batch_stats, groups, images)
+    _, one, _ = beside(params, batch_stats, groups, images[4:5])
     for actual in (np.concatenate(parts, axis=1), same):
         np.testing.assert_allclose(actual, whole, atol=1e-4)
     np.testing.assert_allclose(one, whole[:, 4:5], atol=1e-4)
@@ -114,8 +116,10 @@ def test_flattened_networks_are_rows():
     np.testing.assert_array_equal(rows, [[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
 
 
-@pytest.mark.parametrize("remat", [False, True])
-@pytest.mark.parametrize("precision", ["default", "high", "highest"])
+@pytest.mark.parametrize(
+    ("precision", "remat"),
+    [("default", False), ("high", False), ("highest", False), ("high", True)],
+)
 def test_forward_and_gradient_have_the_precision_asked_for(stacked, precision, remat):
     ensemble = Ensemble(MODEL.clone(remat=remat), matmul_precision=precision)
     images = jnp.zeros((2, 8, 8, 1))
@@ -136,9 +140,7 @@ def test_forward_and_gradient_have_the_precision_asked_for(stacked, precision, r
 def test_precision_changes_nothing_on_a_cpu(stacked):
     images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
     default, highest = (
-        jax.jit(functools.partial(Ensemble(MODEL, matmul_precision=precision).forward, train=True))(
-            *stacked, images
-        )[0]
+        run(Ensemble(MODEL, matmul_precision=precision), "forward", *stacked, images, train=True)[0]
         for precision in ("default", "highest")
     )
     np.testing.assert_array_equal(default, highest)

@@ -20,9 +20,6 @@ from tests.models.make_fixtures import (
     load_sample_pixels,
 )
 
-# Each model runs once, so that optimizing it would take longer than it saves.
-QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
-
 
 def create_abstract(name, num_classes, image_size):
     depth = {"depth": DEPTH} if name in TIMM_NAMES else {}
@@ -53,7 +50,7 @@ def test_logits_and_features_are_pytorchs(name):
     def apply(variables, images):
         return [model.apply(variables, images, head=head) for head in ("head", FEATURES)]
 
-    logits, features = jax.jit(apply, compiler_options=QUICK)(variables, draw_images(name))
+    logits, features = jax.jit(apply)(variables, draw_images(name))
     assert_close(logits, expected["logits"])
     assert_close(features, expected["features"])
 
@@ -87,7 +84,7 @@ def test_imagenet_weights_classify_photographs_as_in_pytorch():
     variables = from_torch(read_builtin("efficientnet_lite0").arrays, variables, layout)
     mean, std = layout.normalization
     images = ((pixels / 255 - mean) / std).astype(np.float32)
-    logits = jax.jit(model.apply, compiler_options=QUICK)(variables, images)
+    logits = jax.jit(model.apply)(variables, images)
     expected = np.load(FIXTURES / "efficientnet_lite0_photographs.npz", allow_pickle=False)
     assert_close(logits, expected["logits"])
     assert logits.argmax(-1).tolist() == [698, 985]  # A palace and a daisy.

@@ -14,6 +14,8 @@ from cls_jax.models.layers import pool_stem
 from cls_jax.training.setup import create_model
 from tests.conftest import create_tiny_config
 
+pytestmark = pytest.mark.usefixtures("whole_networks")
+
 
 def create_abstract(model, size):
     images = jax.ShapeDtypeStruct((2, size, size, 3), jnp.float32)

@@ -20,8 +20,6 @@ from cls_jax.training.start import restore_run
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
-QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
-
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
@@ -79,8 +77,8 @@ def tiny_vit(monkeypatch):
 
 
 @pytest.mark.usefixtures("tiny_vit")
-@pytest.mark.parametrize("method", ["supervised", "fixmatch", "cls", "mixmatch", "remixmatch"])
-def test_networks_without_batch_norm_train_with_every_method(method):
+@pytest.mark.parametrize("method", ["cls", "remixmatch"])
+def test_networks_without_batch_norm_train_in_every_kind_of_step(method):
     config = create_tiny_config(f"20,{method}", model__name="vit_tiny", batch_size=4)
     setup = create_train_setup(config, DATASET_SPEC)
     assert jax.tree.leaves(setup.state_shapes.batch_stats) == []
@@ -88,8 +86,7 @@ def test_networks_without_batch_norm_train_with_every_method(method):
     before = jax.device_get(state.params)
     batch = create_raw_batch(config, len(setup.method.unlabeled_views))
     batch = jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
-    step = create_train_step(setup).lower(state, batch).compile(compiler_options=QUICK)
-    state, metrics = step(state, batch)
+    state, metrics = create_train_step(setup)(state, batch)
     assert np.isfinite(metrics["train/loss"])
     moved = jax.tree.map(lambda a, b: np.any(a != b), before, jax.device_get(state.params))
     assert all(any(jax.tree.leaves(moved[name])) for name in ("pos_embed", "block1", "head"))

@@ -1,11 +1,15 @@
 """The architecture of the authors' code."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cls_jax.models import WideResNet, count_parameters
+
+pytestmark = pytest.mark.usefixtures("whole_networks")
 
 IMAGES = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
 
@@ -23,7 +27,7 @@ def test_parameter_counts_are_the_papers(depth, width, num_classes, expected):
 @pytest.fixture(scope="module")
 def small():
     model = WideResNet(num_classes=10, depth=10, width=2)
-    return model, model.init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
+    return model, jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
 
 
 def test_kernels_are_drawn_with_the_authors_deviations(small):
@@ -46,7 +50,7 @@ def test_first_norm_of_stages_2_and_3_is_dead_and_all_else_alive(small):
         )
         return jnp.sum(jnp.sin(logits))
 
-    gradients = jax.tree_util.tree_leaves_with_path(jax.grad(loss)(variables["params"]))
+    gradients = jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(variables["params"]))
     dead = {path[0].key + "/" + path[1].key for path, leaf in gradients if not np.any(leaf)}
     assert dead == {"stage2_block1/norm1", "stage3_block1/norm1"}
 
@@ -54,7 +58,8 @@ def test_first_norm_of_stages_2_and_3_is_dead_and_all_else_alive(small):
 def test_running_statistics_move_by_one_minus_momentum(small):
     model, variables = small
     x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
-    _, updated = model.apply(variables, x, train=True, mutable=["batch_stats"])
+    apply = jax.jit(functools.partial(model.apply, train=True, mutable=["batch_stats"]))
+    _, updated = apply(variables, x)
     before = variables["batch_stats"]["stage1_block1"]["norm1"]
     after = updated["batch_stats"]["stage1_block1"]["norm1"]
     kernel = variables["params"]["stem"]["kernel"]

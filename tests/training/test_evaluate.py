@@ -32,7 +32,7 @@ def evaluate_plainly(setup, state, images, labels):
             for i in range(setup.method.num_networks)
         ]
         x = normalize(images, data.mean, data.std)
-        p = np.stack([jax.nn.softmax(model.apply(v, x)) for v in variables])
+        p = np.stack([jax.nn.softmax(jax.jit(model.apply)(v, x)) for v in variables])
         return p, 100 * np.mean(p.argmax(-1) == labels, axis=-1)
 
     averaged, accuracies = accuracy(state.ema_params)
@@ -42,8 +42,9 @@ def evaluate_plainly(setup, state, images, labels):
     return accuracies, balanced, ensemble, accuracy(state.params)[1]
 
 
-@pytest.mark.parametrize("mesh", [(1, 1), (2, 2)])
-@pytest.mark.parametrize("batch_size", [32, NUM_IMAGES, 1000])
+@pytest.mark.parametrize(
+    ("mesh", "batch_size"), [((1, 1), NUM_IMAGES), ((1, 1), 1000), ((2, 2), 32)]
+)
 def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_size):
     config = create_tiny_config(eval_batch_size=batch_size)
     config.mesh.network, config.mesh.data = mesh

@@ -20,8 +20,6 @@ from cls_jax.training.setup import TrainSetup
 from tests.conftest import create_tiny_config, train_interrupted
 from tests.outcomes import describe_difference, read_end
 
-pytestmark = pytest.mark.usefixtures("one_block")
-
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):

@@ -26,7 +26,7 @@ from tests.conftest import DATASET_SPEC, create_tiny_config
 @pytest.mark.parametrize("pipeline", ["tfdata", "device"])
 def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path, pipeline):
     config = create_tiny_config(
-        optimizer__learning_rate=100.0, num_steps=40, data__pipeline=pipeline
+        "20,fixmatch", optimizer__learning_rate=100.0, num_steps=40, data__pipeline=pipeline
     )
     workdir = tmp_path / "run"
     with pytest.raises(UserError, match=r"stopped at step \d+: train/.* last good checkpoint"):

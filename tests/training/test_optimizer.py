@@ -23,6 +23,8 @@ from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 
+pytestmark = pytest.mark.usefixtures("whole_networks")
+
 NUM_STEPS = 12
 # Blocks between a module and the head; the head's own rate is separate.
 DISTANCES = {"stem": 4, "stage1_block1": 3, "stage1_block2": 2, "stage2_block1": 1, "norm": 1}

@@ -95,7 +95,7 @@ def test_features_do_not_depend_on_the_batch():
         setup = create_train_setup(config, dataset.shape)
         state = setup.init_state()
         parts.append(compute_features(setup, state, dataset.train_images, np.arange(20)))
-    assert parts[0].shape == (2, 20, 64)
+    assert parts[0].shape == (2, 20, 32)
     np.testing.assert_allclose(*parts, rtol=1e-4, atol=1e-5)
 
 

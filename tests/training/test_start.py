@@ -57,7 +57,7 @@ def test_both_networks_start_from_the_weights_with_their_own_heads(create):
     for name in weights.keys() - heads:
         np.testing.assert_array_equal(first[name], weights[name], err_msg=name)
         np.testing.assert_array_equal(second[name], weights[name], err_msg=name)
-    assert first["head.weight"].shape == (10, 64)
+    assert first["head.weight"].shape == (10, 32)
     assert np.abs(first["head.weight"] - second["head.weight"]).max() > 0.01
     jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
 

@@ -52,7 +52,7 @@ def images(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def cache(one_block, tmp_path_factory):
+def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

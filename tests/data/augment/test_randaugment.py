@@ -33,7 +33,7 @@ EXACT_POOL = tuple(
     for name, op in OPS.items()
     if op.kind in (OpKind.KEEP, OpKind.LOOKUP, OpKind.EQUALIZE, OpKind.AFFINE)
 )
-SHAPES = [(32, 32, 3), (16, 16, 1), (20, 28, 3)]
+SHAPES = [(16, 16, 1), (20, 28, 3)]
 PRESETS = {
     "authors": (pil_views.apply_authors_op, range(1, 10), pil_views.make_authors_view),
     "torchssl": (
