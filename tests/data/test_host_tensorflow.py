@@ -33,7 +33,7 @@ tf_augment.tf.zeros([2]) + 1
 """,
     "tfds": """
 import pathlib, tempfile
-from cls_jax.data.sources import cifar
+from cls_jax.data.sources import benchmarks
 from configs.cifar10 import get_config
 class Builder:
     data_dir = ""
@@ -43,7 +43,7 @@ class Builder:
         sys.exit()
 import tensorflow_datasets as tfds
 tfds.builder = lambda *args, **kwargs: Builder()
-cifar.read_tfds(get_config("40").data)
+benchmarks.read_tfds(get_config("40").data)
 """,
     "another room": """
 from cls_jax.data.host_tensorflow import hide_accelerators
