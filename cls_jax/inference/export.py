@@ -16,6 +16,7 @@ import numpy as np
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier
 from cls_jax.io import write_atomically
+from cls_jax.models import depthwise
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
 from cls_jax.runs.folder import find_answer, read_dataset_description
@@ -203,7 +204,7 @@ def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray
     names = {"input_names": ["images"], "output_names": ["probabilities"]}
     try:
         # The converter prints its progress.
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), depthwise.grouped():
             proto = jax2onnx.to_onnx(function, [shape], model_name="classifier", **names)
         # Some of the converter's shape annotations are wrong, and onnxruntime, which infers shapes
         # itself, would warn about each of them at every start.

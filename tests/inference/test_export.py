@@ -8,6 +8,7 @@ import sys
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -30,6 +31,7 @@ from cls_jax.inference.export import (
     create_images,
     export_run,
 )
+from cls_jax.models.depthwise import depthwise_conv
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.sources import WEIGHTS_FILE
 from cls_jax.runs.folder import CONFIG
@@ -219,6 +221,19 @@ def test_real_onnx_predicts_what_the_run_predicts_for_any_batch_size(trained_run
     for size in (1, 7, 64):
         (probabilities,) = session.run(None, {"images": IMAGES[:size]})
         np.testing.assert_allclose(probabilities, expected[:size], atol=1e-5)
+
+
+def test_real_onnx_has_depthwise_convolutions():
+    """On other runtimes than XLA, which chooses their form by platform as no ONNX model can."""
+    for name in ("onnxruntime", "jax2onnx"):
+        pytest.importorskip(name)
+    kernel = np.random.default_rng(0).normal(size=(3, 3, 1, 4)).astype(np.float32)
+
+    def function(images):
+        return depthwise_conv(images.astype(jnp.float32) / 255, kernel, 2).mean(axis=(1, 2))
+
+    images = np.random.default_rng(1).integers(0, 256, (3, 9, 9, 4), dtype=np.uint8)
+    assert convert_to_onnx(function, images, np.asarray(function(images)))
 
 
 @pytest.mark.parametrize(
