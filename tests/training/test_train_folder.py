@@ -147,8 +147,9 @@ def test_share_of_the_labeled_images_validates(images, tmp_path, capsys):
     assert "is finished" in capsys.readouterr().out
 
 
-def test_test_set_may_be_added_later(finished, images):
-    workdir, _ = finished
+def test_test_set_may_be_added_later(finished, images, tmp_path):
+    # Evaluation adds the figures of each class to the result.
+    workdir = shutil.copytree(finished[0], tmp_path / "run")
     with pytest.raises(UserError, match="has no test images to evaluate on: add them as test/"):
         evaluate_run(workdir)
     test = images / "test" / "bee" / "1.png"
