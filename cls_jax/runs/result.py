@@ -108,8 +108,8 @@ def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, 
 
     Returns:
         Additions to the run's result: `answer` ("instant" or "trained"), `answer_gain` (the points
-        that training gained) and `answer_images` ("validation" or "test"). Empty if there are
-        neither validation nor test images.
+        that training gained) and `answer_images` ("validation" or "test"). Without such images,
+        the instant classifier answers, since nothing shows that training gained.
     """
     for part in ("validation", "test"):
         trained, start = (
@@ -121,7 +121,7 @@ def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, 
         if trained is not None and start is not None:
             answer = "trained" if trained >= start else "instant"
             return {"answer": answer, "answer_gain": trained - start, "answer_images": part}
-    return {}
+    return {"answer": "instant"}
 
 
 def describe_gain(result: dict[str, Any]) -> str | None:
@@ -142,9 +142,14 @@ def describe_gain(result: dict[str, Any]) -> str | None:
 
 
 def describe_answer(result: dict[str, Any]) -> str | None:
-    """A sentence about the instant classifier, if it answers for a run because it is better."""
-    if result.get("answer") != "instant" or "answer_gain" not in result:
+    """A sentence about the instant classifier, if it answers for a run."""
+    if result.get("answer") != "instant":
         return None
+    if "answer_gain" not in result:
+        return (
+            "Without test or validation images nothing shows whether training gained, so the "
+            "instant classifier is this run's answer: predict and export use it."
+        )
     return (
         f"Training lost {-result['answer_gain']:.1f} points on the {result.get('answer_images')} "
         "images, so the instant classifier stays this run's answer: predict, evaluate and export "
