@@ -126,7 +126,8 @@ def test_what_must_not_happen_is_noticed(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules[__name__], "MAX_BYTES", 10**7)
         with pytest.raises(AssertionError):
-            check_input(lambda: len(bytearray(10**8)), guard)
+            # Far more than what another thread may give back meanwhile.
+            check_input(lambda: len(b"x" * 5 * 10**8), guard)
     monkeypatch.setattr(sys.modules[__name__], "MAX_SECONDS", 1e-5)
     with pytest.raises(AssertionError):
         check_input(lambda: sum(range(10**6)), guard)
