@@ -129,7 +129,7 @@ def describe_gain(result: dict[str, Any]) -> str | None:
     probe, instant = (result.get(f"labels_accuracy_{name}") for name in ("probe", "instant"))
     if probe is not None and instant is not None:
         return (
-            f"Cross-validated on the labels: the labels alone {probe:.1f}%, spread to all images "
+            f"Cross-validation over the labels: linear probe {probe:.1f}%, instant classifier "
             f"{instant:.1f}%."
         )
     final, probe = result.get("test_accuracy"), result.get("test_accuracy_probe")

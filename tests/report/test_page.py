@@ -153,9 +153,15 @@ def test_baselines_stand_beside_the_result():
     result |= {"test_accuracy_instant": 72.5, "test_accuracy_probe": 65.0}
     result |= {"answer": "instant", "answer_gain": -1.5, "answer_images": "test"}
     text = Page(render_page(create_run(result=result))).text
-    for words in ("72.5%", "65.0%", "gained 7.5 points", "Training lost 1.5 points"):
+    for words in (
+        "72.5%",
+        "65.0%",
+        "gained 7.5 points",
+        "Training lost 1.5 points",
+        "Linear probe",
+    ):
         assert words in text
-    assert "Labels alone" not in Page(render_page(create_run())).text
+    assert "Linear probe" not in Page(render_page(create_run())).text
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (8, 6, 3), (300, 200, 3)])
