@@ -90,8 +90,8 @@ class OpenRun:
         Not in several processes, each of which would write the same files.
 
         A run on a folder of images that starts from propagated labels begins with the instant
-        classifier, a run without steps in the folder `instant`. It stays the run's answer where
-        training made it worse.
+        classifier, a run without steps in the folder `instant`. It stays the run's answer unless
+        validation or test images show that training gained.
 
         Returns:
             The contents of `result.json`.

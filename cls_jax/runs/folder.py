@@ -420,8 +420,8 @@ def _check_result(result: Any) -> None:
 def find_answer(workdir: pathlib.Path) -> pathlib.Path:
     """The folder of the networks that answer for a run.
 
-    It is the run's own, or that of its instant classifier where this was better and the run is
-    finished (`answer` in its result).
+    It is the run's own, or that of its instant classifier if the finished run's result says so
+    (`answer`, see `runs.result.choose_answer`).
 
     Raises:
         UserError: if the result is damaged.
