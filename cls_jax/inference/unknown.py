@@ -23,14 +23,13 @@ from cls_jax.inference.calibration import read_fitted
 from cls_jax.io import is_number, write_atomically
 
 UNKNOWN = "unknown.json"
-# Shorter walks than those that spread labels: 85.3% against 73.1% at 0.99, area under the ROC curve
-# with four labels per class.
+# Shorter walks than those that spread labels.
 _ALPHA = 0.9
 _C = 0.0003
 # An image is far from all labels if 95% of the labeled images are closer to the others.
 _FAR = 0.05
-# Of photographs without strangers, 8% were far with 25 labels per class and 16% with four. With 46%
-# of strangers, these were 26% and 33%.
+# Of photographs without strangers, 8% were far with four and with 25 labels per class. With 46% of
+# strangers, 28% and 33% were (experiments/results/unknown_images.md).
 _MANY = 0.2
 
 
