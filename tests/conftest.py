@@ -3,6 +3,9 @@
 import os
 import pathlib
 
+# Tests start dozens of processes. Without bytecode each would compile the sources of JAX and
+# TensorFlow again, which takes up to 20 s.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Before JAX is imported anywhere. Tests of one device ask for a mesh of one.
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
