@@ -442,4 +442,6 @@ def get_options(method_name: str) -> dict[str, Option]:
 def _to_key(hyperparameter: Hyperparameter) -> Option:
     low, high, choices = hyperparameter.low, hyperparameter.high, hyperparameter.choices
     rule = one_of(*choices) if choices else between(low, high)
+    if isinstance(hyperparameter.default, bool):
+        rule = YES_OR_NO
     return Option(hyperparameter.default, rule, "", hyperparameter.source)

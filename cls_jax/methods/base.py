@@ -12,9 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
+from cls_jax.data.sampling import stream_key
+from cls_jax.methods import balanced_head
 from cls_jax.methods.cutmix import cutmix
 from cls_jax.methods.losses import PseudoLabels, compute_labeling_loss
 from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.layers import ALL_HEADS
 
 PyTree = Any
 Hyperparameters = Mapping[str, Any]
@@ -32,7 +35,7 @@ class Hyperparameter:
         choices: the words accepted, if it is a word.
     """
 
-    default: float | int | str
+    default: float | int | str | bool
     low: float = -math.inf
     high: float = math.inf
     source: str = ""
@@ -43,6 +46,8 @@ class Hyperparameter:
 WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
 # Weight of the labels that spread along a graph of similar images, see `Method.compute_loss`.
 GRAPH = Hyperparameter(0.0, 0.0, 1e3, "0: not in the papers")
+# Whether a second classifier, trained on equally many images of each class, predicts.
+BALANCED_HEAD = Hyperparameter(False, 0, 1, "False: not in the methods' papers")
 
 
 class Context(NamedTuple):
@@ -183,15 +188,21 @@ class Method:
             hyperparameters["weak_pass"] = WEAK_PASS
         if self.loss is not None and "strong" in self.unlabeled_views:
             hyperparameters["graph"] = GRAPH
+            hyperparameters["balanced_head"] = BALANCED_HEAD
         object.__setattr__(self, "hyperparameters", hyperparameters)
 
     def create_state(self, init: InitContext) -> Any:
-        """The state before the first step: the method's own and, if it has one, the graph's labels.
+        """The state before the first step: the method's own and what the two options below add.
 
-        The labels, `PseudoLabels` of arrays [N, num_images], are zeros that whoever knows the
-        images replaces. They are the same for all networks, but the state is stacked by network.
+        With a balanced head, (own, shares float32 [N, K] of the classes that it sees). With a
+        graph, (all that, its labels), `PseudoLabels` of arrays [N, num_images]. The labels are
+        zeros that whoever knows the images replaces. Both are the same for all networks, but the
+        state is stacked by network.
         """
         own = self.init_state(init)
+        if init.hparams.get("balanced_head"):
+            shares = balanced_head.compute_shares(init.class_frequencies)
+            own = own, jnp.broadcast_to(shares, (init.num_networks, *shares.shape))
         if not init.hparams.get("graph"):
             return own
         classes, weights = (
@@ -199,6 +210,14 @@ class Method:
             for dtype in (jnp.int32, jnp.float32)
         )
         return own, PseudoLabels(classes, classes, weights, weights)
+
+    def get_extra_heads(
+        self, hparams: Hyperparameters, num_classes: int
+    ) -> tuple[tuple[str, int], ...]:
+        """Name and size of the networks' outputs in addition to the classes."""
+        if not hparams.get("balanced_head"):
+            return self.extra_heads
+        return (*self.extra_heads, (balanced_head.METHOD_HEAD, num_classes))
 
     def compute_loss(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
@@ -208,6 +227,11 @@ class Method:
         With the hyperparameter `graph` > 0, labels that were propagated along a graph of similar
         images are one more target of the strong views: to the loss is added
         graph · (1 - progress) · mean(w · (L_P + L_N)), CLS's losses by labels that stay the same.
+
+        With the hyperparameter `balanced_head`, all of that is a loss on the outputs of another
+        head, and the networks' own head learns by ABC's loss (`cls_jax.methods.balanced_head`). It
+        needs a weak view, whose prediction labels a strong one. So the methods that are a loss on
+        strong views have it. The others have no such key.
 
         Args:
             params: parameters of the networks on this device, each leaf [N, ...].
@@ -228,7 +252,10 @@ class Method:
             own_state, graph_labels = context.method_state
             context = context._replace(method_state=own_state)
         logits, batch_stats = self._forward_groups(params, batch_stats, batch, context)
-        output = self.loss(logits, batch, context)
+        if context.hparams.get("balanced_head"):
+            output, logits = self._add_balanced_head(logits, batch, context)
+        else:
+            output = self.loss(logits, batch, context)
         if graph_labels is not None:
             labels = jax.tree.map(lambda leaf: leaf[:, batch.u_index], graph_labels)
             strong = logits[1 + self.unlabeled_views.index("strong")]
@@ -240,11 +267,35 @@ class Method:
             )
         return output, batch_stats
 
+    def _add_balanced_head(
+        self, logits: list[jax.Array], batch: Batch, context: Context
+    ) -> tuple[LossOutput, list[jax.Array]]:
+        """The losses of both heads, from their logits [N, images, 2 K], and the method's logits."""
+        assert self.loss is not None, "a method that drives the networks has no balanced head"
+        own_state, shares = context.method_state
+        balanced, logits = zip(*(jnp.split(group, 2, axis=-1) for group in logits), strict=True)
+        output = self.loss(list(logits), batch, context._replace(method_state=own_state))
+        weak, strong = (balanced[1 + self.unlabeled_views.index(v)] for v in ("weak", "strong"))
+        draws = [
+            context.ensemble.draw_uniform(stream_key(context.key, "balanced_head", i), num_images)
+            for i, num_images in enumerate((balanced[0].shape[1], weak.shape[1]))
+        ]
+        loss = balanced_head.compute_loss(
+            (balanced[0], weak, strong), batch.y, shares, draws, context.progress
+        )
+        output = output._replace(
+            losses=output.losses + loss,
+            monitors={**output.monitors, "train/loss_balanced": loss},
+            method_state=(output.method_state, shares),
+        )
+        return output, list(logits)
+
     def _forward_groups(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
     ) -> tuple[list[jax.Array], PyTree]:
         """Logits of every group, and the BatchNorm statistics after the pass."""
         ensemble, target = context.ensemble, None
+        head = ALL_HEADS if context.hparams.get("balanced_head") else "head"
         groups = [batch.x, *(batch.u[i] for i in range(len(self.unlabeled_views)))]
         if batch.mix is not None:
             groups.append(batch.mix.images)
@@ -256,17 +307,21 @@ class Method:
                 network = context.ema_params if i == target and self.is_ema_teacher else params
                 # What the other passes make of the running statistics is dropped. They do not read
                 # them either: a training pass normalizes by its batch.
-                group_logits, updated = ensemble.forward(network, batch_stats, images, train=True)
+                group_logits, updated = ensemble.forward(
+                    network, batch_stats, images, train=True, head=head
+                )
                 logits.append(group_logits)
                 batch_stats = updated if i == 0 else batch_stats
         elif target is not None and self._is_fast(batch_stats, context):
             images = groups.pop(target)
             logits, logits_target, batch_stats = ensemble.forward_with_frozen_group(
-                params, batch_stats, groups, images
+                params, batch_stats, groups, images, head
             )
             logits.insert(target, logits_target)
         else:
-            logits, batch_stats = ensemble.forward_concatenated(params, batch_stats, groups)
+            logits, batch_stats = ensemble.forward_concatenated(
+                params, batch_stats, groups, head=head
+            )
         if target is not None:
             logits[target] = jax.lax.stop_gradient(logits[target])
         return logits, batch_stats

@@ -97,6 +97,7 @@ class Ensemble:
         batch_stats: PyTree,
         groups: Sequence[jax.Array],
         dropout_key: jax.Array | None = None,
+        head: str = "head",
     ) -> tuple[list[jax.Array], PyTree]:
         """One training pass over groups of images [B_i, H, W, C], with joint BatchNorm statistics.
 
@@ -104,7 +105,12 @@ class Ensemble:
         BatchNorm statistics after the pass.
         """
         logits, batch_stats = self.forward(
-            params, batch_stats, jnp.concatenate(groups), train=True, dropout_key=dropout_key
+            params,
+            batch_stats,
+            jnp.concatenate(groups),
+            train=True,
+            head=head,
+            dropout_key=dropout_key,
         )
         starts = np.cumsum([len(group) for group in groups[:-1]])
         return jnp.split(logits, starts, axis=1), batch_stats
@@ -115,6 +121,7 @@ class Ensemble:
         batch_stats: PyTree,
         groups: Sequence[jax.Array],
         images: jax.Array,
+        head: str = "head",
     ) -> tuple[list[jax.Array], jax.Array, PyTree]:
         """`forward_concatenated` over groups, and a pass of images [B, H, W, C] without gradients.
 
@@ -125,9 +132,9 @@ class Ensemble:
         """
         # Without momentum, the running statistics after a pass are its batch statistics.
         forgetful = dataclasses.replace(self, model=self.model.clone(bn_momentum=0.0))
-        logits, moments = forgetful.forward_concatenated(params, batch_stats, groups)
+        logits, moments = forgetful.forward_concatenated(params, batch_stats, groups, head=head)
         params, moments = jax.lax.stop_gradient((params, moments))
-        logits_beside, _ = self.forward(params, moments, images, train=False)
+        logits_beside, _ = self.forward(params, moments, images, train=False, head=head)
         share = 1 - self.model.bn_momentum
         # In this form, frozen statistics keep their bits.
         batch_stats = jax.tree.map(lambda old, new: old + share * (new - old), batch_stats, moments)
@@ -144,6 +151,15 @@ class Ensemble:
     def sum_over_data(self, value: jax.Array) -> jax.Array:
         """The sum of a batch's sums over the devices that share the batch."""
         return jax.lax.psum(value, DATA_AXIS)
+
+    def draw_uniform(self, key: jax.Array, num_images: int) -> jax.Array:
+        """A number from [0, 1) for each of this device's images, float32 [num_images].
+
+        An image has the same one whatever number of devices share the batch.
+        """
+        num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
+        draws = jax.random.uniform(key, (num_parts, num_images), jnp.float32)
+        return draws[part]
 
     def masked_mean(self, values: jax.Array, mask: jax.Array) -> jax.Array:
         """Shares of a mean over the images of all devices that pass a mask, or 0 if none does.

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 dense_init = nn.initializers.glorot_normal()
 FEATURES = "features"
+ALL_HEADS = "all heads"
 
 
 class Stem(NamedTuple):
@@ -110,8 +111,8 @@ class Architecture(nn.Module):
     `__call__(images, train=False, dropout=False, head="head")` returns logits float32 [B, K] for
     normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
-    "head" for the logits of the classes, one of `extra_heads` for its own, or `FEATURES` for the
-    inputs of the heads, float32 [B, C].
+    "head" for the logits of the classes, one of `extra_heads` for its own, `ALL_HEADS` for those of
+    all of them side by side, or `FEATURES` for the inputs of the heads, float32 [B, C].
 
     Attributes:
         num_classes: K.
@@ -185,6 +186,8 @@ class Architecture(nn.Module):
             name: nn.Dense(size, kernel_init=dense_init, name=name)(x_BC)
             for name, size in sizes.items()
         }
+        if wanted == ALL_HEADS:
+            return jnp.concatenate(list(logits.values()), axis=-1)
         return x_BC if wanted == FEATURES else logits[wanted]
 
 

@@ -32,6 +32,7 @@ from cls_jax.features.instant import (
     fit_head,
     spread_labels,
 )
+from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.losses import PseudoLabels
 from cls_jax.models import MODELS
 from cls_jax.models.layers import FEATURES
@@ -254,4 +255,6 @@ def _replace_heads(setup: TrainSetup, params: dict, heads: list[Head]) -> dict:
     """A copy of stacked parameters with these heads, on the mesh."""
     stacked = {name: np.stack([getattr(head, name) for head in heads]) for name in Head._fields}
     specs = setup.state_specs.params["head"]
-    return {**params, "head": to_global_arrays(stacked, setup.mesh, specs)}
+    # With a balanced head, the method's own starts there, too.
+    names = {"head", METHOD_HEAD} & params.keys()
+    return params | {name: to_global_arrays(stacked, setup.mesh, specs) for name in names}

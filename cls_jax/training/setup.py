@@ -149,7 +149,7 @@ class TrainSetup:
     def _load_weights(self, arrays: Arrays, params: PyTree, batch_stats: PyTree) -> list[PyTree]:
         """The networks, in NumPy, with these weights in place of all but their heads."""
         model = self.config.model
-        layout, heads = MODELS[model.name].layout, ("head", *dict(self.method.extra_heads))
+        layout, heads = MODELS[model.name].layout, self.ensemble.model.head_names
         stacked = jax.device_get({"params": params, "batch_stats": batch_stats})
         try:
             networks = [
@@ -268,7 +268,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         bn_momentum=model_config.bn_momentum,
         bn_frozen=model_config.bn_frozen,
         dropout_rate=method.dropout_rate(config.method),
-        extra_heads=method.extra_heads,
+        extra_heads=method.get_extra_heads(config.method, num_classes),
         data_axis=DATA_AXIS if model_config.bn_statistics == "batch" else None,
         remat=model_config.remat,
         **get_own_settings(config),

@@ -214,6 +214,21 @@ def forward_groups(i: Inputs, n: int, *mixed):
     return [(pixels - CENTERING * mean) @ i.weights[n] for pixels in groups], stats
 
 
+def add_balanced_head(own: Expected, i: Inputs, n: int) -> Expected:
+    """ABC: a second head, whose weights are the EMA's here, on the features of a method."""
+    (logits_x, weak, strong), _ = forward_groups(dataclasses.replace(i, weights=i.ema_weights), n)
+    shares, losses_x, losses_u = i.state[1][n], [], []
+    for z, y, u in zip(logits_x, i.y, i.draws, strict=False):
+        losses_x.append(cross_entropy(z, y) if u < shares[y] else 0.0)
+    for w, z, u in zip(constant(weak), strong, i.draws, strict=False):
+        p = softmax(w)
+        is_drawn = u < 1 - i.progress * (1 - shares[p.argmax()])
+        losses_u.append(cross_entropy(z, p.argmax()) if p.max() >= 0.95 and is_drawn else 0.0)
+    loss = mean(losses_x) + mean(losses_u)
+    parts = {**own.parts, "train/loss_balanced": loss}
+    return own._replace(loss=own.loss + loss, parts=parts, state=(own.state, shares))
+
+
 def cutmix(i: Inputs):
     """CutMix of weak views with the neighbor in the batch: images, own shares, partners."""
     partners = [min(a ^ 1, len(i.boxes) - 1) for a in range(len(i.boxes))]

@@ -10,7 +10,9 @@ import pytest
 
 from cls_jax.batch import Batch
 from cls_jax.methods import METHODS, Context, cutmix
+from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.layers import ALL_HEADS
 from tests.methods import oracles, oracles_fixmatch
 from tests.methods.oracles import (
     CENTERING,
@@ -36,6 +38,8 @@ VARIANTS = [
     ("adamatch", {"ramp": 0.5, "align_to": "labels", "confidence": 0.9}),
     ("flexmatch", {"warmup": "off"}),
     ("cls_plus", {"lambda_cutmix": 0.0}),
+    *((name, {"balanced_head": True}) for name in ("cls", "fixmatch", "freematch")),
+    ("cls", {"balanced_head": True, "weak_pass": "fast"}),
 ]
 # Name → how large logits are, and how far the run has got.
 BATCHES = {
@@ -47,7 +51,12 @@ BATCHES = {
     "everything confident": (12.0, 0.9),
 }
 NUM_ROWS = 20  # Training images.
-STATIC = {"lambda_cutmix", "ramp", "graph"}  # Decide what is compiled; words do, too.
+STATIC = {
+    "lambda_cutmix",
+    "ramp",
+    "graph",
+    "balanced_head",
+}  # Decide what is compiled; words do, too.
 
 
 def get_oracle(name: str):
@@ -59,7 +68,12 @@ def get_oracle(name: str):
 
 def compute_expected(name: str, inputs: Inputs) -> list[Expected]:
     """What each network should get."""
-    return [get_oracle(name)(inputs, n) for n in range(len(inputs.weights))]
+    networks = range(len(inputs.weights))
+    if not inputs.settings.get("balanced_head"):
+        return [get_oracle(name)(inputs, n) for n in networks]
+    own_inputs = dataclasses.replace(inputs, state=inputs.state[0])
+    own = [get_oracle(name)(own_inputs, n) for n in networks]
+    return [oracles.add_balanced_head(own[n], inputs, n) for n in networks]
 
 
 def differentiate(name: str, inputs: Inputs) -> dict[str, np.ndarray]:
@@ -100,7 +114,8 @@ class CenteringEnsemble(Ensemble):
             mean, momentum = pixels.mean(axis=0), self.model.bn_momentum
             batch_stats = momentum * batch_stats + (1 - momentum) * mean
         centered = jnp.broadcast_to(pixels - CENTERING * mean, (len(batch_stats), *pixels.shape))
-        return jnp.einsum("nbp,npk->nbk", centered, params[head]), batch_stats
+        kernel = jnp.concatenate([*params.values()], -1) if head == ALL_HEADS else params[head]
+        return jnp.einsum("nbp,npk->nbk", centered, kernel), batch_stats
 
     def average_over_data(self, value):
         return value
@@ -173,6 +188,9 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
         if key in ("threshold", "tau") and kind == "certain class":
             defaults[key] = 1.0  # ≥, not >: the thresholds are reached exactly.
     num_images = num_x + num_views * num_u
+    state = create_state(name, kind, rng, num_networks)
+    if settings.get("balanced_head"):
+        state = state, rng.permuted(np.tile([1.0, 0.7, 0.4, 0.1], (num_networks, 1)), axis=1)
     return Inputs(
         x=draw_pixels(num_x),
         y=rng.integers(0, K, num_x),
@@ -185,7 +203,7 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
         order=rng.permutation(num_images),
         boxes=rng.uniform(size=(num_u, PIXELS)) < 0.4,
         u_index=rng.permutation(NUM_ROWS)[:num_u],
-        state=create_state(name, kind, rng, num_networks),
+        state=state,
         progress=progress,
         settings=defaults | settings,
     )
@@ -199,10 +217,13 @@ def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: In
         u=u.reshape(*u.shape[:2], SIZE, SIZE, 1),
         u_index=inputs.u_index,
     )
+    hparams = inputs.settings | dict(static)
     params = {"head": inputs.weights, "rotation": inputs.rotation_weights}
+    if hparams.get("balanced_head"):
+        params = {"head": inputs.ema_weights, METHOD_HEAD: inputs.weights}
     context = Context(
         ensemble=CenteringEnsemble(Momentum()),
-        hparams=inputs.settings | dict(static),
+        hparams=hparams,
         ema_params={"head": inputs.ema_weights},
         method_state=inputs.state,
         key=jax.random.key(0),
@@ -212,6 +233,7 @@ def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: In
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax.random, "beta", lambda key, a, b, shape: draw_lambda(inputs.draws, a, b))
         patch.setattr(jax.random, "permutation", lambda key, n: inputs.order)
+        patch.setattr(CenteringEnsemble, "draw_uniform", lambda self, key, n: inputs.draws[:n])
         patch.setattr(cutmix, "sample_boxes", lambda *_: boxes)
         output, stats = METHODS[name].compute_loss(params, inputs.stats, batch, context)
     return output.losses, (output, stats)
@@ -257,8 +279,9 @@ def assert_equals_oracle(name, inputs, expected, gradients, tolerance):
         np.testing.assert_array_equal(output.pseudo_labels, labels)
     states = [network.state for network in expected]
     assert jax.tree.structure(output.method_state) == jax.tree.structure(states[0])
-    for key in states[0]:
-        assert_close(output.method_state[key], [state[key] for state in states], key)
+    jax.tree.map(
+        lambda leaf, *wanted: assert_close(leaf, wanted, "state"), output.method_state, *states
+    )
     assert_close(gradient_x, gradients["x"], "gradient by labeled images")
     assert_close(gradient_u, gradients["u"], "gradient by unlabeled images")
 

@@ -19,6 +19,8 @@ def test_hyperparameter_out_of_range_names_the_range(name):
     for key, hyperparameter in METHODS[name].hyperparameters.items():
         config = create_config(f"40,{name}")
         validate_config(config)
+        if isinstance(hyperparameter.default, bool):
+            continue  # A ConfigDict refuses all but its two values.
         if hyperparameter.choices:
             config.method[key] = "sometimes"
         else:

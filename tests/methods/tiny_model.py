@@ -3,8 +3,10 @@
 from typing import ClassVar
 
 import flax.linen as nn
+import jax.numpy as jnp
 import pytest
 
+from cls_jax.models.layers import ALL_HEADS
 from cls_jax.parallel.mesh import DATA_AXIS
 from cls_jax.training import setup as setup_lib
 
@@ -36,9 +38,8 @@ class TinyNet(nn.Module):
         x = nn.Dropout(self.dropout_rate, deterministic=not dropout)(nn.softplus(x))
         sizes = {"head": self.num_classes, **dict(self.extra_heads)}
         init = nn.initializers.normal(0.6)
-        return {name: nn.Dense(k, kernel_init=init, name=name)(x) for name, k in sizes.items()}[
-            head
-        ]
+        logits = {name: nn.Dense(k, kernel_init=init, name=name)(x) for name, k in sizes.items()}
+        return jnp.concatenate([*logits.values()], -1) if head == ALL_HEADS else logits[head]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,8 @@ def tiny_model():
     """Runs have a `TinyNet`."""
 
     def create_model(config, method, num_classes):
-        return TinyNet(num_classes, method.extra_heads, method.dropout_rate(config.method))
+        heads = method.get_extra_heads(config.method, num_classes)
+        return TinyNet(num_classes, heads, method.dropout_rate(config.method))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setup_lib, "create_model", create_model)

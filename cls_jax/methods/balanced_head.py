@@ -1,0 +1,64 @@
+"""ABC (Lee et al., NeurIPS 2021): a second classifier for which all classes are equally frequent.
+
+It stands on the features of a method's own classifier, which keeps learning from all images. Of the
+frequent classes it sees a random part, so that the rarest class teaches it as often as any other.
+It makes its own pseudo labels and it alone predicts. Their gradients, too, reach the features (USB,
+`imb_algorithms/abc/abc.py`, and the authors' code).
+
+Shape suffixes: N networks, B images, K classes.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.methods.losses import make_pseudo_labels, positive_cross_entropy
+
+# The classifier of the method itself. The balanced one is the network's "head", so that evaluation,
+# prediction and export, which know no other, need not know of either.
+METHOD_HEAD = "method_head"
+_THRESHOLD = 0.95  # ABC and USB.
+
+
+def compute_shares(class_frequencies: Sequence[float]) -> np.ndarray:
+    """How much of each class the classifier sees, float32 [K]: the rarest one's count over its own.
+
+    Classes without labels count as the rarest that has any.
+    """
+    frequencies = np.asarray(class_frequencies, np.float32)
+    smallest = frequencies[frequencies > 0].min()
+    return smallest / np.maximum(frequencies, smallest)
+
+
+def compute_loss(
+    logits: tuple[jax.Array, jax.Array, jax.Array],
+    y_B: jax.Array,
+    shares_NK: jax.Array,
+    draws: tuple[jax.Array, jax.Array],
+    progress: jax.Array,
+) -> jax.Array:
+    """The mean of 1[u < b_y] · CE(x, y) + the mean of 1[max p ≥ .95] · 1[u < s_ŷ] · CE(strong, ŷ).
+
+    ŷ = argmax p for p = softmax(weak), a constant, and s = 1 - progress · (1 - b): all confident
+    pseudo labels teach at first, and equally many of each class at the end.
+
+    Args:
+        logits: of labeled images, weak and strong views, float32 [N, B, K] each.
+        y_B: int32 [B], the labels.
+        shares_NK: b, from `compute_shares`.
+        draws: u, uniform in [0, 1), float32 [B], of the labeled and of the unlabeled images.
+        progress: float32 in [0, 1), step / num_steps.
+
+    Returns:
+        float32 [N].
+    """
+    logits_x, logits_weak, logits_strong = logits
+    draws_x, draws_u = draws
+    labels = make_pseudo_labels(logits_weak)
+    shares_u = 1 - progress * (1 - jnp.take_along_axis(shares_NK, labels.pseudo, axis=-1))
+    is_taught = (labels.confidence >= _THRESHOLD) & (draws_u < shares_u)
+    loss_x = (draws_x < shares_NK[:, y_B]) * positive_cross_entropy(logits_x, y_B)
+    loss_u = is_taught * positive_cross_entropy(logits_strong, labels.pseudo)
+    return jnp.mean(loss_x, axis=-1) + jnp.mean(loss_u, axis=-1)
