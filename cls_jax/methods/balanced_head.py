@@ -1,9 +1,8 @@
 """ABC (Lee et al., NeurIPS 2021): a second classifier for which all classes are equally frequent.
 
-It stands on the features of a method's own classifier, which keeps learning from all images. Of the
-frequent classes it sees a random part, so that the rarest class teaches it as often as any other.
-It makes its own pseudo labels and it alone predicts. Their gradients, too, reach the features (USB,
-`imb_algorithms/abc/abc.py`, and the authors' code).
+It shares the features with the method's own classifier, which keeps learning from all images. It
+learns from a random part of the frequent classes, makes its own pseudo labels, and alone predicts.
+Its gradients reach the features. Its predictions of weak views are constants (USB's `abc.py`).
 
 Shape suffixes: N networks, B images, K classes.
 """
@@ -16,8 +15,8 @@ import numpy as np
 
 from cls_jax.methods.losses import make_pseudo_labels, positive_cross_entropy
 
-# The classifier of the method itself. The balanced one is the network's "head", so that evaluation,
-# prediction and export, which know no other, need not know of either.
+# The method's own classifier. The balanced one is the network's "head", which evaluation,
+# prediction and export read anyway.
 METHOD_HEAD = "method_head"
 _THRESHOLD = 0.95  # ABC and USB.
 
@@ -33,10 +32,10 @@ def compute_shares(class_frequencies: Sequence[float]) -> np.ndarray:
 
 
 def compute_loss(
-    logits: tuple[jax.Array, jax.Array, jax.Array],
+    logits: Sequence[jax.Array],
     y_B: jax.Array,
     shares_NK: jax.Array,
-    draws: tuple[jax.Array, jax.Array],
+    draws: Sequence[jax.Array],
     progress: jax.Array,
 ) -> jax.Array:
     """The mean of 1[u < b_y] · CE(x, y) + the mean of 1[max p ≥ .95] · 1[u < s_ŷ] · CE(strong, ŷ).

@@ -273,22 +273,22 @@ class Method:
         """The losses of both heads, from their logits [N, images, 2 K], and the method's logits."""
         assert self.loss is not None, "a method that drives the networks has no balanced head"
         own_state, shares = context.method_state
-        balanced, logits = zip(*(jnp.split(group, 2, axis=-1) for group in logits), strict=True)
-        output = self.loss(list(logits), batch, context._replace(method_state=own_state))
+        halves = [jnp.split(group, 2, axis=-1) for group in logits]
+        balanced, logits = [half[0] for half in halves], [half[1] for half in halves]
+        output = self.loss(logits, batch, context._replace(method_state=own_state))
         weak, strong = (balanced[1 + self.unlabeled_views.index(v)] for v in ("weak", "strong"))
+        groups = balanced[0], weak, strong
         draws = [
             context.ensemble.draw_uniform(stream_key(context.key, "balanced_head", i), num_images)
-            for i, num_images in enumerate((balanced[0].shape[1], weak.shape[1]))
+            for i, num_images in enumerate((batch.y.size, batch.u_index.size))
         ]
-        loss = balanced_head.compute_loss(
-            (balanced[0], weak, strong), batch.y, shares, draws, context.progress
-        )
+        loss = balanced_head.compute_loss(groups, batch.y, shares, draws, context.progress)
         output = output._replace(
             losses=output.losses + loss,
             monitors={**output.monitors, "train/loss_balanced": loss},
             method_state=(output.method_state, shares),
         )
-        return output, list(logits)
+        return output, logits
 
     def _forward_groups(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
@@ -319,9 +319,7 @@ class Method:
             )
             logits.insert(target, logits_target)
         else:
-            logits, batch_stats = ensemble.forward_concatenated(
-                params, batch_stats, groups, head=head
-            )
+            logits, batch_stats = ensemble.forward_concatenated(params, batch_stats, groups, head)
         if target is not None:
             logits[target] = jax.lax.stop_gradient(logits[target])
         return logits, batch_stats

@@ -96,21 +96,17 @@ class Ensemble:
         params: PyTree,
         batch_stats: PyTree,
         groups: Sequence[jax.Array],
-        dropout_key: jax.Array | None = None,
         head: str = "head",
+        dropout_key: jax.Array | None = None,
     ) -> tuple[list[jax.Array], PyTree]:
         """One training pass over groups of images [B_i, H, W, C], with joint BatchNorm statistics.
 
         Otherwise as `forward`. Returns the logits of each group, float32 [N, B_i, K], and the
         BatchNorm statistics after the pass.
         """
+        images = jnp.concatenate(groups)
         logits, batch_stats = self.forward(
-            params,
-            batch_stats,
-            jnp.concatenate(groups),
-            train=True,
-            head=head,
-            dropout_key=dropout_key,
+            params, batch_stats, images, train=True, head=head, dropout_key=dropout_key
         )
         starts = np.cumsum([len(group) for group in groups[:-1]])
         return jnp.split(logits, starts, axis=1), batch_stats
@@ -132,7 +128,7 @@ class Ensemble:
         """
         # Without momentum, the running statistics after a pass are its batch statistics.
         forgetful = dataclasses.replace(self, model=self.model.clone(bn_momentum=0.0))
-        logits, moments = forgetful.forward_concatenated(params, batch_stats, groups, head=head)
+        logits, moments = forgetful.forward_concatenated(params, batch_stats, groups, head)
         params, moments = jax.lax.stop_gradient((params, moments))
         logits_beside, _ = self.forward(params, moments, images, train=False, head=head)
         share = 1 - self.model.bn_momentum
@@ -155,7 +151,7 @@ class Ensemble:
     def draw_uniform(self, key: jax.Array, num_images: int) -> jax.Array:
         """A number from [0, 1) for each of this device's images, float32 [num_images].
 
-        An image has the same one whatever number of devices share the batch.
+        All networks draw alike, and so does any number of devices that share the batch.
         """
         num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
         draws = jax.random.uniform(key, (num_parts, num_images), jnp.float32)
