@@ -1,11 +1,6 @@
-"""Which images to label next: typical ones, from all over the set.
+"""Which images of a folder to label next: the rule of `cls-jax label`, without the page.
 
-TypiClust (Hacohen et al., "Active Learning on a Budget: Opposite Strategies Suit High and Low
-Budgets", ICML 2022) makes as many clusters as there will be labels. From each cluster without a
-label, the largest first, it takes the most typical image. With few labels this beats asking about
-the images that a network is uncertain of, which are odd ones of a few classes.
-
-Shape suffixes: B images, C features, L labeled images.
+Shape suffixes: B images, C features.
 """
 
 import hashlib
@@ -15,9 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.decomposition import PCA
-from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
 from cls_jax.config import read_config
@@ -25,19 +18,14 @@ from cls_jax.data.images.files import find_images, list_images, read_ahead
 from cls_jax.data.sources.folder import find_short_side, sample_headers, take_evenly
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
 from cls_jax.errors import UserError
+from cls_jax.features.coverage import Coverage
 from cls_jax.features.extract import PRETRAINED, load_features
+from cls_jax.features.graph import build_graph
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.models.weights.sources import is_installed
 from cls_jax.runs.folder import CONFIG, find_answer
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
-
-# The authors' values.
-_MAX_CLUSTERS = 500
-_NUM_NEIGHBORS = 20
-_MIN_CLUSTER_SIZE = 5
-# The authors find more clusters than this in samples of the images.
-_MAX_FULL_CLUSTERS = 50
 
 _NUM_COMPONENTS = 50
 _MAX_FILES = 20_000  # Bounds memory and time.
@@ -51,19 +39,6 @@ class Files(NamedTuple):
 
     unlabeled: list[str]
     labeled: list[str]
-
-
-class Suggestions(NamedTuple):
-    """Chosen images, the most helpful first.
-
-    Attributes:
-        indices: int64 [M], the images.
-        typicality: float64 [M], the inverse mean distance to the nearest images of the same
-            cluster.
-    """
-
-    indices: np.ndarray
-    typicality: np.ndarray
 
 
 def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[dict[str, Any]]:
@@ -155,9 +130,10 @@ def suggest_from(
     new = sorted(first[content] for content in first.keys() - set(contents[num_unlabeled:]))
     if not new:
         raise UserError("Every unlabeled image is a labeled one again: add other images.")
-    chosen = choose_typical(features_BC[new], num_images, features_BC[num_unlabeled:])
+    rows = np.concatenate([new, np.arange(num_unlabeled, len(kept))])
+    chosen = Coverage(build_graph(features_BC[rows])).choose(rows < num_unlabeled, num_images)
     return [
-        {"rank": rank, "score": float(score), "file": paths[kept[new[i]]]}
+        {"rank": rank, "score": float(score), "file": paths[kept[rows[i]]]}
         for rank, (i, score) in enumerate(zip(*chosen, strict=True), 1)
     ]
 
@@ -204,64 +180,6 @@ def _are_photographs(files: Sequence[str]) -> bool:
     """
     sizes, _ = sample_headers([pathlib.Path(file) for file in files])
     return len(sizes) > 0 and find_short_side(sizes) >= _MIN_SIDE
-
-
-def choose_typical(
-    features_BC: np.ndarray, num_images: int, labeled_LC: np.ndarray | None = None
-) -> Suggestions:
-    """Chooses typical images of the largest clusters without a label.
-
-    Args:
-        features_BC: float32 [B, C], the features of the images to choose from.
-        num_images: The number to choose. All, if there are fewer.
-        labeled_LC: float32 [L, C], the features of images that have a label already.
-
-    Returns:
-        The choice of min(num_images, B) images. It is deterministic.
-    """
-    if not len(features_BC):
-        return Suggestions(np.zeros(0, np.int64), np.zeros(0))
-    labeled_LC = features_BC[:0] if labeled_LC is None else labeled_LC
-    everything = np.concatenate([features_BC, labeled_LC])
-    num_clusters = min(len(labeled_LC) + num_images, _MAX_CLUSTERS, len(everything))
-    cluster = find_clusters(everything, num_clusters)
-    num_labels = np.bincount(cluster[len(features_BC) :], minlength=num_clusters)
-    cluster = cluster[: len(features_BC)]
-    size = np.bincount(cluster, minlength=num_clusters)
-    typicality, rank = np.zeros(len(cluster)), np.zeros(len(cluster), int)
-    for k in np.flatnonzero(size):
-        members = np.flatnonzero(cluster == k)
-        typicality[members] = compute_typicality(features_BC[members])
-        order = np.argsort(-typicality[members], kind="stable")
-        rank[members[order]] = np.arange(len(members))
-    # `lexsort` sorts by its last key first: outliers come last. Then the labels count that the
-    # cluster has when it is this image's turn, then the size of the cluster.
-    is_small = size < _MIN_CLUSTER_SIZE
-    order = np.lexsort((-size[cluster], num_labels[cluster] + rank, is_small[cluster]))
-    chosen = order[:num_images]
-    return Suggestions(chosen, typicality[chosen])
-
-
-def find_clusters(features_BC: np.ndarray, num_clusters: int) -> np.ndarray:
-    """K-means clusters, int [B]; deterministic."""
-    if num_clusters <= _MAX_FULL_CLUSTERS:
-        return KMeans(num_clusters, n_init=5, random_state=0).fit_predict(features_BC)
-    return MiniBatchKMeans(num_clusters, batch_size=5000, n_init=3, random_state=0).fit_predict(
-        features_BC
-    )
-
-
-def compute_typicality(features_BC: np.ndarray) -> np.ndarray:
-    """The inverse mean distance of each image to its 20 nearest neighbors, float64 [B].
-
-    Only half of the images count in a small cluster, which has no typical image if all do.
-    """
-    num_neighbors = min(_NUM_NEIGHBORS, len(features_BC) // 2)
-    if num_neighbors == 0:
-        return np.ones(len(features_BC))
-    neighbors = NearestNeighbors(n_neighbors=num_neighbors).fit(features_BC)
-    distances, _ = neighbors.kneighbors()  # Without the image itself.
-    return 1 / np.maximum(distances.mean(axis=1), 1e-9)
 
 
 def compute_pixel_features(images: np.ndarray) -> np.ndarray:

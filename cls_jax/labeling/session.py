@@ -17,10 +17,11 @@ from cls_jax.data.sources import label_table
 from cls_jax.data.sources.folder_layout import get_folder_label, match_rows
 from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO, LabelRow, fold
 from cls_jax.errors import UserError
+from cls_jax.features.coverage import Coverage
 from cls_jax.features.graph import build_graph, compute_weight
 from cls_jax.io import describe_error, write_rows
 from cls_jax.labeling.propagation import Propagation
-from cls_jax.labeling.proposals import Coverage, find_confident, find_doubtful
+from cls_jax.labeling.proposals import find_confident, find_doubtful
 
 MAX_CLASSES = 1000
 _MAX_UNDO_STEPS = 1000
@@ -371,7 +372,7 @@ class Session:
         self._probabilities = self._propagation.compute_probabilities()
         is_open = self._find_open()
         self._marked = [image for image in self._marked if is_open[image]]
-        chosen = self._coverage.choose(is_open, _NUM_NEXT)
+        chosen, _ = self._coverage.choose(is_open, _NUM_NEXT)
         others = (int(image) for image in chosen if image not in self._marked)
         self._next = [*self._marked, *others][:_NUM_NEXT]
 

@@ -21,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from cls_jax.data.images.files import list_images
+from cls_jax.features.coverage import Coverage
 from cls_jax.features.extract import load_features
 from cls_jax.features.graph import (
     NUM_NEIGHBORS,
@@ -30,7 +31,6 @@ from cls_jax.features.graph import (
     normalize_rows,
 )
 from cls_jax.labeling.propagation import Propagation
-from cls_jax.labeling.proposals import Coverage
 from cls_jax.labeling.session import Change, Features, Session
 from experiments.paper import grid
 
@@ -177,7 +177,8 @@ def describe_delay(median: float, largest: float, cpu: float) -> str:
 
 def choose_by_coverage(pool: Pool, num_answers: int) -> np.ndarray:
     """What the page suggests."""
-    return Coverage(build_graph(pool.features)).choose(np.ones(len(pool.labels), bool), num_answers)
+    coverage = Coverage(build_graph(pool.features))
+    return coverage.choose(np.ones(len(pool.labels), bool), num_answers)[0]
 
 
 def choose_typical(pool: Pool, num_answers: int) -> np.ndarray:
