@@ -221,13 +221,15 @@ def load(run: str | os.PathLike, trained: bool = False) -> Classifier:
         trained: Whether to open the checkpoint even where the instant classifier was better.
 
     Raises:
-        UserError: If the folder is not a run's folder or holds no checkpoint yet.
+        UserError: If the folder is not a run's folder, holds no checkpoint yet, or has a damaged
+            file.
     """
     workdir = pathlib.Path(run) if trained else find_answer(pathlib.Path(run))
     setup, state, step = restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
-    calibration, unknown = read_calibration(workdir, step), read_unknown(workdir, step)
-    return Classifier(setup, state, class_names, step, calibration, unknown)
+    num_networks, num_features, _ = state.ema_params["head"]["kernel"].shape
+    unknown = read_unknown(workdir, step, num_networks * num_features)
+    return Classifier(setup, state, class_names, step, read_calibration(workdir, step), unknown)
 
 
 def _join_features(f_NBC: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ image. The result counts the training images of which the function is smaller.
 Shape suffixes: B images, C features of all networks, K classes.
 """
 
+import functools
 import json
 import pathlib
 from typing import NamedTuple
@@ -135,20 +136,32 @@ def write_unknown(workdir: pathlib.Path, score: UnknownScore) -> None:
     write_atomically(workdir / UNKNOWN, json.dumps(score._asdict()) + "\n")
 
 
-def read_unknown(workdir: pathlib.Path, step: int) -> UnknownScore | None:
+def read_unknown(
+    workdir: pathlib.Path, step: int, num_features: int | None = None
+) -> UnknownScore | None:
     """The score of the checkpoint of a step. None if there is none.
 
+    Args:
+        workdir: The run's folder.
+        step: The checkpoint's step.
+        num_features: C, the features of all networks. None if the score will not be applied.
+
     Raises:
-        UserError: If the file is damaged.
+        UserError: If the file is damaged, or for another number of features.
     """
-    return read_fitted(workdir / UNKNOWN, step, _from_json, "a score of unknown images")
+    parse = functools.partial(_from_json, num_features=num_features)
+    return read_fitted(workdir / UNKNOWN, step, parse, "a score of unknown images")
 
 
-def _from_json(stored: dict) -> UnknownScore:
-    """Raises a ValueError or TypeError unless every value has its type."""
+def _from_json(stored: dict, num_features: int | None) -> UnknownScore:
+    """Raises a ValueError or TypeError unless every value has its type and length."""
     score = UnknownScore(**stored)
     score = score._replace(kernel=tuple(score.kernel), quantiles=tuple(score.quantiles))
     numbers = (score.step, *score.kernel, *score.quantiles, score.far_share or 0)
     if not score.kernel or not score.quantiles or not all(map(is_number, numbers)):
         raise ValueError("a value is not a number")
+    if num_features not in (None, len(score.kernel)):
+        raise ValueError(
+            f"it weighs {len(score.kernel):,} features, and the networks have {num_features:,}"
+        )
     return score

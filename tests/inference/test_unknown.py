@@ -168,3 +168,11 @@ def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / UNKNOWN).write_text(text)
     with pytest.raises(UserError, match="is not a score of unknown images"):
         read_unknown(tmp_path, 3)
+
+
+def test_a_score_for_other_networks_is_refused_in_one_sentence(trained_run, tmp_path):
+    workdir = shutil.copytree(trained_run, tmp_path / "run")
+    write_unknown(workdir, UnknownScore(6, (0.5, -1.0, 2.0), (0.0, 1.0)))
+    with pytest.raises(UserError, match=r"it weighs 3 features, .*: delete it, and .* again\.$"):
+        load(workdir)
+    assert load(trained_run).unknown is None
