@@ -1,5 +1,6 @@
 """A trained run as a function from images to classes."""
 
+import functools
 import hashlib
 import os
 import pathlib
@@ -7,7 +8,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
@@ -27,7 +27,9 @@ from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.start import restore_run
 
 _HEAT_MAPS_AT_ONCE = 16
-Forward = Callable[[TrainState, jax.Array], jax.Array]
+# A program for so many images is not compiled again for more of them: larger batches are no faster.
+_ENOUGH_IMAGES = 1024
+Forward = Callable[[TrainState, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 class Classifier:
@@ -63,9 +65,7 @@ class Classifier:
         self.unknown = unknown
         self._mesh, self._state = setup.mesh, state
         self._setup = setup
-        self._compute_probabilities = _compile(setup, "head")
-        self._compute_features = _compile(setup, FEATURES)
-        self._compute_both = _compile(setup, "head", FEATURES)
+        self._forward = _compile(setup)
         self.batch_size = self._round_up(self.config.eval_batch_size)
         self._compiled_size = 0
 
@@ -109,9 +109,8 @@ class Classifier:
             return self.predict_probabilities(images), None
         if not len(images):
             return self._empty(), np.zeros(0, np.float32)
-        outputs = np.concatenate(list(self._apply(self._compute_both, images)), axis=1)
-        p_NBK, f_NBC = np.split(outputs, [len(self.class_names)], axis=-1)
-        return p_NBK, self.unknown.apply(_join_features(f_NBC))
+        p_NBK, f_BC = self.compute_both(images)
+        return p_NBK, self.unknown.apply(f_BC)
 
     def read_files(self, files: Sequence[str]) -> Generator[ImageBatch, None, None]:
         """Decodes image files as the run decoded its own, in batches of `batch_size`."""
@@ -139,8 +138,8 @@ class Classifier:
         Raises:
             ValueError: If the images have another shape or type.
         """
-        parts = [self._empty(), *self._apply(self._compute_probabilities, images)]
-        return np.concatenate(parts, axis=1)
+        parts = [jax.device_get(p_NBK)[:, :n] for p_NBK, _, n in self._apply(images)]
+        return np.concatenate([self._empty(), *parts], axis=1)
 
     def compute_features(self, images: ImageSource) -> np.ndarray:
         """The inputs of the networks' last layers, scaled to unit length for each network.
@@ -154,8 +153,25 @@ class Classifier:
         Raises:
             ValueError: If the images have another shape or type.
         """
-        f_NBC = np.concatenate(list(self._apply(self._compute_features, images)), axis=1)
-        return _join_features(f_NBC)
+        parts = [jax.device_get(f_NBC)[:, :n] for _, f_NBC, n in self._apply(images)]
+        return _join_features(np.concatenate(parts, axis=1))
+
+    def compute_both(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray]:
+        """What `predict_probabilities` and `compute_features` return, in one pass.
+
+        Args:
+            images: At least one image, as for `predict_probabilities`.
+
+        Raises:
+            ValueError: If the images have another shape or type.
+        """
+        parts = [
+            (p_NBK[:, :n], f_NBC[:, :n])
+            for *outputs, n in self._apply(images)
+            for p_NBK, f_NBC in [jax.device_get(outputs)]
+        ]
+        p_NBK, f_NBC = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+        return p_NBK, _join_features(f_NBC)
 
     def compute_heat_maps(self, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
         """Where network 1 sees evidence for a class; see `models.heat_maps.compute_heat_maps`.
@@ -183,26 +199,26 @@ class Classifier:
             parts.append(np.asarray(maps)[start - first :])
         return np.concatenate(parts)
 
-    def _apply(self, function: Forward, images: ImageSource) -> Iterator[np.ndarray]:
-        """Runs a function of state and images batch by batch; each result is [N, batch, ...]."""
-        for start in range(0, len(images), self.batch_size):
-            part = np.asarray(images[start : start + self.batch_size])
+    def _apply(self, images: ImageSource) -> Iterator[tuple[jax.Array, jax.Array, int]]:
+        """Batch by batch, the outputs of `_forward` and how many of them are not padding."""
+        size = self._choose_padded_size(len(images))
+        for start in range(0, len(images), size):
+            part = np.asarray(images[start : start + size])
             if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
                 raise ValueError(
                     f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
                     f"uint8 {self.image_shape}."
                 )
-            missing = self._choose_padded_size(len(part)) - len(part)
-            padded = np.pad(part, [(0, missing), (0, 0), (0, 0), (0, 0)])
+            padded = np.pad(part, [(0, size - len(part)), (0, 0), (0, 0), (0, 0)])
             on_devices = to_global_arrays(padded, self._mesh, P(DATA_AXIS))
-            yield jax.device_get(function(self._state, on_devices))[:, : len(part)]
+            yield *self._forward(self._state, on_devices), len(part)
 
     def _choose_padded_size(self, num_images: int) -> int:
         """The padded batch size: few sizes to compile, and no full batch for a single image."""
-        if num_images > self._compiled_size:
+        if num_images > self._compiled_size and self._compiled_size < _ENOUGH_IMAGES:
             power_of_two = 1 << (num_images - 1).bit_length()
             self._compiled_size = min(self._round_up(power_of_two), self.batch_size)
-        return self._compiled_size
+        return max(self._compiled_size, 1)
 
     def _round_up(self, num_images: int) -> int:
         """Rounds up to a multiple of the devices that share a batch."""
@@ -238,22 +254,22 @@ def _join_features(f_NBC: np.ndarray) -> np.ndarray:
     return np.concatenate(list(f_NBC), axis=-1)
 
 
-def _compile(setup: TrainSetup, *heads: str) -> Forward:
+def _compile(setup: TrainSetup) -> Forward:
     """Compiles (state, uint8 [B, H, W, C]) → float32 for the program's mesh.
 
-    The results are probabilities [N, B, K] for "head", and the heads' inputs [N, B, C] for
-    `FEATURES`. Those of several heads stand side by side on the last axis. XLA merges what their
-    passes have in common.
+    The results are probabilities [N, B, K] and the heads' inputs [N, B, C], which wait on the
+    devices. One program for both is compiled once, and XLA merges what their passes have in common.
     """
 
-    def forward(state: TrainState, images: jax.Array) -> jax.Array:
-        outputs = []
-        for head in heads:
-            output, _ = setup.ensemble.forward(
-                state.ema_params, state.batch_stats, setup.normalize(images), train=False, head=head
-            )
-            outputs.append(output if head == FEATURES else jax.nn.softmax(output))
-        return outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=-1)
+    def forward(state: TrainState, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        apply = functools.partial(
+            setup.ensemble.forward,
+            state.ema_params,
+            state.batch_stats,
+            setup.normalize(images),
+            train=False,
+        )
+        return jax.nn.softmax(apply(head="head")[0]), apply(head=FEATURES)[0]
 
     sharded = jax.shard_map(
         forward,

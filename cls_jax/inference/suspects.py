@@ -69,12 +69,13 @@ def find_suspects(classifier: Classifier, dataset: Dataset, labeled: np.ndarray)
         return []
     parts = [(dataset.train_images, train), (dataset.test_images, test)]
     images = [Selection(source, indices) for source, indices in parts if len(indices)]
-    features_BC = np.concatenate([classifier.compute_features(part) for part in images])
+    outputs = [classifier.compute_both(part) for part in images]
+    features_BC = np.concatenate([features for _, features in outputs])
     labels = np.full(len(features_BC), -1)
     labels[: len(labeled)] = train_labels[labeled]
     labels[len(train) :] = test_labels[test]
     known = np.flatnonzero(labels >= 0)
-    p_NBK = np.concatenate([classifier.predict_probabilities(part) for part in images], axis=1)
+    p_NBK = np.concatenate([probabilities for probabilities, _ in outputs], axis=1)
     p_BK, labels_known = p_NBK.mean(axis=0)[known], labels[known]
     q_BK = hold_out_labels(features_BC, labels, len(classifier.class_names))[known]
     # Networks that agree with a label that they were trained on may have memorized it.

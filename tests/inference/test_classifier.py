@@ -8,6 +8,7 @@ import pytest
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
+from cls_jax.inference import classifier as classifier_module
 from cls_jax.inference.classifier import load
 from cls_jax.runs.folder import DATASET, read_result
 from tests.conftest import create_tiny_config
@@ -62,6 +63,19 @@ def test_a_batch_is_padded_no_further_than_needed(run):
     # Rounded up to what the devices can share; nothing is compiled again for a smaller batch.
     assert sizes[0] < sizes[-1] == classifier.batch_size
     assert sizes == sorted(sizes)
+
+
+def test_many_images_take_the_program_of_fewer_where_these_are_enough(run, monkeypatch):
+    """As the report does after training: predictions, then suspects among more images."""
+    monkeypatch.setattr(classifier_module, "_ENOUGH_IMAGES", 100)
+    classifier, images = load(run[0]), run[1].test_images
+    few = classifier.compute_features(images[:100])
+    size = classifier._compiled_size
+    probabilities, features = classifier.compute_both(images)
+    assert classifier._compiled_size == size < len(images)
+    assert classifier._forward._cache_size() == 1
+    np.testing.assert_allclose(features[:100], few, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(classifier.predict_probabilities(images), probabilities)
 
 
 def test_features_are_what_the_last_layers_see(run):

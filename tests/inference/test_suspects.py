@@ -84,13 +84,12 @@ class Memorizer:
     def __init__(self, known):
         self._known = known
 
-    def compute_features(self, images):
-        return images[np.arange(len(images))].reshape(len(images), -1).astype(np.float32)
-
-    def predict_probabilities(self, images):
-        keys = [image.tobytes() for image in images[np.arange(len(images))]]
+    def compute_both(self, images):
+        images = images[np.arange(len(images))]
+        keys = [image.tobytes() for image in images]
         one = np.eye(10, dtype=np.float32)[[self._known[key] for key in keys]]
-        return np.stack([0.9 * one + 0.01] * 2)
+        features = images.reshape(len(images), -1).astype(np.float32)
+        return np.stack([0.9 * one + 0.01] * 2), features
 
 
 def test_suspects_of_a_run_are_found_although_the_networks_know_the_labels_by_heart(digits):

@@ -119,8 +119,8 @@ class DecodedImages:
         self,
         packs: Mapping[int, _Pack],
         places: np.ndarray,
-        paths: Sequence[pathlib.Path],
-        decode: Callable[[pathlib.Path], np.ndarray],
+        paths: Sequence[str],
+        decode: Callable[[str], np.ndarray],
         shape: Shape,
     ):
         """Puts images of several packs in an order.
@@ -177,7 +177,7 @@ class DecodedImages:
         try:
             return self._decode(self._paths[row])
         except ImageError as error:
-            path = str(self._paths[row])
+            path = self._paths[row]
             raise OSError(errno.EIO, f"damaged in the cache, and {error}", path) from error
 
 
@@ -214,6 +214,7 @@ def load_decoded(
         UserError: if the cache cannot be written.
     """
     row_bytes = int(np.prod(shape))
+    paths = [os.path.join(root, file.name) for file in files]
     folder = get_cache_folder() / f"v{_VERSION}-{'-'.join(map(str, (*shape[1:], *options)))}"
     failures: dict[int, str] = {}
     try:
@@ -233,8 +234,7 @@ def load_decoded(
             ) as bar:
                 for start in range(0, len(todo), size):
                     part = todo[start : start + size]
-                    paths = [root / files[i].name for i in part]
-                    decoded = _decode(paths, shape, options, known, bar)
+                    decoded = _decode([paths[i] for i in part], shape, options, known, bar)
                     for i, digest, error in zip(part, decoded.digests, decoded.errors, strict=True):
                         table.digests[i] = digest
                         if error is not None:
@@ -258,7 +258,7 @@ def load_decoded(
             "set the environment variable XDG_CACHE_HOME to a folder with enough space."
         ) from error
     decode = functools.partial(read_image, image_shape=shape, options=options)
-    images = DecodedImages(used, chosen, [root / files[i].name for i in rows], decode, shape)
+    images = DecodedImages(used, chosen, [paths[i] for i in rows], decode, shape)
     return DecodedSet(images, rows, table.digests, failures)
 
 
@@ -371,7 +371,7 @@ class _Decoded(NamedTuple):
 
 
 def _decode(
-    paths: Sequence[pathlib.Path],
+    paths: Sequence[str],
     shape: Shape,
     options: DecodeOptions,
     known: set[bytes],
