@@ -135,9 +135,14 @@ def test_weak_images_get_a_cheaper_pass_where_it_changes_nothing():
 
 
 def test_gray_images_stay_gray_where_the_network_is_not_pretrained():
-    gray = create_summary()._replace(is_gray=True)
+    gray = create_summary()._replace(channels=1)
     assert fit(gray).data.channels == 1
     assert fit(gray, PRETRAINED).data.channels == fit().data.channels == 3
+
+
+def test_images_of_many_channels_keep_them_and_start_from_random_weights():
+    config = fit(create_summary()._replace(channels=5), PRETRAINED)
+    assert (config.data.channels, config.model.init) == (5, "")
 
 
 def test_a_network_that_the_user_chose_stays():

@@ -45,10 +45,12 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         classes.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     short = summary.sizes.min(axis=1)
     imbalance = describe_imbalance(summary)
-    bit_depth = []
+    pixels = []
+    if summary.channels not in (1, 3):
+        pixels = [f"Channels:    {summary.channels}"]
     if summary.bit_depth < 16:
         largest = 2**summary.bit_depth - 1
-        bit_depth = [f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use"]
+        pixels += [f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use"]
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
     return [
         f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
@@ -57,7 +59,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         *([imbalance] if imbalance else []),
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
-        *bit_depth,
+        *pixels,
     ]
 
 

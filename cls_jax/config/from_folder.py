@@ -36,6 +36,7 @@ INSTANT_METHOD = "pseudo_label"
 # EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
 _MIN_PHOTOGRAPH = 64  # Pixels on the short side.
+_COLORS = 3  # Channels that pretrained networks expect.
 
 
 class Resources(NamedTuple):
@@ -135,6 +136,7 @@ def _choose_init(given: FolderContext) -> str:
     """Pretrained weights for photographs, if they are installed and no network has been chosen."""
     has_network = not _ARCHITECTURE.isdisjoint(given.is_set)
     is_photograph = find_short_side(given.summary.sizes) >= _MIN_PHOTOGRAPH
+    is_photograph = is_photograph and given.summary.channels in (1, _COLORS)
     is_fitting = given.resources.has_pretrained and is_photograph and not has_network
     return PRETRAINED if is_fitting else given.config.model.init
 
@@ -144,6 +146,12 @@ def _choose_init_head(given: FolderContext) -> str:
     if not given.config.model.init:
         return "random"
     return "graph" if get_method(given.config.method.name).unlabeled_views else "probe"
+
+
+def _choose_channels(given: FolderContext) -> int:
+    """As many as the images have. Pretrained networks expect colors, which gray images can have."""
+    channels = given.summary.channels
+    return _COLORS if channels == 1 and given.config.model.init else channels
 
 
 def _choose_image_size(given: FolderContext) -> int:
@@ -232,10 +240,7 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
     "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",
     "data.bit_depth": lambda given: given.summary.bit_depth,
     "data.image_size": _choose_image_size,
-    # Pretrained networks expect colors.
-    "data.channels": lambda given: (
-        1 if given.summary.is_gray and not given.config.model.init else 3
-    ),
+    "data.channels": _choose_channels,
     # On a CPU a network of a twentieth of the work, and fewer unlabeled images per step.
     "model.depth": lambda given: 28 if given.resources.has_accelerator else 10,
     "model.width": lambda given: 2 if given.resources.has_accelerator else 1,

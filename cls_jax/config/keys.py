@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
-from cls_jax.data.images.decode import RESIZE_MODES
+from cls_jax.data.images.decode import MAX_CHANNELS, RESIZE_MODES
 from cls_jax.io import is_number
 from cls_jax.methods import Hyperparameter, get_method
 from cls_jax.models import MODELS, STEMS
@@ -184,8 +184,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "data.channels": Option(
         3,
-        Rule(lambda value: value in (1, 3), "1 or 3"),
-        "Channels of images in a folder: 1 (gray) or 3 (RGB).",
+        between(1, MAX_CHANNELS),
+        "Channels of images in a folder: 1 (gray), 3 (RGB), or as many as its files have.",
     ),
     "data.resize": Option(
         "crop",

@@ -260,7 +260,7 @@ def describe_preprocessing(classifier: Classifier) -> dict[str, Any]:
     height, width, channels = classifier.image_shape
     return {
         "orientation": "upright, as EXIF says",
-        "color": "gray" if channels == 1 else "RGB",
+        "color": {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels"),
         "resize": "bicubic",
         "square": classifier.config.data.resize,
         "bit_depth": classifier.config.data.bit_depth,

@@ -29,22 +29,34 @@ preprocessing = json.loads((folder / "preprocessing.json").read_text())
 resize, white = preprocessing["square"], 2 ** preprocessing["bit_depth"] - 1
 labels = json.loads((folder / "labels.json").read_text())
 _, height, width, channels = shape
-for file in sys.argv[1:]:
-    image = Image.open(file)
-    if white < 65535 and image.mode.startswith("RGB") and ";16" in str(image.tile):
-        sys.exit(f"{file} has colors with 16 bits: convert it to 8 bits per channel.")
-    image.draft(None, (3 * width, 3 * height))  # Decodes large JPEGs faster.
-    image = ImageOps.exif_transpose(image)
+
+
+def to_square(image, mode):
+    """Scales an image of any size to 8 bits and the shape that the model expects."""
     if image.mode.startswith("I"):  # Gray with 16 bits, which `convert` would clip to 8.
         levels = np.asarray(image).astype(float) * (255 / white)
         image = Image.fromarray(np.rint(levels.clip(0, 255)).astype(np.uint8))
-    image = image.convert("L" if channels == 1 else "RGB")
+    image = image.convert(mode)
     if resize == "crop":
-        image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
-    elif resize == "pad":
-        image = ImageOps.pad(image, (width, height), Image.Resampling.BICUBIC, color="#7f7f7f")
+        return ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+    if resize == "pad":
+        return ImageOps.pad(image, (width, height), Image.Resampling.BICUBIC, color="#7f7f7f")
+    return image.resize((width, height), Image.Resampling.BICUBIC)
+
+
+for file in sys.argv[1:]:
+    if file.endswith(".npy"):  # uint8 or uint16 [H, W, C].
+        planes = np.moveaxis(np.atleast_3d(np.load(file, allow_pickle=False)), -1, 0)
+        pixels = np.stack([to_square(Image.fromarray(plane), "L") for plane in planes], axis=-1)
     else:
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
-    images = np.asarray(image, np.uint8).reshape(1, height, width, channels)
+        image = Image.open(file)
+        if white < 65535 and image.mode.startswith("RGB") and ";16" in str(image.tile):
+            sys.exit(f"{file} has colors with 16 bits: convert it to 8 bits per channel.")
+        image.draft(None, (3 * width, 3 * height))  # Decodes large JPEGs faster.
+        image = ImageOps.exif_transpose(image)
+        pixels = np.atleast_3d(np.asarray(to_square(image, "L" if channels == 1 else "RGB")))
+    if pixels.shape[-1] != channels:
+        sys.exit(f"{file} has {pixels.shape[-1]} channels, and the model expects {channels}.")
+    images = pixels[None]
     probabilities = np.asarray(predict(images))[0]
     print(f"{file}: {labels[probabilities.argmax()]} ({probabilities.max():.4f})")

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from cls_jax.config import read_config
+from cls_jax.data.images.decode import take_visible
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
 from cls_jax.inference.calibration import Calibration, read_calibration
@@ -71,7 +72,7 @@ class Predictions:
 class Picture(NamedTuple):
     """An image of the dataset as the page shows it."""
 
-    pixels: np.ndarray  # uint8 [H, W, C]
+    pixels: np.ndarray  # uint8 [H, W, 1 or 3], see `take_visible`.
     name: str
     link: str | None  # To its file, where it has one.
 
@@ -134,7 +135,8 @@ class RunData:
         """A test or training image by its position among these."""
         assert self.dataset is not None
         images = self.dataset.test_images if is_test else self.dataset.train_images
-        return Picture(images[np.array([index])][0], *self.name_image(index, is_test))
+        image = images[np.array([index])][0]
+        return Picture(take_visible(image), *self.name_image(index, is_test))
 
     def take_predicted(self, position: int) -> Picture:
         """One of the images that the predictions are about."""
@@ -199,13 +201,15 @@ def collect_run(
 
 def draw_heat_maps(source: OpenRun, run: RunData) -> dict[int, np.ndarray]:
     """Heat maps of the mistakes and doubtful images that the page shows."""
-    predictions = run.predictions
+    predictions, dataset = run.predictions, run.dataset
     assert predictions is not None
+    assert dataset is not None
     shown = [*predictions.mistakes[:NUM_PICTURES], *predictions.doubtful[:NUM_PICTURES]]
     positions = np.unique(np.array(shown, np.int64))
     if not len(positions):
         return {}
-    images = np.stack([run.take_predicted(i).pixels for i in positions])
+    images = dataset.test_images if predictions.is_test else dataset.train_images
+    images = images[predictions.indices[positions]]
     maps = source.classifier.compute_heat_maps(images, predictions.predicted[0, positions])
     return dict(zip(positions.tolist(), maps, strict=True))
 

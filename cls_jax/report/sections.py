@@ -14,6 +14,7 @@ from sklearn.metrics import confusion_matrix
 from cls_jax.config import create_config, flatten, show_value
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
+from cls_jax.data.images.decode import take_visible
 from cls_jax.inference.calibration import apply_calibration
 from cls_jax.inference.scores import (
     compute_reliability,
@@ -198,11 +199,11 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
     order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
     chosen = run.labeled[order[:_NUM_AUGMENTED]]
     images, data = run.dataset.train_images[chosen], run.config.data
-    columns = [("original", images)]
+    columns = [("original", take_visible(images))]
     repeated = np.concatenate([images] * _NUM_DRAWS)
     for seed, view in enumerate(("weak", "strong")):
         draws = augment_images(repeated, view, data, seed)
-        columns += [(view, draw) for draw in np.split(draws, _NUM_DRAWS)]
+        columns += [(view, take_visible(draw)) for draw in np.split(draws, _NUM_DRAWS)]
     names = [run.take_picture(int(index), is_test=False).name for index in chosen]
     return {"names": names, "columns": columns, "method": get_method(run.config.method.name)}
 
@@ -253,7 +254,7 @@ def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
     """Paints a heat map over the gray version of an image.
 
     Args:
-        pixels: uint8 [H, W, C].
+        pixels: uint8 [H, W, 1 or 3].
         heat_map: float32 [h, w] from 0 to 1.
 
     Returns:
@@ -263,7 +264,7 @@ def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
     height, width = pixels.shape[:2]
     scale = max(1, MAX_SIDE // max(height, width))
     size = (width * scale, height * scale)
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3])
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     gray = np.asarray(image.convert("L").resize(size, Image.Resampling.NEAREST), np.float32) / 255
     heat = np.asarray(Image.fromarray(heat_map).resize(size, Image.Resampling.BICUBIC)).clip(0, 1)
     colors = matplotlib.colormaps["inferno"](heat)[..., :3]

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from cls_jax.batch import RawBatch
 from cls_jax.config import parse_step_range
+from cls_jax.data.images.decode import take_visible
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.errors import UserError
 from cls_jax.models import count_parameters
@@ -75,12 +76,12 @@ def announce(run: Run, state: TrainState, first_step: int) -> None:
 
 
 def select_images(batch: RawBatch, spec: StreamSpec) -> dict[str, np.ndarray]:
-    """A few images of every view, for TensorBoard."""
+    """A few images of every view, uint8 [n, H, W, 1 or 3], for TensorBoard."""
     batch = jax.device_get(batch)
     views = {f"views/labeled_{spec.labeled_view}": batch.x}
     for i, view in enumerate(spec.unlabeled_views):
         views[f"views/unlabeled_{i + 1}_{view}"] = batch.u[i]
-    return {name: images[:_NUM_SHOWN_IMAGES] for name, images in views.items()}
+    return {name: take_visible(images[:_NUM_SHOWN_IMAGES]) for name, images in views.items()}
 
 
 class PausableTimer:

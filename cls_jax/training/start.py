@@ -23,7 +23,7 @@ from cls_jax.errors import UserError
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.layout import Weights, to_torch
-from cls_jax.models.weights.sources import BUILTIN, read_init
+from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
 from cls_jax.parallel.distributed import check_same, is_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
@@ -165,9 +165,17 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
     """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
 
     Raises:
-        UserError: if `model.name` was set to another architecture.
+        UserError: if `model.name` was set to another architecture, or images of another number of
+            channels than three are to be read from a folder.
     """
     init, name = config.model.init, config.model.name
+    is_folder, channels = config.data.name == "folder", config.data.channels
+    if is_folder and channels != 3 and init.startswith((BUILTIN, HUB)):
+        raise UserError(
+            f"The weights {init:.100} are for images of 3 channels, and data.channels is "
+            f"{channels}: leave out --instant, and set --config.model.init= to start from random "
+            "weights."
+        )
     implied = init.removeprefix(BUILTIN)
     if implied in (init, name):
         return config

@@ -200,16 +200,24 @@ def _create_images() -> list[bytes]:
         *((photo, "TIFF", {}), (deep, "TIFF", {}), (photo, "TIFF", {"compression": "tiff_lzw"})),
         *((photo, "TIFF", {"compression": "jpeg"}), (photo, "MPO", others), (photo, "PPM", {})),
     ]
+    arrays = smooth, 257 * np.asfortranarray(smooth, np.uint16), np.asarray(gray)
     deep_colors = [encode(256 * smooth.astype(np.uint16)) for encode in DEEP.values()]
     return [
         *(_encode(image, format_, **options) for image, format_, options in chosen),
         *(file.getvalue() for file in deep_colors),
+        *map(_encode_array, arrays),
     ]
 
 
 def _encode(image: Image.Image, format_: str, **options) -> bytes:
     file = io.BytesIO()
     image.save(file, format_, **options)
+    return file.getvalue()
+
+
+def _encode_array(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
     return file.getvalue()
 
 

@@ -125,9 +125,9 @@ def _blend(images: jax.Array, kinds: jax.Array, factors: jax.Array) -> jax.Array
 
 
 def _gray(images: jax.Array) -> jax.Array:
-    """Returns PIL's gray image, int32 [n, height, width, 1]."""
+    """Returns PIL's gray image, int32 [n, height, width, 1 or C]. See `tf_augment._gray`."""
     values = images.astype(jnp.int32)
-    if images.shape[3] == 1:
+    if images.shape[3] != 3:
         return values
     weights = jnp.array([19595, 38470, 7471])
     return (jnp.sum(values * weights, axis=3, keepdims=True) + 0x8000) >> 16

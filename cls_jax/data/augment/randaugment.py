@@ -32,6 +32,7 @@ class OpKind(enum.IntEnum):
     LOOKUP = 1  # `OpTable.lookups`, the same for every channel.
     AUTOCONTRAST = 2  # Each channel's range stretched to 0..255.
     EQUALIZE = 3  # Each channel's histogram made flat.
+    # Other than 3 channels have no gray image, and each counts as one: color changes nothing there.
     CONTRAST = 4  # Blend with the mean of the gray image, by `OpTable.factors`.
     COLOR = 5  # Blend with the gray image, by `OpTable.factors`.
     SHARPNESS = 6  # Blend with the smoothed image, by `OpTable.factors`.

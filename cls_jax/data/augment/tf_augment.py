@@ -1,7 +1,7 @@
 """The parts of a view in TensorFlow operations on a whole batch. See `views`.
 
-They equal what PIL computes, to the bit. Images are uint8 [n, height, width, channels] with 1 or 3
-channels.
+They equal what PIL computes, to the bit. Images are uint8 [n, height, width, channels]. With other
+than 3 channels, every channel is treated as PIL treats a gray image (see `_gray`).
 """
 
 from collections.abc import Sequence
@@ -163,9 +163,13 @@ _TRANSFORMS = {
 
 
 def _gray(images: tf.Tensor) -> tf.Tensor:
-    """Returns PIL's gray image, int32 [n, height, width, 1]."""
+    """Returns PIL's gray image, int32 [n, height, width, 1], of 3 channels.
+
+    Of any other number of channels, each is its own gray image, int32 [n, height, width, C]. So
+    contrast is relative to the mean of each channel, and color leaves the image as it is.
+    """
     values = tf.cast(images, tf.int32)
-    if images.shape[3] == 1:
+    if images.shape[3] != 3:
         return values
     red, green, blue = tf.split(values, 3, axis=3)
     return tf.bitwise.right_shift(red * 19595 + green * 38470 + blue * 7471 + 0x8000, 16)

@@ -84,7 +84,7 @@ def create_augmentation(data_config: Any, image_shape: tuple[int, int, int]) -> 
         )
         cutout = _TORCHSSL_MAX_CUTOUT * width if data_config.cutout else 0
         # 123 is the same color in gray.
-        color: tuple[int, ...] = _TORCHSSL_COLOR if channels == 3 else (123,)
+        color: tuple[int, ...] = _TORCHSSL_COLOR if channels == 3 else (123,) * channels
         return Augmentation(flip, shift, table, _TORCHSSL_OPS, cutout, color, is_torchssl=True)
     # The authors' m = 10 is an exclusive bound: levels 1 to 9.
     table = create_table(pool, height, width, range(1, data_config.randaugment_levels))

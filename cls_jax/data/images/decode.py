@@ -1,14 +1,17 @@
-"""Image files as uint8 arrays of one size, as a person sees them."""
+"""Image files as uint8 arrays of one size, as a person sees them, with up to 12 channels."""
 
 import contextlib
 import functools
+import importlib
 import importlib.util
+import logging
+import math
 import os
 import re
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -35,8 +38,14 @@ _AVIF_READER = "AVIF, which needs a newer Pillow: pip install --upgrade pillow"
 _HEIF_READER = "HEIC, which needs pillow-heif: pip install '.[heif]'"
 _BRANDS = {b"avif": _AVIF_READER, b"avis": _AVIF_READER}
 _BRANDS |= dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1"), _HEIF_READER)
-SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
+_TIFF_READER = "a TIFF that Pillow cannot read, which needs tifffile: pip install '.[tiff]'"
+_NPY, _TIFFS = b"\x93NUMPY", (b"II*\0", b"MM\0*")
+_MAX_PILLOW_SAMPLES = 4  # Of TIFFs with more, Pillow reads the first three or none.
+_SAMPLES_PER_PIXEL = 277  # A tag of TIFF.
+SUFFIXES = (*(suffix for suffixes in _FORMATS.values() for suffix in suffixes), ".npy")
 _MODES = {1: "L", 3: "RGB"}
+MAX_CHANNELS = 12
+OTHER_CHANNELS = "channel(s) instead of"  # In the reason why an image cannot be read.
 RESIZE_MODES = ("crop", "pad", "stretch")
 
 # By the header alone, before anything is decoded: a few bytes can ask for gigabytes.
@@ -49,6 +58,8 @@ _MAX_SCANNED_PIXELS = 32 * MAX_PIXELS
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # Pillow's own limit.
 # Warnings about odd metadata would break the progress bar. Real faults raise.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
 # One image above this at a time, so that threads together stay within bounded memory. Baseline
 # JPEGs do not count: they are decoded at a fraction of their size, a few rows at a time.
@@ -98,6 +109,22 @@ class DecodeOptions(NamedTuple):
 CENTER_CROP = DecodeOptions()
 
 
+class _Bands(NamedTuple):
+    """An image of any number of channels whose pixels have not been read.
+
+    Attributes:
+        size: width and height in pixels.
+        channels: number of channels, C.
+        is_deep: whether each value has 16 bits.
+        read: returns uint8 or uint16 [H, W, C].
+    """
+
+    size: tuple[int, int]
+    channels: int
+    is_deep: bool
+    read: Callable[[], np.ndarray]
+
+
 def get_decode_options(data_config: ConfigDict) -> DecodeOptions:
     """The options of a configuration's section "data"."""
     return DecodeOptions(data_config.resize, data_config.bit_depth)
@@ -111,7 +138,7 @@ def get_image_shape(data_config: ConfigDict) -> tuple[int, int, int]:
 def read_image(
     path: str | os.PathLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
 ) -> np.ndarray:
-    """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC or AVIF file as `decode_image` does.
+    """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC, AVIF or NPY file as `decode_image` does.
 
     Raises:
         ImageError: if it cannot be read or is not an image.
@@ -120,15 +147,23 @@ def read_image(
         return decode_image(file, image_shape, options)
 
 
-def read_header(path: str | os.PathLike) -> tuple[int, int, bool]:
-    """Width and height of an image file in pixels, and whether it is gray, from its header alone.
+def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
+    """Width and height of an image file in pixels, and its channels, from its header alone.
+
+    A gray image has 1 channel. Other pictures have 3, and what is transparent turns white.
 
     Raises:
         ImageError: if it cannot be read or is not an image.
     """
     with open_file(path) as file, _decoding(file) as image:
-        is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
-        return *image.size, is_gray and not image.has_transparency_data
+        return *image.size, _count_channels(image)
+
+
+def _count_channels(image: Image.Image | _Bands) -> int:
+    if isinstance(image, _Bands):
+        return image.channels
+    is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
+    return 1 if is_gray and not image.has_transparency_data else 3
 
 
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
@@ -136,7 +171,9 @@ def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
     largest = 0
     for path in paths:
         with contextlib.suppress(ImageError), open_file(path) as file, _decoding(file) as image:
-            if image.mode.startswith("I"):
+            if isinstance(image, _Bands):
+                largest = max(largest, int(image.read().max()) if image.is_deep else 0)
+            elif image.mode.startswith("I"):
                 largest = max(largest, int(np.asarray(image).max()))
             elif _has_deep_colors(image):
                 for _, levels in _iterate_levels(image):
@@ -166,18 +203,30 @@ def decode_image(
 ) -> np.ndarray:
     """Decodes an image: turned upright, put on white, and scaled to a square.
 
-    Of an animation it takes the first frame. Of (H, W, C), H must be W, and C 1 (gray) or 3 (RGB).
+    Of an animation it takes the first frame. Of (H, W, C), H must be W. Gray images (C = 1) and
+    RGB (C = 3) are converted into each other. Any other number of channels must be the file's.
 
     Returns:
         uint8 [H, W, C].
 
     Raises:
-        ImageError: if it is not an image, damaged, or so large that it would fill memory.
+        ImageError: if it is not an image, damaged, has another number of channels, or is so large
+            that it would fill memory.
     """
     size, _, channels = image_shape
     with _decoding(file) as image, _bound_memory(image):
-        square = _to_square(image, size, options).convert(_MODES[channels])
-        return np.asarray(square).reshape(image_shape)
+        found = _count_channels(image)
+        if found != channels and not {found, channels} <= set(_MODES):
+            raise ImageError(f"{found} {OTHER_CHANNELS} {channels}")
+        if isinstance(image, _Bands):
+            planes = np.moveaxis(image.read(), -1, 0)
+            squares = [_to_square(Image.fromarray(plane), size, options) for plane in planes]
+            if found == channels:
+                return np.stack([np.asarray(square) for square in squares], axis=-1)
+            square = squares[0] if found == 1 else Image.merge("RGB", squares)
+        else:
+            square = _to_square(image, size, options)
+        return np.asarray(square.convert(_MODES[channels])).reshape(image_shape)
 
 
 @functools.cache
@@ -196,6 +245,8 @@ def _get_formats() -> tuple[str, ...]:
 def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) -> np.ndarray:
     """Reads a whole image for a person to look at: upright, on white, scaled down to fit.
 
+    Of more than three channels, the first three count as red, green and blue.
+
     Returns:
         uint8 [H, W, 3] with neither H nor W above `max_side`.
 
@@ -203,6 +254,11 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
         ImageError: same as `read_image`.
     """
     with open_file(path) as file, _decoding(file) as image, _bound_memory(image):
+        if isinstance(image, _Bands):
+            step = max(int(max(image.size) / (_REDUCING_GAP * max_side)), 1)
+            levels = take_visible(image.read())[::step, ::step]
+            pixels = _scale_levels(levels, bit_depth) if image.is_deep else levels
+            image = Image.fromarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
         _draft(image, _REDUCING_GAP * max_side / max(image.size))
         _scale_deep_colors(image, bit_depth)
         whole = _to_plain_mode(image, bit_depth)
@@ -210,12 +266,17 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
         return np.asarray(_turn_upright(whole, image).convert("RGB"))
 
 
+def take_visible(images: np.ndarray) -> np.ndarray:
+    """The channels of [..., C] that a picture shows: the first three, or the first of two."""
+    return images[..., : 3 if images.shape[-1] >= 3 else 1]
+
+
 @contextlib.contextmanager
-def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
+def _decoding(file: BinaryIO) -> Iterator[Image.Image | _Bands]:
     """Opens an image within the limits. Whatever goes wrong until the end is an ImageError."""
     try:
-        with Image.open(file, formats=_get_formats()) as image:
-            _check_size(image, file)
+        image = _open(file)
+        with contextlib.nullcontext() if isinstance(image, _Bands) else image:
             yield image
     except ImageError:
         raise
@@ -228,6 +289,79 @@ def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
         raise ImageError(known or "not an image of a known format") from error
     except Exception as error:  # Decoders raise whatever a damaged file leads them to.
         raise ImageError(f"damaged: {describe_error(error)}") from error
+
+
+def _open(file: BinaryIO) -> Image.Image | _Bands:
+    start = file.read(len(_NPY))
+    file.seek(0)
+    if start == _NPY:
+        return _open_array(file)
+    try:
+        image = Image.open(file, formats=_get_formats())
+    except UnidentifiedImageError:
+        if start.startswith(_TIFFS):
+            return _open_tiff(file)
+        raise
+    num_samples = getattr(image, "tag_v2", {}).get(_SAMPLES_PER_PIXEL, 1)
+    if num_samples > _MAX_PILLOW_SAMPLES and image.mode != "CMYK":
+        return _open_tiff(file)
+    _check_size(image, file)
+    return image
+
+
+def _open_array(file: BinaryIO) -> _Bands:
+    """An `.npy` file of uint8 or uint16 [H, W] or [H, W, C]. Nothing in it is unpickled."""
+    is_old = np.lib.format.read_magic(file) == (1, 0)
+    read_header = "read_array_header_1_0" if is_old else "read_array_header_2_0"
+    shape, is_fortran, dtype = getattr(np.lib.format, read_header)(file)
+    sides = (*shape, 1) if len(shape) == 2 else shape
+    _check_bands(sides, dtype)
+    start, num_bytes = file.tell(), math.prod(shape) * dtype.itemsize
+    if file.seek(0, os.SEEK_END) - start < num_bytes:
+        raise ImageError("damaged: the array is cut short")
+
+    def read() -> np.ndarray:
+        file.seek(start)
+        levels = np.frombuffer(file.read(num_bytes), dtype)
+        levels = levels.reshape(shape, order="F" if is_fortran else "C").reshape(sides)
+        return levels.astype(dtype.newbyteorder("="), copy=False)
+
+    return _Bands((sides[1], sides[0]), sides[2], dtype.itemsize == 2, read)
+
+
+def _open_tiff(file: BinaryIO) -> _Bands:
+    """The first image of a TIFF that Pillow cannot read, or not with all of its channels."""
+    if not importlib.util.find_spec("tifffile"):
+        raise ImageError(_TIFF_READER)
+    file.seek(0)
+    page = importlib.import_module("tifffile").TiffFile(file).pages[0]
+    sides = page.imagelength, page.imagewidth, page.samplesperpixel
+    if page.dtype is None or page.imagedepth != 1:
+        raise ImageError("a TIFF of an unknown kind")
+    _check_bands(sides, page.dtype)
+
+    def read() -> np.ndarray:
+        # Channels come first or last.
+        levels = page.asarray(squeeze=False, maxworkers=1)[:, 0]
+        levels = np.moveaxis(levels, 0, -1).reshape(sides)
+        return levels.astype(page.dtype.newbyteorder("="), copy=False)
+
+    return _Bands((sides[1], sides[0]), sides[2], page.dtype.itemsize == 2, read)
+
+
+def _check_bands(sides: Sequence[int], dtype: np.dtype) -> None:
+    """Raises an ImageError unless (H, W, C) is an image of uint8 or uint16 within the limits."""
+    if dtype.kind != "u" or dtype.itemsize > 2:
+        raise ImageError(f"{dtype.name} values instead of uint8 or uint16")
+    if len(sides) != 3 or min(sides) < 1 or sides[2] > MAX_CHANNELS:
+        raise ImageError(
+            f"shape {tuple(sides)!s:.100} instead of (height, width) or (height, width, up to "
+            f"{MAX_CHANNELS} channels)"
+        )
+    if sides[0] * sides[1] > MAX_PIXELS:
+        raise ImageError(f"more than {MAX_PIXELS:,} pixels")
+    if math.prod(sides) * dtype.itemsize > _MAX_FILE_BYTES:
+        raise ImageError(f"more than {_MAX_FILE_BYTES:,} bytes")
 
 
 def _check_size(image: Image.Image, file: BinaryIO) -> None:
@@ -257,8 +391,11 @@ def _is_large(image: Image.Image) -> bool:
     return image.width * image.height > _LARGE_PIXELS
 
 
-def _bound_memory(image: Image.Image) -> contextlib.AbstractContextManager:
+def _bound_memory(image: Image.Image | _Bands) -> contextlib.AbstractContextManager:
     """Waits for other threads if decoding needs memory for all of a large image at once."""
+    if isinstance(image, _Bands):
+        is_large = math.prod(image.size) * image.channels > _LARGE_PIXELS
+        return _LARGE_IMAGES if is_large else contextlib.nullcontext()
     is_baseline = image.format in ("JPEG", "MPO") and not image.info.get("progressive")
     return _LARGE_IMAGES if _is_large(image) and not is_baseline else contextlib.nullcontext()
 

@@ -25,7 +25,9 @@ _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json
 _LOCK = ".lock"
 _CLOSED = "a folder that cannot be read"
 _RIFF, _FTYP = b"RIFF", b"ftyp"
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", _RIFF)
+_SIGNATURES = (
+    *(b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\x93NUMPY", _RIFF),
+)
 
 
 class ImageFile(NamedTuple):

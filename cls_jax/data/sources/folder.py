@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import pathlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from ml_collections import ConfigDict
 from cls_jax.data.images.cache import DecodedImages, load_decoded
 from cls_jax.data.images.decode import (
     CENTER_CROP,
+    OTHER_CHANNELS,
     DecodeOptions,
     ImageError,
     find_bit_depth,
@@ -61,6 +63,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     labels = np.array([index[name] for _, name in rows], np.int32)
     skipped = layout.skipped + [(names[i], why) for i, why in decoded.failures.items()]
     ends = np.cumsum([len(layout.train), len(layout.validation)])
+    _check_channels(names, decoded.failures)
     train, validation, test = np.split(decoded.rows, np.searchsorted(decoded.rows, ends))
     _check_classes(layout, labels[train], skipped)
 
@@ -98,6 +101,19 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
         validation_files=tuple(names[i] for i in validation),
         test_files=tuple(names[i] for i in test),
     )
+
+
+def _check_channels(names: Sequence[str], failures: Mapping[int, str]) -> None:
+    """Raises a UserError if a file has another number of channels than `data.channels`."""
+    for i, reason in failures.items():
+        if OTHER_CHANNELS in reason:
+            usual = next(
+                (f", which {n!r} has" for j, n in enumerate(names) if j not in failures), ""
+            )
+            raise UserError(
+                f"{names[i]!r} has {reason}{usual}: keep only images with the same number of "
+                "channels, and set --config.data.channels to it."
+            )
 
 
 def _find_copies(
@@ -220,7 +236,7 @@ class FolderSummary(NamedTuple):
             among the files. Those that cannot be read are left out.
         num_validation: validation images.
         bit_depth: bits that 16-bit images among them use. 16 if there are none.
-        is_gray: whether all of these images are gray.
+        channels: 1 if all of these images are gray, 3 if some have colors, or as many as they have.
     """
 
     root: pathlib.Path
@@ -231,7 +247,7 @@ class FolderSummary(NamedTuple):
     sizes: np.ndarray
     num_validation: int = 0
     bit_depth: int = 16
-    is_gray: bool = False
+    channels: int = 3
 
     @property
     def num_labeled(self) -> int:
@@ -249,15 +265,15 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
 
     Raises:
         UserError: if it is not a folder, its layout is not one of docs/own_images.md, or none of
-            the sampled images can be read.
+            the sampled images can be read, or they have different numbers of channels.
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
         raise UserError(f"{folder} is not a folder: name one with images, some of them labeled.")
     layout = list_layout(root)
     counts = Counter(name for _, name in layout.train)
-    paths = [root / file.name for file, _ in layout.train]
-    sizes, is_gray = sample_headers(paths)
+    paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_SAMPLED)]
+    sizes, channels = sample_headers(paths)
     if not len(sizes):
         raise UserError(
             f"None of the images in {root} that were tried can be read: convert them to JPEG or "
@@ -271,8 +287,8 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
         num_test=len(layout.test),
         sizes=sizes,
         num_validation=len(layout.validation),
-        bit_depth=find_bit_depth(take_evenly(paths, _NUM_SAMPLED)),
-        is_gray=is_gray,
+        bit_depth=find_bit_depth(paths),
+        channels=channels,
     )
 
 
@@ -282,17 +298,28 @@ def take_evenly(rows: Sequence, limit: int) -> list:
     return [rows[i] for i in np.linspace(0, len(rows) - 1, count).astype(int)]
 
 
-def sample_headers(paths: Sequence[pathlib.Path]) -> tuple[np.ndarray, bool]:
-    """Width and height of up to 200 images in pixels, int64 [n, 2], and whether all are gray.
+def sample_headers(paths: Sequence[str | os.PathLike]) -> tuple[np.ndarray, int]:
+    """Width and height of up to 200 images in pixels, int64 [n, 2], and their channels.
 
-    They are evenly spaced. Files without a readable header are left out.
+    They are evenly spaced. Files without a readable header are left out. Gray images among colored
+    ones count as colored.
+
+    Raises:
+        UserError: if they have different numbers of channels otherwise.
     """
-    headers = []
+    sizes, first = [], dict[int, str | os.PathLike]()
     for path in take_evenly(paths, _NUM_SAMPLED):
         with contextlib.suppress(ImageError):  # Training lists it in skipped_files.csv.
-            headers.append(read_header(path))
-    rows = np.asarray(headers, np.int64).reshape(-1, 3)
-    return rows[:, :2], bool(rows[:, 2].all())
+            width, height, channels = read_header(path)
+            sizes.append((width, height))
+            first.setdefault(channels, path)
+    if len(first) > 1 and set(first) != {1, 3}:
+        (one, path), (other, other_path) = sorted(first.items())[-2:]
+        raise UserError(
+            f"{path} has {one} channel(s) and {other_path} has {other}: keep only images with the "
+            "same number of channels."
+        )
+    return np.asarray(sizes, np.int64).reshape(-1, 2), max(first, default=3)
 
 
 def find_short_side(sizes: np.ndarray) -> float:
@@ -318,7 +345,9 @@ def load_sample(
     rows = [*labeled, *unlabeled]
     files = [str(summary.root / file.name) for file, _ in rows]
     (batch,) = read_ahead(files, shape, len(files), options)
-    names = [name for (_, name), error in zip(rows, batch.errors, strict=True) if error is None]
+    errors = {i: error for i, error in enumerate(batch.errors) if error is not None}
+    _check_channels([file.name for file, _ in rows], errors)
+    names = [name for i, (_, name) in enumerate(rows) if i not in errors]
     images, labels = batch.images, np.asarray([index[name] for name in names], np.int32)
     if not (labels >= 0).any():
         raise UserError(

@@ -223,6 +223,20 @@ def test_strong_view_equals_pil_end_to_end(backend, preset, shape):
     np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize("channels", [2, 5])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_each_of_many_channels_is_augmented_as_a_gray_image(backend, preset, channels):
+    shape = (16, 16, channels)
+    augmentation = make_augmentation(shape, preset)
+    uniforms = random_uniforms(100, augmentation.count_uniforms("strong"))
+    images = np.resize(create_images(shape), (len(uniforms), *shape))
+    result = make_view(backend, images, uniforms, "strong", augmentation).astype(int)
+    gray = make_augmentation((16, 16, 1), preset)
+    for i in range(channels):
+        alone = make_view(backend, images[..., i : i + 1], uniforms, "strong", gray)
+        assert np.abs(result[..., i] - alone[..., 0]).max() <= (0 if backend[2] else 1)
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_cutout_of_zero_cuts_nothing(backend, preset):
     augmentation = make_augmentation(

@@ -25,14 +25,14 @@ def test_counts_and_sizes(folder):
     summary = summarize_folder(folder)
     assert summary.class_counts == {"ant": 3, "bee": 7}
     assert (summary.num_labeled, summary.num_unlabeled, summary.num_test) == (10, 7, 2)
-    assert summary.is_gray
+    assert summary.channels == 1
     assert summary.imbalance == pytest.approx(7 / 3)
     np.testing.assert_array_equal(summary.sizes, [[20, 30]] * 16)  # Not of the damaged file.
 
 
 def test_one_colored_image_makes_a_folder_colored(folder):
     Image.new("RGB", (20, 30), "red").save(folder / "unlabeled" / "0.png")
-    assert not summarize_folder(folder).is_gray
+    assert summarize_folder(folder).channels == 3
 
 
 def test_sample_has_readable_images_of_both_kinds_with_their_labels(folder):
