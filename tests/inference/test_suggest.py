@@ -1,6 +1,7 @@
 """Suggested images have no label, and are of different kinds."""
 
 import pathlib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from PIL import Image
 
 from cls_jax.config import to_json
 from cls_jax.config.from_folder import INSTANT_METHOD, apply_settings, create_folder_config
+from cls_jax.data.images.files import ImageBatch
 from cls_jax.errors import UserError
 from cls_jax.features.extract import PRETRAINED
 from cls_jax.inference import suggest
@@ -108,6 +110,30 @@ def test_a_run_suggests_with_its_own_features(trained_run, folder):
     files = Files(sorted(map(str, (folder / "images").glob("*.png"))), [])
     rows = suggest_from(files, 3, load(trained_run))
     assert len({row["file"] for row in rows}) == 3
+
+
+class Networks:
+    """Stands in for a run's networks on images of 128 pixels, 16 at a time."""
+
+    def read_files(self, files):
+        rng = np.random.default_rng(0)
+        for i in range(0, len(files), 16):
+            images = rng.integers(0, 256, (16, 128, 128, 3), dtype=np.uint8)
+            yield ImageBatch(files[i : i + 16], [None] * 16, images)
+
+    def compute_features(self, images):
+        return images.reshape(16, -1)[:, :4].astype(np.float32)
+
+
+def test_decoded_images_are_not_kept(folder):
+    """All of them would take 31 MB."""
+    files = Files([str(folder / "images/red0.png")] * 640, [])
+    tracemalloc.start()
+    try:
+        assert len(suggest_from(files, 3, Networks())) == 3
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_instant_run_suggests_with_the_features_that_are_on_disk(folder, tmp_path, monkeypatch):
