@@ -1,6 +1,11 @@
-"""How many CPU cores this process may keep busy."""
+"""How many CPU cores this process may keep busy, and how much memory the machine has."""
+
+import ctypes
+import os
 
 import joblib
+
+_STATUS_BYTES = 64  # Of MEMORYSTATUSEX, whose second eight bytes are the size of the memory.
 
 
 def available_cpus() -> int:
@@ -10,3 +15,13 @@ def available_cpus() -> int:
     limits its CPU time. A share such as 2.5 cores counts as 3.
     """
     return joblib.cpu_count()
+
+
+def get_machine_memory() -> int:
+    """Bytes of memory of the machine."""
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # Windows: https://learn.microsoft.com/windows/win32/api/sysinfoapi/ns-sysinfoapi-memorystatusex
+    status = (ctypes.c_uint64 * (_STATUS_BYTES // 8))(_STATUS_BYTES)
+    ctypes.windll.kernel32.GlobalMemoryStatusEx(status)  # type: ignore[attr-defined]
+    return status[1]

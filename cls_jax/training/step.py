@@ -7,7 +7,6 @@ and names the mesh axes where devices must agree. On one device those agreements
 import ctypes
 import functools
 import math
-import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
+from cls_jax.parallel.cpus import get_machine_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.training.optimizer import clip_by_network_norm, split_frozen
 from cls_jax.training.setup import TrainSetup, TrainState
@@ -315,8 +315,7 @@ def get_device_memory(device: jax.Device) -> int:
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit:
         return limit
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return whole // jax.local_device_count()
+    return get_machine_memory() // jax.local_device_count()
 
 
 def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:

@@ -4,7 +4,6 @@ Arrays of an `.npz` are read without TensorFlow and without pickle. They can cla
 sizes are checked before they are read.
 """
 
-import os
 import pathlib
 import zipfile
 from typing import BinaryIO
@@ -15,6 +14,7 @@ from ml_collections import ConfigDict
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
+from cls_jax.parallel.cpus import get_machine_memory
 
 Split = tuple[np.ndarray, np.ndarray]
 _DOWNLOAD_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -170,7 +170,7 @@ def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
 
 def _get_max_bytes() -> int:
     """The most that the images of a dataset may take: half of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return get_machine_memory() // 2
 
 
 def _read_npz(file: BinaryIO) -> tuple[dict[str, Split], tuple[str, ...]]:

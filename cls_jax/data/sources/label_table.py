@@ -24,7 +24,8 @@ LABELS_CSV = "labels.csv"
 LABEL, NONE, SKIP, UNDO = "label", "none", "skip", "undo"
 LONGEST_CLASS = 255  # Characters, as in the name of a folder.
 _MAX_BYTES = 2**28  # Some five million rows.
-_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+# Windows has no such links, but changes line ends unless told otherwise.
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 # Headers of the columns, the usual ones first.
 _FILE_COLUMNS = (
     *("file", "filename", "path", "filepath", "image", "imagename", "imagepath", "img"),
