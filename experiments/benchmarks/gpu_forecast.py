@@ -38,12 +38,8 @@ from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
-from experiments.benchmarks.variants import (
-    NUM_CLASSES,
-    NUM_IMAGES,
-    configure_variant,
-    create_random_batch,
-)
+from experiments.benchmarks import variants
+from experiments.benchmarks.variants import NUM_IMAGES
 from experiments.paper import grid
 
 # Variant, and on how many devices.
@@ -96,23 +92,14 @@ _INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*)$")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation in the grammar of `jax.stages.Compiled.as_text()`.
+    """One line of a computation in the grammar of `jax.stages.Compiled.as_text()`."""
 
-    Attributes:
-        name: Unique in the module.
-        shape: As written, as in "bf16[960,32]{1,0}" or a tuple of such.
-        opcode: Such as "fusion", "custom-call" or "add".
-        operands: Names of other instructions; none for parameters and constants.
-        attributes: The text after the operands, with the metadata.
-        is_root: Whether it is what its computation returns.
-    """
-
-    name: str
-    shape: str
-    opcode: str
-    operands: tuple[str, ...]
-    attributes: str
-    is_root: bool
+    name: str  # Unique in the module.
+    shape: str  # As written, as in "bf16[960,32]{1,0}" or a tuple of such.
+    opcode: str  # Such as "fusion", "custom-call" or "add".
+    operands: tuple[str, ...]  # Names of other instructions; none for parameters and constants.
+    attributes: str  # The text after the operands, with the metadata.
+    is_root: bool  # Whether it is what its computation returns.
 
     def find(self, pattern: str) -> str:
         """The first group of a regular expression in the attributes, or an empty string."""
@@ -126,23 +113,14 @@ Computation = dict[str, Instruction]
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """An instruction that the device runs.
+    """An instruction that the device runs."""
 
-    Attributes:
-        name: The instruction's name.
-        kind: "convolution", "matrix product", the name of a collective, or "other".
-        repeats: How often it runs in one step.
-        bytes_moved: Bytes read and written, each time.
-        flops: Operations of matrix products and convolutions, each time.
-        unit: Which peak limits its `flops`.
-    """
-
-    name: str
-    kind: str
-    repeats: int
-    bytes_moved: int
-    flops: int = 0
-    unit: str = "fp32"
+    name: str  # The instruction's name.
+    kind: str  # "convolution", "matrix product", the name of a collective, or "other".
+    repeats: int  # How often it runs in one step.
+    bytes_moved: int  # Bytes read and written, each time.
+    flops: int = 0  # Operations of matrix products and convolutions, each time.
+    unit: str = "fp32"  # Which peak limits its `flops`.
 
     def compute_seconds(self, gpu: str) -> float:
         """The roofline of all repeats."""
@@ -151,21 +129,13 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What one step of a variant costs.
+    """What one step of a variant costs."""
 
-    Attributes:
-        variant: As in `experiments.benchmarks.variants`.
-        num_devices: How many devices it runs on.
-        kernels: What one device runs, in the order in which kernels start.
-        peak_bytes: Memory of one device: state, dataset and temporaries.
-        compile_seconds: Time of tracing and compiling.
-    """
-
-    variant: str
-    num_devices: int
-    kernels: list[Kernel]
-    peak_bytes: int
-    compile_seconds: float
+    variant: str  # As in `experiments.benchmarks.variants`.
+    num_devices: int  # How many devices it runs on.
+    kernels: list[Kernel]  # What one device runs, in the order in which kernels start.
+    peak_bytes: int  # Memory of one device: state, dataset and temporaries.
+    compile_seconds: float  # Time of tracing and compiling.
 
 
 def parse_module(text: str) -> tuple[dict[str, Computation], str]:
@@ -256,17 +226,13 @@ def _create_kernel(computation: Computation, instruction: Instruction, repeats: 
         # The result is a tuple of the array and scratch memory.
         result = re.match(r"\(?(\w+\[[\d,]*\])", instruction.shape).group(1)
         count = _count_convolution if is_convolution else _count_product
-        flops, dtype = count(instruction, target, result, shapes)
+        flops, dtype = count(instruction, result, shapes)
         # JAX's default precision lets the libraries round float32 operands to TF32.
         unit = "fp32" if "HIGHEST" in instruction.attributes.upper() else "tf32"
-        return Kernel(
-            name=instruction.name,
-            kind="convolution" if is_convolution else "matrix product",
-            repeats=repeats,
-            bytes_moved=count_bytes(result) + sum(map(count_bytes, shapes)),
-            flops=flops,
-            unit="bf16" if dtype == "bf16" else unit,
-        )
+        kind = "convolution" if is_convolution else "matrix product"
+        bytes_moved = count_bytes(result) + sum(map(count_bytes, shapes))
+        unit = "bf16" if dtype == "bf16" else unit
+        return Kernel(instruction.name, kind, repeats, bytes_moved, flops, unit)
     written = count_bytes(instruction.shape)
     read = written if instruction.opcode in _SLICES else sum(map(count_bytes, shapes))
     collective = _COLLECTIVE.match(instruction.opcode)
@@ -274,14 +240,12 @@ def _create_kernel(computation: Computation, instruction: Instruction, repeats: 
     return Kernel(instruction.name, kind, repeats, read + written)
 
 
-def _count_convolution(
-    instruction: Instruction, target: str, result: str, shapes: list[str]
-) -> tuple[int, str]:
+def _count_convolution(instruction: Instruction, result: str, shapes: list[str]) -> tuple[int, str]:
     """Operations of a call of cuDNN, and the type of its kernel's elements."""
     kernel, output = shapes[1], result
-    if "BackwardFilter" in target:
+    if "BackwardFilter" in instruction.attributes:
         kernel, output = result, shapes[1]
-    elif "BackwardInput" in target:
+    elif "BackwardInput" in instruction.attributes:
         output = shapes[0]
     labels = instruction.find(r"dim_labels=\w+_(\w+)->")
     dtype, sizes = _list_arrays(kernel)[0]
@@ -289,9 +253,7 @@ def _count_convolution(
     return 2 * math.prod(_list_arrays(output)[0][1]) * per_output, dtype
 
 
-def _count_product(
-    instruction: Instruction, target: str, result: str, shapes: list[str]
-) -> tuple[int, str]:
+def _count_product(instruction: Instruction, result: str, shapes: list[str]) -> tuple[int, str]:
     """Operations of a call of cuBLAS, and the type of its operands' elements."""
     dtype, sizes = _list_arrays(shapes[0])[0]
     axis = int(instruction.find(r'lhs_contracting_dimensions":\["(\d+)') or len(sizes) - 1)
@@ -332,34 +294,23 @@ def _count_written(result: Instruction, fused: Computation) -> int:
     return count_bytes(fused[result.operands[1]].shape if updated else result.shape)
 
 
-def compile_step(variant: str, config, num_devices: int = 1) -> tuple[Forecast, str]:
-    """Compiles the step of a variant: what it costs, and the optimized program as text.
-
-    Args:
-        variant: "precision,lowering,input", where the input is "device" or "tfdata".
-        config: Sizes, method and augmentation.
-        num_devices: With lowering "mesh", the networks are spread over them first, then the batch.
+def compile_step(variant: str, config, num_devices: int = 1) -> Forecast:
+    """Compiles the step of a variant with the input "device" or "tfdata" and counts what it costs.
 
     Raises:
         UserError: If the CUDA wheels are missing.
     """
     started = time.perf_counter()
-    config, source = configure_variant(variant, config, num_devices)
+    config, source = variants.configure_variant(variant, config, num_devices)
     config.data.pipeline = "device" if source == "device" else "tfdata"
     step, state, step_input = _trace(config, create_topology(num_devices).devices)
     with _without_compilation_cache():
         compiled = step.lower(state, step_input).compile(compiler_options=_OPTIONS)
     memory = compiled.memory_analysis()
     peak = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    text = compiled.as_text()
-    forecast = Forecast(
-        variant,
-        num_devices,
-        kernels=list(list_kernels(*parse_module(text))),
-        peak_bytes=peak - memory.alias_size_in_bytes,
-        compile_seconds=time.perf_counter() - started,
-    )
-    return forecast, text
+    kernels = list(list_kernels(*parse_module(compiled.as_text())))
+    peak -= memory.alias_size_in_bytes
+    return Forecast(variant, num_devices, kernels, peak, time.perf_counter() - started)
 
 
 def create_topology(num_devices: int) -> topologies.TopologyDescription:
@@ -403,14 +354,21 @@ def _add_assembler_to_path() -> None:
 def _trace(config, devices: list[jax.Device]):
     """The step, its state and its input as shapes: arrays would need the devices."""
     image_shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
-    setup = create_train_setup(config, DatasetSpec(image_shape, NUM_CLASSES, NUM_IMAGES), devices)
+    setup = create_train_setup(
+        config, DatasetSpec(image_shape, variants.NUM_CLASSES, NUM_IMAGES), devices
+    )
     if config.data.pipeline == "device":
         step_input, specs, create_batch = _trace_device_pipeline(config, setup)
         step = create_train_step(setup, create_batch, specs)
     else:
-        step_input, specs = create_random_batch(config), BATCH_SPECS
+        step_input, specs = variants.create_random_batch(config), BATCH_SPECS
         step = create_train_step(setup)
-    return step, setup.state_shapes, _to_abstract(step_input, setup.mesh, specs)
+    abstract_input = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        step_input,
+        to_shardings(setup.mesh, specs),
+    )
+    return step, setup.state_shapes, abstract_input
 
 
 def _trace_device_pipeline(config, setup):
@@ -418,11 +376,8 @@ def _trace_device_pipeline(config, setup):
     method, image_shape = setup.method, setup.dataset_spec.image_shape
     indices = np.arange(NUM_IMAGES, dtype=np.int32)
     spec = create_stream_spec(
-        config,
-        method.labeled_view,
-        method.unlabeled_views,
-        indices[: config.num_labels],
-        indices,
+        *(config, method.labeled_view, method.unlabeled_views),
+        *(indices[: config.num_labels], indices),
     )
     data = device.DeviceData(
         seed=np.uint32(config.seed),
@@ -436,14 +391,6 @@ def _trace_device_pipeline(config, setup):
     return data, specs, device.make_batch_creator(spec, image_shape, setup.mesh)
 
 
-def _to_abstract(tree, mesh, specs):
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        tree,
-        to_shardings(mesh, specs),
-    )
-
-
 def describe_forecasts(config, forecasts: list[Forecast]) -> str:
     """All of the output, as Markdown."""
     header = ["variant", "devices", "kernels", "small ones", "GB", "TFLOP"]
@@ -451,26 +398,16 @@ def describe_forecasts(config, forecasts: list[Forecast]) -> str:
     rows, exchanges = [], []
     for each in forecasts:
         kernels = each.kernels
-        seconds = {
-            gpu: sum(kernel.compute_seconds(gpu) for kernel in kernels) for gpu in BANDWIDTHS
-        }
+        seconds = [sum(k.compute_seconds(gpu) for k in kernels) for gpu in BANDWIDTHS]
         convolutions = [kernel for kernel in kernels if kernel.kind == "convolution"]
-        share = sum(kernel.compute_seconds("H100") for kernel in convolutions) / seconds["H100"]
+        share = sum(kernel.compute_seconds("H100") for kernel in convolutions) / seconds[0]
         small = [kernel for kernel in kernels if kernel.bytes_moved < _SMALL_BYTES]
-        rows.append(
-            [
-                each.variant,
-                each.num_devices,
-                f"{_count(kernels):,}",
-                f"{_count(small):,}",
-                f"{sum(kernel.repeats * kernel.bytes_moved for kernel in kernels) / 1e9:.1f}",
-                f"{sum(kernel.repeats * kernel.flops for kernel in kernels) / 1e12:.2f}",
-                *(f"{1e3 * each:.2f}" for each in seconds.values()),
-                f"{share:.0%}",
-                f"{each.peak_bytes / 2**30:.2f} GiB",
-                f"{each.compile_seconds:.0f} s",
-            ]
-        )
+        row = [each.variant, each.num_devices, f"{_count(kernels):,}", f"{_count(small):,}"]
+        row += [f"{sum(kernel.repeats * kernel.bytes_moved for kernel in kernels) / 1e9:.1f}"]
+        row += [f"{sum(kernel.repeats * kernel.flops for kernel in kernels) / 1e12:.2f}"]
+        row += [f"{1e3 * value:.2f}" for value in seconds] + [f"{share:.0%}"]
+        row += [f"{each.peak_bytes / 2**30:.2f} GiB", f"{each.compile_seconds:.0f} s"]
+        rows.append(row)
         kinds = collections.Counter()
         for kernel in kernels:
             if _COLLECTIVE.match(kernel.kind):
@@ -499,21 +436,14 @@ def main() -> None:
     parser.set_defaults(config="configs/cifar10.py")
     parser.add_argument("--variants", default=_VARIANTS, help="space-separated VARIANT:DEVICES")
     parser.add_argument("--method", default="cls", help="the method whose step is compiled")
-    parser.add_argument("--save_hlo", help="a folder for the text of the compiled programs")
     arguments = grid.parse_arguments(parser)
-    config = grid.create_cell(arguments, arguments.budgets[0], arguments.method, 0).config
+    config = grid.create_config(arguments, arguments.method)
     forecasts = []
     for text in arguments.variants.split():
         variant, _, num_devices = text.partition(":")
         if not (num_devices or "1").isdigit():
             raise UserError(f"{text!r} has no number of devices: write it as {variant}:2.")
-        forecast, hlo = compile_step(variant, config, int(num_devices or 1))
-        forecasts.append(forecast)
-        if arguments.save_hlo:
-            folder = pathlib.Path(arguments.save_hlo)
-            folder.mkdir(parents=True, exist_ok=True)
-            name = f"{variant.replace(',', '-')}-{forecast.num_devices}.txt"
-            (folder / name).write_text(hlo)
+        forecasts.append(compile_step(variant, config, int(num_devices or 1)))
         grid.write_output(arguments.output, describe_forecasts(config, forecasts))
 
 

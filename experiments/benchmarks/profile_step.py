@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--method", default="cls", help="the method whose step is traced")
     parser.add_argument("--steps", type=int, default=5, help="traced steps")
     arguments = grid.parse_arguments(parser)
-    config = grid.create_cell(arguments, arguments.budgets[0], arguments.method, 0).config
+    config = grid.create_config(arguments, arguments.method)
     variant = create_variant(arguments.variant, config)
     variant.run(3)
     folder = pathlib.Path(arguments.runs) / "profile"

@@ -52,7 +52,7 @@ def main() -> None:
     parser = grid.create_parser(__doc__, "250", "runs/benchmark_startup.md")
     parser.add_argument("--starts", type=int, default=3, help="warm starts")
     arguments = grid.parse_arguments(parser)
-    grid.create_cell(arguments, arguments.budgets[0], "cls", 0)  # User errors show here.
+    grid.create_config(arguments)  # User errors show here.
     options = [f"--config={arguments.config}:{arguments.budgets[0]}"]
     options += [f"--config.{key}={value}" for key, value in arguments.overrides.items()]
     with tempfile.TemporaryDirectory() as cache:

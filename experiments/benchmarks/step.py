@@ -34,19 +34,14 @@ def describe_variants(variants: list[StepVariant]) -> str:
     rows = []
     for variant in variants:
         seconds = statistics.median(variant.seconds)
-        rows.append(
-            (
-                variant.name,
-                f"{1e3 * seconds:.2f}",
-                f"{1e3 * min(variant.seconds):.2f} – {1e3 * max(variant.seconds):.2f}",
-                f"{1 / seconds:.2f}",
-                f"{variant.num_images / seconds:,.0f}",
-                f"{first / seconds:.2f}",
-                f"{variant.flops / seconds / 1e12:.2f}" if variant.flops else "",
-                f"{variant.memory_bytes / 2**30:.2f} GiB" if variant.memory_bytes else "",
-                f"{variant.compile_seconds:.1f} s" if variant.compile_seconds else "",
-            )
-        )
+        row = [variant.name, f"{1e3 * seconds:.2f}"]
+        row += [f"{1e3 * min(variant.seconds):.2f} – {1e3 * max(variant.seconds):.2f}"]
+        row += [f"{1 / seconds:.2f}", f"{variant.num_images / seconds:,.0f}"]
+        row += [f"{first / seconds:.2f}"]
+        row += [f"{variant.flops / seconds / 1e12:.2f}" if variant.flops else ""]
+        row += [f"{variant.memory_bytes / 2**30:.2f} GiB" if variant.memory_bytes else ""]
+        row += [f"{variant.compile_seconds:.1f} s" if variant.compile_seconds else ""]
+        rows.append(row)
     return grid.format_table(header, rows)
 
 
@@ -54,14 +49,14 @@ def list_creators(arguments, methods: list[str]) -> dict[str, Callable[[], StepV
     """By name, what builds each variant of each method, and the peer's."""
     creators: dict[str, Callable[[], StepVariant]] = {}
     for method in methods:
-        config = grid.create_cell(arguments, arguments.budgets[0], method, 0).config
+        config = grid.create_config(arguments, method)
         for variant in arguments.variants.split():
             name = f"{method} {variant}" if len(methods) > 1 else variant
-            creators[name] = functools.partial(_create_named, name, variant, config)
+            creators[name] = functools.partial(create_variant, variant, config, name)
     if arguments.peer:
         from experiments.paper.authors import create_peer_variant
 
-        config = grid.create_cell(arguments, arguments.budgets[0], "cls", 0).config
+        config = grid.create_config(arguments)
         for name in arguments.peer_forms.split():
             creators[f"peer {name}"] = functools.partial(
                 create_peer_variant, arguments.peer, config, name
@@ -69,19 +64,13 @@ def list_creators(arguments, methods: list[str]) -> dict[str, Callable[[], StepV
     return creators
 
 
-def _create_named(name: str, variant: str, config) -> StepVariant:
-    created = create_variant(variant, config)
-    created.name = name
-    return created
-
-
 class Benchmark:
     """What was measured so far, and what failed.
 
     Attributes:
-        output: the Markdown to write; the seconds of every block go into JSON beside it.
-        variants: those that work.
-        failures: by the name of what failed, why.
+        output: The Markdown to write. The seconds of every block go into JSON beside it.
+        variants: The variants that work.
+        failures: Why others failed, by their names.
     """
 
     def __init__(self, output: str):
@@ -102,9 +91,10 @@ class Benchmark:
 
         self._attempt(name, begin)
 
-    def run(self, variant: StepVariant, num_steps: int) -> None:
-        """Times another block."""
-        self._attempt(variant.name, lambda: variant.run(num_steps))
+    def run(self, num_steps: int) -> None:
+        """Times another block of each variant."""
+        for variant in list(self.variants):
+            self._attempt(variant.name, functools.partial(variant.run, num_steps))
 
     def _attempt(self, name: str, measure: Callable[[], None]) -> None:
         try:
@@ -128,18 +118,11 @@ class Benchmark:
         measured = {variant.name: variant.seconds for variant in self.variants}
         self.output.with_suffix(".json").write_text(json.dumps(measured, indent=1))
 
-    def close(self) -> None:
-        """Ends what the variants hold."""
-        for variant in self.variants:
-            variant.close()
-
 
 def main() -> None:
     """Compiles all variants, times them in turn, prints the table."""
     parser = grid.create_parser(__doc__, "250", "runs/benchmark.md")
-    parser.add_argument(
-        "--variants", default=_VARIANTS, help="space-separated, see step_variants.py"
-    )
+    parser.add_argument("--variants", default=_VARIANTS, help="space-separated, see variants.py")
     parser.add_argument("--methods", default="cls", help="comma-separated methods")
     parser.add_argument("--blocks", type=int, default=5, help="turns of every variant")
     parser.add_argument("--steps", type=int, default=20, help="steps per block")
@@ -150,9 +133,9 @@ def main() -> None:
     for name, create in list_creators(arguments, arguments.methods.split(",")).items():
         benchmark.add(name, create, arguments.steps)
     for _ in range(1, arguments.blocks):
-        for variant in list(benchmark.variants):
-            benchmark.run(variant, arguments.steps)
-    benchmark.close()
+        benchmark.run(arguments.steps)
+    for variant in benchmark.variants:
+        variant.close()
     grid.write_output(arguments.output, benchmark.output.read_text())
     if benchmark.failures:
         sys.exit(1)

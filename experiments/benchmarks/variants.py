@@ -23,7 +23,7 @@ import numpy as np
 from cls_jax.batch import RawBatch
 from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.sampling import StreamSpec, create_stream_spec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
@@ -42,27 +42,16 @@ _CHOICES = {
 
 @dataclasses.dataclass
 class StepVariant:
-    """Something that takes steps, and what was measured of it.
-
-    Attributes:
-        name: as above.
-        advance: takes so many steps and returns the seconds they took.
-        num_images: images that one step trains on.
-        memory_bytes: memory of the compiled step, by the compiler's account; 0 if unknown.
-        flops: operations of one step, as the compiler counts them; 0 if unknown.
-        compile_seconds: time of lowering and compiling.
-        close: call it at the end; TensorFlow's threads would keep the program alive.
-        seconds: per step, one value per block.
-    """
+    """Something that takes steps, and what was measured of it, as far as it is known."""
 
     name: str
-    advance: Callable[[int], float]
-    num_images: int
-    memory_bytes: int = 0
-    flops: float = 0.0
-    compile_seconds: float = 0.0
-    close: Callable[[], None] = lambda: None
-    seconds: list[float] = dataclasses.field(default_factory=list)
+    advance: Callable[[int], float]  # Takes so many steps and returns the seconds they took.
+    num_images: int  # Images that one step trains on.
+    memory_bytes: int = 0  # Memory of the compiled step as the compiler counts it.
+    flops: float = 0.0  # Operations of one step as the compiler counts them.
+    compile_seconds: float = 0.0  # Time of lowering and compiling.
+    close: Callable[[], None] = lambda: None  # TensorFlow's threads would keep the program alive.
+    seconds: list[float] = dataclasses.field(default_factory=list)  # Per step, for each block.
 
     def run(self, num_steps: int) -> None:
         """Times a block of steps."""
@@ -73,13 +62,13 @@ def configure_variant(name: str, config, num_devices: int = 0) -> tuple[Any, str
     """A copy of the configuration as a variant wants it, and the variant's input.
 
     Args:
-        name: see above.
-        config: sizes, method and augmentation.
-        num_devices: over which lowering "mesh" spreads networks first, then the batch; by default
-            one for each network.
+        name: The variant.
+        config: Sizes, method and augmentation.
+        num_devices: The number of devices over which the lowering "mesh" spreads networks first,
+            then the batch. By default there is one for each network.
 
     Raises:
-        UserError: if there is no such variant, or none of this method.
+        UserError: If there is no such variant, or the method does not have it.
     """
     parts = name.split(",")
     if len(parts) not in (3, 4):
@@ -104,16 +93,8 @@ def configure_variant(name: str, config, num_devices: int = 0) -> tuple[Any, str
     return config, source
 
 
-def create_variant(name: str, config) -> StepVariant:
-    """Compiles the step of a variant.
-
-    Args:
-        name: see above.
-        config: sizes, method and augmentation.
-
-    Raises:
-        UserError: if there is no such variant.
-    """
+def create_variant(name: str, config, title: str = "") -> StepVariant:
+    """Compiles the step of a variant, with the arguments and errors of `configure_variant`."""
     config, source = configure_variant(name, config)
     repeat = int(name.split(",")[3]) if name.count(",") == 3 else 1
     dataset = create_random_dataset(config)
@@ -137,13 +118,8 @@ def create_variant(name: str, config) -> StepVariant:
 
     flops = (compiled.cost_analysis() or {}).get("flops", 0.0)
     return StepVariant(
-        name,
-        advance,
-        count_images(config),
-        measure_step_memory(compiled) or 0,
-        flops,
-        compile_seconds,
-        inputs.close,
+        *(title or name, advance, count_images(config), measure_step_memory(compiled) or 0),
+        *(flops, compile_seconds, inputs.close),
     )
 
 
@@ -153,14 +129,18 @@ def create_inputs(source: str, config, setup, dataset: Dataset):
         batch = jax.device_put(create_random_batch(config), to_shardings(setup.mesh, BATCH_SPECS))
         return _repeat(batch), BATCH_SPECS, lambda state, batch: batch
     config.data.pipeline = source
+    return create_pipeline(create_spec(config), dataset, setup.mesh, 0, config.num_steps)
+
+
+def create_spec(config) -> StreamSpec:
+    """The stream of a random dataset, all of whose images are unlabeled."""
+    method, everything = get_method(config.method.name), np.arange(NUM_IMAGES, dtype=np.int32)
     labeled = choose_labeled_indices(
-        dataset.train_labels, config.num_labels, NUM_CLASSES, config.seed
+        everything % NUM_CLASSES, config.num_labels, NUM_CLASSES, config.seed
     )
-    everything = np.arange(NUM_IMAGES, dtype=np.int32)
-    spec = create_stream_spec(
-        config, setup.method.labeled_view, setup.method.unlabeled_views, labeled, everything
+    return create_stream_spec(
+        config, method.labeled_view, method.unlabeled_views, labeled, everything
     )
-    return create_pipeline(spec, dataset, setup.mesh, 0, config.num_steps)
 
 
 def _repeat(batch: RawBatch) -> Generator[RawBatch, None, None]:
@@ -190,14 +170,14 @@ def count_images(config) -> int:
 
 def create_random_dataset(config) -> Dataset:
     """As many images as CIFAR has, of noise."""
-    rng = np.random.default_rng(0)
-    size, channels = config.data.image_size, len(config.data.mean)
-    shape = (size, size, channels)
+    shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
     labels = (np.arange(NUM_IMAGES) % NUM_CLASSES).astype(np.int32)
     return Dataset(
         name="noise",
         class_names=tuple(map(str, range(NUM_CLASSES))),
-        train_images=rng.integers(0, 256, (NUM_IMAGES, *shape), dtype=np.uint8),
+        train_images=np.random.default_rng(0).integers(
+            0, 256, (NUM_IMAGES, *shape), dtype=np.uint8
+        ),
         train_labels=labels,
         test_images=np.zeros((0, *shape), np.uint8),
         test_labels=labels[:0],

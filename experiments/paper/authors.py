@@ -66,12 +66,7 @@ def create_peer_variant(path: str, config, name: str) -> StepVariant:
 
 
 class Peer:
-    """Both networks of the authors' code, with their optimizers and the EMA of the first.
-
-    Attributes:
-        models: the two networks.
-        ema: the EMA of the first.
-    """
+    """Both networks of the authors' code, with their optimizers and the EMA of the first."""
 
     def __init__(self, path: str, config, device: str, tuned: bool = False):
         """Builds everything from seed 0.
@@ -88,10 +83,9 @@ class Peer:
         models = [wideresnet.build_wideresnet(depth, width, 0, NUM_CLASSES) for _ in range(2)]
         self.models = [model.to(device).train() for model in models]
         self._optimizers = [_create_optimizer(torch, model, config) for model in self.models]
-        average = ema.ModelEMA(
-            types.SimpleNamespace(device=device), self.models[0], config.ema_decay
-        )
-        self._average, self.ema = average, average.ema
+        target = types.SimpleNamespace(device=device)
+        self._average = ema.ModelEMA(target, self.models[0], config.ema_decay)
+        self.ema = self._average.ema
         self._forwards = self.models
         if tuned:
             for model in self.models:
@@ -109,7 +103,7 @@ class Peer:
         Args:
             images: [B (1 + 2 mu), C, H, W]: labeled, weak, strong.
             labels: int64 [B].
-            learning_rate: of this step; by default the one of the configuration.
+            learning_rate: The step's learning rate, by default the configuration's.
         """
         torch, config = self._torch, self._config
         b, mu = config.batch_size, config.mu
@@ -151,16 +145,10 @@ def _create_optimizer(torch, model, config):
     groups = {True: [], False: []}
     for name, parameter in model.named_parameters():
         groups["bias" in name or "bn" in name].append(parameter)
-    optimizer = config.optimizer
-    return torch.optim.SGD(
-        [
-            {"params": groups[False], "weight_decay": optimizer.weight_decay},
-            {"params": groups[True], "weight_decay": 0.0},
-        ],
-        lr=optimizer.learning_rate,
-        momentum=optimizer.momentum,
-        nesterov=True,
-    )
+    rate, momentum = config.optimizer.learning_rate, config.optimizer.momentum
+    decays = {False: config.optimizer.weight_decay, True: 0.0}
+    parts = [{"params": groups[key], "weight_decay": decay} for key, decay in decays.items()]
+    return torch.optim.SGD(parts, lr=rate, momentum=momentum, nesterov=True)
 
 
 def _interleave(values, size: int):

@@ -45,18 +45,13 @@ SWEEPS = {
     "method__tau": ("τ (exchange threshold)", (0.0, 0.5, 0.85, 1.0)),
 }
 
-plt.rcParams.update(
-    {
-        "axes.grid": True,
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "figure.constrained_layout.use": True,
-        "font.size": 9,
-        "grid.alpha": 0.3,
-        "legend.frameon": False,
-        "savefig.dpi": 200,
-    }
-)
+plt.rc("axes", grid=True)
+plt.rc("axes.spines", right=False, top=False)
+plt.rc("figure.constrained_layout", use=True)
+plt.rc("font", size=9)
+plt.rc("grid", alpha=0.3)
+plt.rc("legend", frameon=False)
+plt.rc("savefig", dpi=200)
 
 
 def create_axes(num_columns: int, share_y: bool = False):
@@ -67,46 +62,32 @@ def create_axes(num_columns: int, share_y: bool = False):
     return figure, axes[0]
 
 
-def read_curve(cells: Sequence[Cell], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A scalar of `metrics.jsonl` over steps: steps [T] and values [seeds, T]."""
+def plot_curve(axis, cells: Sequence[Cell], name: str, label: str, smooth: int = 1) -> None:
+    """Draws a scalar of `metrics.jsonl`: the mean over seeds with a band of one deviation.
+
+    Metrics of single batches are smoothed by a moving average over that many rows.
+    """
     histories = [
         [(row["step"], row[name]) for row in cell.history if row.get(name) is not None]
         for cell in cells
     ]
-    steps = np.array([step for step, _ in histories[0]])
-    return steps, np.array([[value for _, value in history] for history in histories])
-
-
-def plot_curve(
-    axis, cells: Sequence[Cell], name: str, label: str, smooth: int = 1, per_step: float = 1
-) -> None:
-    """Draws the mean over seeds with a band of one standard deviation.
-
-    Args:
-        axis: the axis to draw on.
-        cells: runs that differ only in their seed.
-        name: name of the scalar.
-        label: legend entry.
-        smooth: length of the moving average in rows, for metrics of single batches.
-        per_step: what a step counts on the horizontal axis.
-    """
-    steps, values = read_curve(cells, name)
+    steps = [step for step, _ in histories[0]][smooth - 1 :]
     window = np.ones(smooth) / smooth
-    values = np.array([np.convolve(row, window, mode="valid") for row in values])
-    steps = steps[len(steps) - values.shape[1] :]
-    steps = steps * per_step
+    values = np.array(
+        [np.convolve([value for _, value in history], window, "valid") for history in histories]
+    )
     mean, spread = values.mean(axis=0), values.std(axis=0)
     (line,) = axis.plot(steps, mean, label=label, linewidth=1.3)
     axis.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.15)
 
 
-def save_figure(figure, path: str, title: str, text: str = "") -> None:
+def save_figure(figure, path: str, title: str) -> None:
     """Writes the image and a Markdown page with its provenance next to it."""
     picture = pathlib.Path(path)
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture)
     plt.close(figure)
-    page = f"# {title}\n\n{grid.describe_provenance()}\n![{title}]({picture.name})\n{text}"
+    page = f"# {title}\n\n{grid.describe_provenance()}\n![{title}]({picture.name})\n"
     picture.with_suffix(".md").write_text(page)
     print(f"\nWritten to {picture} and {picture.with_suffix('.md')}.")
 
@@ -114,13 +95,11 @@ def save_figure(figure, path: str, title: str, text: str = "") -> None:
 def draw_figure_3(arguments: argparse.Namespace):
     """Trains what is missing and draws accuracies, one panel per budget."""
     cells = {
-        (budget, method): [
-            grid.create_cell(arguments, budget, method, seed) for seed in arguments.seeds
-        ]
+        (budget, method): grid.create_cells(arguments, budget, method)
         for budget in arguments.budgets
         for method in VARIANTS
     }
-    grid.run_grid([cell for group in cells.values() for cell in group])
+    grid.run_groups(cells)
     figure, axes = create_axes(len(arguments.budgets))
     for axis, budget in zip(axes, arguments.budgets, strict=True):
         for method in VARIANTS:
@@ -133,7 +112,7 @@ def draw_figure_3(arguments: argparse.Namespace):
 def draw_figure_4(arguments: argparse.Namespace):
     """Trains what is missing and draws overlaps and distances for the first budget."""
     budget = arguments.budgets[0]
-    cells = [grid.create_cell(arguments, budget, "cls", seed) for seed in arguments.seeds]
+    cells = grid.create_cells(arguments, budget, "cls")
     grid.run_grid(cells)
     figure, axes = create_axes(len(MONITORS))
     for axis, (title, curves) in zip(axes, MONITORS.items(), strict=True):
@@ -147,20 +126,17 @@ def draw_figure_4(arguments: argparse.Namespace):
 def draw_figure_5(arguments: argparse.Namespace):
     """Trains what is missing and draws one panel per hyperparameter for the first budget."""
     budget = arguments.budgets[0]
-    default = flatten(grid.create_cell(arguments, budget, "cls", 0).config.to_dict())
+    default = flatten(grid.create_config(arguments).to_dict())
     cells = {}
     for key, (_, values) in SWEEPS.items():
         for value in values:
             # The default shares its folder with the tables' runs.
             is_default = default[key.replace("__", ".")] == value
             changes = {} if is_default else {key: value}
-            cells[key, value] = [
-                grid.create_cell(arguments, budget, "cls", seed, **changes)
-                for seed in arguments.seeds
-            ]
-    results = iter(grid.run_grid([cell for group in cells.values() for cell in group]))
+            cells[key, value] = grid.create_cells(arguments, budget, "cls", **changes)
     accuracies = {
-        key: [next(results)["test_accuracy"] for _ in group] for key, group in cells.items()
+        key: [result["test_accuracy"] for result in results]
+        for key, results in grid.run_groups(cells).items()
     }
     figure, axes = create_axes(len(SWEEPS), share_y=True)
     for axis, (key, (label, values)) in zip(axes, SWEEPS.items(), strict=True):

@@ -15,7 +15,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -35,15 +35,10 @@ from cls_jax.training.loop import train
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One run of a grid.
+    """One run of a grid."""
 
-    Attributes:
-        config: The run's configuration.
-        workdir: The run's folder.
-    """
-
-    config: Any
-    workdir: pathlib.Path
+    config: Any  # The run's configuration.
+    workdir: pathlib.Path  # The run's folder.
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -55,6 +50,7 @@ def create_parser(description: str, budgets: str, output: str) -> argparse.Argum
     """Creates a parser with the options that all programs share."""
     parser = argparse.ArgumentParser(
         description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Every --config.KEY=VALUE of main.py is accepted and applies to all runs.",
     )
     parser.add_argument("--config", default="configs/digits.py", help="a file of configs/")
@@ -98,6 +94,18 @@ def create_cell(
     validate_config(config)
     name = "-".join([get_default_workdir(config).name, *(f"{k}={v}" for k, v in changes.items())])
     return Cell(config, pathlib.Path(arguments.runs) / name)
+
+
+def create_cells(
+    arguments: argparse.Namespace, budget: int, method: str, **changes: Any
+) -> list[Cell]:
+    """One run for each seed."""
+    return [create_cell(arguments, budget, method, seed, **changes) for seed in arguments.seeds]
+
+
+def create_config(arguments: argparse.Namespace, method: str = "cls"):
+    """The configuration of a program that trains nothing: the first budget, seed 0."""
+    return create_cell(arguments, arguments.budgets[0], method, 0).config
 
 
 def load_config(path: str, argument: str):
@@ -147,6 +155,12 @@ def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
         results.append(train(cell.config, cell.workdir))
         jax.clear_caches()  # Compiled programs of finished runs would accumulate.
     return results
+
+
+def run_groups(groups: Mapping[Any, Sequence[Cell]]) -> dict[Any, list[dict[str, Any]]]:
+    """The results of `run_grid` by the keys of the groups."""
+    results = iter(run_grid([cell for group in groups.values() for cell in group]))
+    return {key: [next(results) for _ in group] for key, group in groups.items()}
 
 
 def run_main(main: Callable[[], None]) -> None:

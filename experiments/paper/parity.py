@@ -24,7 +24,6 @@ Arrays = dict[str, np.ndarray]
 # The running variance differs by definition: PyTorch keeps the unbiased one, Flax the biased.
 KINDS = ("parameters", "EMA", "running mean", "running variance")
 
-
 # BatchNorms whose output the authors' network drops: only their code updates the statistics.
 DEAD_NORMS = ("stage2_block1/norm1/", "stage3_block1/norm1/")
 
@@ -80,33 +79,28 @@ def set_networks(state: TrainState, networks: list[Arrays]) -> TrainState:
 
 def collect_ours(state: TrainState) -> dict[str, Arrays]:
     """The arrays of network 1 of a state by kind."""
-    params, ema, stats = jax.device_get((state.params, state.ema_params, state.batch_stats))
-    flat = {"parameters": _flatten(params), "EMA": _flatten(ema)}
-    stats = _flatten(stats)
-    return flat | _split_statistics(stats)
-
-
-def _split_statistics(arrays: Arrays) -> dict[str, Arrays]:
-    alive = {k: v for k, v in arrays.items() if not k.startswith(DEAD_NORMS)}
-    return {
-        "running mean": {k: v for k, v in alive.items() if k.endswith("/mean")},
-        "running variance": {k: v for k, v in alive.items() if k.endswith("/var")},
-    }
-
-
-def _flatten(tree) -> Arrays:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {"/".join(entry.key for entry in path): np.asarray(leaf[0]) for path, leaf in leaves}
+    trees = jax.device_get((state.params, state.batch_stats, state.ema_params))
+    params, stats, ema = (
+        {"/".join(entry.key for entry in path): np.asarray(leaf[0]) for path, leaf in leaves}
+        for leaves in map(jax.tree_util.tree_leaves_with_path, trees)
+    )
+    return _split(params | stats, ema)
 
 
 def collect_theirs(peer: Peer) -> dict[str, Arrays]:
     """The arrays of model 1 and of its EMA by kind."""
-    arrays, ema = to_ours(peer.models[0].state_dict()), to_ours(peer.ema.state_dict())
+    return _split(to_ours(peer.models[0].state_dict()), to_ours(peer.ema.state_dict()))
+
+
+def _split(arrays: Arrays, ema: Arrays) -> dict[str, Arrays]:
     statistics = ("/mean", "/var")
-    return {
-        "parameters": {k: v for k, v in arrays.items() if not k.endswith(statistics)},
-        "EMA": {k: v for k, v in ema.items() if not k.endswith(statistics)},
-    } | _split_statistics(arrays)
+    alive = {k: v for k, v in arrays.items() if not k.startswith(DEAD_NORMS)}
+    kinds = (
+        {k: v for k, v in arrays.items() if not k.endswith(statistics)},
+        {k: v for k, v in ema.items() if not k.endswith(statistics)},
+        *({k: v for k, v in alive.items() if k.endswith(end)} for end in statistics),
+    )
+    return dict(zip(KINDS, kinds, strict=True))
 
 
 def measure_error(arrays: Arrays, referee: Arrays) -> float:
@@ -173,12 +167,6 @@ def compare_steps(path: str, config, num_steps: int) -> list[tuple[str, int, flo
     return rows
 
 
-def describe_rows(rows: list[tuple[str, int, float, float]]) -> str:
-    """A Markdown table."""
-    header = ("quantity", "after step", "ours", "theirs")
-    return grid.format_table(header, ((n, step, f"{a:.1e}", f"{b:.1e}") for n, step, a, b in rows))
-
-
 def main() -> None:
     """Prints and writes the table."""
     parser = grid.create_parser(__doc__, "250", "runs/parity.md")
@@ -186,9 +174,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="how many steps to take")
     parser.set_defaults(config="configs/cifar10.py")
     arguments = grid.parse_arguments(parser)
-    config = grid.create_cell(arguments, arguments.budgets[0], "cls", 0).config
+    config = grid.create_config(arguments)
     config.mesh.network = config.mesh.data = 1
-    table = describe_rows(compare_steps(arguments.peer, config, arguments.steps))
+    rows = compare_steps(arguments.peer, config, arguments.steps)
+    table = grid.format_table(
+        ("quantity", "after step", "ours", "theirs"),
+        ((name, step, f"{ours:.1e}", f"{theirs:.1e}") for name, step, ours, theirs in rows),
+    )
     grid.write_output(
         arguments.output,
         f"# Parity with the authors' step\n\n{grid.describe_provenance()}\n{table}\n",

@@ -35,16 +35,9 @@ LABELS = ("alike", "uniform", "reversed")
 BASELINES = {"cls": "CLS", "freematch": "FreeMatch"}
 
 # Short enough for dozens of runs on a shared core.
-RECIPE = {
-    "batch_size": "10",
-    "mu": "4",
-    "num_steps": "300",
-    "ema_decay": "0.98",
-    "model.bn_momentum": "0.98",
-    "eval_every": "300",
-    "log_every": "50",
-    "checkpoint_every": "300",
-}
+RECIPE = {"batch_size": "10", "mu": "4", "num_steps": "300", "ema_decay": "0.98"}
+RECIPE |= {"model.bn_momentum": "0.98", "log_every": "50"}
+RECIPE |= {"eval_every": "300", "checkpoint_every": "300"}
 # Running means of the methods that have any; their defaults are for runs of 2^20 steps.
 STATISTICS_DECAY = 0.97
 
@@ -73,12 +66,8 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
 def choose_labels(dataset: Dataset, config: ConfigDict, labels: str) -> np.ndarray:
     """The label budget of a run whose unlabeled images have a long tail, int32 [num_labels].
 
-    Args:
-        dataset: whose training images to draw from. Those that the tail leaves out may be drawn,
-            too.
-        config: of the run.
-        labels: "uniform" for equal classes, or "reversed" for the tail's frequencies in the
-            opposite order.
+    Labels "reversed" have the tail's frequencies in the opposite order. Images that the tail leaves
+    out may be drawn, too.
     """
     num_classes, imbalance, truth = dataset.num_classes, config.data.imbalance, dataset.train_labels
     if labels == "uniform":
@@ -123,8 +112,7 @@ def describe_row(row: str, rows: dict[str, Results], key: str) -> list[str]:
         mean, error, count = difference
         pairs = "" if count == len(results) else f" ({count} pairs)"
         line.append(f"{mean:+.2f} ± {error:.2f}{pairs}")
-    seconds = [result["train_seconds"] for result in results.values()]
-    line.append(f"{min(seconds):.0f}")
+    line.append(f"{min(result['train_seconds'] for result in results.values()):.0f}")
     if key != "test_accuracy":
         line.append(grid.describe_mean(result["test_accuracy"] for result in results.values()))
     return line
@@ -139,12 +127,7 @@ def describe_seeds(results: Results) -> str:
 
 
 def format_table(rows: dict[str, Results], key: str) -> str:
-    """Markdown with a line for each row that has results.
-
-    Args:
-        rows: row → results by seed.
-        key: of the accuracy in a result.
-    """
+    """Markdown with a line for each row that has results; `key` names the accuracy in them."""
     header = ["method", "seeds", "mean ± sd", "worst"]
     header += [f"− {name}, ± standard error" for name in BASELINES.values()] + ["seconds"]
     header += ["accuracy"] if key != "test_accuracy" else []

@@ -8,12 +8,8 @@ from experiments.paper import grid
 
 # Dataset and budget of the six columns.
 COLUMNS = [
-    ("cifar10", 40),
-    ("cifar10", 250),
-    ("cifar10", 4000),
-    ("cifar100", 400),
-    ("cifar100", 2500),
-    ("cifar100", 10_000),
+    *(("cifar10", budget) for budget in (40, 250, 4000)),
+    *(("cifar100", budget) for budget in (400, 2500, 10_000)),
 ]
 
 # Method → its name in the tables.
@@ -65,11 +61,11 @@ def get_accuracy(method: str, dataset: str, budget: int) -> str | None:
     """The paper's figure for a cell, as text; "–" if it has none, None if it has no such column."""
     if (dataset, budget) not in COLUMNS:
         return None
-    rows = [[field.strip() for field in line.split("|")] for line in _ROWS.strip().splitlines()]
-    values = {row[0]: row[1:] for row in rows}
-    if method not in values:  # Newer than the paper.
-        return "–"
-    return values[method][COLUMNS.index((dataset, budget))]
+    for line in _ROWS.strip().splitlines():
+        name, *figures = (field.strip() for field in line.split("|"))
+        if name == method:
+            return figures[COLUMNS.index((dataset, budget))]
+    return "–"  # Newer than the paper.
 
 
 def format_table(
@@ -77,11 +73,7 @@ def format_table(
 ) -> str:
     """Formats one row per method, with the paper's figure next to ours if it has one.
 
-    Args:
-        names: Method → its name in the paper.
-        methods: The rows, in order.
-        budgets: The columns, in order.
-        outcomes: (method, budget) → results of all seeds.
+    `names` are those of the paper, `outcomes` maps (method, budget) to the results of all seeds.
     """
     dataset = next(iter(outcomes.values()))[0]["dataset"]
     header, lines = ["method"], [[names.get(method, method)] for method in methods]
@@ -104,19 +96,15 @@ def main() -> None:
     names = TABLES[arguments.table]
     methods = arguments.methods.split(",") if arguments.methods else list(names)
     cells = {
-        (method, budget): [
-            grid.create_cell(arguments, budget, method, seed) for seed in arguments.seeds
-        ]
+        (method, budget): grid.create_cells(arguments, budget, method)
         for budget in arguments.budgets
         for method in methods
     }
-    results = iter(grid.run_grid([cell for group in cells.values() for cell in group]))
-    outcomes = {key: [next(results) for _ in group] for key, group in cells.items()}
     text = (
         f"# Table {arguments.table}\n\n{grid.describe_provenance()}\n"
         f"Test accuracy in percent of network 1 (EMA weights) after the last step, mean ± standard "
         f"deviation over seeds {', '.join(map(str, arguments.seeds))}.\n\n"
-        f"{format_table(names, methods, arguments.budgets, outcomes)}\n"
+        f"{format_table(names, methods, arguments.budgets, grid.run_groups(cells))}\n"
     )
     output = arguments.output or f"experiments/results/table{arguments.table}_digits.md"
     grid.write_output(output, text)

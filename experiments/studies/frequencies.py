@@ -11,29 +11,17 @@ import sys
 
 import numpy as np
 
-from cls_jax.cli.process import prepare_process
 from cls_jax.features.graph import build_graph, propagate_labels
-from experiments.studies.instant import draw_labels, open_photographs
+from experiments.studies.instant import Photographs, draw_labels, run_study
 
 _SEEDS = range(100, 108)
 _ITERATIONS = 50
 
 
-def main(folder: str, *numbers: str) -> None:
-    """Prints the table."""
-    photographs = open_photographs(folder)
+def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, float | None]:
     truth = photographs.truth[photographs.train]
     graph = build_graph(photographs.features[photographs.train])
-    for number in map(int, numbers):
-        draws = [draw_labels(np.random.default_rng(seed), truth, number) for seed in _SEEDS]
-        rows = [_measure(graph, truth, labels) for labels in draws]
-        for name in rows[0]:
-            values = [100 * row[name] for row in rows]
-            error = np.std(values, ddof=1) / np.sqrt(len(values))
-            print(f"{number:3}  {name:20} {np.mean(values):5.1f} ± {error:.1f}", flush=True)
-
-
-def _measure(graph, truth: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    labels = draw_labels(np.random.default_rng(seed), truth, number)
     num_classes, true = truth.max() + 1, np.bincount(truth) / len(truth)
     unknown = propagate_labels(graph, labels, num_classes)
     estimated = estimate_frequencies(unknown)
@@ -63,5 +51,4 @@ def estimate_frequencies(p_BK: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    prepare_process()
-    main(*sys.argv[1:])
+    run_study(_measure, _SEEDS, sys.argv[1:])

@@ -2,17 +2,18 @@
 # Trains on a disk of 5 MB that is full after two checkpoints, then frees space and resumes.
 # Needs Linux with user namespaces: unshare gives the small file system to this script alone.
 #
-#     bash experiments/full_disk.sh
+#     bash experiments/studies/full_disk.sh
 #
 # Exits with 0 if the run reported the full disk, kept its good checkpoints and, once it had space,
 # got the result of a run that had space from the start.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+script=$(realpath "$0")
+cd "$(dirname "$script")/../.."
 
 if [ "${1:-}" != "inside" ]; then
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
-    unshare --user --map-root-user --mount bash "$0" inside "$folder"
+    unshare --user --map-root-user --mount bash "$script" inside "$folder"
     exit
 fi
 

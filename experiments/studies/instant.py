@@ -2,13 +2,14 @@
 
     python -m experiments.studies.instant FOLDER 1 5 10
 
-Of the photographs, 300 are for testing. For each number of labels per class it prints, for the
-seeds 100 to 103, the accuracies in percent of the probe, of the propagated labels on the training
-images, and of the instant classifier.
+Of the photographs, 300 are for testing. For each number of labels per class it prints, over the
+seeds 100 to 103, mean and standard error in percent: the accuracies of the probe, of the propagated
+labels on the training images, and of the instant classifier.
 """
 
 import pathlib
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,36 +49,43 @@ def draw_labels(rng: np.random.Generator, truth: np.ndarray, number: int) -> np.
     return labels
 
 
-def main(folder: str, *numbers: str) -> None:
-    """Prints the table."""
+def run_study(
+    measure: Callable[[Photographs, int, int], dict[str, float | None]],
+    seeds: Iterable[int],
+    arguments: Sequence[str],
+) -> None:
+    """Prints the mean and standard error over seeds of everything measured, in percent.
+
+    `measure` takes the photographs, the number of labels per class and the seed, and returns shares
+    by name, None where there is no value.
+    """
+    prepare_process()
+    folder, *numbers = arguments
     photographs = open_photographs(folder)
-    truth = photographs.truth[photographs.train]
     for number in map(int, numbers):
-        rows = []
-        for seed in _SEEDS:
-            labels = draw_labels(np.random.default_rng(seed), truth, number)
-            rows.append(_measure(photographs, labels))
-            print(number, seed, np.round(rows[-1], 1), flush=True)
-        error = np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows))
-        print(number, "mean", np.mean(rows, axis=0).round(1), "±", error.round(1), flush=True)
+        rows = [measure(photographs, number, seed) for seed in seeds]
+        for name in rows[0]:
+            values = [100 * row[name] for row in rows if row[name] is not None]
+            if values:
+                error = np.std(values, ddof=1) / np.sqrt(len(values))
+                print(f"{number:3}  {name:45} {np.mean(values):5.1f} ± {error:.1f}", flush=True)
 
 
-def _measure(photographs: Photographs, labels: np.ndarray) -> list[float]:
+def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, float | None]:
     features, truth, train, test = photographs
+    labels = draw_labels(np.random.default_rng(seed), truth[train], number)
     num_classes, labeled = truth.max() + 1, np.flatnonzero(labels >= 0)
     spread = spread_labels(features[train], labels, num_classes)
     probe = fit_head(features[train[labeled]], labels[labeled], num_classes, PROBE_C)
     instant = fit_head(
         features[train], spread.labels, num_classes, INSTANT_C, spread.sample_weights
     )
-    pairs = [
-        (probe.predict(features[test]), truth[test]),
-        (spread.labels, truth[train]),
-        (instant.predict(features[test]), truth[test]),
-    ]
-    return [100.0 * float(np.mean(predicted == true)) for predicted, true in pairs]
+    return {
+        "linear probe": np.mean(probe.predict(features[test]) == truth[test]),
+        "propagated labels": np.mean(spread.labels == truth[train]),
+        "instant classifier": np.mean(instant.predict(features[test]) == truth[test]),
+    }
 
 
 if __name__ == "__main__":
-    prepare_process()
-    main(*sys.argv[1:])
+    run_study(_measure, _SEEDS, sys.argv[1:])

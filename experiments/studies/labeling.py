@@ -21,49 +21,34 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from cls_jax.data.images.files import list_images
+from cls_jax.features import graph as graphs
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.extract import load_features
-from cls_jax.features.graph import (
-    NUM_NEIGHBORS,
-    build_graph,
-    compute_weight,
-    find_neighbors,
-    normalize_rows,
-)
+from cls_jax.features.graph import build_graph, compute_weight, normalize_rows
+from cls_jax.features.instant import INSTANT_C
 from cls_jax.labeling.propagation import Propagation
 from cls_jax.labeling.session import Change, Features, Session
 from experiments.paper import grid
 
 _NUM_TEST = 300
 _BUDGETS = (10, 30, 50, 100)
-_C = 0.003
 _NUM_LARGE = 5000
 _NUM_TIMED = 50
 
 
 class Pool(NamedTuple):
-    """The photographs of one start.
+    """The photographs of one start."""
 
-    Attributes:
-        features: float32 [B, C], of those without a label.
-        labels: int [B], their true classes.
-        test_features: float32 [T, C].
-        test_labels: int [T].
-        seed: of the start.
-    """
-
-    features: np.ndarray
-    labels: np.ndarray
-    test_features: np.ndarray
-    test_labels: np.ndarray
-    seed: int
+    features: np.ndarray  # float32 [B, C], of those without a label.
+    labels: np.ndarray  # int [B], their true classes.
+    test_features: np.ndarray  # float32 [T, C].
+    test_labels: np.ndarray  # int [T].
+    seed: int  # Of the start.
 
 
 def main() -> None:
     """Writes the comparison."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="folder of class folders")
     parser.add_argument("--features", required=True, help=".npz to read or, if missing, to write")
     parser.add_argument("--seeds", default="100,101,102,103", help="comma-separated seeds")
@@ -80,7 +65,7 @@ def main() -> None:
             rows.append([name, what, *cells])
     header = ["order", "figure", *(f"{budget} answers" for budget in _BUDGETS)]
     text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
-    text += f"\n{describe_delay(*measure_delay(features, labels))}\n"
+    text += f"\n{measure_delay(features, labels)}\n"
     grid.write_output(arguments.output, text)
 
 
@@ -112,23 +97,17 @@ def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple
         propagation.add_classes(num_classes)
         propagation.update({int(i): int(pool.labels[i]) for i in chosen})
         probabilities = propagation.compute_probabilities()
-        proposed = probabilities.argmax(axis=1)
-        is_open = propagation.labels < 0
-        outcomes.append(
-            (
-                fit_and_score(pool, probabilities, propagation.labels),
-                100 * float((proposed == pool.labels)[is_open].mean()),
-                estimate(propagation),
-                float(len(np.unique(pool.labels[chosen]))),
-            )
-        )
+        is_right = (probabilities.argmax(axis=1) == pool.labels)[propagation.labels < 0]
+        held_out = fit_and_score(pool, probabilities, propagation.labels)
+        num_seen = len(np.unique(pool.labels[chosen]))
+        outcomes.append((held_out, 100 * is_right.mean(), estimate(propagation), num_seen))
     return outcomes
 
 
 def fit_and_score(pool: Pool, probabilities: np.ndarray, labels: np.ndarray) -> float:
     """Accuracy in percent of logistic regression on all proposals, by their weights."""
     weights = np.where(labels >= 0, 1, compute_weight(probabilities))
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=300))
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(C=INSTANT_C, max_iter=300))
     proposed = probabilities.argmax(axis=1)
     classifier.fit(pool.features, proposed, logisticregression__sample_weight=weights)
     return 100 * classifier.score(pool.test_features, pool.test_labels)
@@ -142,12 +121,8 @@ def estimate(propagation: Propagation) -> float:
     return 100 * float((probabilities.argmax(axis=1) == own)[is_tried].mean())
 
 
-def measure_delay(features: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
-    """Seconds from an answer to the next suggestions, with 5,000 images.
-
-    Returns:
-        Median and largest time on the clock, and mean time of the processor.
-    """
+def measure_delay(features: np.ndarray, labels: np.ndarray) -> str:
+    """How long it takes from an answer to the next suggestions with 5,000 images, as a sentence."""
     rng = np.random.default_rng(0)
     rows = rng.integers(len(features), size=_NUM_LARGE)
     noisy = features[rows] + rng.normal(0, 0.005, (_NUM_LARGE, features.shape[1]))
@@ -164,14 +139,10 @@ def measure_delay(features: np.ndarray, labels: np.ndarray) -> tuple[float, floa
             session.describe()
             seconds.append(time.perf_counter() - start)
         cpu = (time.process_time() - start_cpu) / _NUM_TIMED
-    return float(np.median(seconds)), max(seconds), cpu
-
-
-def describe_delay(median: float, largest: float, cpu: float) -> str:
-    """The times as a sentence."""
     return (
         f"From an answer to the next suggestions, {_NUM_LARGE:,} images, {_NUM_TIMED} answers: "
-        f"median {median:.2f} s, at most {largest:.2f} s, {cpu:.2f} s of processor time."
+        f"median {np.median(seconds):.2f} s, at most {max(seconds):.2f} s, {cpu:.2f} s of "
+        "processor time."
     )
 
 
@@ -184,7 +155,7 @@ def choose_by_coverage(pool: Pool, num_answers: int) -> np.ndarray:
 def choose_typical(pool: Pool, num_answers: int) -> np.ndarray:
     """From each of as many k-means clusters as answers, the image with the nearest neighbors."""
     clusters = KMeans(num_answers, n_init=1, random_state=pool.seed).fit_predict(pool.features)
-    density = find_neighbors(pool.features, NUM_NEIGHBORS)[1].mean(axis=1)
+    density = graphs.find_neighbors(pool.features, graphs.NUM_NEIGHBORS)[1].mean(axis=1)
     members = (np.flatnonzero(clusters == k) for k in range(num_answers))
     return np.array([part[density[part].argmax()] for part in members])
 

@@ -29,35 +29,21 @@ from tests.outcomes import describe_difference, read_end
 # What stops aim at, in turn.
 AIMS = ("creation", "save", "any time", "save")
 # Patterns for the files of a run's folder in the order in which every session writes them.
-_CREATED = (
-    LOCK,
-    f"{CONFIG}*{PARTIAL}",
-    CONFIG,
-    f"{LABELED_INDICES}*{PARTIAL}",
-    LABELED_INDICES,
-    f"{DATASET}*{PARTIAL}",
-    DATASET,
-)
+_FILES = (CONFIG, LABELED_INDICES, DATASET)
+_CREATED = (LOCK, *(pattern for file in _FILES for pattern in (f"{file}*{PARTIAL}", file)))
 _POLL_SECONDS = 0.0005
 _GIVE_UP_SECONDS = 300
 _MARK_OF_A_SAVE = "*orbax-checkpoint-tmp*"
 
 
 class Stop(NamedTuple):
-    """One stop of a session.
+    """One stop of a session."""
 
-    Attributes:
-        aim: An entry of `AIMS`.
-        hit: "start" (imports, data), "creation" of the folder, "save" or "training" (compilation,
-            steps, evaluation).
-        code: The exit code as Python counts it: -9 for SIGKILL.
-        seconds: Time from the signal to the end of the process.
-    """
-
-    aim: str
+    aim: str  # An entry of `AIMS`.
+    # "start" (imports, data), "creation" of the folder, "save" or "training" (all that is left).
     hit: str
-    code: int
-    seconds: float
+    code: int  # The exit code as Python counts it: -9 for SIGKILL.
+    seconds: float  # Time from the signal to the end of the process.
 
 
 def start(options: list[str], workdir: pathlib.Path) -> subprocess.Popen:
@@ -67,19 +53,16 @@ def start(options: list[str], workdir: pathlib.Path) -> subprocess.Popen:
         return subprocess.Popen(command, stdout=log, stderr=log)
 
 
-def count_saves(workdir: pathlib.Path, since: float) -> int:
-    """How many saves are under way, or were when the session that began at `since` was killed."""
-    return sum(_is_newer(path, since) for path in (workdir / "checkpoints").glob(_MARK_OF_A_SAVE))
+def list_saves(workdir: pathlib.Path, since: float) -> set[str]:
+    """Saves under way, or under way when the session that began at `since` was killed."""
+    folders = (workdir / "checkpoints").glob(_MARK_OF_A_SAVE)
+    return {path.name for path in folders if _is_newer(path, since)}
 
 
 def count_created(workdir: pathlib.Path, since: float) -> int:
     """How many stages of the folder's creation the session that began at `since` has reached."""
-    reached = [
-        i
-        for i, pattern in enumerate(_CREATED, 1)
-        if any(_is_newer(path, since) for path in workdir.glob(pattern))
-    ]
-    return max(reached, default=0)
+    is_new = [any(_is_newer(path, since) for path in workdir.glob(each)) for each in _CREATED]
+    return max((stage for stage, reached in enumerate(is_new, 1) if reached), default=0)
 
 
 def _is_newer(path: pathlib.Path, since: float) -> bool:
@@ -94,7 +77,7 @@ def locate(workdir: pathlib.Path, since: float) -> str:
     stage = count_created(workdir, since)
     if stage < len(_CREATED):
         return "creation" if stage else "start"
-    return "save" if count_saves(workdir, since) else "training"
+    return "save" if list_saves(workdir, since) else "training"
 
 
 def wait_for_moment(
@@ -102,12 +85,7 @@ def wait_for_moment(
 ) -> None:
     """Returns at a random moment of the kind `aim`, or when the process has ended.
 
-    Args:
-        aim: an entry of `AIMS`.
-        process: the session.
-        workdir: its folder.
-        since: when it began, in seconds of `time.time`.
-        longest: how long to wait at any time, in seconds.
+    A moment of "any time" is at most `longest` seconds after the session began at `since`.
     """
     stage, moment = random.randrange(1, len(_CREATED)), since + random.uniform(0.1, longest)
     saves_to_pass, seen, delay = random.randrange(3), set(), random.uniform(0, 0.1)
@@ -117,8 +95,7 @@ def wait_for_moment(
             return count_created(workdir, since) >= stage
         if aim == "any time":
             return time.time() >= moment
-        folders = (workdir / "checkpoints").glob(_MARK_OF_A_SAVE)
-        seen.update(path.name for path in folders if _is_newer(path, since))
+        seen.update(list_saves(workdir, since))
         return len(seen) > saves_to_pass
 
     while process.poll() is None and not has_come():
@@ -128,11 +105,7 @@ def wait_for_moment(
 
 
 def stop_once(
-    options: list[str],
-    workdir: pathlib.Path,
-    number: signal.Signals,
-    aim: str,
-    longest: float,
+    options: list[str], workdir: pathlib.Path, number: signal.Signals, aim: str, longest: float
 ) -> Stop | None:
     """Starts or resumes a run and stops it; None if the run came to its end before.
 

@@ -61,20 +61,15 @@ _FAST = {"method.weak_pass": "fast"}  # With frozen BatchNorm the same gradients
 # Running class means, too, must forget their start.
 _DECAY = {"method.statistics_decay": 0.99}
 PROBE = "probe"
+Outcomes = dict[tuple[str, int], list[dict[str, Any]]]  # Row and budget → results.
 
 
 class Row(NamedTuple):
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-        title: its first cell.
-        method: trains it; empty for the probe.
-        settings: values by key.
-    """
-
-    title: str
-    method: str
-    settings: dict[str, Any]
+    title: str  # Its first cell.
+    method: str  # Trains it; empty for the probe.
+    settings: dict[str, Any]  # Values by key.
 
 
 ROWS = {
@@ -94,24 +89,6 @@ ROWS = {
 _DEFAULT_ROWS = ("scratch", PROBE, "supervised", "fixmatch", "cls")
 
 
-def create_parser() -> argparse.ArgumentParser:
-    """The options."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Every --config.KEY=VALUE of main.py is accepted and applies to all runs.",
-    )
-    parser.add_argument("--data", required=True, help="folder of images with a test folder")
-    parser.add_argument("--labels", dest="budgets", default="250", help="comma-separated budgets")
-    parser.add_argument("--seeds", default="0", help="comma-separated seeds")
-    parser.add_argument("--pixels", type=int, default=64, help="height and width of the images")
-    parser.add_argument("--rows", default=",".join(_DEFAULT_ROWS), help=f"among {', '.join(ROWS)}")
-    parser.add_argument("--imbalance", type=float, default=1.0, help="data.imbalance of all rows")
-    parser.add_argument("--runs", default="runs/transfer", help="folder for the runs")
-    parser.add_argument("--output", default="experiments/results/transfer.md", help="where to")
-    return parser
-
-
 def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int) -> grid.Cell:
     """One run of a row.
 
@@ -119,16 +96,9 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
         UserError: if an option is not a key, or a value is invalid.
     """
     _, method, settings = ROWS[row]
-    config = grid.load_config("configs/folder.py", f"{arguments.data},{method or 'supervised'}")
-    config.update_from_flattened_dict(
-        {
-            **settings,
-            "data.image_size": arguments.pixels,
-            "data.imbalance": arguments.imbalance,
-            "num_labels": budget,
-            "seed": seed,
-        }
-    )
+    config = grid.load_config(arguments.config, f"{arguments.data},{method or 'supervised'}")
+    sizes = {"data.image_size": arguments.pixels, "data.imbalance": arguments.imbalance}
+    config.update_from_flattened_dict(settings | sizes | {"num_labels": budget, "seed": seed})
     for key, text in arguments.overrides.items():
         grid.set_value(config, key, text)
     validate_config(config)
@@ -142,11 +112,8 @@ def probe(config: Any) -> float:
     """Test accuracy in percent of the head that `model.init_head=probe` gives to one network."""
     dataset = load_dataset(config)
     labeled = choose_labeled_indices(
-        dataset.train_labels,
-        config.num_labels,
-        dataset.num_classes,
-        config.seed,
-        config.data.imbalance,
+        *(dataset.train_labels, config.num_labels, dataset.num_classes),
+        *(config.seed, config.data.imbalance),
     )
     dataset = use_own_normalization(config, dataset, pathlib.Path())
     setup = create_train_setup(
@@ -158,30 +125,20 @@ def probe(config: Any) -> float:
     return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]
 
 
-def train_rows(
-    arguments: argparse.Namespace, rows: Sequence[str]
-) -> dict[tuple[str, int], list[dict[str, Any]]]:
+def train_rows(arguments: argparse.Namespace, rows: Sequence[str]) -> Outcomes:
     """Row and budget → results of all seeds; the probe's hold the accuracy alone."""
-    cells = {
-        (row, budget): [create_cell(arguments, row, budget, seed) for seed in arguments.seeds]
-        for row in rows
-        for budget in arguments.budgets
-    }
-    outcomes = {
-        key: [{"test_accuracy": probe(cell.config)} for cell in group]
-        for key, group in cells.items()
-        if key[0] == PROBE
-    }
-    runs = {key: group for key, group in cells.items() if key[0] != PROBE}
-    results = iter(grid.run_grid([cell for group in runs.values() for cell in group]))
-    return outcomes | {key: [next(results) for _ in group] for key, group in runs.items()}
+    runs, outcomes = {}, {}
+    for row in rows:
+        for budget in arguments.budgets:
+            cells = [create_cell(arguments, row, budget, seed) for seed in arguments.seeds]
+            if row == PROBE:
+                outcomes[row, budget] = [{"test_accuracy": probe(cell.config)} for cell in cells]
+            else:
+                runs[row, budget] = cells
+    return outcomes | grid.run_groups(runs)
 
 
-def format_table(
-    rows: Iterable[str],
-    budgets: Sequence[int],
-    outcomes: dict[tuple[str, int], list[dict[str, Any]]],
-) -> str:
+def format_table(rows: Iterable[str], budgets: Sequence[int], outcomes: Outcomes) -> str:
     """Markdown with a row per row, and accuracy and minutes of training per budget."""
     header = ["", *(part for budget in budgets for part in (f"{budget} labels", "minutes"))]
     lines = []
@@ -207,7 +164,14 @@ def describe_settings(rows: Iterable[str]) -> str:
 
 def main() -> None:
     """Trains what is missing and writes the page."""
-    arguments = grid.parse_arguments(create_parser())
+    parser = grid.create_parser(__doc__, "250", "experiments/results/transfer.md")
+    parser.set_defaults(config="configs/folder.py", seeds="0", runs="runs/transfer")
+    parser.add_argument("--data", required=True, help="folder of images with a test folder")
+    parser.add_argument("--labels", dest="budgets", help="the same as --budgets")
+    parser.add_argument("--pixels", type=int, default=64, help="height and width of the images")
+    parser.add_argument("--rows", default=",".join(_DEFAULT_ROWS), help=f"among {', '.join(ROWS)}")
+    parser.add_argument("--imbalance", type=float, default=1.0, help="data.imbalance of all rows")
+    arguments = grid.parse_arguments(parser)
     rows = arguments.rows.split(",")
     outcomes = train_rows(arguments, rows)
     text = (

@@ -15,27 +15,13 @@ import numpy as np
 import scipy.special
 from sklearn.metrics import roc_auc_score
 
-from cls_jax.cli.process import prepare_process
 from cls_jax.features.graph import compute_weight, normalize_rows
 from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, spread_labels
 from cls_jax.inference.unknown import fit_unknown
-from experiments.studies.instant import Photographs, draw_labels, open_photographs
+from experiments.studies.instant import Photographs, draw_labels, run_study
 
 _NUM_KNOWN = 6
 _SEEDS = range(100, 108)
-
-
-def main(folder: str, *numbers: str) -> None:
-    """Prints the table."""
-    photographs = open_photographs(folder)
-    for number in map(int, numbers):
-        rows = [_measure(photographs, number, seed) for seed in _SEEDS]
-        for name in rows[0]:
-            values = [100 * row[name] for row in rows if row[name] is not None]
-            if not values:
-                continue
-            error = np.std(values, ddof=1) / np.sqrt(len(values))
-            print(f"{number:3}  {name:45} {np.mean(values):5.1f} ± {error:.1f}", flush=True)
 
 
 def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, float | None]:
@@ -95,5 +81,4 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
 
 
 if __name__ == "__main__":
-    prepare_process()
-    main(*sys.argv[1:])
+    run_study(_measure, _SEEDS, sys.argv[1:])

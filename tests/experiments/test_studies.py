@@ -16,7 +16,8 @@ from tests.outcomes import describe_difference, read_end
 
 def parse(tmp_path, **changes):
     defaults = {"data": str(tmp_path), "pixels": 32, "imbalance": 1.0, "runs": "runs/transfer"}
-    return argparse.Namespace(**({"overrides": {}} | defaults | changes))
+    defaults |= {"config": "configs/folder.py", "overrides": {}}
+    return argparse.Namespace(**(defaults | changes))
 
 
 def test_every_row_of_transfer_is_a_valid_run_of_its_method(tmp_path):

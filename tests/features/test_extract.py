@@ -27,13 +27,27 @@ def variables():
     return jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
 
 
+@pytest.fixture(scope="module")
+def compile_once():
+    """`_compile`, which takes seconds, with batches of two images per device."""
+    compiled, compile_network = {}, extract._compile
+
+    def compile_once(network):
+        key = (network.name, extract._hash_network(network))
+        if key not in compiled:
+            compiled[key] = compile_network(network)
+        return compiled[key]
+
+    return compile_once
+
+
 @pytest.fixture
-def network(variables, tmp_path, monkeypatch):
-    """ResNet-18 with random weights, a cache of its own, and batches of two images per device."""
+def network(variables, compile_once, tmp_path, monkeypatch):
+    """ResNet-18 with random weights, and a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(extract, "_BATCH_SIZE", 2)
-    entry = MODELS["resnet18"]
-    weights = Weights(to_torch(variables, entry.layout))
+    monkeypatch.setattr(extract, "_compile", compile_once)
+    weights = Weights(to_torch(variables, MODELS["resnet18"].layout))
     return FrozenNetwork("resnet18", weights, SIZE)
 
 
