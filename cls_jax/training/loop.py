@@ -79,7 +79,7 @@ def train(
             return result
     run = prepare_run(config, workdir, load)
     with hold_folder(config, run):
-        seconds = _train_to_end(run)
+        seconds = _Session(run).train()
         if is_main_process():
             num_labeled = len(run.spec.labeled_indices)
             write_result(workdir, create_result(config, workdir, num_labeled, seconds))
@@ -89,120 +89,151 @@ def train(
     return result
 
 
-def _train_to_end(run: Run) -> float:
-    """Trains from the newest checkpoint to the last step. Returns the seconds of all sessions.
+class _Session:
+    """Trains a run from its newest checkpoint to its last step, or until it is asked to stop.
 
-    Raises:
-        UserError: if the step does not fit into memory, a loss is not finite, or the last state
-            cannot be written.
-        StoppedError: if the user or the system asks the run to stop; it has been saved.
+    Every step replaces `_state` and may donate the buffers of the one before. Whoever reads a state
+    has copied what it needs on return.
     """
-    setup, dataset, spec, workdir = run
-    config = setup.config
-    checkpointer = Checkpointer(workdir, config.keep_checkpoints)
-    baselines: dict[str, float] = {}
-    state, first_step, seconds = restore_or_init(checkpointer, run, baselines.update)
-    timer = PausableTimer(seconds)
-    # Without any step, the start is the result.
-    is_unsaved = config.num_steps == 0 and checkpointer.latest_step() is None
-    if is_main_process():
-        announce(run, state, first_step)
 
-    inputs, input_specs, create_batch = create_pipeline(
-        spec, dataset, setup.mesh, first_step, config.num_steps
-    )
-    train_step = create_train_step(setup, create_batch, input_specs)
-    make_batch = make_batch_fn(setup, create_batch, input_specs)
-    evaluate = create_evaluate(setup)
-    bar = ProgressBar(first_step, config.num_steps)
-    checkpointer.warn = bar.say
-    writer = MetricsWriter(workdir, first_step, bar.say) if is_main_process() else SilentWriter()
-    start_round = None  # Most methods have a single round.
-    if baselines:
-        writer.write(0, baselines)
-    profile = ProfileWindow(config.profile, workdir)
-    metrics = MetricsQueue(
-        config.log_every, dataset.num_classes, spec.images_per_step, writer, timer, bar
-    )
+    def __init__(self, run: Run):
+        """Restores or initializes the state, and opens what a step reads and writes."""
+        self._setup, self._dataset, self._spec, self._workdir = run
+        self._config = config = self._setup.config
+        self._checkpointer = Checkpointer(self._workdir, config.keep_checkpoints)
+        baselines: dict[str, float] = {}
+        self._state, self._first_step, seconds = restore_or_init(
+            self._checkpointer, run, baselines.update
+        )
+        self._timer = PausableTimer(seconds)
+        # Without any step, the start is the result.
+        self._is_unsaved = config.num_steps == 0 and self._checkpointer.latest_step() is None
+        if is_main_process():
+            announce(run, self._state, self._first_step)
+        self._inputs, input_specs, create_batch = create_pipeline(
+            self._spec, self._dataset, self._setup.mesh, self._first_step, config.num_steps
+        )
+        self._train_step: Any = create_train_step(self._setup, create_batch, input_specs)
+        self._make_batch = make_batch_fn(self._setup, create_batch, input_specs)
+        self._evaluate = create_evaluate(self._setup)
+        self._start_round: Any = None  # Most methods have a single round.
+        self._bar = ProgressBar(self._first_step, config.num_steps)
+        self._checkpointer.warn = self._bar.say
+        self._writer = (
+            MetricsWriter(self._workdir, self._first_step, self._bar.say)
+            if is_main_process()
+            else SilentWriter()
+        )
+        if baselines:
+            self._writer.write(0, baselines)
+        self._profile = ProfileWindow(config.profile, self._workdir)
+        self._metrics = MetricsQueue(
+            *(config.log_every, self._dataset.num_classes, self._spec.images_per_step),
+            *(self._writer, self._timer, self._bar),
+        )
 
-    # Both functions read `state` when they are called: the loop rebinds it at every step. The next
-    # step may donate its buffers, because both functions have copied what they need on return.
+    def train(self) -> float:
+        """Takes all steps and closes everything. Returns the seconds of all sessions.
 
-    def save(step: int) -> None:
-        metrics.drain()
-        # Rows that are not on disk by now would be lost: a resumed run only repeats later ones.
-        if writer.flush():
-            checkpointer.save(step, state, {"train_seconds": timer.seconds})
-
-    def recreate_batch(step: int, step_input: Any) -> Any:
-        # A batch is a function of seed and step, so the newest state also makes an older one.
-        return jax.device_get(make_batch(set_step(setup.mesh, state, step), step_input))
-
-    with contextlib.ExitStack() as stack:
-        for part in (inputs, writer, bar, checkpointer, profile):
-            stack.enter_context(contextlib.closing(part))
-        stop = stack.enter_context(PreemptionHandler())
-        # An implicit transfer would be a hidden synchronization with the device in the middle of
-        # the loop. Explicit ones (`jax.device_get`, `jax.device_put`) pass. With debug_nans JAX
-        # runs the step operation by operation and moves constants, so there it is allowed.
-        stack.enter_context(jax.transfer_guard("allow" if config.debug_nans else "disallow"))
-        stack.enter_context(jax.debug_nans(config.debug_nans))
-        stack.enter_context(report_non_finite(workdir, checkpointer, recreate_batch))
-
-        for step in range(first_step, config.num_steps + 1):
-            is_last = step == config.num_steps
-            if is_last or _is_due(step, config.eval_every):
-                metrics.drain()
-                accuracies: dict[str, float] = {}
-                with timer.paused():
-                    for split, images, labels in dataset.held_out:
-                        accuracies |= evaluate(state, images, labels, stop.interrupts_eval, split)
-                if accuracies:
-                    writer.write(step, accuracies)
-                    bar.show_accuracies(step, accuracies)
-            is_stopping = stop.should_stop(step)
-            is_save_due = is_last or is_stopping or _is_due(step, config.checkpoint_every)
-            if is_save_due and (step > first_step or is_unsaved):
-                save(step)
-            if is_stopping:
-                checkpointer.finish()
-                saved = describe_newest(checkpointer.latest_step())
-                raise StoppedError(
-                    f"Stopped before step {step}, and {saved}: rerun the command to continue.",
-                    stop.signal,
-                )
-            if is_last:
-                break
-            if is_round_start(config, step):
-                # Nothing is in flight between rounds, so copies to the host delay nothing.
-                with timer.paused(), jax.transfer_guard("allow"):
-                    record = functools.partial(write_pseudo_labels, workdir, dataset)
-                    start_round = start_round or create_start_round(setup, dataset, spec, record)
-                    state = start_round(state, step)
-            step_input = next(inputs)
-            if step == first_step and not config.debug_nans:
-                device = setup.mesh.local_devices[0]
-                train_step, seconds, memory = compile_step(train_step, state, step_input, device)
-                bar.say(f"{memory}; compiled in {seconds:.1f} s")
-            if step == 0:
-                writer.write_images(step, select_images(make_batch(state, step_input), spec))
-            profile.start(step)
-            state, step_metrics = train_step(state, step_input)
-            profile.stop(step, state)
-            if step % config.log_every == 0:
-                step_metrics |= compute_distances(state)
-            metrics.append(step, step_input, step_metrics)
-            if step == first_step:
-                jax.block_until_ready(state)  # Compiled and run once: from here on time counts.
-                timer.start()
-        checkpointer.finish()
-        if checkpointer.latest_step() != config.num_steps:
-            raise UserError(
-                "The last state could not be written, and "
-                f"{describe_newest(checkpointer.latest_step())}: free disk space and rerun the "
-                "command to continue."
+        Raises:
+            UserError: If the step does not fit into memory, a loss is not finite, or the last state
+                cannot be written.
+            StoppedError: If the user or the system asks the run to stop. It has been saved.
+        """
+        config, checkpointer = self._config, self._checkpointer
+        with contextlib.ExitStack() as stack:
+            for part in (self._inputs, self._writer, self._bar, checkpointer, self._profile):
+                stack.enter_context(contextlib.closing(part))
+            stop = stack.enter_context(PreemptionHandler())
+            # An implicit transfer would be a hidden synchronization with the device in the middle
+            # of the loop. Explicit ones (`jax.device_get`, `jax.device_put`) pass. With debug_nans
+            # JAX runs the step operation by operation and moves constants, so there it is allowed.
+            stack.enter_context(jax.transfer_guard("allow" if config.debug_nans else "disallow"))
+            stack.enter_context(jax.debug_nans(config.debug_nans))
+            stack.enter_context(
+                report_non_finite(self._workdir, checkpointer, self._recreate_batch)
             )
-    return timer.seconds
+            for step in range(self._first_step, config.num_steps + 1):
+                is_last = step == config.num_steps
+                if is_last or _is_due(step, config.eval_every):
+                    self._measure_accuracies(step, stop.interrupts_eval)
+                is_stopping = stop.should_stop(step)
+                is_save_due = is_last or is_stopping or _is_due(step, config.checkpoint_every)
+                if is_save_due and (step > self._first_step or self._is_unsaved):
+                    self._save(step)
+                if is_stopping:
+                    checkpointer.finish()
+                    saved = describe_newest(checkpointer.latest_step())
+                    raise StoppedError(
+                        f"Stopped before step {step}, and {saved}: rerun the command to continue.",
+                        stop.signal,
+                    )
+                if not is_last:
+                    self._take_step(step)
+            checkpointer.finish()
+            if checkpointer.latest_step() != config.num_steps:
+                raise UserError(
+                    "The last state could not be written, and "
+                    f"{describe_newest(checkpointer.latest_step())}: free disk space and rerun the "
+                    "command to continue."
+                )
+        return self._timer.seconds
+
+    def _measure_accuracies(self, step: int, should_stop: Callable[[], bool]) -> None:
+        self._metrics.drain()
+        accuracies: dict[str, float] = {}
+        with self._timer.paused():
+            for split, images, labels in self._dataset.held_out:
+                accuracies |= self._evaluate(self._state, images, labels, should_stop, split)
+        if accuracies:
+            self._writer.write(step, accuracies)
+            self._bar.show_accuracies(step, accuracies)
+
+    def _save(self, step: int) -> None:
+        self._metrics.drain()
+        # Rows that are not on disk by now would be lost: a resumed run only repeats later ones.
+        if self._writer.flush():
+            self._checkpointer.save(step, self._state, {"train_seconds": self._timer.seconds})
+
+    def _take_step(self, step: int) -> None:
+        """Dispatches the step, before which a new round may start."""
+        config = self._config
+        if is_round_start(config, step):
+            self._begin_round(step)
+        step_input = next(self._inputs)
+        if step == self._first_step and not config.debug_nans:
+            device = self._setup.mesh.local_devices[0]
+            self._train_step, seconds, memory = compile_step(
+                self._train_step, self._state, step_input, device
+            )
+            self._bar.say(f"{memory}; compiled in {seconds:.1f} s")
+        if step == 0:
+            images = select_images(self._make_batch(self._state, step_input), self._spec)
+            self._writer.write_images(step, images)
+        self._profile.start(step)
+        self._state, step_metrics = self._train_step(self._state, step_input)
+        self._profile.stop(step, self._state)
+        if step % config.log_every == 0:
+            step_metrics |= compute_distances(self._state)
+        self._metrics.append(step, step_input, step_metrics)
+        if step == self._first_step:
+            jax.block_until_ready(self._state)  # Compiled and run once: from here on time counts.
+            self._timer.start()
+
+    def _begin_round(self, step: int) -> None:
+        # Nothing is in flight between rounds, so copies to the host delay nothing.
+        with self._timer.paused(), jax.transfer_guard("allow"):
+            if self._start_round is None:
+                record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
+                self._start_round = create_start_round(
+                    self._setup, self._dataset, self._spec, record
+                )
+            self._state = self._start_round(self._state, step)
+
+    def _recreate_batch(self, step: int, step_input: Any) -> Any:
+        # A batch is a function of seed and step, so the newest state also makes an older one.
+        state = set_step(self._setup.mesh, self._state, step)
+        return jax.device_get(self._make_batch(state, step_input))
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -20,7 +20,7 @@ from cls_jax.runs.folder import write_labeled_indices
 from cls_jax.training.loop import train
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
-from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config, train_interrupted
+from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 from tests.methods.tiny_model import tiny_model
 
 __all__ = ["tiny_model"]
@@ -195,19 +195,6 @@ def test_devices_exchange_labels_statistics_and_gradients_alone(name):
             assert sum(sizes) <= labels, (operation, sizes)
     operations = {operation for operation, _ in collectives}
     assert ("collective-permute" in operations) == (mesh[0] == 2)
-
-
-def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    """Killed after 3 of 6 steps; the newest checkpoint is of step 2."""
-    config = create_config("flexmatch", data__pipeline="device", data__randaugment_ops=0)
-    train_interrupted(config, tmp_path / "killed", 3)
-    states = []
-    for folder in ("killed", "whole"):
-        assert train(config, tmp_path / folder)["step"] == 6
-        state = create_train_setup(config, DATASET_SPEC).init_state()
-        states.append(Checkpointer(tmp_path / folder).restore_newest(state).state)
-    assert jax.tree.leaves(states[0].method_state)
-    jax.tree.map(np.testing.assert_array_equal, *states)
 
 
 def test_run_aligns_to_the_frequencies_of_its_labeled_images(tmp_path):

@@ -71,8 +71,9 @@ def test_wide_resnet_keeps_its_parameters_whatever_the_stem():
     assert counts["imagenet"] == 1_467_610 + (49 - 9) * 3 * 16
 
 
-def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
-    model = ResNet18(num_classes=10, stem="cifar", dtype=jnp.bfloat16)
+@pytest.mark.parametrize("module", [ResNet18, WideResNet])
+def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32(module):
+    model = module(num_classes=10, stem="cifar", dtype=jnp.bfloat16)
     images, variables = create_abstract(model, 32)
     logits, updated = jax.eval_shape(
         lambda v, x: model.apply(v, x, train=True, mutable=["batch_stats"]), variables, images

@@ -70,16 +70,6 @@ def test_running_statistics_move_by_one_minus_momentum(small):
     np.testing.assert_allclose(after["mean"], moved, rtol=1e-4, atol=1e-7)
 
 
-def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32():
-    model = WideResNet(num_classes=10, depth=10, width=1, dtype=jnp.bfloat16)
-    variables = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
-    logits, updated = jax.eval_shape(
-        lambda v, x: model.apply(v, x, train=True, mutable=["batch_stats"]), variables, IMAGES
-    )
-    leaves = jax.tree.leaves((variables, updated, logits))
-    assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
-
-
 def test_depth_that_is_not_6n_plus_4_is_refused():
     with pytest.raises(ValueError, match="6n \\+ 4"):
         WideResNet(num_classes=10, depth=12).init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))

@@ -22,18 +22,17 @@ from tests.conftest import (
 from tests.outcomes import describe_difference, read_end
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_path, number):
+def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_path):
     """No checkpoint is due at step 3."""
     workdir = tmp_path / "run"
 
     def ask() -> None:
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.getsignal(number)
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(StoppedError, match="step 3, and the newest checkpoint is from step 3"):
         train_interrupted(create_tiny_config(), workdir, 2, ask)
-    assert signal.getsignal(number) == before
+    assert signal.getsignal(signal.SIGINT) == before
     assert (workdir / "checkpoints" / "3").exists()
     assert not (workdir / "result.json").exists()
     train(create_tiny_config(), workdir)
@@ -47,14 +46,15 @@ def test_a_run_that_stops_at_once_has_nothing_to_save(tmp_path, monkeypatch):
     assert read_metrics(tmp_path / "run") == []
 
 
-def test_the_second_signal_leaves_at_once():
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_leaves_at_once(sent):
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     with PreemptionHandler() as stop:
         assert not stop.should_stop(0)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), sent)
         assert stop.should_stop(0)
         assert stop.interrupts_eval()
-        assert stop.signal == signal.SIGTERM
+        assert stop.signal == sent
         assert all(signal.getsignal(number) == signal.SIG_DFL for number in before)
     assert {number: signal.getsignal(number) for number in before} == before
 

@@ -171,11 +171,6 @@ def test_a_run_without_test_images_compares_the_networks(copy, run, monkeypatch)
     assert "no test images" in page.text
 
 
-def test_folder_without_a_run_is_named():
-    with pytest.raises(UserError, match="name the folder that training printed"):
-        commands.report("tests")
-
-
 def test_a_folder_that_cannot_be_written_names_the_remedy(copy):
     (copy / REPORT).unlink()
     (copy / REPORT).mkdir()

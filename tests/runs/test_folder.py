@@ -152,12 +152,6 @@ def test_a_budget_that_was_interrupted_while_it_was_written_can_be_written_again
     check_run_folder(tmp_path, create_tiny_config())
 
 
-def test_a_foreign_file_is_respected(tmp_path):
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match="not empty and not the folder of a run"):
-        check_run_folder(tmp_path, create_tiny_config())
-
-
 def test_a_folder_becomes_that_of_a_run_by_its_configuration(tmp_path, interrupter):
     config = create_tiny_config()
     with pytest.raises(Killed):

@@ -78,7 +78,8 @@ def test_sessions_add_up(tmp_path, monkeypatch):
 
 
 def test_damaged_lines_are_left_out_and_do_not_come_back(tmp_path):
-    (tmp_path / SESSIONS).write_text('{"command": "a"}\n[1]\n{"comm')
+    deep = "[" * 100_000
+    (tmp_path / SESSIONS).write_text(f'{deep}\n{{"command": "a"}}\n[1]\n{{"comm')
     assert read_sessions(tmp_path) == [{"command": "a"}]
     record_session(tmp_path, 5)
     lines = (tmp_path / SESSIONS).read_text().splitlines()

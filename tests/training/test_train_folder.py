@@ -200,13 +200,6 @@ def test_warnings_and_counts_are_printed(images, tmp_path, capsys):
     assert "cls on labeled: 12 labels, 12 training and 0 test images" in output
 
 
-def test_batches_may_be_made_on_the_device(images, tmp_path):
-    result = train(create_config(images, **{"data.pipeline": "device"}), tmp_path / "run")
-    assert (result["step"], result["num_labels"]) == (6, 12)
-    rows = read_metrics(tmp_path / "run")
-    assert all(np.isfinite(row["train/loss"]) for row in rows if "train/loss" in row)
-
-
 def test_predictions_agree_with_evaluation_on_moved_images(finished, images, tmp_path):
     workdir, _ = finished
     moved = shutil.copytree(images, tmp_path / "moved")
