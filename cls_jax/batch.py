@@ -16,25 +16,19 @@ Leaf = Any
 
 
 class DatasetSpec(NamedTuple):
-    """Sizes of a dataset that decide the shapes of a run.
+    """Sizes of a dataset that decide the shapes of a run."""
 
-    Attributes:
-        image_shape: (H, W, C).
-        num_classes: K.
-        num_images: training images.
-    """
-
-    image_shape: tuple[int, int, int]
-    num_classes: int
-    num_images: int
+    image_shape: tuple[int, int, int]  # (H, W, C).
+    num_classes: int  # K.
+    num_images: int  # Training images.
 
 
 class TrainingSplit(NamedTuple):
     """Statistics of the labeled and unlabeled sets, for a method's initial state.
 
     Attributes:
-        class_frequencies: shares of the K classes in the labeled images, which sum to 1.
-        num_unlabeled: how many images the unlabeled stream shows.
+        class_frequencies: Shares of the K classes in the labeled images, which sum to 1.
+        num_unlabeled: How many images the unlabeled stream shows.
     """
 
     class_frequencies: tuple[float, ...]
@@ -53,39 +47,23 @@ def create_even_split(spec: DatasetSpec) -> TrainingSplit:
 
 
 class RawBatch(NamedTuple):
-    """The batch of one step as it travels to the device.
+    """The batch of one step as it travels to the device."""
 
-    Attributes:
-        x: uint8 [B, H, W, C], labeled images under the method's labeled view.
-        y: int32 [B], their classes.
-        u: uint8 [V, U, H, W, C], unlabeled images under each of the method's views.
-        u_index: int32 [U], which training images they are.
-        u_truth: int32 [U], their true classes, or -1 where unknown. Only monitors read it.
-    """
-
-    x: Leaf
-    y: Leaf
-    u: Leaf
-    u_index: Leaf
-    u_truth: Leaf
+    x: Leaf  # uint8 [B, H, W, C], labeled images under the method's labeled view.
+    y: Leaf  # int32 [B], their classes.
+    u: Leaf  # uint8 [V, U, H, W, C], unlabeled images under each of the method's views.
+    u_index: Leaf  # int32 [U], which training images they are.
+    u_truth: Leaf  # int32 [U], their true classes, or -1 where unknown. Only monitors read it.
 
 
 class Batch(NamedTuple):
-    """A batch as a method's loss sees it.
+    """A batch as a method's loss sees it."""
 
-    Attributes:
-        x: float32 [B, H, W, C], normalized.
-        y: int32 [B].
-        u: float32 [V, U, H, W, C], normalized.
-        u_index: int32 [U], which training images they are.
-        mix: a `cls_jax.methods.cutmix.Mix` of the first view, for methods that want one.
-    """
-
-    x: jax.Array
-    y: jax.Array
-    u: jax.Array
-    u_index: jax.Array
-    mix: Any = None
+    x: jax.Array  # float32 [B, H, W, C], normalized.
+    y: jax.Array  # int32 [B].
+    u: jax.Array  # float32 [V, U, H, W, C], normalized.
+    u_index: jax.Array  # int32 [U], which training images they are.
+    mix: Any = None  # A `cls_jax.methods.cutmix.Mix` of the first view, for methods that want one.
 
 
 def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:
@@ -94,7 +72,7 @@ def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) ->
     Args:
         images: uint8 [..., C].
         mean: C numbers, or one for all channels, on the scale from 0 to 1.
-        std: likewise.
+        std: The standard deviation in the same form.
 
     Returns:
         float32 [..., C].

@@ -12,7 +12,7 @@ class StoppedError(Exception):
     """The user or the system asked the program to stop, and it did so cleanly.
 
     Attributes:
-        signal: the number of the signal. `main.py` exits with 128 plus this, as shells do.
+        signal: The number of the signal. `main.py` exits with 128 plus this, as shells do.
     """
 
     def __init__(self, message: str, signal: int):

@@ -39,7 +39,7 @@ def open_regular(path: str | os.PathLike) -> BinaryIO:
     """Opens a file for reading bytes. Refuses a pipe or a device, which might never end.
 
     Raises:
-        OSError: if the system refuses or it is not a regular file.
+        OSError: If the system refuses or it is not a regular file.
     """
     file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
     if not os.path.isfile(file.fileno()):
@@ -57,8 +57,8 @@ def read_bytes(path: str | os.PathLike, max_bytes: int) -> bytes:
     """Reads a whole file.
 
     Raises:
-        OSError: if the system refuses or it is not a regular file.
-        ValueError: if it is larger than `max_bytes`.
+        OSError: If the system refuses or it is not a regular file.
+        ValueError: If it is larger than `max_bytes`.
     """
     with open_regular(path) as file:
         content = file.read(max_bytes + 1)
@@ -71,8 +71,8 @@ def read_json(path: str | os.PathLike) -> Any:
     """Reads a JSON file.
 
     Raises:
-        OSError: as `read_bytes`.
-        ValueError: if it is not JSON, too large or nested too deeply.
+        OSError: Same as `read_bytes`.
+        ValueError: If it is not JSON, too large or nested too deeply.
     """
     return parse_json(read_bytes(path, MAX_JSON_BYTES).decode("utf-8"))
 
@@ -81,7 +81,7 @@ def parse_json(text: str) -> Any:
     """Parses JSON.
 
     Raises:
-        ValueError: if it is not JSON or nested too deeply.
+        ValueError: If it is not JSON or nested too deeply.
     """
     try:
         return json.loads(text)

@@ -34,17 +34,11 @@ _NUM_STEPS, _NUM_SAMPLED = 5, 64
 
 
 class Rehearsal(NamedTuple):
-    """What a few real steps took.
+    """What a few real steps took."""
 
-    Attributes:
-        compile_seconds: the time to compile the step.
-        step_seconds: the median of the steps after the first.
-        memory: a sentence that compares what a step needs with what the device has.
-    """
-
-    compile_seconds: float
-    step_seconds: float
-    memory: str
+    compile_seconds: float  # The time to compile the step.
+    step_seconds: float  # The median of the steps after the first.
+    memory: str  # A sentence that compares what a step needs with what the device has.
 
 
 def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
@@ -54,15 +48,15 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
     pixels, another batch in proportion to its images.
 
     Args:
-        given: with the configuration from `fit_to_folder`, which is changed.
-        minutes: for the whole training. None for the default, which only weights that come with the
-            project have.
+        given: The context, whose configuration is from `fit_to_folder` and is changed.
+        minutes: How long the whole training should take. None for the default, which only weights
+            that come with the project have.
 
     Returns:
         A sentence about the choice and its reason. None if there was nothing to choose.
 
     Raises:
-        UserError: as of `profile_steps`.
+        UserError: Same as `profile_steps`.
     """
     config, is_pretrained = given.config, given.config.model.init.startswith(BUILTIN)
     if "num_steps" in given.is_set or (minutes is None and not is_pretrained):
@@ -123,7 +117,7 @@ def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehe
     `num_images` are the training images of the whole dataset, which some methods keep a state for.
 
     Raises:
-        UserError: if pretrained weights cannot be read, the step does not fit into the device's
+        UserError: If pretrained weights cannot be read, the step does not fit into the device's
             memory, or the devices cannot be arranged as `config.mesh` says.
     """
     mean, std = compute_mean_and_std(dataset.train_images)

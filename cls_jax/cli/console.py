@@ -134,7 +134,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     cache.add_argument("--clear", action="store_true", help="delete all of them")
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     suggest.add_argument(
-        "folder", metavar="FOLDER_OR_RUN", help="images, labeled or not; or a run on such a folder"
+        "folder", metavar="FOLDER_OR_RUN", help="images, labeled or not, or a run on such a folder"
     )
     suggest.add_argument(
         "--count", type=int, default=20, metavar="N", help="images to list (default: %(default)s)"

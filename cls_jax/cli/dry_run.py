@@ -17,20 +17,12 @@ def describe_dry_run(plan: Plan) -> str:
     """Summarizes the plan of a run and times a few of its steps. Writes no file of the run.
 
     Raises:
-        UserError: if no labeled image can be read or a step does not fit into memory.
+        UserError: If no labeled image can be read or a step does not fit into memory.
     """
-    if not plan.config.num_steps:
-        lines = [*describe_folder(plan.summary), *describe_training(plan)]
-        return "\n".join([*lines, "Nothing was written: leave out --dry-run to train."])
-    rehearsal = profile_folder(plan.config, plan.summary)
-    return "\n".join(
-        [
-            *describe_folder(plan.summary),
-            *describe_training(plan),
-            *describe_costs(plan, rehearsal),
-            "Nothing was written: leave out --dry-run to train.",
-        ]
-    )
+    lines = [*describe_folder(plan.summary), *describe_training(plan)]
+    if plan.config.num_steps:
+        lines += describe_costs(plan, profile_folder(plan.config, plan.summary))
+    return "\n".join([*lines, "Nothing was written: rerun without --dry-run to train."])
 
 
 def describe_folder(summary: FolderSummary) -> list[str]:

@@ -75,7 +75,7 @@ def plan_run(
     for the default, see `fit_to_minutes`.
 
     Raises:
-        UserError: if the folder has no layout, or there is no such method, key or value.
+        UserError: If the folder has no layout, or there is no such method, key or value.
     """
     settings = {**(_begin_with(pathlib.Path(start_from)) if start_from else {}), **(settings or {})}
     if instant:
@@ -155,7 +155,7 @@ def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
     """Reads options such as "--config.data.image_size=64" as main.py does: dotted key → value.
 
     Raises:
-        UserError: if there is no such method or key, or a value cannot be read.
+        UserError: If there is no such method or key, or a value cannot be read.
     """
     flag_values, arguments = flags.FlagValues(), ["", *options]
     config = create_folder_config("", method)
@@ -187,6 +187,6 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
     largest, smallest = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
     return (
         f"Classes are unequal: {counts[largest]:,} labels of {largest!r} and {counts[smallest]:,} "
-        f"of {smallest!r}; more labels of the small classes help most, and --config.num_labels=N "
+        f"of {smallest!r}. More labels of the small classes help most, and --config.num_labels=N "
         "uses the same number of each."
     )

@@ -24,7 +24,7 @@ def create_config(
     """Builds the defaults for an argument such as "250" (of CLS) or "250,fixmatch".
 
     Raises:
-        UserError: if the argument cannot be read or its method is unknown.
+        UserError: If the argument cannot be read or its method is unknown.
     """
     return create_defaults(*parse_argument(argument), method_settings)
 
@@ -39,7 +39,7 @@ def create_defaults(
     `method_settings` are the hyperparameters by method for which the dataset has another default.
 
     Raises:
-        UserError: if there is no such method.
+        UserError: If there is no such method.
     """
     values = {key: row.default for key, row in get_options(method_name).items()}
     values["num_labels"] = num_labels
@@ -52,7 +52,7 @@ def parse_argument(argument: str) -> tuple[int, str]:
     """Reads "250" or "250,fixmatch" as (label budget, method name).
 
     Raises:
-        UserError: if the argument has another form.
+        UserError: If the argument has another form.
     """
     budget, _, method = argument.partition(",")
     if not budget.isdecimal() or "," in method:
@@ -82,7 +82,7 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
     """Checks everything that can be checked without the data.
 
     Raises:
-        UserError: at the first key that is missing or unknown, or value that is invalid, naming
+        UserError: At the first key that is missing or unknown, or value that is invalid, naming
             the remedy.
     """
     values = flatten(config.to_dict())
@@ -187,7 +187,7 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
     (`cls_jax.config.retired`).
 
     Raises:
-        UserError: if the file is missing, damaged, or has a key or a value that this version does
+        UserError: If the file is missing, damaged, or has a key or a value that this version does
             not know.
     """
     try:

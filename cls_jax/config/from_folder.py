@@ -31,7 +31,7 @@ _MAX_MEMORY_SHARE = 0.5
 
 _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
 PRETRAINED = "builtin:efficientnet_lite0"
-# An instant classifier is one network that learns from pseudo labels, those of the graph.
+# An instant classifier is one network that learns from pseudo-labels, those of the graph.
 INSTANT_METHOD = "pseudo_label"
 # EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
@@ -40,19 +40,12 @@ _COLORS = 3  # Channels that pretrained networks expect.
 
 
 class Resources(NamedTuple):
-    """What a machine offers.
+    """What a machine offers."""
 
-    Attributes:
-        has_accelerator: whether JAX computes on something faster than a CPU.
-        memory: the memory of a device, or of the host if it computes, in bytes.
-        has_tensorflow: whether tf.data can feed images.
-        has_pretrained: whether the weights `builtin:efficientnet_lite0` are installed.
-    """
-
-    has_accelerator: bool
-    memory: int
-    has_tensorflow: bool
-    has_pretrained: bool = False
+    has_accelerator: bool  # Whether JAX computes on something faster than a CPU.
+    memory: int  # The memory of a device, or of the host if it computes, in bytes.
+    has_tensorflow: bool  # Whether tf.data can feed images.
+    has_pretrained: bool = False  # Whether the weights `builtin:efficientnet_lite0` are installed.
 
 
 def create_folder_config(path: str, method_name: str) -> ConfigDict:
@@ -61,7 +54,7 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
     Sizes follow `data.image_size`, so for larger images that is the only value to change.
 
     Raises:
-        UserError: if there is no such method.
+        UserError: If there is no such method.
     """
     config = create_defaults(num_labels=0, method_name=method_name)
     config.num_steps = 20_000  # With few images, more steps only repeat them.
@@ -109,19 +102,12 @@ def _find_own_image_size(config: ConfigDict) -> int:
 
 
 class FolderContext(NamedTuple):
-    """What a rule may look at.
+    """What a rule may look at."""
 
-    Attributes:
-        config: the configuration with the user's values and the results of earlier rules.
-        summary: the folder's summary.
-        resources: the machine's resources.
-        is_set: dotted keys that the user has set.
-    """
-
-    config: ConfigDict
-    summary: FolderSummary
-    resources: Resources
-    is_set: Collection[str] = ()
+    config: ConfigDict  # The configuration with the user's values and the results of earlier rules.
+    summary: FolderSummary  # The folder's summary.
+    resources: Resources  # The machine's resources.
+    is_set: Collection[str] = ()  # Dotted keys that the user has set.
 
 
 def fit_to_folder(given: FolderContext) -> None:
@@ -270,7 +256,7 @@ def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
     """Sets dotted keys of a configuration.
 
     Raises:
-        UserError: if a key does not exist or a value has another type.
+        UserError: If a key does not exist or a value has another type.
     """
     for key, value in settings.items():
         if key not in flatten(config.to_dict()):

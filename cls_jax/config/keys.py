@@ -21,9 +21,9 @@ class Rule:
     """The values that a key may have.
 
     Attributes:
-        accepts: value of the default's type → whether it is one of them. May raise a TypeError if
+        accepts: Value of the default's type → whether it is one of them. May raise a TypeError if
             it is a tuple.
-        text: the same in words, which follow "choose" in an error message.
+        text: The same in words, which follow "choose" in an error message.
     """
 
     accepts: Callable[[Any], bool]
@@ -424,7 +424,7 @@ def get_options(method_name: str) -> dict[str, Option]:
     """The table for one method: with its own `mu`, and its hyperparameters as `method.*`.
 
     Raises:
-        UserError: if there is no such method.
+        UserError: If there is no such method.
     """
     method = get_method(method_name)
     hyperparameters = {

@@ -18,8 +18,8 @@ class Retired(NamedTuple):
     """A key that no longer exists.
 
     Attributes:
-        harmless: values with which a run is the same without the key. None if that is any.
-        remedy: what to do with another value, as the end of a sentence.
+        harmless: Values with which a run is the same without the key. None if that is any.
+        remedy: What to do with another value, as the end of a sentence.
     """
 
     harmless: tuple[Any, ...] | None
@@ -49,7 +49,7 @@ def drop_retired(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, 
     """Stored values without retired keys and with new names, given the keys of this version.
 
     Raises:
-        UserError: if a retired key has a value that decided what the run trained.
+        UserError: If a retired key has a value that decided what the run trained.
     """
     kept = {}
     table = RETIRED | _BY_METHOD.get(values["method.name"], {})

@@ -1,7 +1,7 @@
 """CLS with class alignment and CutMix, for very few labels. Not in the paper.
 
 Both networks' predictions are aligned to the class frequencies of the labeled set before they
-become labels. A CutMix of the weak views is trained with the pseudo labels only: two images have
+become labels. A CutMix of the weak views is trained with the pseudo-labels only: two images have
 no common least probable class.
 """
 
@@ -24,7 +24,7 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     """The loss of CLS with aligned labels + λ_cutmix · CutMix. Signature: see `Method.loss`.
 
     Predictions are divided by the running class means of both networks together, so that they stay
-    comparable. Pseudo label, complementary label and weight all follow from the result.
+    comparable. Pseudo-label, complementary label and weight all follow from the result.
     """
     hparams, means = context.hparams, dict(context.method_state)
     logits_x, logits_weak, logits_strong, *logits_mixed = logits

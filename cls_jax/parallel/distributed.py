@@ -37,13 +37,13 @@ def initialize_distributed(
     Call it before JAX is used.
 
     Args:
-        coordinator_address: host:port where process 0 listens.
-        num_processes: the number of processes.
-        process_id: the index of this process, from 0.
-        timeout: seconds after which the process exits with one sentence and code 2.
+        coordinator_address: The host:port where process 0 listens.
+        num_processes: The number of processes.
+        process_id: The index of this process, from 0.
+        timeout: Seconds after which the process exits with one sentence and code 2.
 
     Raises:
-        UserError: if only some of the three values are given, or they are invalid.
+        UserError: If only some of the three values are given, or they are invalid.
     """
     values = (coordinator_address, num_processes, process_id)
     if all(value is None for value in values):
@@ -134,8 +134,7 @@ def barrier(name: str) -> None:
 def from_main_process(value: Any) -> Any:
     """Process 0's value in every process, so that all take the same branch. All must call this.
 
-    Args:
-        value: anything that JSON can hold.
+    It may be anything that JSON can hold.
     """
     if jax.process_count() == 1:
         return value
@@ -159,7 +158,7 @@ def check_same(text: str, workdir: pathlib.Path) -> None:
     """Makes sure that all processes have the same configuration, as text, and run folder.
 
     Raises:
-        UserError: in every process, if any differs from process 0.
+        UserError: In every process, if any differs from process 0.
     """
     if different := _find_different(f"{text}{workdir}".encode()):
         raise UserError(
@@ -172,10 +171,10 @@ def check_same_weights(tree: Any) -> None:
     """Makes sure that all processes start from the same arrays, which each has computed or read.
 
     Args:
-        tree: a pytree of NumPy arrays, or of JAX's on a device of this process.
+        tree: A pytree of NumPy arrays, or of JAX's on a device of this process.
 
     Raises:
-        UserError: in every process, if any differs from process 0.
+        UserError: In every process, if any differs from process 0.
     """
     if jax.process_count() == 1:
         return

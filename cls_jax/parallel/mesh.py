@@ -33,14 +33,14 @@ def create_mesh(
 
     Args:
         num_networks: N. The axis "network" must divide it.
-        batch_sizes: numbers of labeled and unlabeled images. The axis "data" must divide each.
-        network: devices over which the networks are spread. 0 chooses as many as there are networks
+        batch_sizes: Numbers of labeled and unlabeled images. The axis "data" must divide each.
+        network: Devices over which the networks are spread. 0 chooses as many as there are networks
             if the devices allow it, since networks exchange nothing but labels.
-        data: devices over which a batch is spread. 0 chooses as many as are left and divide it.
-        devices: the devices to arrange. By default, all of the default backend's.
+        data: Devices over which a batch is spread. 0 chooses as many as are left and divide it.
+        devices: The devices to arrange. By default, all of the default backend's.
 
     Raises:
-        UserError: in every process, if the axes do not divide what they spread, exceed the devices,
+        UserError: In every process, if the axes do not divide what they spread, exceed the devices,
             or leave a process without any.
     """
     devices = devices or jax.devices()
@@ -84,7 +84,7 @@ def _check_processes(
     """Makes sure that every process takes part: one without a device could not follow the run.
 
     Raises:
-        UserError: if a process has no device among the used ones.
+        UserError: If a process has no device among the used ones.
     """
     busy = {device.process_index for device in used}
     if idle := sorted({device.process_index for device in devices} - busy):
@@ -139,10 +139,10 @@ def to_global_arrays(tree: PyTree, mesh: Mesh, specs: PyTree, shapes: PyTree = N
     """Puts NumPy arrays of this process on its devices of the mesh.
 
     Args:
-        tree: whole arrays, or this process's rows if `shapes` is given.
-        mesh: what `create_mesh` returned.
-        specs: partition specs, one for each array.
-        shapes: shapes of the whole arrays, one for each.
+        tree: Whole arrays, or this process's rows if `shapes` is given.
+        mesh: What `create_mesh` returned.
+        specs: Partition specs, one for each array.
+        shapes: Shapes of the whole arrays, one for each.
     """
     shardings = to_shardings(mesh, specs)
     if jax.process_count() == 1:

@@ -40,7 +40,7 @@ class PreemptionHandler:
         self._received = number
         for other in self._previous:
             signal.signal(other, signal.SIG_DFL)
-        os.write(2, b"\nSaving, then stopping; press Ctrl-C again to quit now.\n")
+        os.write(2, b"\nSaving, then stopping. Press Ctrl-C again to quit now.\n")
         if jax.process_count() > 1:  # So that JAX's service tells the others.
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -50,12 +50,10 @@ class Checkpointer:
         keep: int | None = None,
         warn: Callable[[str], None] | None = None,
     ):
-        """Opens the checkpoints of the run in `workdir`.
+        """Opens the checkpoints of the run in `workdir`, of which the newest `keep` are kept.
 
-        Args:
-            workdir: the run's folder.
-            keep: how many to keep. None only reads and leaves the folder as it is.
-            warn: shows a sentence to the user, by default on standard error.
+        None only reads and leaves the folder as it is. `warn` shows a sentence to the user, by
+        default on standard error.
         """
         self._workdir = pathlib.Path(workdir).resolve()
         self.folder = self._workdir / CHECKPOINTS
@@ -151,7 +149,7 @@ class Checkpointer:
         The one before it is used instead. With several processes all must call this.
 
         Args:
-            like: gives shapes, dtypes and shardings: arrays or `jax.ShapeDtypeStruct`s that have a
+            like: Gives shapes, dtypes and shardings: arrays or `jax.ShapeDtypeStruct`s that have a
                 sharding, in which case nothing but the restored state takes memory.
 
         Returns:
@@ -159,7 +157,7 @@ class Checkpointer:
             of `like`, and a jitted function may donate them.
 
         Raises:
-            UserError: if there are checkpoints but none is intact, or one is of another format.
+            UserError: If there are checkpoints but none is intact, or one is of another format.
         """
         last_reason = None
         for step in sorted(self._list_steps(), reverse=True):
@@ -272,7 +270,7 @@ def fetch_to_host(state: PyTree) -> PyTree:
     """Copies a state's arrays whole into NumPy arrays, in every process. All must call this.
 
     Raises:
-        jax.errors.JaxRuntimeError: if the computation that makes the state has failed.
+        jax.errors.JaxRuntimeError: If the computation that makes the state has failed.
     """
     if jax.process_count() > 1:  # Another process holds a part of every array.
         with jax.transfer_guard("allow"):  # The gathering itself does not count as explicit.

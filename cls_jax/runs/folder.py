@@ -137,7 +137,7 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
     run may be continued with a larger `num_steps`.
 
     Raises:
-        UserError: if it holds a run of another configuration or something else.
+        UserError: If it holds a run of another configuration or something else.
     """
     path = workdir / CONFIG
     if path.exists():
@@ -175,12 +175,8 @@ def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
     """Writes the label budget of a run: any images, also of unequal classes.
 
-    A run that starts in this folder trains with these labels.
-
-    Args:
-        workdir: the run's folder, created if it does not exist.
-        indices: int [num_labels], into the training images.
-        dataset: gives these images' labels, by which the file lists them.
+    A run that starts in this folder trains with these labels. The folder is created if it does not
+    exist, and the indices of training images are int [num_labels].
     """
     workdir.mkdir(parents=True, exist_ok=True)
     text = labeled_indices_to_json(np.asarray(indices), dataset.train_labels, dataset.class_names)
@@ -197,7 +193,7 @@ def create_run_folder(
     a labels file drawn from the seed would look like one that the user supplied.
 
     Raises:
-        UserError: if the folder cannot be written.
+        UserError: If the folder cannot be written.
     """
     try:
         write_atomically(workdir / CONFIG, to_json(config))
@@ -228,12 +224,8 @@ def write_pseudo_labels(
 ) -> None:
     """Writes the pseudo-labels that training starts from, by file, if the images are files.
 
-    Args:
-        workdir: the run's folder.
-        dataset: gives the names of files and classes.
-        indices: int [m], into the training images.
-        labels: int [m], their pseudo-labels.
-        weights: float [m], how much each counts, from 0 to 1.
+    Columns have m rows: indices of training images (int), their pseudo-labels (int), and weights
+    from 0 to 1 (float).
     """
     if not dataset.train_files or not is_main_process():
         return
@@ -259,7 +251,7 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
     """Makes sure that a run resumes with the training images that it started with.
 
     Raises:
-        UserError: if a folder of images has changed, so that indices mean other images.
+        UserError: If a folder of images has changed, so that indices mean other images.
     """
     path = workdir / DATASET
     if not dataset.fingerprint or not path.exists():
@@ -290,7 +282,7 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
     """The class names of a run's dataset and its sizes.
 
     Raises:
-        UserError: if dataset.json is missing or damaged.
+        UserError: If dataset.json is missing or damaged.
     """
     with _open_description(workdir) as stored:
         names = stored["class_names"]
@@ -307,7 +299,7 @@ def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[f
     """Mean and standard deviation of a run's training images, per channel.
 
     Raises:
-        UserError: if dataset.json is missing or damaged.
+        UserError: If dataset.json is missing or damaged.
     """
     with _open_description(workdir) as stored:
         mean, std = tuple(stored["mean"]), tuple(stored["std"])
@@ -341,7 +333,7 @@ def wait_for_folder(workdir: pathlib.Path) -> None:
     """Returns once process 0 has created the folder and this process sees it.
 
     Raises:
-        UserError: if this process has another disk at that path.
+        UserError: If this process has another disk at that path.
     """
     barrier("folder")
     if not (workdir / CONFIG).exists():
@@ -354,21 +346,13 @@ def wait_for_folder(workdir: pathlib.Path) -> None:
 def load_labeled_indices(
     workdir: pathlib.Path, dataset: Dataset, num_labels: int, seed: int, imbalance: float = 1.0
 ) -> np.ndarray:
-    """The run's labeled images: as stored in its folder, else all given or drawn with the seed.
+    """The run's labeled images, int [num_labels]: indices of training images.
 
-    Args:
-        workdir: the run's folder, which need not exist yet.
-        dataset: the dataset to draw from.
-        num_labels: how many to draw. 0 takes all that have a label.
-        seed: the draw's.
-        imbalance: labels of the largest class per label of the smallest, as in
-            `choose_labeled_indices`.
-
-    Returns:
-        int [num_labels], into the training images.
+    They are those stored in the folder, which need not exist yet. Otherwise they are drawn as by
+    `choose_labeled_indices`, or all that have a label where `num_labels` is 0.
 
     Raises:
-        UserError: if what is stored does not fit the dataset or the configuration, or the budget
+        UserError: If what is stored does not fit the dataset or the configuration, or the budget
             cannot be drawn.
     """
     path = workdir / LABELED_INDICES
@@ -385,7 +369,7 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
     """The result of a finished run, or None.
 
     Raises:
-        UserError: if the file is damaged.
+        UserError: If the file is damaged.
     """
     path = workdir / RESULT
     if not path.exists():
@@ -424,7 +408,7 @@ def find_answer(workdir: pathlib.Path) -> pathlib.Path:
     (`answer`, see `runs.result.choose_answer`).
 
     Raises:
-        UserError: if the result is damaged.
+        UserError: If the result is damaged.
     """
     result = read_result(workdir)
     is_instant = result is not None and result.get("answer") == INSTANT

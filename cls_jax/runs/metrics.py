@@ -36,10 +36,7 @@ class MetricsWriter:
     ):
         """Drops rows of `first_step` and later, which this session writes again.
 
-        Args:
-            workdir: the run's folder.
-            first_step: where this session starts.
-            warn: shows a sentence to the user.
+        `warn` shows a sentence to the user.
         """
         self._path = workdir / METRICS
         kept = [row for row in read_metrics(workdir) if row["step"] < first_step]

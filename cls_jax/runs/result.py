@@ -103,8 +103,8 @@ def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, 
     ensemble of two networks where it was measured, which is what predicts.
 
     Args:
-        result: of the run.
-        instant: of the instant classifier.
+        result: The run's result.
+        instant: The result of the instant classifier.
 
     Returns:
         Additions to the run's result: `answer` ("instant" or "trained"), `answer_gain` (the points
@@ -161,9 +161,9 @@ def describe_monitors(monitors: dict[str, float]) -> str:
     """The indications of quality that a run without a test set has, as aligned lines."""
     shares = {
         "pseudo_label_overlap": "of images: both networks predict the same class",
-        "exchange_ratio": "of pseudo labels: confident enough to train the other network",
-        "mask_ratio": "of images: pseudo label confident enough to train on",
-        "confidence_weight": "mean weight of a pseudo label",
+        "exchange_ratio": "of pseudo-labels: confident enough to train the other network",
+        "mask_ratio": "of images: pseudo-label confident enough to train on",
+        "confidence_weight": "mean weight of a pseudo-label",
     }
     return _format_percentages({name: 100 * share for name, share in monitors.items()}, shares)
 

@@ -60,14 +60,14 @@ def train(
     """Trains or resumes the run in `workdir`. Returns its result.
 
     Args:
-        config: a validated configuration.
-        workdir: the run's folder, created if it does not exist.
-        load: loads the dataset. Not called for a finished run.
+        config: A validated configuration.
+        workdir: The run's folder, created if it does not exist.
+        load: Loads the dataset. Not called for a finished run.
 
     Raises:
-        UserError: if the folder, the data or the devices do not fit the configuration, another
+        UserError: If the folder, the data or the devices do not fit the configuration, another
             process trains there, a loss is not finite, or the last state cannot be written.
-        StoppedError: if the user or the system asks the run to stop; it has been saved.
+        StoppedError: If the user or the system asks the run to stop; it has been saved.
     """
     config = resolve_model(config)
     check_folder(config, workdir)

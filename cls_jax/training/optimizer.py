@@ -126,7 +126,7 @@ def split_frozen(
     momentum is estimated from the start.
 
     Raises:
-        UserError: if there are fewer stages than are to be frozen.
+        UserError: If there are fewer stages than are to be frozen.
     """
     layers = order_layers(params, model.stem_names, model.head_names)
     num_stages = max(layer.stage or 0 for layer in layers.values())
@@ -148,9 +148,9 @@ def clip_by_network_norm(grads: PyTree, norms: jax.Array, limit: float) -> PyTre
     """Shortens the gradient of every network whose norm is above the limit to that limit.
 
     Args:
-        grads: stacked, each leaf [N, ...].
+        grads: Stacked, each leaf [N, ...].
         norms: float32 [N], Euclidean norms of the networks' gradients.
-        limit: the largest norm.
+        limit: The largest norm.
     """
     factors = limit / jnp.maximum(norms, limit)
     return jax.vmap(lambda network, factor: jax.tree.map(lambda leaf: factor * leaf, network))(
@@ -179,9 +179,9 @@ def order_layers(
     """The layers of an architecture, counted as timm does (its `group_matcher`).
 
     Args:
-        names: keys of the parameters, the modules directly below the network.
-        stem: names that come before the first block.
-        heads: names that compute the logits.
+        names: Keys of the parameters, the modules directly below the network.
+        stem: Names that come before the first block.
+        heads: Names that compute the logits.
 
     Returns:
         Name → layer. What is none of stem, block and head, such as a last normalization, belongs to

@@ -56,17 +56,17 @@ def init_state(
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
     Args:
-        setup: the run's.
-        dataset: its training images and their labels.
-        labeled: indices of the labeled images.
-        round_index: the round of a method with several.
-        report: with the head "graph", called with the accuracies in percent of the linear probe
+        setup: The run's setup.
+        dataset: Its training images and their labels.
+        labeled: Indices of the labeled images.
+        round_index: The round of a method with several.
+        report: With the head "graph", called with the accuracies in percent of the linear probe
             and the instant classifier on the test images or, where there are neither test nor
             validation images, on labels left out.
-        record: with the head "graph", called with the propagated labels of the unlabeled images.
+        record: With the head "graph", called with the propagated labels of the unlabeled images.
 
     Raises:
-        UserError: if the pretrained weights cannot be read or do not fit.
+        UserError: If the pretrained weights cannot be read or do not fit.
     """
     state = setup.init_state(round_index)
     init_head, spread = setup.config.model.init_head, None

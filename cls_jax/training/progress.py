@@ -135,7 +135,7 @@ class MetricsQueue:
         """Adds step t, just dispatched, and finishes step t - 2: two steps stay in flight.
 
         Raises:
-            NonFiniteError: if the loss or gradient of that step is not finite.
+            NonFiniteError: If the loss or gradient of that step is not finite.
         """
         self._pending.append((step, step_input, monitors))
         if len(self._pending) > _MAX_IN_FLIGHT:
@@ -145,7 +145,7 @@ class MetricsQueue:
         """Waits for all steps and writes what is due.
 
         Raises:
-            NonFiniteError: if a loss or a gradient is not finite.
+            NonFiniteError: If a loss or a gradient is not finite.
         """
         while self._pending:
             self._finish(*self._pending.popleft())
@@ -271,10 +271,10 @@ class NonFiniteError(Exception):
     """A watched metric is infinite or NaN.
 
     Attributes:
-        step: the first such step.
-        name: name of the metric.
-        step_input: the input of that step.
-        monitors: all metrics of that step.
+        step: The first such step.
+        name: Name of the metric.
+        step_input: The input of that step.
+        monitors: All metrics of that step.
     """
 
     def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
@@ -292,15 +292,11 @@ def report_non_finite(
     """Ends a run with NaN or infinite metrics with one sentence, and saves the step's batch.
 
     The file is `not_finite/step_<step>.npz`: the arrays of `RawBatch` by their names, and all
-    metrics of the step as `monitors`, JSON as text.
-
-    Args:
-        workdir: the run's folder.
-        checkpointer: the run's checkpoints.
-        recreate_batch: (step, the step's input) → its batch, on the host.
+    metrics of the step as `monitors`, JSON as text. `recreate_batch` takes a step and its input and
+    returns the batch on the host.
 
     Raises:
-        UserError: instead of `NonFiniteError`, and of the error by which `--config.debug_nans`
+        UserError: Instead of `NonFiniteError`, and of the error by which `--config.debug_nans`
             names an operation.
     """
     try:

@@ -53,12 +53,12 @@ class TrainState(flax.struct.PyTreeNode):
             all others from it. It is part of the state and not a constant of the step, so that runs
             that differ only in the seed share a compiled program. It is raw, because checkpoints
             and donated buffers are plain arrays.
-        params: the networks' parameters, float32.
+        params: The networks' parameters, float32.
         batch_stats: BatchNorm's running mean and variance, float32. The EMA networks use these too,
             not averages of them (authors' code).
-        ema_params: exponential moving average of `params`, float32.
-        opt_state: momentum, and the schedule's step count.
-        method_state: the method's own state, empty for most.
+        ema_params: Exponential moving average of `params`, float32.
+        opt_state: Momentum, and the schedule's step count.
+        method_state: The method's own state, empty for most.
     """
 
     step: jax.Array
@@ -94,19 +94,19 @@ class TrainSetup:
     """The method of a run, its networks, the update rule, and the devices.
 
     Attributes:
-        config: the run's configuration.
-        method: how the networks are trained.
-        ensemble: their forward passes.
-        optimizer: the update rule.
-        mesh: the devices.
-        dataset_spec: sizes of the dataset.
-        init_context: what the method's initial state depends on.
+        config: The run's configuration.
+        method: How the networks are trained.
+        ensemble: Their forward passes.
+        optimizer: The update rule.
+        mesh: The devices.
+        dataset_spec: Sizes of the dataset.
+        init_context: What the method's initial state depends on.
         start_state: (the seed's key, parameters, BatchNorm statistics) → the state before the first
             step. A pure function, to be traced.
-        state_shapes: shapes, dtypes and shardings of the train state, as a `TrainState` of
+        state_shapes: Shapes, dtypes and shardings of the train state, as a `TrainState` of
             `jax.ShapeDtypeStruct`. Enough to restore a checkpoint or to compile the step.
-        state_specs: how the state is partitioned, as a `TrainState` of partition specs.
-        read_weights: reads the weights of `config.model.init`. A function, because a run that
+        state_specs: How the state is partitioned, as a `TrainState` of partition specs.
+        read_weights: Reads the weights of `config.model.init`. A function, because a run that
             resumes from a checkpoint needs none.
     """
 
@@ -126,10 +126,10 @@ class TrainSetup:
         """Initializes the state on the mesh.
 
         Args:
-            round_index: the round of a method with several, each with new parameters.
+            round_index: The round of a method with several, each with new parameters.
 
         Raises:
-            UserError: if the pretrained weights cannot be read or do not fit, or processes have
+            UserError: If the pretrained weights cannot be read or do not fit, or processes have
                 different ones.
         """
         key, *networks = init_networks_and_key(
@@ -180,16 +180,16 @@ def create_train_setup(
     """Builds the setup of a configuration. Allocates nothing on the devices.
 
     Args:
-        config: a validated configuration in which mean and deviation are numbers.
-        dataset_spec: sizes of the dataset.
-        devices: the devices to run on. By default, all of the default backend's.
-        split: the labeled and unlabeled set, for the method's initial state. By default, classes
+        config: A validated configuration in which mean and deviation are numbers.
+        dataset_spec: Sizes of the dataset.
+        devices: The devices to run on. By default, all of the default backend's.
+        split: The labeled and unlabeled set, for the method's initial state. By default, classes
             are equally frequent. It changes no shapes, so only a new run needs it.
-        read_weights: reads the weights of `config.model.init`. Without it, networks start from
+        read_weights: Reads the weights of `config.model.init`. Without it, networks start from
             random ones.
 
     Raises:
-        UserError: if the devices cannot be arranged as `config.mesh` says.
+        UserError: If the devices cannot be arranged as `config.mesh` says.
     """
     method = get_method(config.method.name)
     batch_sizes = [config.batch_size // config.accumulate_steps]
@@ -253,7 +253,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
     """Builds the architecture that `config.model` describes, with the heads the method asks for.
 
     Raises:
-        UserError: if images of `data.image_size` cannot be divided into its patches.
+        UserError: If images of `data.image_size` cannot be divided into its patches.
     """
     model_config = config.model
     entry, image_size = MODELS[model_config.name], config.data.image_size

@@ -46,19 +46,12 @@ from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup
 
 
 class Run(NamedTuple):
-    """Everything that training needs beside the state.
+    """Everything that training needs beside the state."""
 
-    Attributes:
-        setup: what to train, and on which devices.
-        dataset: the images and labels.
-        spec: the stream of batches.
-        workdir: the run's folder.
-    """
-
-    setup: TrainSetup
-    dataset: Dataset
-    spec: StreamSpec
-    workdir: pathlib.Path
+    setup: TrainSetup  # What to train, and on which devices.
+    dataset: Dataset  # The images and labels.
+    spec: StreamSpec  # The stream of batches.
+    workdir: pathlib.Path  # The run's folder.
 
 
 def prepare_run(
@@ -66,13 +59,10 @@ def prepare_run(
 ) -> Run:
     """Loads the data, chooses the labels, and builds the networks. Writes nothing.
 
-    Args:
-        config: what `resolve_model` returned.
-        workdir: the run's folder, which need not exist.
-        load: loads the dataset.
+    The configuration is what `resolve_model` returned, and the folder need not exist.
 
     Raises:
-        UserError: if the folder, the data or the devices do not fit the configuration.
+        UserError: If the folder, the data or the devices do not fit the configuration.
     """
     dataset = use_own_normalization(config, load(config), workdir)
     check_dataset(workdir, dataset)
@@ -96,11 +86,11 @@ def create_setup(
     """The setup of a run on a dataset, normalized as the dataset says, and its stream of batches.
 
     Args:
-        config: a validated configuration.
-        dataset: the images and labels.
+        config: A validated configuration.
+        dataset: The images and labels.
         labeled: int [num_labels], indices of the labeled training images.
         unlabeled: int [n], indices of the unlabeled set.
-        num_images: training images of the whole dataset, where this one is a sample.
+        num_images: Training images of the whole dataset, where this one is a sample.
     """
     num_unlabeled = len(unlabeled) if num_images is None else num_images
     shape = dataset.shape if num_images is None else dataset.shape._replace(num_images=num_images)
@@ -118,7 +108,7 @@ def check_folder(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Makes sure that the folder is free or has this run, and that all processes mean the same.
 
     Raises:
-        UserError: if not.
+        UserError: If not.
     """
     check_run_folder(workdir, config)
     check_same(to_json(config), workdir)
@@ -129,7 +119,7 @@ def hold_folder(config: ConfigDict, run: Run) -> Iterator[None]:
     """Creates the run's folder where there is none, and keeps other sessions out of it.
 
     Raises:
-        UserError: if another process trains there.
+        UserError: If another process trains there.
     """
     with contextlib.ExitStack() as stack:
         if is_main_process():
@@ -165,7 +155,7 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
     """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
 
     Raises:
-        UserError: if `model.name` was set to another architecture, or images of another number of
+        UserError: If `model.name` was set to another architecture, or images of another number of
             channels than three are to be read from a folder.
     """
     init, name = config.model.init, config.model.name
@@ -193,7 +183,7 @@ def read_weights(config: ConfigDict) -> Weights:
     """Reads the weights of `model.init`.
 
     Raises:
-        UserError: if they cannot be read.
+        UserError: If they cannot be read.
     """
     path = pathlib.Path(config.model.init).expanduser()
     if (path / CONFIG).exists():
@@ -236,7 +226,7 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
         The setup of the run's configuration, the state, and its step.
 
     Raises:
-        UserError: if the folder holds no run, or no checkpoint yet.
+        UserError: If the folder holds no run, or no checkpoint yet.
     """
     config = read_config(workdir / CONFIG)
     config.mesh.network = config.mesh.data = 0  # The devices at hand, not the training's.

@@ -44,10 +44,10 @@ def create_train_step(
     """Compiles (state, input) → (state after the step, metrics). The state is donated.
 
     Args:
-        setup: what to run.
-        create_batch: makes this device's shard of the batch from the state and the step's input.
+        setup: What to run.
+        create_batch: Makes this device's shard of the batch from the state and the step's input.
             By default the input is the batch.
-        input_specs: partition specs of the input.
+        input_specs: Partition specs of the input.
     """
 
     def step_on_device(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
@@ -82,9 +82,9 @@ def take_step(
     """The step of this device's networks on its shard of the batch, inside `shard_map`.
 
     Args:
-        setup: what to run.
-        state: this device's networks, n of N.
-        raw_batch: this device's shard.
+        setup: What to run.
+        state: This device's networks, n of N.
+        raw_batch: This device's shard.
 
     Returns:
         The state after the step, and metrics [n, 1], or [n, parts] of an accumulated batch.
@@ -182,10 +182,10 @@ def compute_gradients(
     Args:
         loss_fn: (parameters, state, part) → (loss, (state after the part, its metrics [n, 1])). The
             loss is the same on all devices that share the batch.
-        params: what to differentiate by.
-        state: the state before the first part.
-        parts: what `split_batch` returned.
-        shares_batch: whether several devices share the batch. They then sum their gradients in one
+        params: What to differentiate by.
+        state: The state before the first part.
+        parts: What `split_batch` returned.
+        shares_batch: Whether several devices share the batch. They then sum their gradients in one
             all-reduce.
 
     Returns:
@@ -228,7 +228,7 @@ def collect_metrics(output: LossOutput, u_truth: jax.Array) -> Metrics:
     the step, and counts are summed over shards before they are divided.
 
     Args:
-        output: what the method's loss returned.
+        output: What the method's loss returned.
         u_truth: int32 [U], true classes of the unlabeled images, -1 where unknown.
     """
     metrics = {"train/loss": output.losses, **output.monitors}
@@ -301,7 +301,7 @@ def compile_step(
         The compiled step, the seconds that it took, and a clause about its memory.
 
     Raises:
-        UserError: if the device cannot hold it.
+        UserError: If the device cannot hold it.
     """
     started = time.perf_counter()
     compiled = train_step.lower(state, step_input).compile()
@@ -335,7 +335,7 @@ def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
     """Compares the memory that a compiled step needs with the device's, in a line for the user.
 
     Raises:
-        UserError: if the device cannot hold it.
+        UserError: If the device cannot hold it.
     """
     needed = measure_step_memory(compiled)
     if needed is None:

@@ -25,7 +25,7 @@ def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
     """Seconds and number of executions of every kind of operation in the newest trace.
 
     Raises:
-        UserError: if the profiler wrote none.
+        UserError: If the profiler wrote none.
     """
     files = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:

@@ -23,7 +23,7 @@ def time_first_step(options: list[str], cache: pathlib.Path) -> float:
     """Seconds from starting main.py until its first step has been written.
 
     Raises:
-        UserError: if it ends before.
+        UserError: If it ends before.
     """
     with tempfile.TemporaryDirectory() as folder:
         workdir = pathlib.Path(folder) / "run"

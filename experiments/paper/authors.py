@@ -22,7 +22,7 @@ def import_torch():
     """Imports PyTorch.
 
     Raises:
-        UserError: if it is not installed.
+        UserError: If it is not installed.
     """
     try:
         return importlib.import_module("torch")
@@ -34,13 +34,13 @@ def create_peer_variant(path: str, config, name: str) -> StepVariant:
     """Builds the step on one random batch, to be timed.
 
     Args:
-        path: a checkout of the authors' code.
-        config: sizes and hyperparameters of CLS.
+        path: A checkout of the authors' code.
+        config: Sizes and hyperparameters of CLS.
         name: "released", float32 with the device synchronizations of the released loop; or "tuned",
             the same model in bfloat16, channels last, compiled, and without synchronizations.
 
     Raises:
-        UserError: if there is no such variant or checkout, or no PyTorch.
+        UserError: If there is no such variant or checkout, or no PyTorch.
     """
     if name not in VARIANTS:
         raise UserError(f"Unknown peer variant {name!r}: choose from {', '.join(VARIANTS)}.")
@@ -72,7 +72,7 @@ class Peer:
         """Builds everything from seed 0.
 
         Raises:
-            UserError: if `path` is not a checkout of the authors' code or PyTorch is missing.
+            UserError: If `path` is not a checkout of the authors' code or PyTorch is missing.
         """
         self._torch, self._config, self._tuned, self._device = import_torch(), config, tuned, device
         wideresnet, ema = _import_authors_modules(path)

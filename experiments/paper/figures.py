@@ -26,10 +26,10 @@ VARIANTS = ("fixmatch", "cls_no_nl", "cls_no_rw", "cls")  # The curves of Figure
 # The panels of Figure 4: axis label → metrics with their legends.
 MONITORS = {
     "share of the batch": {
-        "monitors/pseudo_label_overlap": "same pseudo label",
+        "monitors/pseudo_label_overlap": "same pseudo-label",
         "monitors/complementary_label_overlap": "same complementary label",
         "monitors/exchange_ratio": "exchanged (w ≥ τ)",
-        "monitors/pseudo_label_accuracy": "pseudo label is right",
+        "monitors/pseudo_label_accuracy": "pseudo-label is right",
     },
     "Euclidean distance of parameters": {
         "monitors/distance_networks": "network 1 to network 2",

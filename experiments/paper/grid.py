@@ -82,7 +82,7 @@ def create_cell(
     """Builds one run; changes (keys with "__" for ".") become part of the folder's name.
 
     Raises:
-        UserError: if the configuration has no such key or value.
+        UserError: If the configuration has no such key or value.
     """
     config = load_config(arguments.config, f"{budget},{method}")
     config.seed = seed
@@ -112,7 +112,7 @@ def load_config(path: str, argument: str):
     """Builds a configuration from a file of configs/.
 
     Raises:
-        UserError: if there is no such file.
+        UserError: If there is no such file.
     """
     if not pathlib.Path(path).is_file():
         raise UserError(f"There is no configuration {path}: choose a file of configs/.")
@@ -126,7 +126,7 @@ def set_value(config, key: str, text: str) -> None:
     """Sets a dotted key of a locked configuration from text, keeping the value's type.
 
     Raises:
-        UserError: if the key does not exist or the text is not a value of its type.
+        UserError: If the key does not exist or the text is not a value of its type.
     """
     *parents, leaf = key.split(".")
     try:
@@ -146,7 +146,7 @@ def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     All folders are checked before the first run starts.
 
     Raises:
-        UserError: if a folder holds a run of another configuration, or a run fails.
+        UserError: If a folder holds a run of another configuration, or a run fails.
     """
     for cell in cells:
         check_run_folder(cell.workdir, cell.config)

@@ -48,7 +48,7 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
     """One run of a row.
 
     Raises:
-        UserError: if there is no such method, or it has no such setting.
+        UserError: If there is no such method, or it has no such setting.
     """
     method, *settings = row.split("+")
     changes = {f"method__{name}": text for name, _, text in (s.partition("=") for s in settings)}

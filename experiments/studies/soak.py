@@ -110,7 +110,7 @@ def stop_once(
     """Starts or resumes a run and stops it; None if the run came to its end before.
 
     Raises:
-        UserError: if the run failed before.
+        UserError: If the run failed before.
     """
     since = time.time()
     process = start(options, workdir)
@@ -134,7 +134,7 @@ def soak(
         The stops, and for each run "equal" or what differs from the uninterrupted run.
 
     Raises:
-        UserError: if a run does not end.
+        UserError: If a run does not end.
     """
     reference = folder / "undisturbed"
     started = time.monotonic()

@@ -93,7 +93,7 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
     """One run of a row.
 
     Raises:
-        UserError: if an option is not a key, or a value is invalid.
+        UserError: If an option is not a key, or a value is invalid.
     """
     _, method, settings = ROWS[row]
     config = grid.load_config(arguments.config, f"{arguments.data},{method or 'supervised'}")

@@ -77,7 +77,7 @@ def test_only_what_is_known_is_printed_in_percent():
     both = describe_accuracies({"test_accuracy_ensemble": 8.0, "test_accuracy": 7.5}).splitlines()
     assert [line.split()[0] for line in both] == ["7.50%", "8.00%"]
     assert describe_monitors({"mask_ratio": 0.875, "unheard_of": 1.0}) == (
-        "   87.50%  of images: pseudo label confident enough to train on"
+        "   87.50%  of images: pseudo-label confident enough to train on"
     )
 
 
