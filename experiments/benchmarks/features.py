@@ -40,16 +40,16 @@ def main() -> None:
     parser.add_argument("--vectors", type=int, default=1_000_000, help="to search neighbors among")
     parser.add_argument("--output", default="runs/features.md")
     arguments = parser.parse_args()
-    lines = [f"# Features\n\n{grid.describe_provenance()}", f"{time_features(arguments.images)}\n"]
+    first = time_features(arguments.images)
     vectors = np.random.default_rng(0).normal(size=(arguments.vectors, LENGTH)).astype(np.float32)
     started = time.perf_counter()
     find_neighbors(vectors, NUM_NEIGHBORS)
     seconds = time.perf_counter() - started
-    lines.append(
+    second = (
         f"{NUM_NEIGHBORS} neighbors of each of {arguments.vectors:,} random vectors of {LENGTH} "
-        f"numbers: {seconds:.1f} s on {jax.devices()[0].device_kind}\n"
+        f"numbers: {seconds:.1f} s on {jax.devices()[0].device_kind}"
     )
-    grid.write_output(arguments.output, "\n".join(lines))
+    grid.write_page(arguments.output, "Features", f"{first}\n\n{second}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import pathlib
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # Else JAX would look for a driver.
 
@@ -68,7 +68,6 @@ _OPTIONS = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 # NVIDIA's data sheets, SXM, without sparsity: bytes per second, and operations per second by unit.
 BANDWIDTHS = {"H100": 3.35e12, "H200": 4.8e12}
 PEAKS = {"bf16": 989e12, "tf32": 494e12, "fp32": 67e12}
-_SMALL_BYTES = 2**20
 _WARNING = """\
 **A forecast: nothing here was run.** The times are a lower bound. They do not include: the gaps
 between kernels (a few microseconds each where they are launched one by one, less as a CUDA graph);
@@ -401,8 +400,9 @@ def describe_forecasts(config, forecasts: list[Forecast]) -> str:
         seconds = [sum(k.compute_seconds(gpu) for k in kernels) for gpu in BANDWIDTHS]
         convolutions = [kernel for kernel in kernels if kernel.kind == "convolution"]
         share = sum(kernel.compute_seconds("H100") for kernel in convolutions) / seconds[0]
-        small = [kernel for kernel in kernels if kernel.bytes_moved < _SMALL_BYTES]
-        row = [each.variant, each.num_devices, f"{_count(kernels):,}", f"{_count(small):,}"]
+        small = [kernel for kernel in kernels if kernel.bytes_moved < 2**20]
+        row = [each.variant, each.num_devices]
+        row += [f"{sum(kernel.repeats for kernel in group):,}" for group in (kernels, small)]
         row += [f"{sum(kernel.repeats * kernel.bytes_moved for kernel in kernels) / 1e9:.1f}"]
         row += [f"{sum(kernel.repeats * kernel.flops for kernel in kernels) / 1e12:.2f}"]
         row += [f"{1e3 * value:.2f}" for value in seconds] + [f"{share:.0%}"]
@@ -424,10 +424,6 @@ def describe_forecasts(config, forecasts: list[Forecast]) -> str:
         "starting them takes longer than running. Memory holds state, dataset and temporaries.\n\n"
         "Collectives:\n\n" + "\n".join(exchanges or ["none"]) + "\n"
     )
-
-
-def _count(kernels: Iterable[Kernel]) -> int:
-    return sum(kernel.repeats for kernel in kernels)
 
 
 def main() -> None:

@@ -82,7 +82,7 @@ def main() -> None:
         for name, each in rates.items()
     ]
     table = grid.format_table(("pipeline", "pairs/s on one core", "min – max"), rows)
-    grid.write_output(arguments.output, f"# Pipelines\n\n{grid.describe_provenance()}\n{table}\n")
+    grid.write_page(arguments.output, "Pipelines", table)
 
 
 if __name__ == "__main__":

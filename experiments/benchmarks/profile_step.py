@@ -16,7 +16,6 @@ from cls_jax.errors import UserError
 from experiments.benchmarks.variants import create_variant
 from experiments.paper import grid
 
-_LIMIT = 25
 # "add_multiply_fusion.12" is one of the kind "add_multiply_fusion".
 _NUMBER = re.compile(r"[.\d]+$")
 
@@ -30,9 +29,8 @@ def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
     files = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
         raise UserError(f"The profiler left no trace in {folder}: is this JAX built with it?")
-    file = files[-1]
     events = collections.defaultdict(lambda: (0.0, 0))
-    for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+    for plane in jax.profiler.ProfileData.from_file(str(files[-1])).planes:
         for line in plane.lines:
             for event in line.events:
                 # Of all that a trace holds, compiled operations alone know their module.
@@ -46,7 +44,7 @@ def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
 def describe(events: dict[str, tuple[float, int]], num_steps: int) -> str:
     """A Markdown table of the longest, by time of all threads or streams together."""
     total = sum(seconds for seconds, _ in events.values())
-    rows = sorted(events.items(), key=lambda item: -item[1][0])[:_LIMIT]
+    rows = sorted(events.items(), key=lambda item: -item[1][0])[:25]
     return grid.format_table(
         ("operation", "ms per step", "share", "times per step"),
         (
@@ -72,13 +70,9 @@ def main() -> None:
     with jax.profiler.trace(str(folder)):
         variant.run(arguments.steps)
     variant.close()
-    events = read_events(folder)
-    text = (
-        f"# Profile of {arguments.variant}\n\n{grid.describe_provenance()}\n"
-        f"{1e3 * variant.seconds[-1]:.1f} ms per step while traced.\n\n"
-        f"{describe(events, arguments.steps)}\n"
-    )
-    grid.write_output(arguments.output, text)
+    text = f"{1e3 * variant.seconds[-1]:.1f} ms per step while traced.\n\n"
+    text += describe(read_events(folder), arguments.steps)
+    grid.write_page(arguments.output, f"Profile of {arguments.variant}", text)
 
 
 if __name__ == "__main__":

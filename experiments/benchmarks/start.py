@@ -16,8 +16,6 @@ from cls_jax.errors import UserError
 from cls_jax.runs.metrics import METRICS
 from experiments.paper import grid
 
-_POLL_SECONDS = 0.02
-
 
 def time_first_step(options: list[str], cache: pathlib.Path) -> float:
     """Seconds from starting main.py until its first step has been written.
@@ -40,7 +38,7 @@ def time_first_step(options: list[str], cache: pathlib.Path) -> float:
         while not (metrics.exists() and metrics.stat().st_size):
             if process.poll() is not None:
                 raise UserError(process.stderr.read().strip().removeprefix("Error: "))
-            time.sleep(_POLL_SECONDS)
+            time.sleep(0.02)
         seconds = time.perf_counter() - started
         process.kill()
         process.communicate()
@@ -58,11 +56,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         cold = time_first_step(options, pathlib.Path(cache))
         warm = [time_first_step(options, pathlib.Path(cache)) for _ in range(arguments.starts)]
-    text = (
-        f"# From the command to the first step\n\n{grid.describe_provenance()}\n"
-        f"Cold {cold:.1f} s; warm {', '.join(f'{seconds:.1f}' for seconds in warm)} s.\n"
-    )
-    grid.write_output(arguments.output, text)
+    text = f"Cold {cold:.1f} s; warm {', '.join(f'{seconds:.1f}' for seconds in warm)} s."
+    grid.write_page(arguments.output, "From the command to the first step", text)
 
 
 if __name__ == "__main__":

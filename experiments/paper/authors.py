@@ -92,11 +92,6 @@ class Peer:
                 model.to(memory_format=torch.channels_last)
             self._forwards = [torch.compile(model) for model in self.models]
 
-    def double(self) -> None:
-        """Continues in double precision."""
-        for model in (*self.models, self.ema):
-            model.double()
-
     def step(self, images, labels, learning_rate: float | None = None):
         """Takes one step of both networks and returns their losses.
 

@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from cls_jax.config import flatten
+from cls_jax.runs.metrics import read_metrics
 from experiments.paper import grid
 from experiments.paper.grid import Cell
 from experiments.paper.tables import TABLE_2
@@ -68,7 +69,7 @@ def plot_curve(axis, cells: Sequence[Cell], name: str, label: str, smooth: int =
     Metrics of single batches are smoothed by a moving average over that many rows.
     """
     histories = [
-        [(row["step"], row[name]) for row in cell.history if row.get(name) is not None]
+        [(r["step"], r[name]) for r in read_metrics(cell.workdir) if r.get(name) is not None]
         for cell in cells
     ]
     steps = [step for step, _ in histories[0]][smooth - 1 :]

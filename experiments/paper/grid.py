@@ -6,6 +6,7 @@ provenance of every program in experiments/ come from here, too.
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import datetime
 import importlib.util
@@ -28,7 +29,6 @@ from cls_jax.cli.process import exit_with_error, prepare_process
 from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.runs.folder import check_run_folder, get_default_workdir
-from cls_jax.runs.metrics import read_metrics
 from cls_jax.runs.sessions import describe_hardware
 from cls_jax.training.loop import train
 
@@ -39,11 +39,6 @@ class Cell:
 
     config: Any  # The run's configuration.
     workdir: pathlib.Path  # The run's folder.
-
-    @property
-    def history(self) -> list[dict[str, Any]]:
-        """The rows of the run's metrics."""
-        return read_metrics(self.workdir)
 
 
 def create_parser(description: str, budgets: str, output: str) -> argparse.ArgumentParser:
@@ -185,11 +180,10 @@ def describe_provenance() -> str:
 
 def _read_commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
-    try:
+    with contextlib.suppress(OSError):  # Git is not installed.
         outcome = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:  # Git is not installed.
-        return "unknown"
-    return outcome.stdout.strip() or "unknown"
+        return outcome.stdout.strip() or "unknown"
+    return "unknown"
 
 
 def describe_mean(values: Iterable[float]) -> str:
@@ -203,6 +197,11 @@ def format_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table as mdformat has it."""
     lines = [header, ["--"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def write_page(path: str, title: str, text: str) -> None:
+    """Writes and prints a result with its title and provenance."""
+    write_output(path, f"# {title}\n\n{describe_provenance()}\n{text}\n")
 
 
 def write_output(path: str, text: str) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from cls_jax.batch import DatasetSpec, RawBatch
 from cls_jax.training.setup import TrainState, create_train_setup
 from cls_jax.training.step import create_train_step
+from experiments.benchmarks.variants import create_random_batch
 from experiments.paper import grid
 from experiments.paper.authors import NUM_CLASSES, Peer, import_torch
 
@@ -122,13 +123,9 @@ def create_batch(config, seed: int) -> RawBatch:
     blocks = np.kron(coarse, np.ones((1, size // 4, size // 4, 1)))
     noise = rng.integers(-60, 61, blocks.shape)
     images = np.clip(blocks + noise, 0, 255).astype(np.uint8)
-    return RawBatch(
-        x=images[:b],
-        y=rng.integers(0, NUM_CLASSES, b).astype(np.int32),
-        u=images[b:].reshape(2, u, size, size, 3),
-        u_index=np.arange(u, dtype=np.int32),
-        u_truth=np.full(u, -1, np.int32),
-    )
+    labels = rng.integers(0, NUM_CLASSES, b).astype(np.int32)
+    unlabeled = images[b:].reshape(2, u, size, size, 3)
+    return create_random_batch(config)._replace(x=images[:b], y=labels, u=unlabeled)
 
 
 def compare_steps(path: str, config, num_steps: int) -> list[tuple[str, int, float, float]]:
@@ -139,7 +136,8 @@ def compare_steps(path: str, config, num_steps: int) -> list[tuple[str, int, flo
     """
     torch = import_torch()
     theirs, referee = Peer(path, config, "cpu"), Peer(path, config, "cpu")
-    referee.double()
+    for model in (*referee.models, referee.ema):
+        model.double()
     setup = create_train_setup(config, DatasetSpec((32, 32, 3), NUM_CLASSES, 50_000))
     state = setup.init_state()
     state = set_networks(state, [to_ours(model.state_dict()) for model in theirs.models])
@@ -181,10 +179,7 @@ def main() -> None:
         ("quantity", "after step", "ours", "theirs"),
         ((name, step, f"{ours:.1e}", f"{theirs:.1e}") for name, step, ours, theirs in rows),
     )
-    grid.write_output(
-        arguments.output,
-        f"# Parity with the authors' step\n\n{grid.describe_provenance()}\n{table}\n",
-    )
+    grid.write_page(arguments.output, "Parity with the authors' step", table)
 
 
 if __name__ == "__main__":

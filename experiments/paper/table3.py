@@ -11,6 +11,7 @@ splits: --report-only makes the table of what is finished.
 
 import argparse
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Iterable
@@ -170,19 +171,15 @@ def main() -> None:
     arguments = grid.parse_arguments(parser)
     arguments.overrides = RECIPE | arguments.overrides
     rows = arguments.rows.split(",")
-    cells = {
-        (budget, row, seed): create_cell(arguments, row, budget, seed)
-        for seed in arguments.seeds
-        for budget in arguments.budgets
-        for row in rows
-    }
+    keys = itertools.product(arguments.seeds, arguments.budgets, rows)
+    cells = {key: create_cell(arguments, key[2], key[1], key[0]) for key in keys}
     if not arguments.report_only:
         write_labels(cells.values(), arguments.labels)
         grid.run_grid(list(cells.values()))
     outcomes: dict[int, dict[str, Results]] = {
         budget: {row: {} for row in rows} for budget in arguments.budgets
     }
-    for (budget, row, seed), cell in cells.items():
+    for (seed, budget, row), cell in cells.items():
         if (result := read_result(cell.workdir)) is not None:
             outcomes[budget][row][seed] = result
     grid.write_output(arguments.output, describe_page(arguments, outcomes))

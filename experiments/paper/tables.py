@@ -101,13 +101,12 @@ def main() -> None:
         for method in methods
     }
     text = (
-        f"# Table {arguments.table}\n\n{grid.describe_provenance()}\n"
         f"Test accuracy in percent of network 1 (EMA weights) after the last step, mean ± standard "
         f"deviation over seeds {', '.join(map(str, arguments.seeds))}.\n\n"
-        f"{format_table(names, methods, arguments.budgets, grid.run_groups(cells))}\n"
+        f"{format_table(names, methods, arguments.budgets, grid.run_groups(cells))}"
     )
     output = arguments.output or f"experiments/results/table{arguments.table}_digits.md"
-    grid.write_output(output, text)
+    grid.write_page(output, f"Table {arguments.table}", text)
 
 
 if __name__ == "__main__":

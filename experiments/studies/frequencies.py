@@ -15,7 +15,6 @@ from cls_jax.features.graph import build_graph, propagate_labels
 from experiments.studies.instant import Photographs, draw_labels, run_study
 
 _SEEDS = range(100, 108)
-_ITERATIONS = 50
 
 
 def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, float | None]:
@@ -44,7 +43,7 @@ def estimate_frequencies(p_BK: np.ndarray) -> np.ndarray:
         p_BK: float [B, K], probabilities for equally frequent classes.
     """
     frequencies = np.full(p_BK.shape[1], 1 / p_BK.shape[1])
-    for _ in range(_ITERATIONS):
+    for _ in range(50):
         joint = p_BK * frequencies
         frequencies = np.maximum((joint / joint.sum(axis=1, keepdims=True)).mean(axis=0), 1e-9)
     return frequencies

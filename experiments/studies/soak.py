@@ -193,8 +193,8 @@ def main() -> None:
     folder.mkdir(parents=True)
     number = signal.Signals[f"SIG{arguments.signal}"]
     stops, outcomes = soak(options, folder, arguments.stops, number)
-    text = f"{grid.describe_provenance()}\n{describe_stops(stops, outcomes, number)}\n"
-    grid.write_output(arguments.output, f"# Runs stopped at random\n\n{text}")
+    text = describe_stops(stops, outcomes, number)
+    grid.write_page(arguments.output, "Runs stopped at random", text)
     if any(outcome != "equal" for outcome in outcomes):
         raise UserError(f"Runs differ: compare those in {folder}.")
     shutil.rmtree(folder)

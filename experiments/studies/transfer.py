@@ -153,13 +153,10 @@ def format_table(rows: Iterable[str], budgets: Sequence[int], outcomes: Outcomes
     return grid.format_table(header, lines)
 
 
-def describe_settings(rows: Iterable[str]) -> str:
-    """The values that each row sets, as Markdown."""
-    return "\n".join(
-        f"- {ROWS[row].title}: "
-        + ", ".join(f"`{key}={value}`" for key, value in ROWS[row].settings.items())
-        for row in rows
-    )
+def describe_settings(row: str) -> str:
+    """The values that a row sets, as Markdown."""
+    settings = (f"`{key}={value}`" for key, value in ROWS[row].settings.items())
+    return f"- {ROWS[row].title}: {', '.join(settings)}"
 
 
 def main() -> None:
@@ -175,15 +172,14 @@ def main() -> None:
     rows = arguments.rows.split(",")
     outcomes = train_rows(arguments, rows)
     text = (
-        f"# From a pretrained network\n\n{grid.describe_provenance()}\n"
         f"Test accuracy in percent at {arguments.pixels} pixels (fine-tuning: EMA weights of "
         f"network 1 after the last step), classes {arguments.imbalance:g}:1 in training, mean ± "
         f"standard deviation over the seeds ({', '.join(map(str, arguments.seeds))}), and minutes "
         f"of training.\n\n"
         f"{format_table(rows, arguments.budgets, outcomes)}\n\n"
-        f"Settings:\n\n{describe_settings(rows)}\n"
+        "Settings:\n\n" + "\n".join(map(describe_settings, rows))
     )
-    grid.write_output(arguments.output, text)
+    grid.write_page(arguments.output, "From a pretrained network", text)
 
 
 if __name__ == "__main__":
