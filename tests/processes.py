@@ -16,11 +16,13 @@ from tests.conftest import ROOT
 
 PATIENCE_S = 600  # Neighbors may be busy.
 _LAUNCHER = """
-import json, os, runpy, sys
+import contextlib, json, os, runpy, sys
 import cls_jax.cli.plan, cls_jax.data.datasets, cls_jax.inference.evaluate_run
 import cls_jax.training.loop, ml_collections.config_flags, sklearn.datasets
 from cls_jax.models import wide_resnet
 
+with contextlib.suppress(ImportError):
+    import tensorflow, clu.metric_writers
 wide_resnet._stages = lambda width: [(32 * width, 2)]  # As conftest.py does in its own process.
 for line in sys.stdin:
     request = json.loads(line)

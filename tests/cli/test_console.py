@@ -223,7 +223,7 @@ def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
 
 
 def test_cache_is_shown_and_cleared(images, capsys):
-    assert run_console("train", images, *TINY) == 0
+    load_dataset(create_folder_config(str(images), "supervised"))
     capsys.readouterr()
     assert run_console("cache") == 0
     assert "0.00 GB in" in capsys.readouterr().out
