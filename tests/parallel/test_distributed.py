@@ -49,10 +49,10 @@ def start_all(start_program):
     """Starts the processes of one run, each with its --workdir and one CPU device."""
 
     def start_all(workdirs, *options, method="cls"):
-        where = [f"--config=configs/digits.py:20,{method}"]
-        where += [f"--coordinator_address={find_address()}", f"--num_processes={len(workdirs)}"]
+        run = [f"--config=configs/digits.py:20,{method}", *_TINY, *options]
+        run += [f"--coordinator_address={find_address()}", f"--num_processes={len(workdirs)}"]
         return [
-            start_program(*_TINY, *where, f"--workdir={workdir}", f"--process_id={i}", *options)
+            start_program(*run, f"--workdir={workdir}", f"--process_id={i}")
             for i, workdir in enumerate(workdirs)
         ]
 
