@@ -1,7 +1,7 @@
 """ABC (Lee et al., NeurIPS 2021): a second classifier for which all classes are equally frequent.
 
 It shares the features with the method's own classifier, which keeps learning from all images. It
-learns from a random part of the frequent classes, makes its own pseudo labels, and alone predicts.
+learns from a random part of the frequent classes, makes its own pseudo-labels, and alone predicts.
 Its gradients reach the features. Its predictions of weak views are constants (USB's `abc.py`).
 
 Shape suffixes: N networks, B images, K classes.
@@ -41,7 +41,7 @@ def compute_loss(
     """The mean of 1[u < b_y] · CE(x, y) + the mean of 1[max p ≥ .95] · 1[u < s_ŷ] · CE(strong, ŷ).
 
     ŷ = argmax p for p = softmax(weak), a constant, and s = 1 - progress · (1 - b): all confident
-    pseudo labels teach at first, and equally many of each class at the end.
+    pseudo-labels teach at first, and equally many of each class at the end.
 
     Args:
         logits: of labeled images, weak and strong views, float32 [N, B, K] each.

@@ -54,7 +54,7 @@ def compute_loss(y, predicted, draw, progress):
     ("y", "predicted", "draw", "progress", "num_kept"),
     [
         (0, 0, np.nextafter(np.float32(1), np.float32(0)), 0.99, 2),  # The rarest class.
-        (1, 1, 0.51, 0.0, 1),  # All pseudo labels count at the start, not all labels.
+        (1, 1, 0.51, 0.0, 1),  # All pseudo-labels count at the start, not all labels.
         (3, 1, 0.51, 0.5, 1),  # A share of 1 - 0.5 · (1 - 0.5) = 0.75.
         (3, 1, 0.76, 0.5, 0),
         (3, 3, 0.11, 1.0, 0),  # In the end as many as of the labels.
