@@ -119,12 +119,11 @@ def fit_to_folder(given: FolderContext) -> None:
 
 
 def _choose_init(given: FolderContext) -> str:
-    """Pretrained weights for photographs, if they are installed and no network has been chosen."""
+    """Pretrained weights for gray and color photographs, if installed and no network is chosen."""
     has_network = not _ARCHITECTURE.isdisjoint(given.is_set)
     is_photograph = find_short_side(given.summary.sizes) >= _MIN_PHOTOGRAPH
-    is_photograph = is_photograph and given.summary.channels in (1, _COLORS)
-    is_fitting = given.resources.has_pretrained and is_photograph and not has_network
-    return PRETRAINED if is_fitting else given.config.model.init
+    is_fitting = is_photograph and given.summary.channels in (1, _COLORS) and not has_network
+    return PRETRAINED if given.resources.has_pretrained and is_fitting else given.config.model.init
 
 
 def _choose_init_head(given: FolderContext) -> str:

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import cls_jax
+from cls_jax.cli.dry_run import describe_folder
 from cls_jax.cli.plan import plan_run
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sources.folder import summarize_folder
@@ -22,7 +23,9 @@ from cls_jax.inference.suggest import suggest_files
 from cls_jax.labeling.start import _load_features, open_session
 from cls_jax.report.data import collect_run
 from cls_jax.report.page import write_report
-from tests.conftest import load_config
+from cls_jax.training.progress import select_images
+from cls_jax.training.start import create_setup, restore_run
+from tests.conftest import create_raw_batch, load_config
 from tests.report.pages import Page
 
 TINY = {
@@ -67,7 +70,7 @@ def cache(tmp_path_factory):
 @pytest.fixture(scope="module")
 def workdir(folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run"
-    return cls_jax.train(folder, path, **TINY).workdir
+    return cls_jax.train(folder, path, method="fixmatch", **TINY).workdir
 
 
 def test_channels_and_bits_are_those_of_the_files(workdir):
@@ -77,6 +80,18 @@ def test_channels_and_bits_are_those_of_the_files(workdir):
     assert stored["image_shape"] == [8, 8, 5]
     assert len(stored["mean"]) == len(stored["std"]) == 5
     assert min(stored["mean"]) > 0.2
+
+
+def test_dry_run_and_tensorboard_show_what_can_be_shown(folder, workdir):
+    assert "Channels:    5" in describe_folder(summarize_folder(folder))
+    setup, _, _ = restore_run(workdir)
+    _, spec = create_setup(setup.config, load_dataset(setup.config), *np.arange(8).reshape(2, 4))
+    batch = create_raw_batch(setup.config, channels=5)
+    views = select_images(batch, spec)
+    assert len(views) == 3
+    for images in views.values():
+        assert images.shape[1:] == (8, 8, 3)
+    np.testing.assert_array_equal(views["views/labeled_weak"], batch.x[:8, ..., :3])
 
 
 def test_run_predicts_files_and_says_which_have_other_channels(workdir, folder, tmp_path):

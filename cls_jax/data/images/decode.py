@@ -38,7 +38,7 @@ _AVIF_READER = "AVIF, which needs a newer Pillow: pip install --upgrade pillow"
 _HEIF_READER = "HEIC, which needs pillow-heif: pip install '.[heif]'"
 _BRANDS = {b"avif": _AVIF_READER, b"avis": _AVIF_READER}
 _BRANDS |= dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1"), _HEIF_READER)
-_TIFF_READER = "a TIFF that Pillow cannot read, which needs tifffile: pip install '.[tiff]'"
+_TIFF_READER = "a TIFF that Pillow cannot read in full, but tifffile may: pip install '.[tiff]'"
 _NPY, _TIFFS = b"\x93NUMPY", (b"II*\0", b"MM\0*")
 _MAX_PILLOW_SAMPLES = 4  # Of TIFFs with more, Pillow reads the first three or none.
 _SAMPLES_PER_PIXEL = 277  # A tag of TIFF.
@@ -59,7 +59,6 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # Pi
 # Warnings about odd metadata would break the progress bar. Real faults raise.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
-logging.getLogger("tifffile").setLevel(logging.CRITICAL)
 
 # One image above this at a time, so that threads together stay within bounded memory. Baseline
 # JPEGs do not count: they are decoded at a fraction of their size, a few rows at a time.
@@ -312,8 +311,8 @@ def _open(file: BinaryIO) -> Image.Image | _Bands:
 def _open_array(file: BinaryIO) -> _Bands:
     """An `.npy` file of uint8 or uint16 [H, W] or [H, W, C]. Nothing in it is unpickled."""
     is_old = np.lib.format.read_magic(file) == (1, 0)
-    read_header = "read_array_header_1_0" if is_old else "read_array_header_2_0"
-    shape, is_fortran, dtype = getattr(np.lib.format, read_header)(file)
+    version = "1_0" if is_old else "2_0"
+    shape, is_fortran, dtype = getattr(np.lib.format, f"read_array_header_{version}")(file)
     sides = (*shape, 1) if len(shape) == 2 else shape
     _check_bands(sides, dtype)
     start, num_bytes = file.tell(), math.prod(shape) * dtype.itemsize
@@ -333,6 +332,7 @@ def _open_tiff(file: BinaryIO) -> _Bands:
     """The first image of a TIFF that Pillow cannot read, or not with all of its channels."""
     if not importlib.util.find_spec("tifffile"):
         raise ImageError(_TIFF_READER)
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # What is fatal is raised as well.
     file.seek(0)
     page = importlib.import_module("tifffile").TiffFile(file).pages[0]
     sides = page.imagelength, page.imagewidth, page.samplesperpixel

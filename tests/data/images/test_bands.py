@@ -219,7 +219,7 @@ def test_tiff_keeps_all_of_its_bands(dtype, photometric, is_planar):
 @pytest.mark.parametrize("photometric", [1, 2])
 def test_tiff_of_many_bands_names_the_package_that_reads_it(monkeypatch, photometric):
     monkeypatch.setitem(sys.modules, "tifffile", None)
-    with pytest.raises(ImageError, match=r"needs tifffile: pip install '\.\[tiff\]'"):
+    with pytest.raises(ImageError, match=r"but tifffile may: pip install '\.\[tiff\]'"):
         decode_bands(encode_tiff(create_bands(6), photometric), 6)
 
 
