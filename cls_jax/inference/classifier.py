@@ -5,7 +5,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -187,15 +187,16 @@ class Classifier:
         trees = {"params": state.ema_params, "batch_stats": state.batch_stats}
         variables = take_network(jax.device_get(trees), 0)
 
-        @jax.jit
-        def compute(images: jax.Array, classes: jax.Array) -> jax.Array:
+        @jax.jit  # The weights are an argument: the same program serves all runs.
+        def compute(variables: Any, images: jax.Array, classes: jax.Array) -> jax.Array:
             return compute_heat_maps(model, variables, self._setup.normalize(images), classes)
 
         size, parts = min(len(images), _HEAT_MAPS_AT_ONCE), []
         for start in range(0, len(images), size):
             # The last batch repeats images of the one before, so that one program serves all.
             first = min(start, len(images) - size)
-            maps = compute(images[first : first + size], classes[first : first + size])
+            part = slice(first, first + size)
+            maps = compute(variables, images[part], classes[part])
             parts.append(np.asarray(maps)[start - first :])
         return np.concatenate(parts)
 

@@ -1,5 +1,6 @@
 """A whole run on images of five channels with 12 bits each, and what is refused about channels."""
 
+import contextlib
 import csv
 import json
 import runpy
@@ -12,7 +13,9 @@ from PIL import Image
 import cls_jax
 from cls_jax.cli.dry_run import describe_folder
 from cls_jax.cli.plan import plan_run
+from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
+from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import summarize_folder
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
@@ -24,8 +27,9 @@ from cls_jax.labeling.start import _load_features, open_session
 from cls_jax.report.data import collect_run
 from cls_jax.report.page import write_report
 from cls_jax.training.progress import select_images
-from cls_jax.training.start import create_setup, restore_run
-from tests.conftest import create_raw_batch, load_config
+from cls_jax.training.start import create_setup
+from cls_jax.training.step import make_batch_fn
+from tests.conftest import load_config
 from tests.report.pages import Page
 
 TINY = {
@@ -82,16 +86,29 @@ def test_channels_and_bits_are_those_of_the_files(workdir):
     assert min(stored["mean"]) > 0.2
 
 
-def test_dry_run_and_tensorboard_show_what_can_be_shown(folder, workdir):
+def test_dry_run_tells_the_channels(folder):
     assert "Channels:    5" in describe_folder(summarize_folder(folder))
-    setup, _, _ = restore_run(workdir)
-    _, spec = create_setup(setup.config, load_dataset(setup.config), *np.arange(8).reshape(2, 4))
-    batch = create_raw_batch(setup.config, channels=5)
+
+
+@pytest.mark.parametrize("pipeline", ["tfdata", "device"])
+def test_batches_have_all_channels_and_tensorboard_shows_three(workdir, pipeline):
+    config = read_config(workdir / "config.json")
+    if pipeline == "tfdata":
+        pytest.importorskip("tensorflow")
+    config.data.pipeline, dataset = pipeline, load_dataset(config)
+    indices = np.arange(16, dtype=np.int32)
+    setup, spec = create_setup(config, dataset, indices[:4], indices)
+    inputs, specs, create_batch = create_pipeline(spec, dataset, setup.mesh, 0, 1)
+    with contextlib.closing(inputs):
+        batch = make_batch_fn(setup, create_batch, specs)(setup.init_state(), next(inputs))
+    assert batch.x.shape == (4, 8, 8, 5)
+    assert batch.u.shape == (2, 8, 8, 8, 5)
+    assert len(np.unique(np.asarray(batch.u).mean(axis=(0, 1, 2, 3)))) == 5
     views = select_images(batch, spec)
     assert len(views) == 3
     for images in views.values():
         assert images.shape[1:] == (8, 8, 3)
-    np.testing.assert_array_equal(views["views/labeled_weak"], batch.x[:8, ..., :3])
+    np.testing.assert_array_equal(views["views/labeled_weak"], batch.x[..., :3])
 
 
 def test_run_predicts_files_and_says_which_have_other_channels(workdir, folder, tmp_path):
