@@ -2,9 +2,10 @@
 
     python -m experiments.studies.instant FOLDER 1 5 10
 
-Of the photographs, 300 are for testing. For each number of labels per class it prints, over the
-seeds 100 to 103, mean and standard error in percent: the accuracies of the probe, of the propagated
-labels on the training images, and of the instant classifier.
+FOLDER/test/<class>/ is for testing. Without it, 300 of the photographs are. For each number of
+labels per class it prints, over the seeds 100 to 103, mean and standard error in percent: the
+accuracies of the probe, of the propagated labels on the training images, and of the instant
+classifier.
 """
 
 import pathlib
@@ -23,7 +24,7 @@ _SEEDS = range(100, 104)
 
 
 class Photographs(NamedTuple):
-    """Photographs of a folder, of which 300 are for testing."""
+    """Photographs of a folder."""
 
     features: np.ndarray  # float16 [B, C]
     truth: np.ndarray  # int [B]
@@ -33,11 +34,14 @@ class Photographs(NamedTuple):
 
 def open_photographs(folder: str) -> Photographs:
     """Reads a folder with a folder per class; features are computed once."""
-    files = sorted(path for path in pathlib.Path(folder).glob("*/*") if path.is_file())
+    root = pathlib.Path(folder)
+    files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
     features = extract_features(files, open_network())
-    order = np.random.default_rng(0).permutation(len(files))
-    return Photographs(features, truth, np.sort(order[_NUM_TEST:]), order[:_NUM_TEST])
+    test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
+    if not len(test):
+        test = np.random.default_rng(0).permutation(len(files))[:_NUM_TEST]
+    return Photographs(features, truth, np.setdiff1d(np.arange(len(files)), test), test)
 
 
 def draw_labels(rng: np.random.Generator, truth: np.ndarray, number: int) -> np.ndarray:

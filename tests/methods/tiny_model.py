@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import pytest
 
-from cls_jax.models.layers import ALL_HEADS
+from cls_jax.models.layers import ALL_HEADS, FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS
 from cls_jax.training import setup as setup_lib
 
@@ -39,7 +39,8 @@ class TinyNet(nn.Module):
         sizes = {"head": self.num_classes, **dict(self.extra_heads)}
         init = nn.initializers.normal(0.6)
         logits = {name: nn.Dense(k, kernel_init=init, name=name)(x) for name, k in sizes.items()}
-        return jnp.concatenate([*logits.values()], -1) if head == ALL_HEADS else logits[head]
+        outputs = {**logits, ALL_HEADS: jnp.concatenate([*logits.values()], -1), FEATURES: x}
+        return outputs[head]
 
 
 @pytest.fixture(scope="module")
