@@ -46,7 +46,7 @@ class Hyperparameter:
 WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
 # Weight of the labels that spread along a graph of similar images, see `Method.compute_loss`.
 GRAPH = Hyperparameter(0.0, 0.0, 1e3, "0: not in the papers")
-# Whether a second classifier, trained on equally many images of each class, predicts.
+# Whether a second classifier predicts, which learns from equally many labels of each class.
 BALANCED_HEAD = Hyperparameter(False, 0, 1, "False: not in the methods' papers")
 
 
@@ -188,7 +188,8 @@ class Method:
             hyperparameters["weak_pass"] = WEAK_PASS
         if self.loss is not None and "strong" in self.unlabeled_views:
             hyperparameters["graph"] = GRAPH
-            hyperparameters["balanced_head"] = BALANCED_HEAD
+            if "weak" in self.unlabeled_views:
+                hyperparameters["balanced_head"] = BALANCED_HEAD
         object.__setattr__(self, "hyperparameters", hyperparameters)
 
     def create_state(self, init: InitContext) -> Any:
@@ -229,9 +230,10 @@ class Method:
         graph · (1 - progress) · mean(w · (L_P + L_N)), CLS's losses by labels that stay the same.
 
         With the hyperparameter `balanced_head`, all of that is a loss on the outputs of another
-        head, and the networks' own head learns by ABC's loss (`cls_jax.methods.balanced_head`). It
-        needs a weak view, whose prediction labels a strong one. So the methods that are a loss on
-        strong views have it. The others have no such key.
+        head, and the networks' own head learns by ABC's loss (`cls_jax.methods.balanced_head`).
+        There, predictions of a weak view label a strong one, so methods without such views do not
+        have the key. Nor have those that drive the networks themselves, because they may show them
+        only mixtures.
 
         Args:
             params: parameters of the networks on this device, each leaf [N, ...].

@@ -9,6 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
+from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.training.loop import train
 from cls_jax.training.probe import compute_features, fit_heads, init_state
 from cls_jax.training.setup import create_train_setup
@@ -60,9 +61,10 @@ def test_a_class_without_label_gets_no_weights():
     assert head.kernel.any(axis=0).tolist() == [True, False, True, False]
 
 
-@pytest.mark.parametrize("mesh", [(1, 1), (2, 1)])
-def test_both_kinds_of_parameters_start_from_the_heads(mesh, trained_run):
+@pytest.mark.parametrize(("mesh", "heads"), [((1, 1), {"head"}), ((2, 1), {"head", METHOD_HEAD})])
+def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run):
     config = create_tiny_config(model__init=str(trained_run), model__init_head="probe")
+    config.method.balanced_head = METHOD_HEAD in heads
     config.mesh.network, config.mesh.data = mesh
     dataset, labeled = load_dataset(config), np.arange(50)
     setup = create_train_setup(config, dataset.shape)
@@ -76,14 +78,15 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, trained_run):
     labels = dataset.train_labels[labeled]
     expected = fit_heads(features, labels, 10, (config.seed, 0))
     for i, head in enumerate(expected):
-        np.testing.assert_allclose(state.params["head"]["kernel"][i], head.kernel, atol=1e-5)
+        for name in heads:
+            np.testing.assert_allclose(state.params[name]["kernel"][i], head.kernel, atol=1e-5)
         logits = features[i] @ head.kernel + head.bias
         assert np.mean(logits.argmax(axis=1) == labels) > 0.3  # Chance is 0.1.
     start = setup.init_state()
     jax.tree.map(
         np.testing.assert_array_equal,
-        {name: value for name, value in state.params.items() if name != "head"},
-        {name: value for name, value in start.params.items() if name != "head"},
+        {name: value for name, value in state.params.items() if name not in heads},
+        {name: value for name, value in start.params.items() if name not in heads},
     )
 
 
