@@ -15,6 +15,9 @@ import time
 from tests.conftest import ROOT
 
 PATIENCE_S = 600  # Neighbors may be busy.
+# Digits at their native size, without RandAugment, which takes seconds to compile.
+TINY = ["--config.batch_size=8", "--config.mu=2", "--config.data.image_size=8"]
+TINY += ["--config.data.cutout=3", "--config.data.randaugment_ops=0"]
 _LAUNCHER = """
 import contextlib, json, os, runpy, sys
 import cls_jax.cli.plan, cls_jax.data.datasets, cls_jax.inference.evaluate_run

@@ -13,20 +13,12 @@ import pytest
 from cls_jax.cli import process
 from cls_jax.cli.process import run_to_end
 from tests.conftest import ROOT
-
-TINY = [
-    "--config.num_steps=2",
-    "--config.batch_size=8",
-    "--config.mu=1",
-    "--config.data.image_size=8",
-    "--config.data.cutout=3",
-    "--config.data.randaugment_ops=0",
-]
+from tests.processes import TINY
 
 
 def test_train_then_eval(start_program, tmp_path):
     config = f"{ROOT}/configs/digits.py:20,supervised"
-    options = ["--config", config, *TINY, "--config.data.pipeline=device"]
+    options = ["--config", config, *TINY, "--config.num_steps=2", "--config.data.pipeline=device"]
     code, output, error = start_program(*options, cwd=tmp_path).finish()
     assert code == 0, error
     workdir = tmp_path / "runs" / "digits-20-supervised-seed0"

@@ -24,39 +24,22 @@ DROPOUT_MASK = np.where(np.arange(PIXELS) % 5 == 1, 0.0, 1.25)
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a step is given. N networks, B labeled images, U unlabeled ones under V views.
+    """What a step is given. N networks, B labeled images, U unlabeled ones under V views."""
 
-    Attributes:
-        x: [B, PIXELS].
-        y: int [B].
-        u: [V, U, PIXELS].
-        weights: [N, PIXELS, K].
-        rotation_weights: [N, PIXELS, 4].
-        ema_weights: [N, PIXELS, K].
-        stats: [N, PIXELS], the running mean.
-        draws: uniform in (0, 1), one per image; see `draw_lambda`.
-        order: permutation of all images, which gives each its MixUp partner.
-        boxes: bool [U, PIXELS], where CutMix shows the partner.
-        u_index: int [U], rows of the tables of UPS and FlexMatch.
-        state: the method's state.
-        progress: step / num_steps.
-        settings: hyperparameters.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    u: np.ndarray
-    weights: np.ndarray
-    rotation_weights: np.ndarray
-    ema_weights: np.ndarray
-    stats: np.ndarray
-    draws: np.ndarray
-    order: np.ndarray
-    boxes: np.ndarray
-    u_index: np.ndarray
-    state: Any
-    progress: float
-    settings: Mapping[str, Any]
+    x: np.ndarray  # [B, PIXELS].
+    y: np.ndarray  # int [B].
+    u: np.ndarray  # [V, U, PIXELS].
+    weights: np.ndarray  # [N, PIXELS, K].
+    rotation_weights: np.ndarray  # [N, PIXELS, 4].
+    ema_weights: np.ndarray  # [N, PIXELS, K].
+    stats: np.ndarray  # [N, PIXELS], the running mean.
+    draws: np.ndarray  # Uniform in (0, 1), one per image; see `draw_lambda`.
+    order: np.ndarray  # Permutation of all images, which gives each its MixUp partner.
+    boxes: np.ndarray  # bool [U, PIXELS], where CutMix shows the partner.
+    u_index: np.ndarray  # int [U], rows of the tables of UPS and FlexMatch.
+    state: Any  # The method's state.
+    progress: float  # step / num_steps.
+    settings: Mapping[str, Any]  # Hyperparameters.
 
 
 class Expected(NamedTuple):

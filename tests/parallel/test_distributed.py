@@ -23,18 +23,10 @@ from cls_jax.runs.folder import CONFIG
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
 from tests.conftest import train_interrupted
+from tests.processes import TINY
 
-_TINY = [
-    "--config.batch_size=8",
-    "--config.mu=2",
-    "--config.data.image_size=8",
-    "--config.data.cutout=3",
-    "--config.data.pipeline=device",
-    "--config.data.randaugment_ops=0",  # It takes seconds to compile.
-    "--config.log_every=1",
-    "--config.mesh.network=1",
-    "--config.mesh.data=2",
-]
+_SHARED = ["--config.data.pipeline=device", "--config.log_every=1"]
+_SHARED += ["--config.mesh.network=1", "--config.mesh.data=2"]
 
 
 def find_address() -> str:
@@ -49,7 +41,7 @@ def start_all(start_program):
     """Starts the processes of one run, each with its --workdir and one CPU device."""
 
     def start_all(workdirs, *options, method="cls"):
-        run = [f"--config=configs/digits.py:20,{method}", *_TINY, *options]
+        run = [f"--config=configs/digits.py:20,{method}", *TINY, *_SHARED, *options]
         run += [f"--coordinator_address={find_address()}", f"--num_processes={len(workdirs)}"]
         return [
             start_program(*run, f"--workdir={workdir}", f"--process_id={i}")
