@@ -37,7 +37,6 @@ MONITORS = {
         "monitors/distance_ema": "network 1 to its average",
     },
 }
-_SMOOTH = 5  # Rows of Figure 4's moving average: its metrics are those of single batches.
 # The panels of Figure 5: key with "__" for "." → axis label and values.
 SWEEPS = {
     "method__lambda_self": ("λ1 (self-labeling)", (0.0, 1.0, 2.0, 4.0)),
@@ -118,7 +117,7 @@ def draw_figure_4(arguments: argparse.Namespace):
     figure, axes = create_axes(len(MONITORS))
     for axis, (title, curves) in zip(axes, MONITORS.items(), strict=True):
         for name, label in curves.items():
-            plot_curve(axis, cells, name, label, smooth=_SMOOTH)
+            plot_curve(axis, cells, name, label, smooth=5)  # Metrics of single batches.
         axis.set(xlabel="step", ylabel=title)
         axis.legend()
     return figure

@@ -32,8 +32,7 @@ from experiments.paper import grid
 
 _NUM_TEST = 300
 _BUDGETS = (10, 30, 50, 100)
-_NUM_LARGE = 5000
-_NUM_TIMED = 50
+_NUM_LARGE, _NUM_TIMED = 5000, 50
 
 
 class Pool(NamedTuple):

@@ -31,8 +31,6 @@ AIMS = ("creation", "save", "any time", "save")
 # Patterns for the files of a run's folder in the order in which every session writes them.
 _FILES = (CONFIG, LABELED_INDICES, DATASET)
 _CREATED = (LOCK, *(pattern for file in _FILES for pattern in (f"{file}*{PARTIAL}", file)))
-_POLL_SECONDS = 0.0005
-_GIVE_UP_SECONDS = 300
 _MARK_OF_A_SAVE = "*orbax-checkpoint-tmp*"
 
 
@@ -99,7 +97,7 @@ def wait_for_moment(
         return len(seen) > saves_to_pass
 
     while process.poll() is None and not has_come():
-        time.sleep(_POLL_SECONDS)
+        time.sleep(0.0005)
     if aim == "save":
         time.sleep(delay)
 
@@ -119,7 +117,7 @@ def stop_once(
         raise UserError(f"{workdir} ended by itself: see {workdir.with_suffix('.log')}.")
     process.send_signal(number)
     sent = time.monotonic()
-    code = process.wait(_GIVE_UP_SECONDS)
+    code = process.wait(300)
     if code == 0:
         return None
     return Stop(aim, locate(workdir, since), code, time.monotonic() - sent)
