@@ -122,12 +122,8 @@ def extract_features(
     Raises:
         UserError: if the weights are those of another architecture.
     """
-    path = get_cache_folder() / f"{network.name}-{_hash_network(network)}"
-    store = Store(path, np.float16)
     paths = [os.fspath(file) for file in files]
-    keys = _find_digests(paths)
-    is_known, features = store.read(keys)
-    is_missing = keys.any(axis=1) & ~is_known
+    store, keys, is_missing, features = _read_stored(paths, network)
     if not is_missing.any() and features.shape[1]:
         return features
     compute, num_features, batch_size = _compile(network)
@@ -151,6 +147,22 @@ def extract_features(
     for i in np.flatnonzero(is_missing):
         features[i] = features[first[keys[i].tobytes()]]
     return features
+
+
+def read_features(files: Sequence[str | os.PathLike], network: FrozenNetwork) -> np.ndarray | None:
+    """What `extract_features` returns, if it has computed all of it before; None otherwise."""
+    _, _, is_missing, features = _read_stored([os.fspath(file) for file in files], network)
+    return None if is_missing.any() or not features.shape[1] else features
+
+
+def _read_stored(
+    paths: Sequence[str], network: FrozenNetwork
+) -> tuple[Store, np.ndarray, np.ndarray, np.ndarray]:
+    """The store, the files' keys, bool [B] for features to be computed, and float16 [B, C]."""
+    store = Store(get_cache_folder() / f"{network.name}-{_hash_network(network)}", np.float16)
+    keys = _find_digests(paths)
+    is_known, features = store.read(keys)
+    return store, keys, keys.any(axis=1) & ~is_known, features
 
 
 def compute_features(

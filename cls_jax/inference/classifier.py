@@ -1,5 +1,7 @@
 """A trained run as a function from images to classes."""
 
+import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
@@ -8,13 +10,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.config import to_json
 from cls_jax.data.images.decode import ImageError, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
-from cls_jax.data.types import ImageSource
+from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.errors import UserError
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
 from cls_jax.inference.unknown import UnknownScore, read_unknown
@@ -23,13 +27,34 @@ from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.runs.folder import find_answer, read_dataset_description
+from cls_jax.training.probe import read_frozen_features
 from cls_jax.training.setup import TrainSetup, TrainState
-from cls_jax.training.start import restore_run
+from cls_jax.training.start import read_weights, restore_run
 
 _HEAT_MAPS_AT_ONCE = 16
 # A program for so many images is not compiled again for more of them: larger batches are no faster.
 _ENOUGH_IMAGES = 1024
 Forward = Callable[[TrainState, jax.Array], tuple[jax.Array, jax.Array]]
+
+
+class Selection:
+    """Some images of a source, read when they are needed.
+
+    Attributes:
+        source: The images.
+        indices: int64 [n], which ones.
+    """
+
+    def __init__(self, source: ImageSource, indices: np.ndarray):
+        """The images of `source` at `indices`."""
+        self.source, self.indices = source, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Those at `rows` of the selection."""
+        return self.source[self.indices[rows]]
 
 
 class Classifier:
@@ -68,6 +93,20 @@ class Classifier:
         self._forward = _compile(setup)
         self.batch_size = self._round_up(self.config.eval_batch_size)
         self._compiled_size = 0
+        self._recalled: tuple[ImageSource, np.ndarray] | None = None
+
+    def recall_features(self, dataset: Dataset) -> None:
+        """Reads the features of a dataset's training images, if they are on disk.
+
+        An instant classifier was made of them. Its network need not see a `Selection` of these
+        images again, which would take minutes on a CPU.
+        """
+        read = functools.partial(read_weights, self.config)
+        setup = dataclasses.replace(self._setup, read_weights=read)
+        with contextlib.suppress(UserError):  # The weights may have gone since.
+            features_BC = read_frozen_features(setup, dataset)
+            if features_BC is not None:
+                self._recalled = dataset.train_images, features_BC
 
     def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
         """Predicts the classes of images, with confidences.
@@ -202,6 +241,12 @@ class Classifier:
 
     def _apply(self, images: ImageSource) -> Iterator[tuple[jax.Array, jax.Array, int]]:
         """Batch by batch, the outputs of `_forward` and how many of them are not padding."""
+        if self._recalled and isinstance(images, Selection) and images.source is self._recalled[0]:
+            features_NBC = self._recalled[1][None, images.indices].astype(np.float32)
+            head = jax.device_get(self._state.ema_params["head"])
+            logits_NBK = features_NBC @ head["kernel"] + head["bias"][:, None]
+            yield jax.nn.softmax(logits_NBK), jnp.asarray(features_NBC), len(images)
+            return
         size = self._choose_padded_size(len(images))
         for start in range(0, len(images), size):
             part = np.asarray(images[start : start + size])

@@ -24,9 +24,9 @@ from cls_jax.inference.calibration import (
     read_calibration,
     write_calibration,
 )
-from cls_jax.inference.classifier import Classifier, load
+from cls_jax.inference.classifier import Classifier, Selection, load
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
-from cls_jax.inference.suspects import Selection, take_rows
+from cls_jax.inference.suspects import take_rows
 from cls_jax.inference.unknown import UnknownScore, fit_unknown, write_unknown
 from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import (
@@ -82,7 +82,9 @@ class OpenRun:
     @functools.cached_property
     def classifier(self) -> Classifier:
         """The newest checkpoint. Use it after training only."""
-        return load(self.workdir, trained=True)
+        classifier = load(self.workdir, trained=True)
+        classifier.recall_features(self.dataset)
+        return classifier
 
     def train_calibrated(self) -> dict[str, Any]:
         """Trains or resumes the run as `training.loop.train` does, calibrates and assesses it.

@@ -6,14 +6,14 @@ Shape suffixes: B images, C features, K classes, N networks.
 import io
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from cls_jax.data.sources.folder import take_evenly
-from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.data.types import Dataset
 from cls_jax.features.graph import build_graph, propagate_labels
-from cls_jax.inference.classifier import Classifier
+from cls_jax.inference.classifier import Classifier, Selection
 from cls_jax.io import write_atomically, write_rows
 
 SUSPECTS = "suspects.csv"
@@ -180,18 +180,3 @@ def write_suspects(
 def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
     """At most `limit` of int64 [n], evenly spaced."""
     return np.array(take_evenly(indices.tolist(), limit), np.int64)
-
-
-class Selection:
-    """Some images of a source, read when they are needed."""
-
-    def __init__(self, source: ImageSource, indices: np.ndarray):
-        """The images of `source` at int64 [n]."""
-        self._source, self._indices = source, indices
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        """Those at `rows` of the selection."""
-        return self._source[self._indices[rows]]

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.data.images.decode import get_decode_options
 from cls_jax.data.types import Dataset, ImageSource
-from cls_jax.features.extract import FrozenNetwork, extract_features
+from cls_jax.features.extract import FrozenNetwork, extract_features, read_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
 from cls_jax.features.instant import (
     INSTANT_C,
@@ -220,6 +220,23 @@ def _compute_frozen(
         root = pathlib.Path(setup.config.data.data_dir).expanduser()
         return extract_features([root / file for file in files], network)
     return compute_frozen_features(getattr(dataset, f"{part}_images"), network)
+
+
+def read_frozen_features(setup: TrainSetup, dataset: Dataset) -> np.ndarray | None:
+    """Features of the training images by the networks of a run without steps, if they are on disk.
+
+    Returns:
+        float16 [B, C]. None if the run has steps, or features would have to be computed.
+    """
+    config = setup.config
+    is_frozen = config.num_steps == 0 and config.model.init and config.model.init_head == "graph"
+    if not (is_frozen and dataset.train_files):
+        return None
+    network = _open_frozen_network(setup)
+    if network.image_size != config.data.image_size:
+        return None
+    root = pathlib.Path(config.data.data_dir).expanduser()
+    return read_features([root / file for file in dataset.train_files], network)
 
 
 def compute_features(

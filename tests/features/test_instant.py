@@ -7,8 +7,10 @@ import pytest
 from PIL import Image
 
 import cls_jax
+from cls_jax.config import read_config
 from cls_jax.features.instant import cross_validate, fit_head, spread_labels
-from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.inference.classifier import Selection
+from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
 from cls_jax.inference.export import export_run
 from cls_jax.models import MODELS
 from cls_jax.models.weights.layout import Weights, to_torch
@@ -138,6 +140,19 @@ def test_propagated_labels_are_listed_by_file(run):
 def test_instant_classifier_is_one_network_that_sees_all_features(run):
     [kernel] = np.asarray(cls_jax.load(run)._state.params["head"]["kernel"])
     assert (kernel != 0).any(axis=-1).all()
+
+
+def test_assessing_an_instant_run_takes_the_features_that_are_on_disk(run, monkeypatch):
+    opened = OpenRun(read_config(run.workdir / "config.json"), run.workdir)
+    images = Selection(opened.dataset.train_images, np.array([3, 0, 20]))
+    expected = cls_jax.load(run).compute_both(images)
+    classifier = opened.classifier
+    monkeypatch.setattr(classifier, "_forward", None)  # The network sees nothing.
+    for found, wanted in zip(classifier.compute_both(images), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=2e-3)
+    # Nothing is computed where they are not on disk.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(run.workdir / "nothing"))
+    assert OpenRun(opened.config, run.workdir).classifier._recalled is None
 
 
 def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(train, tmp_path):
