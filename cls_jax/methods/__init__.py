@@ -8,7 +8,16 @@ several families share is in `losses`, `alignment` and `cutmix`. To add a method
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
-from cls_jax.methods import baselines, cls, cls_plus, fixmatch_variants, mixmatch, simpro, ups
+from cls_jax.methods import (
+    baselines,
+    cls,
+    cls_plus,
+    fixmatch_variants,
+    iomatch,
+    mixmatch,
+    simpro,
+    ups,
+)
 from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
 
 METHODS: dict[str, Method] = {
@@ -17,6 +26,7 @@ METHODS: dict[str, Method] = {
     **mixmatch.METHODS,
     **fixmatch_variants.METHODS,
     **simpro.METHODS,
+    **iomatch.METHODS,
     **cls.METHODS,
     **cls_plus.METHODS,
 }

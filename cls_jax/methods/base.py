@@ -17,7 +17,7 @@ from cls_jax.methods import balanced_head
 from cls_jax.methods.cutmix import cutmix
 from cls_jax.methods.losses import PseudoLabels, compute_labeling_loss
 from cls_jax.models.ensemble import Ensemble
-from cls_jax.models.layers import ALL_HEADS
+from cls_jax.models.layers import ALL_HEADS, Head
 
 PyTree = Any
 Hyperparameters = Mapping[str, Any]
@@ -161,7 +161,8 @@ class Method:
             groups. The same arguments and results as `compute_loss`.
         init_state: `InitContext` → initial `method_state`, each leaf with a leading axis of
             networks.
-        extra_heads: name and size of outputs in addition to the classes.
+        extra_heads: K → the networks' outputs in addition to the classes. The logits of a `loss`
+            are then those of all heads side by side, the classes' first.
         dropout_rate: hyperparameters → share of activations dropped where dropout is asked for.
         rounds: how it trains in several rounds. Its state then has a row per training image.
     """
@@ -178,7 +179,7 @@ class Method:
     wants_cutmix: Callable[[Hyperparameters], bool] = lambda hparams: False
     drive: Callable[[PyTree, PyTree, Batch, Context], tuple[LossOutput, PyTree]] | None = None
     init_state: Callable[[InitContext], Any] = no_state
-    extra_heads: tuple[tuple[str, int], ...] = ()
+    extra_heads: Callable[[int], tuple[Head, ...]] | None = None
     dropout_rate: Callable[[Hyperparameters], float] = lambda hparams: 0.0
     rounds: Rounds | None = None
 
@@ -186,7 +187,8 @@ class Method:
         hyperparameters = dict(self.hyperparameters)
         if self.target_view is not None and not self.separate_passes:
             hyperparameters["weak_pass"] = WEAK_PASS
-        if self.loss is not None and "strong" in self.unlabeled_views:
+        has_options = self.loss is not None and self.extra_heads is None
+        if has_options and "strong" in self.unlabeled_views:
             hyperparameters["graph"] = GRAPH
             if "weak" in self.unlabeled_views:
                 hyperparameters["balanced_head"] = BALANCED_HEAD
@@ -212,13 +214,11 @@ class Method:
         )
         return own, PseudoLabels(classes, classes, weights, weights)
 
-    def get_extra_heads(
-        self, hparams: Hyperparameters, num_classes: int
-    ) -> tuple[tuple[str, int], ...]:
-        """Name and size of the networks' outputs in addition to the classes."""
-        if not hparams.get("balanced_head"):
-            return self.extra_heads
-        return (*self.extra_heads, (balanced_head.METHOD_HEAD, num_classes))
+    def get_extra_heads(self, hparams: Hyperparameters, num_classes: int) -> tuple[Head, ...]:
+        """The networks' outputs in addition to the classes."""
+        if hparams.get("balanced_head"):
+            return (Head(balanced_head.METHOD_HEAD, num_classes),)
+        return self.extra_heads(num_classes) if self.extra_heads else ()
 
     def compute_loss(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
@@ -233,7 +233,8 @@ class Method:
         head, and the networks' own head learns by ABC's loss (`cls_jax.methods.balanced_head`).
         There, predictions of a weak view label a strong one, so methods without such views do not
         have the key. Nor have those that drive the networks themselves, because they may show them
-        only mixtures.
+        only mixtures, and those with heads of their own, whose logits are not those of the classes
+        alone. The latter two have no `graph` either.
 
         Args:
             params: parameters of the networks on this device, each leaf [N, ...].
@@ -297,7 +298,8 @@ class Method:
     ) -> tuple[list[jax.Array], PyTree]:
         """Logits of every group, and the BatchNorm statistics after the pass."""
         ensemble, target = context.ensemble, None
-        head = ALL_HEADS if context.hparams.get("balanced_head") else "head"
+        has_heads = self.extra_heads or context.hparams.get("balanced_head")
+        head = ALL_HEADS if has_heads else "head"
         groups = [batch.x, *(batch.u[i] for i in range(len(self.unlabeled_views)))]
         if batch.mix is not None:
             groups.append(batch.mix.images)

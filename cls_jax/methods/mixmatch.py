@@ -17,6 +17,7 @@ from cls_jax.methods.alignment import align, init_uniform, update_mean
 from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.models.ensemble import Ensemble
+from cls_jax.models.layers import Head
 
 
 def compute_mixmatch_loss(
@@ -273,6 +274,6 @@ METHODS = {
         mu=1,
         unlabeled_views=("weak", "strong", "strong"),
         init_state=init_remixmatch_state,
-        extra_heads=(("rotation", 4),),
+        extra_heads=lambda num_classes: (Head("rotation", 4),),
     ),
 }

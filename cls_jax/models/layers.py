@@ -16,8 +16,28 @@ import jax.numpy as jnp
 # truncated: a truncated normal of the same variance is another distribution.
 conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 dense_init = nn.initializers.glorot_normal()
+# Uniform within 1 / sqrt(fan_in), as PyTorch's `nn.Linear`.
+projection_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 FEATURES = "features"
 ALL_HEADS = "all heads"
+PROJECTION, PROJECTION_SIZE = "projection", 128  # Between the features and some extra heads.
+
+
+class Head(NamedTuple):
+    """An output of a network in addition to the classes: a dense layer on the pooled features.
+
+    Attributes:
+        name: the output's, and the layer's.
+        size: how many numbers it gives.
+        is_projected: whether the layer reads a `Projection` of the features, which all such heads
+            share.
+        use_bias: whether the layer has a bias.
+    """
+
+    name: str
+    size: int
+    is_projected: bool = False
+    use_bias: bool = True
 
 
 class Stem(NamedTuple):
@@ -105,14 +125,24 @@ class BatchNorm(nn.Module):
         return self.momentum * running + (1 - self.momentum) * new
 
 
+class Projection(nn.Module):
+    """Dense, ReLU, dense: float32 [B, C] → [B, PROJECTION_SIZE]."""
+
+    @nn.compact
+    def __call__(self, x_BC: jax.Array) -> jax.Array:
+        """Returns the projections of the features."""
+        layer = functools.partial(nn.Dense, kernel_init=projection_init)
+        return layer(PROJECTION_SIZE)(nn.relu(layer(x_BC.shape[-1])(x_BC)))
+
+
 class Architecture(nn.Module):
     """The fields of every architecture, and the signature of its call.
 
     `__call__(images, train=False, dropout=False, head="head")` returns logits float32 [B, K] for
     normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
-    "head" for the logits of the classes, one of `extra_heads` for its own, `ALL_HEADS` for those of
-    all of them side by side, or `FEATURES` for the inputs of the heads, float32 [B, C].
+    "head" for the logits of the classes, the name of one of `extra_heads` for its own, `ALL_HEADS`
+    for those of all of them side by side, or `FEATURES` for the pooled features, float32 [B, C].
 
     Attributes:
         num_classes: K.
@@ -122,7 +152,7 @@ class Architecture(nn.Module):
         bn_epsilon: `BatchNorm.epsilon`.
         bn_frozen: `BatchNorm.frozen`.
         dropout_rate: share of activations dropped in every block when dropout is asked for.
-        extra_heads: name and size of outputs in addition to the classes.
+        extra_heads: outputs in addition to the classes.
         data_axis: `BatchNorm.axis_name`.
         remat: whether training computes activations again for the gradient, to need less memory,
             and keeps only the inputs of the blocks and, in a convolutional network, the results of
@@ -138,14 +168,19 @@ class Architecture(nn.Module):
     bn_epsilon: float = 1e-5
     bn_frozen: bool = False
     dropout_rate: float = 0.0
-    extra_heads: tuple[tuple[str, int], ...] = ()
+    extra_heads: tuple[Head, ...] = ()
     data_axis: str | None = None
     remat: bool = False
 
     @property
     def head_names(self) -> tuple[str, ...]:
         """Names of the parameters that compute the logits, for `order_layers`."""
-        return ("head", *(name for name, _ in self.extra_heads))
+        projection = (PROJECTION,) if self._has_projection else ()
+        return ("head", *(head.name for head in self.extra_heads), *projection)
+
+    @property
+    def _has_projection(self) -> bool:
+        return any(head.is_projected for head in self.extra_heads)
 
     def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
         """The block, rematerialized in training if `remat` asks for it, with the same parameters.
@@ -175,17 +210,21 @@ class Architecture(nn.Module):
             frozen=self.bn_frozen,
         )
 
-    def apply_heads(self, x_BC: jax.Array, wanted: str) -> jax.Array:
-        """Adds one dense layer per head. Returns float32 [B, size of `wanted`], or the input.
+    def apply_heads(
+        self, x_BC: jax.Array, wanted: str, init: nn.initializers.Initializer = dense_init
+    ) -> jax.Array:
+        """Adds the layers of all heads. Returns float32 [B, size of `wanted`], or the input.
 
         All heads get parameters. XLA removes the computation of those that the caller does not ask
         for.
         """
-        sizes = {"head": self.num_classes, **dict(self.extra_heads)}
-        logits = {
-            name: nn.Dense(size, kernel_init=dense_init, name=name)(x_BC)
-            for name, size in sizes.items()
-        }
+        projected = x_BC
+        if self._has_projection:
+            projected = Projection(name=PROJECTION)(x_BC)
+        logits = {}
+        for head in (Head("head", self.num_classes), *self.extra_heads):
+            dense = nn.Dense(head.size, head.use_bias, kernel_init=init, name=head.name)
+            logits[head.name] = dense(projected if head.is_projected else x_BC)
         if wanted == ALL_HEADS:
             return jnp.concatenate(list(logits.values()), axis=-1)
         return x_BC if wanted == FEATURES else logits[wanted]

@@ -196,8 +196,8 @@ def collect_weights(setup: TrainSetup, state: TrainState) -> Weights:
     """Network 1 of a run with its EMA parameters, without additional heads."""
     networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
     variables = jax.device_get(take_network(networks, 0))
-    for head, _ in setup.ensemble.model.extra_heads:
-        del variables["params"][head]
+    for name in setup.ensemble.model.head_names[1:]:
+        del variables["params"][name]
     data = setup.config.data
     layout = MODELS[setup.config.model.name].layout
     return Weights(to_torch(variables, layout), (tuple(data.mean), tuple(data.std)))

@@ -3,10 +3,13 @@
 python -m experiments.paper.table3 --budgets 10,20 --seeds 0,1,2,3,4,5,6,7
 python -m experiments.paper.table3 --imbalance 10 --output experiments/results/imbalance_digits.md
 python -m experiments.paper.table3 --imbalance 50 --labels reversed --output reversed.md
+python -m experiments.paper.table3 --unknown 4 --budgets 24 --rows cls,cls+strangers=removed
 
-A row is a method, or a method with settings: cls_plus+lambda_cutmix=0.0+tau=0.5. Seeds are trained
-one after the other, each with all rows, so that an interrupted grid still compares rows on the same
-splits: --report-only makes the table of what is finished.
+A row is a method, or a method with settings: cls_plus+lambda_cutmix=0.0+tau=0.5. With --unknown
+there are images of unknown classes among the unlabeled ones, unless strangers=removed, and
+strangers=ranked removes the half of the unlabeled images that is ranked as most unlike the labeled
+ones. Seeds are trained one after the other, each with all rows, so that an interrupted grid still
+compares rows on the same splits: --report-only makes the table of what is finished.
 """
 
 import argparse
@@ -23,6 +26,8 @@ from ml_collections import ConfigDict
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.data.types import Dataset
+from cls_jax.features.graph import normalize_rows
+from cls_jax.inference.unknown import fit_unknown
 from cls_jax.runs.folder import LABELED_INDICES, read_result, write_labeled_indices
 from experiments.paper import grid
 
@@ -34,6 +39,7 @@ ROWS = (
 # Class frequencies of the labels beside those of the unlabeled images, with --imbalance.
 LABELS = ("alike", "uniform", "reversed")
 BASELINES = {"cls": "CLS", "freematch": "FreeMatch"}
+REMOVED = "+strangers=removed"
 
 # Short enough for dozens of runs on a shared core.
 RECIPE = {"batch_size": "10", "mu": "4", "num_steps": "300", "ema_decay": "0.98"}
@@ -55,13 +61,44 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
     changes = {f"method__{name}": text for name, _, text in (s.partition("=") for s in settings)}
     if arguments.imbalance != 1:
         changes["data__imbalance"] = arguments.imbalance
+    strangers = changes.pop("method__strangers", "kept")
     cell = grid.create_cell(arguments, budget, method, seed, **changes)
-    if arguments.labels != LABELS[0]:
-        renamed = cell.workdir.with_name(f"{cell.workdir.name}-labels={arguments.labels}")
-        cell = dataclasses.replace(cell, workdir=renamed)
+    suffix = f"-labels={arguments.labels}" if arguments.labels != LABELS[0] else ""
+    if arguments.unknown:
+        suffix += f"-unknown={arguments.unknown}-strangers={strangers}"
+    cell = dataclasses.replace(cell, workdir=cell.workdir.with_name(cell.workdir.name + suffix))
+    if arguments.unknown:  # A dataset in one file is read as CIFAR.
+        cell.config.data.name, cell.config.data.data_dir = "cifar10", f"{cell.workdir}.npz"
     if "statistics_decay" in cell.config.method:
         cell.config.method.statistics_decay = STATISTICS_DECAY
     return cell
+
+
+def write_known_classes(digits: Dataset, cell: grid.Cell, unknown: int) -> None:
+    """Writes the dataset of a run of which some classes, drawn with its seed, are unknown.
+
+    Test images are those of the other classes. Training images have the label -1, if they are kept.
+    """
+    order = np.random.default_rng(cell.config.seed).permutation(digits.num_classes)
+    classes, num_known = np.maximum(order - unknown, -1), digits.num_classes - unknown
+    train, test = classes[digits.train_labels], classes[digits.test_labels]
+    labeled = choose_labeled_indices(train, cell.config.num_labels, num_known, cell.config.seed)
+    kept = np.ones(len(train), bool)
+    if cell.workdir.name.endswith("removed"):
+        kept = train >= 0
+    elif cell.workdir.name.endswith("ranked"):
+        labels = np.full(len(train), -1)
+        labels[labeled] = train[labeled]
+        features = normalize_rows(digits.train_images.reshape(len(train), -1).astype(np.float32))
+        kept = (fit_unknown(features, labels, num_known).apply(features) <= 0.5) | (labels >= 0)
+    cell.workdir.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        cell.config.data.data_dir,
+        **{"train_images": digits.train_images[kept], "train_labels": train[kept]},
+        **{"test_images": digits.test_images[test >= 0], "test_labels": test[test >= 0]},
+    )
+    own = np.searchsorted(np.flatnonzero(kept), labeled)
+    write_labeled_indices(cell.workdir, own, load_dataset(cell.config))
 
 
 def choose_labels(dataset: Dataset, config: ConfigDict, labels: str) -> np.ndarray:
@@ -105,7 +142,7 @@ def describe_row(row: str, rows: dict[str, Results], key: str) -> list[str]:
     values = [result[key] for result in results.values()]
     line = [row.replace("+", ", "), describe_seeds(results), grid.describe_mean(values)]
     line.append(f"{min(values):.2f}")
-    for baseline in BASELINES:
+    for baseline in list_baselines(row, rows).values():
         difference = compare(results, rows.get(baseline, {}), key) if row != baseline else None
         if difference is None:
             line.append("–")
@@ -119,6 +156,14 @@ def describe_row(row: str, rows: dict[str, Results], key: str) -> list[str]:
     return line
 
 
+def list_baselines(row: str, rows: Iterable[str]) -> dict[str, str]:
+    """What a row is compared with: in words → the baseline's row."""
+    baselines = {title: name for name, title in BASELINES.items()}
+    if any(name.endswith(REMOVED) for name in rows):
+        baselines["itself without strangers"] = row.split("+strangers=")[0] + REMOVED
+    return baselines
+
+
 def describe_seeds(results: Results) -> str:
     """The seeds as a range where they are consecutive, otherwise as a list."""
     seeds = sorted(results)
@@ -130,7 +175,7 @@ def describe_seeds(results: Results) -> str:
 def format_table(rows: dict[str, Results], key: str) -> str:
     """Markdown with a line for each row that has results; `key` names the accuracy in them."""
     header = ["method", "seeds", "mean ± sd", "worst"]
-    header += [f"− {name}, ± standard error" for name in BASELINES.values()] + ["seconds"]
+    header += [f"− {name}, ± standard error" for name in list_baselines("", rows)] + ["seconds"]
     header += ["accuracy"] if key != "test_accuracy" else []
     lines = [describe_row(row, rows, key) for row, results in rows.items() if results]
     return grid.format_table(header, lines)
@@ -147,6 +192,8 @@ def describe_page(arguments: argparse.Namespace, outcomes: dict[int, dict[str, R
     ]
     what = "Test accuracy" if imbalance == 1 else "Balanced test accuracy"
     title = "Table 3" if imbalance == 1 else f"Unequal classes, {imbalance:g}:1"
+    if arguments.unknown:
+        title = f"{arguments.unknown} unknown classes"
     recipe = ", ".join(f"{name}={value}" for name, value in arguments.overrides.items())
     return (
         f"# {title}\n\n{grid.describe_provenance()}\n"
@@ -167,6 +214,7 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS), help="comma-separated rows")
     parser.add_argument("--imbalance", type=float, default=1.0, help="data.imbalance of all runs")
     parser.add_argument("--labels", choices=LABELS, default=LABELS[0], help="their frequencies")
+    parser.add_argument("--unknown", type=int, default=0, help="classes without labels")
     parser.add_argument("--report-only", action="store_true", help="train nothing")
     arguments = grid.parse_arguments(parser)
     arguments.overrides = RECIPE | arguments.overrides
@@ -174,6 +222,11 @@ def main() -> None:
     keys = itertools.product(arguments.seeds, arguments.budgets, rows)
     cells = {key: create_cell(arguments, key[2], key[1], key[0]) for key in keys}
     if not arguments.report_only:
+        if arguments.unknown:
+            digits = load_dataset(grid.create_config(arguments))
+            for cell in cells.values():
+                if not (cell.workdir / LABELED_INDICES).exists():
+                    write_known_classes(digits, cell, arguments.unknown)
         write_labels(cells.values(), arguments.labels)
         grid.run_grid(list(cells.values()))
     outcomes: dict[int, dict[str, Results]] = {

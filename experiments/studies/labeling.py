@@ -1,6 +1,6 @@
 """Labeling in the browser with a simulated person: accuracy over the number of answers.
 
-python -m experiments.studies.labeling --data FOLDER --features FILE.npz
+python -m experiments.studies.labeling --data FOLDER
 
 FOLDER has one folder per class. For each start, 300 photographs are kept for testing and all others
 have no label. The person answers with the true class of each photograph that is suggested. Three
@@ -20,15 +20,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from cls_jax.data.images.files import list_images
 from cls_jax.features import graph as graphs
 from cls_jax.features.coverage import Coverage
-from cls_jax.features.extract import load_features
 from cls_jax.features.graph import build_graph, compute_weight, normalize_rows
 from cls_jax.features.instant import INSTANT_C
 from cls_jax.labeling.propagation import Propagation
 from cls_jax.labeling.session import Change, Features, Session
 from experiments.paper import grid
+from experiments.studies.instant import open_photographs
 
 _NUM_TEST = 300
 _BUDGETS = (10, 30, 50, 100)
@@ -49,11 +48,11 @@ def main() -> None:
     """Writes the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="folder of class folders")
-    parser.add_argument("--features", required=True, help=".npz to read or, if missing, to write")
     parser.add_argument("--seeds", default="100,101,102,103", help="comma-separated seeds")
     parser.add_argument("--output", default="experiments/results/labeling.md")
     arguments = parser.parse_args()
-    features, labels = open_features(pathlib.Path(arguments.data), pathlib.Path(arguments.features))
+    photographs = open_photographs(arguments.data)
+    features, labels = normalize_rows(photographs.features), photographs.truth
     pools = [draw_pool(features, labels, int(seed)) for seed in arguments.seeds.split(",")]
     rows = []
     for name, choose in ORDERS.items():
@@ -66,16 +65,6 @@ def main() -> None:
     text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
     text += f"\n{measure_delay(features, labels)}\n"
     grid.write_output(arguments.output, text)
-
-
-def open_features(folder: pathlib.Path, path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """Features float32 [B, C] and classes int [B] of a folder, kept in a file."""
-    if not path.exists():
-        names = [file.name for file in list_images(folder).files]
-        classes = np.unique([name.split("/")[0] for name in names], return_inverse=True)[1]
-        np.savez(path, features=load_features([folder / name for name in names]), labels=classes)
-    with np.load(path) as file:
-        return normalize_rows(file["features"]), file["labels"]
 
 
 def draw_pool(features: np.ndarray, labels: np.ndarray, seed: int) -> Pool:

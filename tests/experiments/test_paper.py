@@ -4,17 +4,20 @@ import argparse
 import json
 import math
 
+import numpy as np
 import pytest
 
+from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
-from cls_jax.runs.folder import LABELED_INDICES
+from cls_jax.runs.folder import LABELED_INDICES, load_labeled_indices
 from experiments.paper import grid, table3, tables
 
 
 def arguments(**values):
     """Parsed options of a program."""
     defaults = {"config": "configs/digits.py", "runs": "runs/grid", "overrides": {}}
-    return argparse.Namespace(**(defaults | {"imbalance": 1.0, "labels": "alike"} | values))
+    defaults |= {"imbalance": 1.0, "labels": "alike", "unknown": 0}
+    return argparse.Namespace(**(defaults | values))
 
 
 RESULTS = [{"test_accuracy": 90.0}, {"test_accuracy": 94.0}]
@@ -116,6 +119,32 @@ def test_labels_may_be_distributed_unlike_the_unlabeled_images(labels, counts, t
     assert cells[0].workdir.name == f"digits-40-cls-seed3-data.imbalance=50.0-labels={labels}"
 
 
+def test_images_of_unknown_classes_stay_unlabeled_or_are_removed(tmp_path):
+    options = arguments(runs=str(tmp_path), unknown=4)
+    digits, sets = load_dataset(grid.create_config(arguments(budgets=[20]))), []
+    for row in ("cls", "cls" + table3.REMOVED, "cls+strangers=ranked"):
+        cell = table3.create_cell(options, row, 24, 3)
+        table3.write_known_classes(digits, cell, options.unknown)
+        dataset = load_dataset(cell.config)
+        labeled = load_labeled_indices(cell.workdir, dataset, 24, 3, 1.0)
+        assert set(np.bincount(dataset.train_labels[labeled])) == {4}
+        assert dataset.num_classes == 6
+        sets.append((dataset, dataset.train_images[labeled]))
+    (kept, own), *others = sets
+    np.testing.assert_array_equal(kept.train_images, digits.train_images)
+    is_known = kept.train_labels >= 0
+    assert len({*zip(kept.train_labels[is_known], digits.train_labels[is_known], strict=True)}) == 6
+    strangers = {*digits.train_labels[~is_known]}
+    assert len(strangers) == 4
+    for dataset, same in others:
+        np.testing.assert_array_equal(same, own)
+        is_test = np.isin(digits.test_labels, [*strangers], invert=True)
+        np.testing.assert_array_equal(dataset.test_images, digits.test_images[is_test])
+    (removed, _), (ranked, _) = others
+    np.testing.assert_array_equal(removed.train_images, digits.train_images[is_known])
+    assert np.mean(ranked.train_labels < 0) < 0.2 < np.mean(kept.train_labels < 0)
+
+
 @pytest.mark.parametrize("row", ["nothing", "cls+nothing=1", "cls+tau=high", "cls+tau"])
 def test_rows_that_are_no_run_are_refused(row):
     with pytest.raises(UserError):
@@ -140,6 +169,14 @@ def test_a_line_has_seeds_mean_worst_differences_and_time():
     assert lines[2] == "| cls | 0, 1 | 80.00 ± 14.14 | 70.00 | – | – | 10 |"
     assert lines[3] == "| cls, tau=0.5 | 0, 1 | 82.50 ± 12.02 | 74.00 | +2.50 ± 1.50 | – | 10 |"
     assert len(lines) == 4  # Rows without results are left out.
+
+
+def test_a_row_is_compared_with_itself_without_strangers():
+    rows = {"cls": results(90, 70), "cls" + table3.REMOVED: results(91, 73), "fixmatch": {}}
+    header, _, first, second = table3.format_table(rows, "test_accuracy").splitlines()
+    assert "− itself without strangers" in header
+    assert first == "| cls | 0, 1 | 80.00 ± 14.14 | 70.00 | – | – | -2.00 ± 1.00 | 10 |"
+    assert second.endswith("| 73.00 | +2.00 ± 1.00 | – | – | 10 |")
 
 
 def test_a_difference_of_fewer_seeds_than_the_row_has_names_their_number():

@@ -3,6 +3,7 @@
 See `oracles.py`.
 """
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -189,3 +190,39 @@ def simpro(i: Inputs, n: int) -> Expected:
     }
     labels = [p.argmax() for p in guesses]
     return Expected(loss_x + s["lambda_u"] * loss_self, parts, stats, labels, state)
+
+
+def iomatch(i: Inputs, n: int) -> Expected:
+    s, heads = i.settings, np.concatenate([i.weights, i.open_weights], axis=-1)
+    (logits_x, weak, strong), stats = forward_groups(dataclasses.replace(i, weights=heads), n)
+    weak, losses_binary, losses, losses_open, inliers, masks = constant(weak), [], [], [], [], []
+    queue = np.array([*i.state["queue"][n][1:], mean(softmax_rows(weak[:, :K]))])
+    guesses = softmax_rows(align_logits(weak[:, :K], mean(queue), np.full(K, 1 / K)))
+    for z, y in zip(logits_x, i.y, strict=True):
+        pairs = z[K : 3 * K].reshape(2, K).T
+        others = [cross_entropy(pair, 0) for k, pair in enumerate(pairs) if k != y]
+        hardest = max(map(constant, others))
+        worst = mean([loss for loss in others if constant(loss) == hardest])
+        losses_binary.append(cross_entropy(pairs[y], 1) + worst)
+    for w, z, p in zip(weak, strong, guesses, strict=True):
+        out, inside = softmax_rows(w[K : 3 * K].reshape(2, K).T).T
+        q = np.append(p * inside, p @ out)
+        inliers.append(float(q[K] < 0.5))
+        masks.append(float(p.max() >= s["threshold"]) * inliers[-1])
+        losses.append(masks[-1] * soft_cross_entropy(z[:K], p))
+        is_taught = q.max() >= s["open_threshold"]
+        losses_open.append(is_taught * soft_cross_entropy(z[3 * K :], q))
+    loss_x = mean([cross_entropy(z[:K], y) for z, y in zip(logits_x, i.y, strict=True)])
+    loss = loss_x + s["lambda_binary"] * mean(losses_binary) + s["lambda_u"] * mean(losses)
+    if i.progress >= s["open_start"]:
+        loss += s["lambda_open"] * mean(losses_open)
+    parts = {
+        "train/loss_supervised": loss_x,
+        "train/loss_binary": mean(losses_binary),
+        "train/loss_self": mean(losses),
+        "train/loss_open": mean(losses_open),
+        "monitors/mask_ratio": mean(masks),
+        "monitors/inlier_ratio": mean(inliers),
+        **balance(mean(queue)),
+    }
+    return Expected(loss, parts, stats, [p.argmax() for p in guesses], {"queue": queue})

@@ -167,7 +167,8 @@ def test_without_it_a_state_has_what_it_had():
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_without_a_loss_on_strong_views_refuse_it(name):
     config, method = create_tiny_config(f"20,{name}"), METHODS[name]
-    if method.loss is not None and {"weak", "strong"} <= {*method.unlabeled_views}:
+    is_on_classes = method.loss is not None and method.extra_heads is None
+    if is_on_classes and {"weak", "strong"} <= {*method.unlabeled_views}:
         apply_settings(config, {"method.balanced_head": True})
     else:
         with pytest.raises(UserError, match=r"has no key method\.balanced_head"):

@@ -31,13 +31,15 @@ NUM_STEPS = 3
 DRAWS_PER_DEVICE = ("remixmatch", "ups")
 # Each has something that the others lack: averages (AdaMatch), sums (SimPro), gathered values
 # (SoftMatch) and a gathered table (FlexMatch), thresholds and a fairness term (FreeMatch), a mean
-# over some of the images (UDA, UPS), a mixed batch and two heads (ReMixMatch), the averaged network
-# (Mean Teacher), exchanged labels and boxes that belong to images (CLS+).
+# over some of the images (UDA, UPS), a mixed batch and two heads (ReMixMatch), a queue and heads
+# that share a projection (IOMatch), the averaged network (Mean Teacher), exchanged labels and boxes
+# that belong to images (CLS+).
 REPRESENTATIVES = [
     "adamatch",
     "cls_plus",
     "flexmatch",
     "freematch",
+    "iomatch",
     "mean_teacher",
     "remixmatch",
     "simpro",

@@ -92,4 +92,4 @@ def test_quarters_of_the_batch_are_rotated_by_what_their_labels_say(num_images):
 
 
 def test_the_rotation_head_has_a_class_for_each_quarter_turn():
-    assert METHODS["remixmatch"].extra_heads == (("rotation", 4),)
+    assert METHODS["remixmatch"].get_extra_heads({}, 10) == (("rotation", 4, False, True),)

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from cls_jax.models import MODELS, STEMS, ResNet18, WideResNet, count_parameters, resolve_stem
-from cls_jax.models.layers import pool_stem
+from cls_jax.models.layers import Head, pool_stem
 from cls_jax.training.setup import create_model
 from tests.conftest import create_tiny_config
 
@@ -84,7 +84,9 @@ def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32(module):
 
 @pytest.fixture(scope="module")
 def small():
-    model = ResNet18(num_classes=10, stem="cifar", dropout_rate=0.5, extra_heads=(("rotation", 4),))
+    model = ResNet18(
+        num_classes=10, stem="cifar", dropout_rate=0.5, extra_heads=(Head("rotation", 4),)
+    )
     return model, jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
 
 

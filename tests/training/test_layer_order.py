@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from cls_jax.models.layers import Head
 from cls_jax.training.optimizer import Layer, order_layers
 from cls_jax.training.setup import MODELS
 
@@ -34,17 +35,17 @@ def test_blocks_of_a_network_without_stages_are_its_stages():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_of_every_architecture_has_its_layer(name):
-    model = MODELS[name][0](num_classes=3, extra_heads=(("rotation", 4),))
+    heads = Head("rotation", 4), Head("binary", 6, is_projected=True, use_bias=False)
+    model = MODELS[name][0](num_classes=3, extra_heads=heads)
     variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
     layers = order_layers(variables["params"], model.stem_names, model.head_names)
     first = {key for key, layer in layers.items() if layer.stage == 0}
     assert first == set(model.stem_names) & set(layers)
     assert first
-    last = max(layer.position for layer in layers.values())
-    assert {key for key, layer in layers.items() if layer.position == last} == {"head", "rotation"}
-    assert {key for key, layer in layers.items() if layer.stage is None} <= {
-        "head",
-        "rotation",
-        *_LAST,
-    }
+    last, names = max(layer.position for layer in layers.values()), set(model.head_names)
+    assert names == {"head", "rotation", "binary", "projection"}
+    assert {key for key, layer in layers.items() if layer.position == last} == names
+    assert {key for key, layer in layers.items() if layer.stage is None} <= names | _LAST
+    (kernel,) = variables["params"]["binary"].values()
+    assert kernel.shape == (128, 6)
     assert {layer.position for layer in layers.values()} == set(range(last + 1))

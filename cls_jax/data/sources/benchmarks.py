@@ -148,7 +148,8 @@ def is_single_file(path: str) -> bool:
 def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
     """Reads the splits "train" and "test" of an `.npz`.
 
-    It has `train_images`, `train_labels`, `test_images`, `test_labels` and maybe `class_names`.
+    It has `train_images`, `train_labels` (-1 where unknown), `test_images`, `test_labels` and maybe
+    `class_names`.
 
     Returns:
         Split name → images uint8 [n, H, W, C] and labels int32 [n], and the class names.
@@ -203,6 +204,7 @@ def _read_npz(file: BinaryIO) -> tuple[dict[str, Split], tuple[str, ...]]:
 
 def _to_classes(labels: np.ndarray, split: str) -> np.ndarray:
     is_whole = labels.dtype.kind in "iu"
-    if not is_whole or labels.min(initial=0) < 0 or labels.max(initial=0) >= _MAX_CLASSES:
-        raise ValueError(f"{split}_labels are not whole numbers from 0")
+    lowest = -1 if split == "train" else 0
+    if not is_whole or labels.min(initial=0) < lowest or labels.max(initial=0) >= _MAX_CLASSES:
+        raise ValueError(f"{split}_labels are not whole numbers from {lowest}")
     return labels.astype(np.int32)

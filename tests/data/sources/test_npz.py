@@ -31,9 +31,11 @@ def load(path):
 
 def test_npz_comes_back_as_it_is(tmp_path):
     arrays = create_arrays()
+    arrays["train_labels"][5:] = -1  # Of no class, or of an unknown one.
     np.savez(tmp_path / "set.npz", **arrays)
     dataset = load(tmp_path / "set.npz")
     np.testing.assert_array_equal(dataset.train_images, arrays["train_images"])
+    np.testing.assert_array_equal(dataset.train_labels, arrays["train_labels"])
     np.testing.assert_array_equal(dataset.test_labels, arrays["test_labels"])
     assert dataset.num_classes == 10
 
@@ -71,7 +73,8 @@ def test_archive_is_refused_with_the_remedy(tmp_path, name):
     "change",
     [
         {"train_labels": np.full(30, 2_000_000_000)},
-        {"train_labels": np.full(30, -1)},
+        {"train_labels": np.full(30, -2)},
+        {"test_labels": np.full(10, -1)},
         {"train_labels": np.zeros(30)},
         {"class_names": np.array(["one"])},
     ],

@@ -1,0 +1,41 @@
+"""A run of IOMatch: it resumes, and what reads it sees the head of the classes alone."""
+
+import jax
+import numpy as np
+import pytest
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.inference.classifier import load
+from cls_jax.runs.folder import read_result
+from cls_jax.training import start
+from cls_jax.training.loop import train
+from tests.conftest import create_tiny_config, train_interrupted
+from tests.methods.tiny_model import tiny_model
+from tests.outcomes import describe_difference, read_end
+
+__all__ = ["tiny_model"]
+pytestmark = pytest.mark.usefixtures("tiny_model")
+
+
+def test_a_run_resumes_exactly_and_its_closed_set_head_predicts(tmp_path, monkeypatch):
+    config = create_tiny_config("20,iomatch", data__pipeline="device", data__randaugment_ops=0)
+    config.method.threshold = config.method.open_threshold = 0.3
+    train(config, tmp_path / "whole")
+    train_interrupted(config, tmp_path / "run", 5)
+    train(config, tmp_path / "run")
+    assert not describe_difference(read_end(tmp_path / "run"), read_end(tmp_path / "whole"))
+    setup, state, step = start.restore_run(tmp_path / "run")
+    queue = np.asarray(state.method_state["queue"])
+    assert queue.shape == (1, 128, 10)
+    np.testing.assert_allclose(queue.sum(axis=-1)[0], np.arange(128) >= 128 - step, rtol=1e-5)
+
+    dataset = load_dataset(config)
+    images = setup.normalize(dataset.test_images)
+    logits, _ = setup.ensemble.forward(state.ema_params, state.batch_stats, images, train=False)
+    probabilities = load(tmp_path / "run").predict_probabilities(dataset.test_images)
+    np.testing.assert_allclose(probabilities, jax.nn.softmax(logits), atol=1e-5)
+    accuracy = 100 * np.mean(np.argmax(logits[0], axis=-1) == dataset.test_labels)
+    assert read_result(tmp_path / "run")["test_accuracy"] == pytest.approx(accuracy)
+    monkeypatch.setattr(start, "to_torch", lambda variables, layout: variables["params"])
+    own = {"multi_binary", "open_set", "projection"}
+    assert set(start.collect_weights(setup, state).arrays) == set(state.params) - own
