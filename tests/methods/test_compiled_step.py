@@ -50,7 +50,11 @@ REPRESENTATIVES = [
 MESHES = [*((name, (1, 2)) for name in REPRESENTATIVES), *(("cls_plus", (2, n)) for n in (1, 2))]
 # So that in a few steps states move far, and masks are neither empty nor full.
 CHANGES = {"threshold": 0.5, "tau": 0.3, "statistics_decay": 0.5, "class_mean_decay": 0.5}
-CHANGES_BY_METHOD = {"flexmatch": {"tau": 0.6, "warmup": "off"}}
+CHANGES_BY_METHOD = {
+    "flexmatch": {"tau": 0.6, "warmup": "off"},
+    # With more, the multi-binary head says "out" of every image after three steps.
+    "iomatch": {"threshold": 0.3, "open_threshold": 0.2, "lambda_binary": 0.1},
+}
 LABELS_PER_IMAGE = 5  # Exchanged: pseudo, complementary, weight, confidence, masked weight.
 
 

@@ -146,8 +146,8 @@ def create_state(name, kind, rng, num_networks):
     values["epoch"] = np.full(num_networks, 3)
     for leaf in ("predicted", "target", "labeled", "histogram", "unlabeled", "all"):
         values[leaf] = rng.dirichlet(np.full(K, 5.0), num_networks)
-    is_full = kind != "equal logits"  # The queue is full of zeros at first.
-    values["queue"] = is_full * rng.dirichlet(np.full(K, 5.0), (num_networks, 3))
+    queue = np.random.default_rng(0).dirichlet(np.full(K, 5.0), (num_networks, 3))
+    values["queue"] = queue * (kind != "equal logits")  # It holds zeros at first.
     leaves = {
         "ups": ("label", "negative"),
         "remixmatch": ("predicted", "labeled"),
