@@ -72,7 +72,9 @@ def create_stream(
     # One core is left to the step where it runs on the same cores.
     num_threads = max(1, available_cpus() - 1)
     batches = steps.map(
-        create_batch_fn(spec, dataset, part),
+        # Nothing branches on tensors in Python. Converting all functions in case one did takes
+        # longer than anything else here.
+        tf.autograph.experimental.do_not_convert(create_batch_fn(spec, dataset, part)),
         num_parallel_calls=_count_parallel_batches(num_threads, spec, dataset, part),
         deterministic=True,
     )
@@ -111,7 +113,7 @@ def create_batch_fn(
 
     def make_view(images: tf.Tensor, view: str, step: tf.Tensor, index: int) -> tf.Tensor:
         # Drawn for the whole batch: it does not depend on which process makes which shard.
-        batch_size = part.count_whole(len(images))
+        batch_size = part.count_whole(images.shape[0])
         shape = [batch_size, augmentation.count_uniforms(view)]
         seed = [tf.constant(spec.seed * 16 + index, tf.int64), step]  # At most 16 views.
         uniforms = tf.random.stateless_uniform(shape, tf.stack(seed))
