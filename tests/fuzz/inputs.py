@@ -235,7 +235,10 @@ def _create_flat(mode: str, format_: str, **options) -> bytes:
 _SIDE = 9_999
 # Images that decode to far more than they take.
 BOMBS: tuple[Callable[[], bytes], ...] = (
-    *(functools.partial(_create_flat, mode, "PNG") for mode in ("L", "RGB", "RGBA", "I;16")),
+    *(
+        functools.partial(_create_flat, mode, "PNG", compress_level=1)
+        for mode in ("L", "RGB", "RGBA", "I;16")
+    ),
     *(functools.partial(_create_flat, "P", kind, transparency=0) for kind in ("PNG", "GIF")),
     *(functools.partial(_create_progressive, num_scans) for num_scans in (0, 5_000)),
     functools.partial(_create_flat, "RGB", "TIFF", compression="tiff_lzw"),
