@@ -25,6 +25,7 @@ os.environ["PYTHONWARNINGS"] = "ignore:Error reading persistent compilation cach
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+import gc
 import importlib.util
 from collections.abc import Callable
 
@@ -38,6 +39,11 @@ from cls_jax.models import wide_resnet
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
 _ALL_STAGES = wide_resnet._stages
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: collections, which some tests ask for, need not look at it."""
+    gc.freeze()
 
 
 def load_config(name: str, argument: str):

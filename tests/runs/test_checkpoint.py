@@ -16,13 +16,19 @@ from cls_jax.runs import checkpoint as checkpoint_lib
 from cls_jax.runs.checkpoint import Checkpointer, hash_arrays
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
+from tests.methods.tiny_model import tiny_model
+
+__all__ = ["tiny_model"]
 
 # When one of Orbax's reads or writes fails, its others end without being awaited.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning",
-    "ignore::pytest.PytestUnhandledThreadExceptionWarning",
-    "ignore:coroutine .* was never awaited:RuntimeWarning",
-)
+pytestmark = [
+    pytest.mark.usefixtures("tiny_model"),
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning",
+        "ignore::pytest.PytestUnhandledThreadExceptionWarning",
+        "ignore:coroutine .* was never awaited:RuntimeWarning",
+    ),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +39,7 @@ def collect_here():
 
 
 @pytest.fixture(scope="module")
-def initial_state():
+def initial_state(tiny_model):
     return create_train_setup(create_tiny_config(), DATASET_SPEC).init_state()
 
 
@@ -188,7 +194,7 @@ def test_state_of_one_device_restores_onto_four(tmp_path, state):
     spread = create_train_setup(config, DATASET_SPEC).init_state()
     restored = Checkpointer(tmp_path).restore_newest(spread).state
     assert_equal(restored, state)
-    assert len(restored.params["stem"]["kernel"].sharding.device_set) == 4
+    assert len(restored.params["head"]["kernel"].sharding.device_set) == 4
     assert hash_arrays(jax.device_get(restored)) == hash_arrays(jax.device_get(state))
 
 
