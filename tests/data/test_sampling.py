@@ -24,7 +24,7 @@ from tests.conftest import create_tiny_config
 
 
 def create_batches(first_step, num_steps, argument="20", **changes):
-    config = create_tiny_config(argument, **changes)
+    config = create_tiny_config(argument, **{"data__randaugment_ops": 2} | changes)
     dataset = load_dataset(config)
     indices = np.arange(len(dataset.train_images), dtype=np.int32)
     method = get_method(config.method.name)

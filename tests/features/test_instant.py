@@ -90,7 +90,7 @@ def train(one_block, tmp_path_factory):
                 Image.fromarray(image).save(folder / f"{name}{i}.png")
     entry = MODELS["wide_resnet"]
     model = entry.create(num_classes=K)
-    variables = model.init(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
+    variables = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
     weights = root / "model.safetensors"
     weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
 

@@ -107,7 +107,6 @@ def run(tmp_path_factory, tiny_model):
         method__balanced_head=True,
         data__imbalance=10.0,
         data__pipeline="device",
-        data__randaugment_ops=0,
     )
     workdir = tmp_path_factory.mktemp("balanced") / "whole"
     train(config, workdir)

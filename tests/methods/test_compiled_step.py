@@ -205,7 +205,6 @@ def test_devices_exchange_labels_statistics_and_gradients_alone(name):
 
 def test_run_aligns_to_the_frequencies_of_its_labeled_images(tmp_path):
     config = create_config("softmatch", data__pipeline="device", num_steps=1)
-    config.data.randaugment_ops = 0
     dataset = load_dataset(config)
     is_chosen = dataset.train_labels < 3
     is_chosen[np.flatnonzero(dataset.train_labels == 0)[5:]] = False

@@ -147,7 +147,7 @@ def test_loss_falls_from_the_first_steps_at_the_default_rate(small, compute_grad
     optimizer = optax.sgd(0.03, momentum=0.9, nesterov=True)
     params, losses = small[1]["params"], []
     opt_state, update = optimizer.init(params), jax.jit(optimizer.update)
-    for _ in range(5):  # Each takes a second or two without optimizations.
+    for _ in range(3):  # Each takes a second or two without optimizations.
         loss, gradients = compute_gradients(params)
         updates, opt_state = update(gradients, opt_state)
         params = optax.apply_updates(params, updates)

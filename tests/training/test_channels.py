@@ -35,6 +35,7 @@ from tests.report.pages import Page
 TINY = {
     **{"num_steps": 4, "batch_size": 4, "mu": 2, "log_every": 1, "eval_every": 4},
     **{"checkpoint_every": 4, "mesh__network": 1, "mesh__data": 1, "data__image_size": 8},
+    "data__randaugment_ops": 0,
 }
 
 

@@ -68,9 +68,10 @@ def test_result_summarizes_the_evaluations(finished):
     assert result["train_seconds"] > 0
 
 
-@pytest.mark.parametrize("num_batches", [1, 3, 5])
-def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, num_batches):
-    train_interrupted(create_tiny_config(), tmp_path / "run", num_batches)
+def test_resumed_run_equals_uninterrupted_run(finished, tmp_path):
+    """It dies before the first checkpoint, after the one of step 2, and after that of step 4."""
+    for num_batches in (1, 3, 3):
+        train_interrupted(create_tiny_config(), tmp_path / "run", num_batches)
     result = train(create_tiny_config(), tmp_path / "run")
 
     workdir, expected = finished

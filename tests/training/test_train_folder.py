@@ -33,6 +33,7 @@ TINY = {
     "model.depth": 10,
     "model.width": 1,
     "data.image_size": 8,
+    "data.randaugment_ops": 0,
 }
 
 

@@ -79,7 +79,7 @@ def random_uniforms(*shape: int) -> np.ndarray:
 
 
 def make_augmentation(shape, preset="authors", **changes):
-    config = create_tiny_config(data__randaugment=preset)
+    config = create_tiny_config(data__randaugment=preset, data__randaugment_ops=2)
     data = {"flip": True, "shift": 4, "randaugment_pool": POOL, "cutout": 16} | changes
     config.data.update(data)
     return create_augmentation(config.data, shape)

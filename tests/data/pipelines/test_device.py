@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("tiny_model")
 
 
 def create_device_batch(mesh=(1, 1), step=0, argument="20", sample_one_image=False, **changes):
+    changes = {"data__randaugment_ops": 2} | changes
     config = create_tiny_config(argument, data__pipeline="device", **changes)
     config.mesh.network, config.mesh.data = mesh
     dataset = load_dataset(config)
@@ -110,7 +111,7 @@ def test_images_may_take_half_of_the_devices_memory(limit, is_enough):
 
 
 def test_resumed_run_equals_uninterrupted_run(tmp_path):
-    config = create_tiny_config(data__pipeline="device")
+    config = create_tiny_config(data__pipeline="device", data__randaugment_ops=2)
     whole = train(config, tmp_path / "whole")
     train_interrupted(config, tmp_path / "halves", num_batches=3)
     halves = train(config, tmp_path / "halves")
