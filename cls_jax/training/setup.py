@@ -1,7 +1,7 @@
 """The train state, and the `TrainSetup`: all that step, evaluation and prediction need."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import flax.struct
@@ -19,7 +19,12 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import InitContext, Method, get_method
 from cls_jax.models import MODELS, resolve_stem
-from cls_jax.models.ensemble import Ensemble, init_networks, take_network
+from cls_jax.models.ensemble import (
+    Ensemble,
+    get_network_shapes,
+    init_networks,
+    take_network,
+)
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import (
     Arrays,
@@ -71,16 +76,23 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 def init_networks_and_key(
-    model: nn.Module, seed: int, round_index: int, num_networks: int, image_shape: Sequence[int]
+    model: nn.Module,
+    seed: int,
+    round_index: int,
+    num_networks: int,
+    image_shape: Sequence[int],
+    drawn: Collection[str] | None = None,
 ) -> tuple[jax.Array, PyTree, PyTree]:
     """Draws the initial parameters of N networks, others for each round of a method with several.
+
+    With `drawn`, those of these modules alone: see `init_networks`.
 
     Returns:
         The seed's random key, and parameters and BatchNorm statistics, each leaf [N, ...].
     """
     key = jax.random.key(seed)
     init_key = stream_key(key, "init", round_index)
-    return key, *init_networks(model, init_key, num_networks, image_shape)
+    return key, *init_networks(model, init_key, num_networks, image_shape, drawn)
 
 
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
@@ -132,15 +144,18 @@ class TrainSetup:
             UserError: If the pretrained weights cannot be read or do not fit, or processes have
                 different ones.
         """
+        model = self.ensemble.model
+        read_weights = self.read_weights if self.config.model.init else None
         key, *networks = init_networks_and_key(
-            self.ensemble.model,
+            model,
             self.config.seed,
             round_index,
             self.method.num_networks,
             self.dataset_spec.image_shape,
+            drawn=model.head_names if read_weights else None,
         )
-        if self.read_weights is not None and self.config.model.init:
-            networks = self._load_weights(self.read_weights().arrays, *networks)
+        if read_weights:
+            networks = self._load_weights(read_weights().arrays, *networks)
         check_same_weights(tuple(networks))
         # Compiled, so that parameters and their average are two buffers: the step donates both.
         start = jax.jit(self.start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
@@ -225,8 +240,9 @@ def create_train_setup(
             method_state=method.create_state(init_context),
         )
 
-    arguments = model, config.seed, 0, method.num_networks, dataset_spec.image_shape
-    abstract = jax.eval_shape(lambda: start_state(*init_networks_and_key(*arguments)))
+    key = jax.eval_shape(lambda: jax.random.key(config.seed))
+    networks = get_network_shapes(model, method.num_networks, dataset_spec.image_shape)
+    abstract = jax.eval_shape(start_state, key, *networks)
     specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), abstract)
     specs = specs.replace(key=P())
     shapes = jax.tree.map(

@@ -77,7 +77,7 @@ def compute_expected(name: str, inputs: Inputs) -> list[Expected]:
 
 
 def draw_directions(inputs: Inputs) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Random directions of all pixels. One wrong derivative changes the slope along each of them."""
+    """Random directions of all pixels. One wrong derivative changes the slope along each."""
     rng = np.random.default_rng(0)
     return [tuple(rng.normal(size=pixels.shape) for pixels in (inputs.x, inputs.u)) for _ in "123"]
 

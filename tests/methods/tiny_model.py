@@ -1,5 +1,6 @@
 """A network that compiles in a second, for tests of the compiled step and of whole runs."""
 
+import contextlib
 from typing import ClassVar
 
 import flax.linen as nn
@@ -30,8 +31,8 @@ class TinyNet(Architecture):
         return self.apply_heads(x, head, nn.initializers.normal(0.6))
 
 
-@pytest.fixture(scope="module")
-def tiny_model():
+@contextlib.contextmanager
+def use_tiny_model():
     """Runs have a `TinyNet`."""
 
     def create_model(config, method, num_classes):
@@ -43,4 +44,11 @@ def tiny_model():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setup_lib, "create_model", create_model)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tiny_model():
+    """All runs of a file have a `TinyNet`."""
+    with use_tiny_model():
         yield
