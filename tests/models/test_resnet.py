@@ -146,11 +146,16 @@ def test_blocks_begin_as_their_shortcuts(small):
 def test_loss_falls_from_the_first_steps_at_the_default_rate(small, compute_gradients):
     optimizer = optax.sgd(0.03, momentum=0.9, nesterov=True)
     params, losses = small[1]["params"], []
-    opt_state, update = optimizer.init(params), jax.jit(optimizer.update)
+    opt_state = optimizer.init(params)
+
+    @jax.jit
+    def update(gradients, opt_state, params):
+        updates, opt_state = optimizer.update(gradients, opt_state)
+        return optax.apply_updates(params, updates), opt_state
+
     for _ in range(3):  # Each takes a second or two without optimizations.
         loss, gradients = compute_gradients(params)
-        updates, opt_state = update(gradients, opt_state)
-        params = optax.apply_updates(params, updates)
+        params, opt_state = update(gradients, opt_state, params)
         losses.append(float(loss))
     assert max(losses) < 1.2 * losses[0]
     assert losses[-1] < 0.1 * losses[0]
