@@ -25,7 +25,7 @@ import cls_jax.training.loop, ml_collections.config_flags, sklearn.datasets
 from cls_jax.models import wide_resnet
 
 with contextlib.suppress(ImportError):
-    import tensorflow, clu.metric_writers
+    import tensorflow, tensorboard.compat.proto.event_pb2
 wide_resnet._stages = lambda width: [(32 * width, 2)]  # As conftest.py does in its own process.
 for line in sys.stdin:
     request = json.loads(line)

@@ -38,7 +38,7 @@ def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
     if config.data.validation:
         dataset = hold_out_validation(dataset, config.data.validation, config.seed)
     mean, std = tuple(config.data.mean), tuple(config.data.std)
-    if not mean:
+    if not mean and not config.model.init:  # Pretrained weights bring their own.
         mean, std = compute_mean_and_std(dataset.train_images)
     return dataclasses.replace(dataset, mean=mean, std=std)
 

@@ -8,6 +8,7 @@ Shape suffixes: B images, H rows, W columns, C channels or features.
 
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -23,12 +24,13 @@ from tqdm import tqdm
 
 from cls_jax.batch import normalize
 from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions, ImageError, open_file
-from cls_jax.data.images.files import read_ahead
+from cls_jax.data.images.files import ImageBatch, read_ahead
+from cls_jax.data.types import ImageSource
 from cls_jax.errors import UserError
 from cls_jax.features.graph import normalize_rows
 from cls_jax.features.store import KEY_BYTES, Store, get_cache_folder
 from cls_jax.models import MODELS, resolve_stem
-from cls_jax.models.layers import FEATURES
+from cls_jax.models.layers import FEATURES, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
 from cls_jax.parallel.cpus import available_cpus
@@ -108,6 +110,7 @@ def extract_features(
     files: Sequence[str | os.PathLike],
     network: FrozenNetwork,
     on_progress: Progress | None = None,
+    images: ImageSource | None = None,
 ) -> np.ndarray:
     """Features of image files by a network, as its heads see them.
 
@@ -115,6 +118,7 @@ def extract_features(
         files: as of `load_features`.
         network: from `open_network`.
         on_progress: as of `load_features`.
+        images: uint8 [B, H, W, 3], the files as the network decodes them, if that has been done.
 
     Returns:
         float16 [B, C]. An image that cannot be read has zeros.
@@ -134,7 +138,10 @@ def extract_features(
     missing = sorted(first.values())
     shape = (network.image_size, network.image_size, 3)
     with _report(on_progress, len(missing)) as advance:
-        batches = read_ahead([paths[i] for i in missing], shape, batch_size, network.decoding)
+        if images is None:
+            batches = read_ahead([paths[i] for i in missing], shape, batch_size, network.decoding)
+        else:
+            batches = _cut_batches(paths, images, np.array(missing), batch_size)
         for start, batch in zip(itertools.count(0, batch_size), batches, strict=False):
             rows = np.array(missing[start : start + batch_size])
             rows = rows[[error is None for error in batch.errors]]
@@ -149,10 +156,20 @@ def extract_features(
     return features
 
 
+def _cut_batches(
+    paths: Sequence[str], images: ImageSource, rows: np.ndarray, batch_size: int
+) -> Iterator[ImageBatch]:
+    """The images of some files as `read_ahead` would decode them."""
+    for start in range(0, len(rows), batch_size):
+        part = rows[start : start + batch_size]
+        yield ImageBatch([paths[i] for i in part], [None] * len(part), images[part])
+
+
 def read_features(files: Sequence[str | os.PathLike], network: FrozenNetwork) -> np.ndarray | None:
     """What `extract_features` returns, if it has computed all of it before; None otherwise."""
-    _, _, is_missing, features = _read_stored([os.fspath(file) for file in files], network)
-    return None if is_missing.any() or not features.shape[1] else features
+    _, keys, is_missing, features = _read_stored([os.fspath(file) for file in files], network)
+    is_complete = keys.any(axis=1).all() and not is_missing.any() and features.shape[1]
+    return features if is_complete else None
 
 
 def _read_stored(
@@ -245,21 +262,30 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
     variables = jax.device_put(variables, on_all)
     mean, std = network.weights.normalization or entry.layout.normalization
 
-    @jax.jit
-    def forward(variables: Any, images: jax.Array) -> jax.Array:
-        features: Any = model.apply(variables, normalize(images, mean, std), head=FEATURES)
-        return features
-
     per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
     batch_size = per_device * len(devices)
 
     def compute(images: np.ndarray) -> np.ndarray:
         padded = np.zeros((batch_size, *image_shape), np.uint8)
         padded[: len(images)] = images
-        features = np.asarray(forward(variables, jax.device_put(padded, by_image)))
+        on_devices = jax.device_put(padded, by_image)
+        features = np.asarray(_forward(model, mean, std, variables, on_devices))
         return np.clip(features[: len(images)], -_FLOAT16_MAX, _FLOAT16_MAX)
 
     return compute, num_features, batch_size
+
+
+# Compiled once, whichever images are asked for.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _forward(
+    model: Architecture,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    variables: Any,
+    images: jax.Array,
+) -> jax.Array:
+    features: Any = model.apply(variables, normalize(images, mean, std), head=FEATURES)
+    return features
 
 
 def _hash_network(network: FrozenNetwork) -> str:

@@ -53,12 +53,14 @@ class PropagatedLabels(NamedTuple):
         labels: int [B], the most probable classes, and the given labels where there are any.
         weights: float32 [B] in [0, 1], w = 1 - H(p) / log K; 1 for labeled images.
         sample_weights: float32 [B], for a head: as `weights`, but larger for labeled images.
+        probe: the linear probe.
     """
 
     probabilities: np.ndarray
     labels: np.ndarray
     weights: np.ndarray
     sample_weights: np.ndarray
+    probe: Head
 
 
 def spread_labels(
@@ -88,7 +90,8 @@ def spread_labels(
     weights = compute_weight(probabilities)
     sample_weights = weights.copy()
     sample_weights[labeled] = _LABELED_WEIGHT
-    return PropagatedLabels(probabilities, probabilities.argmax(axis=1), weights, sample_weights)
+    labels = probabilities.argmax(axis=1)
+    return PropagatedLabels(probabilities, labels, weights, sample_weights, probe)
 
 
 def _vote(p_BK: np.ndarray, q_BK: np.ndarray) -> np.ndarray:

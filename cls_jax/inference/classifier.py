@@ -1,7 +1,5 @@
 """A trained run as a function from images to classes."""
 
-import contextlib
-import dataclasses
 import functools
 import hashlib
 import os
@@ -10,15 +8,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.config import to_json
 from cls_jax.data.images.decode import ImageError, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
-from cls_jax.data.types import Dataset, ImageSource
-from cls_jax.errors import UserError
+from cls_jax.data.types import ImageSource
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
 from cls_jax.inference.unknown import UnknownScore, read_unknown
@@ -27,9 +23,8 @@ from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.runs.folder import find_answer, read_dataset_description
-from cls_jax.training.probe import read_frozen_features
 from cls_jax.training.setup import TrainSetup, TrainState
-from cls_jax.training.start import read_weights, restore_run
+from cls_jax.training.start import restore_run
 
 _HEAT_MAPS_AT_ONCE = 16
 # A program for so many images is not compiled again for more of them: larger batches are no faster.
@@ -66,6 +61,7 @@ class Classifier:
         num_networks: The number of networks, N.
         batch_size: The number of images per forward pass.
         config: The run's configuration.
+        setup: The run's setup.
         step: The training step of the checkpoint.
         calibration: The calibration of this checkpoint, if it has one.
         unknown: The score by which this checkpoint tells strangers from its classes, if it has one.
@@ -84,29 +80,14 @@ class Classifier:
         self.class_names = class_names
         self.image_shape = setup.dataset_spec.image_shape
         self.num_networks = setup.method.num_networks
-        self.config = setup.config
+        self.config, self.setup = setup.config, setup
         self.step = step
         self.calibration = calibration
         self.unknown = unknown
         self._mesh, self._state = setup.mesh, state
-        self._setup = setup
         self._forward = _compile(setup)
         self.batch_size = self._round_up(self.config.eval_batch_size)
         self._compiled_size = 0
-        self._recalled: tuple[ImageSource, np.ndarray] | None = None
-
-    def recall_features(self, dataset: Dataset) -> None:
-        """Reads the features of a dataset's training images, if they are on disk.
-
-        An instant classifier was made of them. Its network need not see a `Selection` of these
-        images again, which would take minutes on a CPU.
-        """
-        read = functools.partial(read_weights, self.config)
-        setup = dataclasses.replace(self._setup, read_weights=read)
-        with contextlib.suppress(UserError):  # The weights may have gone since.
-            features_BC = read_frozen_features(setup, dataset)
-            if features_BC is not None:
-                self._recalled = dataset.train_images, features_BC
 
     def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
         """Predicts the classes of images, with confidences.
@@ -169,7 +150,8 @@ class Classifier:
         """Probabilities of all classes by every network.
 
         Args:
-            images: uint8 [n, H, W, C] of `image_shape`, an array or anything read by index.
+            images: uint8 [n, H, W, C] of `image_shape`, an array or anything read by index, or
+                features, see `recall_features`.
 
         Returns:
             float32 [N, n, K]. The mean over N is the prediction of the ensemble.
@@ -222,13 +204,13 @@ class Classifier:
         Returns:
             float32 [n, h, w], from 0 to 1.
         """
-        state, model = self._state, self._setup.ensemble.model
+        state, model = self._state, self.setup.ensemble.model
         trees = {"params": state.ema_params, "batch_stats": state.batch_stats}
         variables = take_network(jax.device_get(trees), 0)
 
         @jax.jit  # The weights are an argument: the same program serves all runs.
         def compute(variables: Any, images: jax.Array, classes: jax.Array) -> jax.Array:
-            return compute_heat_maps(model, variables, self._setup.normalize(images), classes)
+            return compute_heat_maps(model, variables, self.setup.normalize(images), classes)
 
         size, parts = min(len(images), _HEAT_MAPS_AT_ONCE), []
         for start in range(0, len(images), size):
@@ -241,21 +223,17 @@ class Classifier:
 
     def _apply(self, images: ImageSource) -> Iterator[tuple[jax.Array, jax.Array, int]]:
         """Batch by batch, the outputs of `_forward` and how many of them are not padding."""
-        if self._recalled and isinstance(images, Selection) and images.source is self._recalled[0]:
-            features_NBC = self._recalled[1][None, images.indices].astype(np.float32)
-            head = jax.device_get(self._state.ema_params["head"])
-            logits_NBK = features_NBC @ head["kernel"] + head["bias"][:, None]
-            yield jax.nn.softmax(logits_NBK), jnp.asarray(features_NBC), len(images)
-            return
         size = self._choose_padded_size(len(images))
         for start in range(0, len(images), size):
             part = np.asarray(images[start : start + size])
-            if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
+            is_features = part.ndim == 2 and part.dtype == np.float16
+            is_pixels = part.shape[1:] == self.image_shape and part.dtype == np.uint8
+            if not (is_features or is_pixels):
                 raise ValueError(
                     f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
                     f"uint8 {self.image_shape}."
                 )
-            padded = np.pad(part, [(0, size - len(part)), (0, 0), (0, 0), (0, 0)])
+            padded = np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)])
             on_devices = to_global_arrays(padded, self._mesh, P(DATA_AXIS))
             yield *self._forward(self._state, on_devices), len(part)
 
@@ -275,19 +253,24 @@ class Classifier:
         return np.zeros((self.num_networks, 0, len(self.class_names)), np.float32)
 
 
-def load(run: str | os.PathLike, trained: bool = False) -> Classifier:
+def load(
+    run: str | os.PathLike,
+    trained: bool = False,
+    end: tuple[TrainSetup, TrainState, int] | None = None,
+) -> Classifier:
     """Opens the newest checkpoint of a run, or the instant classifier that it began with.
 
     Args:
         run: The run's folder, or what `cls_jax.train` returned.
         trained: Whether to open the checkpoint even where the instant classifier was better.
+        end: What the checkpoint holds, if this process has just written it: setup, state and step.
 
     Raises:
         UserError: If the folder is not a run's folder, holds no checkpoint yet, or has a damaged
             file.
     """
     workdir = pathlib.Path(run) if trained else find_answer(pathlib.Path(run))
-    setup, state, step = restore_run(workdir)
+    setup, state, step = end or restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
     num_networks, num_features, _ = state.ema_params["head"]["kernel"].shape
     unknown = read_unknown(workdir, step, num_networks * num_features)
@@ -301,21 +284,15 @@ def _join_features(f_NBC: np.ndarray) -> np.ndarray:
 
 
 def _compile(setup: TrainSetup) -> Forward:
-    """Compiles (state, uint8 [B, H, W, C]) → float32 for the program's mesh.
+    """Compiles (state, images as for `TrainSetup.infer`) → float32 for the program's mesh.
 
     The results are probabilities [N, B, K] and the heads' inputs [N, B, C], which wait on the
     devices. One program for both is compiled once, and XLA merges what their passes have in common.
     """
 
     def forward(state: TrainState, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        apply = functools.partial(
-            setup.ensemble.forward,
-            state.ema_params,
-            state.batch_stats,
-            setup.normalize(images),
-            train=False,
-        )
-        return jax.nn.softmax(apply(head="head")[0]), apply(head=FEATURES)[0]
+        infer = functools.partial(setup.infer, state.ema_params, state.batch_stats, images)
+        return jax.nn.softmax(infer()), infer(FEATURES)
 
     sharded = jax.shard_map(
         forward,

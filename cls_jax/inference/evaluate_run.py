@@ -40,6 +40,8 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.result import choose_answer
 from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.loop import train
+from cls_jax.training.probe import recall_features
+from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.start import restore_run
 
 _MAX_NAMED = 10  # Classes in a message.
@@ -73,6 +75,7 @@ class OpenRun:
     def __init__(self, config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None):
         """Reads nothing yet; `layout` is for `load_dataset`."""
         self.config, self.workdir, self._layout = config, workdir, layout
+        self._end: tuple[TrainSetup, TrainState, int] | None = None
 
     @functools.cached_property
     def dataset(self) -> Dataset:
@@ -82,9 +85,12 @@ class OpenRun:
     @functools.cached_property
     def classifier(self) -> Classifier:
         """The newest checkpoint. Use it after training only."""
-        classifier = load(self.workdir, trained=True)
-        classifier.recall_features(self.dataset)
-        return classifier
+        return load(self.workdir, trained=True, end=self._end)
+
+    @functools.cached_property
+    def recalled(self) -> Dataset:
+        """The dataset for the classifier: with features for images, see `recall_features`."""
+        return recall_features(self.classifier.setup, self.dataset, self.config.data.data_dir)
 
     def train_calibrated(self) -> dict[str, Any]:
         """Trains or resumes the run as `training.loop.train` does, calibrates and assesses it.
@@ -121,13 +127,16 @@ class OpenRun:
         return result | answer
 
     def _train_assessed(self) -> dict[str, Any]:
-        result = train(self.config, self.workdir, lambda config: self.dataset)
+        def keep(*end: Any) -> None:
+            self._end = end
+
+        result = train(self.config, self.workdir, lambda config: self.dataset, keep)
         is_assessed = "per_class" in result or read_calibration(self.workdir, result["step"])
         # A finished run keeps its result when its checkpoints are deleted.
         has_checkpoint = any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
         if is_assessed or not has_checkpoint or jax.process_count() > 1:
             return result
-        assess_run(self.workdir, self.classifier, self.dataset)
+        assess_run(self.workdir, self.classifier, self.recalled)
         return read_result(self.workdir) or result
 
 
@@ -226,6 +235,7 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
             f"{dataset.name} has no test images to evaluate on: add them as test/<class>/ beside "
             "the training images."
         )
+    dataset = recall_features(setup, dataset, setup.config.data.data_dir)
     accuracies = create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)
     figures = None
     if jax.process_count() == 1:

@@ -157,8 +157,11 @@ def _pads(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> Any:
     return jax.lax.padtype_to_pads(x_BHWC.shape[1:3], kernel.shape[:2], (stride, stride), "SAME")
 
 
+# Jitted only to be traced once for equal shapes: networks repeat their blocks, and programs their
+# networks. No call remains in the program.
+@functools.partial(jax.jit, static_argnames=("stride", "size"), inline=True)
 def _sum_products(
-    padded: jax.Array, kernel: jax.Array, stride: int, size: Sequence[int]
+    padded: jax.Array, kernel: jax.Array, stride: int, size: tuple[int, ...]
 ) -> jax.Array:
     """The convolution of padded images, of which `size` rows and columns come out."""
     entries = kernel.reshape(-1, kernel.shape[-1])

@@ -183,9 +183,7 @@ def collect_run(
         "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
     )
     if run.dataset is not None:
-        run.predictions = attempt(
-            "No predictions", lambda: predict(source, run.dataset, run.labeled)
-        )
+        run.predictions = attempt("No predictions", lambda: predict(source, run.labeled))
     if run.predictions is not None:
         step = run.predictions.step
         run.calibration = attempt("No calibration", lambda: read_calibration(workdir, step))
@@ -193,7 +191,7 @@ def collect_run(
         if run.labeled is not None:
             suspects = attempt(
                 "No suspect labels",
-                lambda: find_suspects(source.classifier, source.dataset, run.labeled),
+                lambda: find_suspects(source.classifier, source.recalled, run.labeled),
             )
             run.suspects = suspects or []
     return run
@@ -223,7 +221,7 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(drawable, key=lambda row: row["step"])
 
 
-def predict(run: OpenRun, dataset: Dataset, labeled: np.ndarray | None) -> Predictions:
+def predict(run: OpenRun, labeled: np.ndarray | None) -> Predictions:
     """Predicts the test images or, if there are none, some unlabeled training images.
 
     Raises:
@@ -235,7 +233,7 @@ def predict(run: OpenRun, dataset: Dataset, labeled: np.ndarray | None) -> Predi
             "several processes trained this run, so add predictions with cls-jax report "
             f"{run.workdir}"
         )
-    classifier = run.classifier
+    classifier, dataset = run.classifier, run.recalled
     is_test = len(dataset.test_labels) > 0
     if is_test:
         images, labels = dataset.test_images, np.asarray(dataset.test_labels)

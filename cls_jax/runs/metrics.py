@@ -1,18 +1,19 @@
-"""Writes the metrics of a run: `metrics.jsonl` always, TensorBoard files if clu is installed.
-
-The only file that imports clu, and with it TensorFlow.
-"""
+"""Writes the metrics of a run: `metrics.jsonl` always, a TensorBoard file if that is installed."""
 
 import errno
+import io
 import json
 import math
 import os
 import pathlib
+import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from absl import logging
+from PIL import Image
 
 from cls_jax.io import is_number, open_regular, parse_json, write_atomically
 
@@ -94,7 +95,7 @@ class MetricsWriter:
             return
         try:
             write(self._tensorboard)
-        except Exception as error:  # TensorFlow has exceptions of its own.
+        except Exception as error:  # Protocol buffers have exceptions of their own.
             self._tensorboard = None
             self._warn(
                 f"Warning: TensorBoard's files cannot be written ({type(error).__name__}): the "
@@ -161,11 +162,66 @@ def _to_line(row: Mapping[str, Any]) -> str:
 
 def _create_tensorboard_writer(workdir: pathlib.Path) -> Any:
     try:
-        from cls_jax.data.host_tensorflow import hide_accelerators
-
-        hide_accelerators()  # Before clu, which imports TensorFlow.
-        from clu import metric_writers
+        return _TensorBoardFile(workdir)
     except ImportError as error:
         logging.info("No TensorBoard files: %s. All scalars are in %s.", error, METRICS)
         return None
-    return metric_writers.SummaryWriter(str(workdir))
+
+
+class _TensorBoardFile:
+    """An event file, written without TensorFlow, which takes ten seconds to import."""
+
+    def __init__(self, folder: pathlib.Path):
+        """Begins a new file. Raises an ImportError if TensorBoard is not installed."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.image import metadata as image_metadata
+        from tensorboard.plugins.scalar import metadata as scalar_metadata
+        from tensorboard.summary.writer.record_writer import RecordWriter
+        from tensorboard.util.tensor_util import make_tensor_proto
+
+        self._event, self._summary, self._to_tensor = Event, Summary, make_tensor_proto
+        self._of_scalar = scalar_metadata.create_summary_metadata("", "")
+        self._of_images = image_metadata.create_summary_metadata("", "")
+        name = f"{time.time_ns() // 10**9}.{socket.gethostname()}.{os.getpid()}.{id(self)}"
+        self._records = RecordWriter((folder / f"events.out.tfevents.{name}").open("xb"))
+        self._write(file_version="brain.Event:2")
+
+    def write_scalars(self, step: int, scalars: Scalars) -> None:
+        """Writes scalars of a step."""
+        tensors = {name: np.float32(value) for name, value in scalars.items()}
+        self._write_tensors(step, tensors, self._of_scalar)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Writes images uint8 [n, H, W, C] of a step, as PNG after their width and height."""
+        tensors = {
+            name: [*(str(side).encode() for side in part.shape[2:0:-1]), *map(_to_png, part)]
+            for name, part in images.items()
+        }
+        self._write_tensors(step, tensors, self._of_images)
+
+    def flush(self) -> None:
+        """Hands everything to the operating system."""
+        self._records.flush()
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        self._records.close()
+
+    def _write_tensors(self, step: int, tensors: Mapping[str, Any], metadata: Any) -> None:
+        values = [
+            self._summary.Value(tag=name, metadata=metadata, tensor=self._to_tensor(tensor))
+            for name, tensor in tensors.items()
+        ]
+        self._write(step=step, summary=self._summary(value=values))
+
+    def _write(self, **fields: Any) -> None:
+        event = self._event(wall_time=time.time(), **fields)
+        self._records.write(event.SerializeToString())
+
+
+def _to_png(image: np.ndarray) -> bytes:
+    """The file of an image uint8 [H, W, 1 or 3]."""
+    file = io.BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(file, "PNG")
+    return file.getvalue()

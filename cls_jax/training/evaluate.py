@@ -24,7 +24,8 @@ _MAX_IN_FLIGHT = 2
 def create_eval_step(setup: TrainSetup) -> Callable:
     """Compiles (state, images, labels, is_image) → images of each class that predictors get right.
 
-    The images are uint8 [B, H, W, C], the labels int32 [B], and `is_image` is False for padding.
+    The images are as for `TrainSetup.infer`, the labels int32 [B], and `is_image` is False for
+    padding.
     Counts are int32: "raw" and "ema" of shape [N, K], "ensemble" [K] (the mean of the EMA networks'
     probabilities). Nothing is donated: the state is still needed.
     """
@@ -33,12 +34,10 @@ def create_eval_step(setup: TrainSetup) -> Callable:
         state: TrainState, images: jax.Array, labels: jax.Array, is_image: jax.Array
     ) -> Any:
         """Counts for this device's networks and its shard of the batch."""
-        images = setup.normalize(images)
         classes = jax.nn.one_hot(labels, setup.dataset_spec.num_classes, dtype=jnp.int32)
 
         def compute_probabilities(params: Any) -> jax.Array:
-            logits, _ = setup.ensemble.forward(params, state.batch_stats, images, train=False)
-            return jax.nn.softmax(logits)
+            return jax.nn.softmax(setup.infer(params, state.batch_stats, images))
 
         def count_correct(probabilities: jax.Array) -> jax.Array:
             is_correct = (jnp.argmax(probabilities, axis=-1) == labels) & is_image
@@ -134,7 +133,7 @@ def iterate_padded(
         part = images[start : start + batch_size]
         missing = batch_size - len(part)
         yield (
-            np.pad(part, [(0, missing), (0, 0), (0, 0), (0, 0)]),
+            np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)]),
             np.pad(labels[start : start + batch_size], (0, missing)),
             np.arange(batch_size) < len(part),
         )

@@ -30,6 +30,7 @@ from cls_jax.runs.folder import describe_finished, read_result, write_pseudo_lab
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
+from cls_jax.training.probe import recall_features
 from cls_jax.training.progress import (
     MetricsQueue,
     PausableTimer,
@@ -40,7 +41,7 @@ from cls_jax.training.progress import (
     select_images,
 )
 from cls_jax.training.rounds import create_start_round, is_round_start
-from cls_jax.training.setup import set_step
+from cls_jax.training.setup import TrainSetup, TrainState, set_step
 from cls_jax.training.start import (
     Run,
     check_folder,
@@ -56,6 +57,7 @@ def train(
     config: ConfigDict,
     workdir: pathlib.Path,
     load: Callable[[ConfigDict], Any] = load_dataset,
+    keep: Callable[[TrainSetup, TrainState, int], Any] = lambda *end: None,
 ) -> dict[str, Any]:
     """Trains or resumes the run in `workdir`. Returns its result.
 
@@ -63,6 +65,7 @@ def train(
         config: A validated configuration.
         workdir: The run's folder, created if it does not exist.
         load: Loads the dataset. Not called for a finished run.
+        keep: Called with the setup, the last state and its step. Not called for a finished run.
 
     Raises:
         UserError: If the folder, the data or the devices do not fit the configuration, another
@@ -79,7 +82,9 @@ def train(
             return result
     run = prepare_run(config, workdir, load)
     with hold_folder(config, run):
-        seconds = _Session(run).train()
+        session = _Session(run)
+        seconds = session.train()
+        keep(run.setup, session.state, config.num_steps)
         if is_main_process():
             num_labeled = len(run.spec.labeled_indices)
             write_result(workdir, create_result(config, workdir, num_labeled, seconds))
@@ -92,7 +97,7 @@ def train(
 class _Session:
     """Trains a run from its newest checkpoint to its last step, or until it is asked to stop.
 
-    Every step replaces `_state` and may donate the buffers of the one before. Whoever reads a state
+    Every step replaces `state` and may donate the buffers of the one before. Whoever reads a state
     has copied what it needs on return.
     """
 
@@ -102,19 +107,21 @@ class _Session:
         self._config = config = self._setup.config
         self._checkpointer = Checkpointer(self._workdir, config.keep_checkpoints)
         baselines: dict[str, float] = {}
-        self._state, self._first_step, seconds = restore_or_init(
+        self.state, self._first_step, seconds = restore_or_init(
             self._checkpointer, run, baselines.update
         )
         self._timer = PausableTimer(seconds)
         # Without any step, the start is the result.
         self._is_unsaved = config.num_steps == 0 and self._checkpointer.latest_step() is None
         if is_main_process():
-            announce(run, self._state, self._first_step)
-        self._inputs, input_specs, create_batch = create_pipeline(
-            self._spec, self._dataset, self._setup.mesh, self._first_step, config.num_steps
-        )
-        self._train_step: Any = create_train_step(self._setup, create_batch, input_specs)
-        self._make_batch = make_batch_fn(self._setup, create_batch, input_specs)
+            announce(run, self.state, self._first_step)
+        self._inputs: Any = None
+        if self._first_step < config.num_steps:  # TensorFlow takes seconds to import.
+            self._inputs, input_specs, create_batch = create_pipeline(
+                self._spec, self._dataset, self._setup.mesh, self._first_step, config.num_steps
+            )
+            self._train_step: Any = create_train_step(self._setup, create_batch, input_specs)
+            self._make_batch = make_batch_fn(self._setup, create_batch, input_specs)
         self._evaluate = create_evaluate(self._setup)
         self._start_round: Any = None  # Most methods have a single round.
         self._bar = ProgressBar(self._first_step, config.num_steps)
@@ -143,7 +150,8 @@ class _Session:
         config, checkpointer = self._config, self._checkpointer
         with contextlib.ExitStack() as stack:
             for part in (self._inputs, self._writer, self._bar, checkpointer, self._profile):
-                stack.enter_context(contextlib.closing(part))
+                if part is not None:
+                    stack.enter_context(contextlib.closing(part))
             stop = stack.enter_context(PreemptionHandler())
             # An implicit transfer would be a hidden synchronization with the device in the middle
             # of the loop. Explicit ones (`jax.device_get`, `jax.device_put`) pass. With debug_nans
@@ -183,8 +191,9 @@ class _Session:
         self._metrics.drain()
         accuracies: dict[str, float] = {}
         with self._timer.paused():
-            for split, images, labels in self._dataset.held_out:
-                accuracies |= self._evaluate(self._state, images, labels, should_stop, split)
+            recalled = recall_features(self._setup, self._dataset, self._config.data.data_dir)
+            for split, images, labels in recalled.held_out:
+                accuracies |= self._evaluate(self.state, images, labels, should_stop, split)
         if accuracies:
             self._writer.write(step, accuracies)
             self._bar.show_accuracies(step, accuracies)
@@ -193,7 +202,7 @@ class _Session:
         self._metrics.drain()
         # Rows that are not on disk by now would be lost: a resumed run only repeats later ones.
         if self._writer.flush():
-            self._checkpointer.save(step, self._state, {"train_seconds": self._timer.seconds})
+            self._checkpointer.save(step, self.state, {"train_seconds": self._timer.seconds})
 
     def _take_step(self, step: int) -> None:
         """Dispatches the step, before which a new round may start."""
@@ -204,20 +213,20 @@ class _Session:
         if step == self._first_step and not config.debug_nans:
             device = self._setup.mesh.local_devices[0]
             self._train_step, seconds, memory = compile_step(
-                self._train_step, self._state, step_input, device
+                self._train_step, self.state, step_input, device
             )
             self._bar.say(f"{memory}; compiled in {seconds:.1f} s")
         if step == 0:
-            images = select_images(self._make_batch(self._state, step_input), self._spec)
+            images = select_images(self._make_batch(self.state, step_input), self._spec)
             self._writer.write_images(step, images)
         self._profile.start(step)
-        self._state, step_metrics = self._train_step(self._state, step_input)
-        self._profile.stop(step, self._state)
+        self.state, step_metrics = self._train_step(self.state, step_input)
+        self._profile.stop(step, self.state)
         if step % config.log_every == 0:
-            step_metrics |= compute_distances(self._state)
+            step_metrics |= compute_distances(self.state)
         self._metrics.append(step, step_input, step_metrics)
         if step == self._first_step:
-            jax.block_until_ready(self._state)  # Compiled and run once: from here on time counts.
+            jax.block_until_ready(self.state)  # Compiled and run once: from here on time counts.
             self._timer.start()
 
     def _begin_round(self, step: int) -> None:
@@ -228,11 +237,11 @@ class _Session:
                 self._start_round = create_start_round(
                     self._setup, self._dataset, self._spec, record
                 )
-            self._state = self._start_round(self._state, step)
+            self.state = self._start_round(self.state, step)
 
     def _recreate_batch(self, step: int, step_input: Any) -> Any:
         # A batch is a function of seed and step, so the newest state also makes an older one.
-        state = set_step(self._setup.mesh, self._state, step)
+        state = set_step(self._setup.mesh, self.state, step)
         return jax.device_get(self._make_batch(state, step_input))
 
 

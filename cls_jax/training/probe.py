@@ -8,6 +8,8 @@ goes on as in any other run, or ends at once with `num_steps=0`.
 Shape suffixes: N networks, B images, C features, K classes.
 """
 
+import contextlib
+import dataclasses
 import pathlib
 import zlib
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.data.images.decode import get_decode_options
 from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenNetwork, extract_features, read_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
 from cls_jax.features.instant import (
@@ -69,9 +72,9 @@ def init_state(
         UserError: If the pretrained weights cannot be read or do not fit.
     """
     state = setup.init_state(round_index)
-    init_head, spread = setup.config.model.init_head, None
+    init_head, spread, head = setup.config.model.init_head, None, None
     if init_head == "graph" or setup.config.method.get("graph"):
-        spread = propagate_labels(setup, dataset, labeled, report, record)
+        spread, head = propagate_labels(setup, dataset, labeled, report, record)
     if spread is not None and setup.config.method.get("graph"):
         own, _ = state.method_state
         state = state.replace(method_state=(own, _create_graph_labels(setup, spread)))
@@ -80,7 +83,7 @@ def init_state(
     seed = (setup.config.seed, round_index)
     if init_head == "graph":
         assert spread is not None
-        heads = fit_instant_heads(setup, dataset, spread, seed)
+        heads = fit_instant_heads(setup, dataset, spread, seed, head)
     else:
         labels = dataset.train_labels[labeled]
         features_NBC = compute_features(setup, state, dataset.train_images, labeled)
@@ -123,50 +126,55 @@ def propagate_labels(
     labeled: np.ndarray,
     report: Callable[[dict[str, float]], Any],
     record: RecordLabels,
-) -> PropagatedLabels:
+) -> tuple[PropagatedLabels, Head | None]:
     """Labels for all training images, along a graph of features at the network's own resolution.
 
     Without pretrained weights, pixels are the features. Arguments are those of `init_state`.
+
+    Returns:
+        The labels, and the head that was fitted to them if there are test images.
     """
     num_classes = setup.dataset_spec.num_classes
     network = _open_frozen_network(setup) if setup.config.model.init else None
     features = _compute_frozen(setup, dataset, network, "train")
     labels = np.full(len(features), -1)
     labels[labeled] = dataset.train_labels[labeled]
-    spread = spread_labels(features, labels, num_classes)
+    spread, head = spread_labels(features, labels, num_classes), None
     unlabeled = np.flatnonzero(labels < 0)
     record(unlabeled, spread.labels[unlabeled], spread.weights[unlabeled])
     if len(dataset.test_images):
         test_features = _compute_frozen(setup, dataset, network, "test")
-        heads = {
-            "probe": fit_head(features[labeled], labels[labeled], num_classes, PROBE_C),
-            "instant": fit_head(
-                features, spread.labels, num_classes, INSTANT_C, spread.sample_weights
-            ),
-        }
+        head = fit_head(features, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
         report(
             {
                 f"test/accuracy_{name}": 100.0
-                * float(np.mean(head.predict(test_features) == dataset.test_labels))
-                for name, head in heads.items()
+                * float(np.mean(fitted.predict(test_features) == dataset.test_labels))
+                for name, fitted in (("probe", spread.probe), ("instant", head))
             }
         )
     elif not len(dataset.validation_images):
         accuracies = cross_validate(features, labels, num_classes) or {}
         report({f"labels/accuracy_{name}": value for name, value in accuracies.items()})
-    return spread
+    return spread, head
 
 
 def fit_instant_heads(
-    setup: TrainSetup, dataset: Dataset, spread: PropagatedLabels, seed: tuple[int, ...]
+    setup: TrainSetup,
+    dataset: Dataset,
+    spread: PropagatedLabels,
+    seed: tuple[int, ...],
+    head: Head | None,
 ) -> list[Head]:
     """A head for every network, fitted to labels that were propagated to all images.
 
     The heads see features of the run's resolution. On photographs, a head on half of the features
-    is as good as one on all. Arguments are those of `init_state` and `fit_heads`.
+    is as good as one on all. A single network at its own resolution has the `head` of
+    `propagate_labels`. Other arguments are those of `init_state` and `fit_heads`.
     """
-    image_size = setup.config.data.image_size
-    network = _open_frozen_network(setup)._replace(image_size=image_size)
+    image_size, network = setup.config.data.image_size, _open_frozen_network(setup)
+    if head is not None and setup.method.num_networks == 1 and network.image_size == image_size:
+        return [head]
+    network = network._replace(image_size=image_size)
     features = _compute_frozen(setup, dataset, network, "train")
     return fit_heads(
         np.broadcast_to(features, (setup.method.num_networks, *features.shape)),
@@ -216,27 +224,42 @@ def _compute_frozen(
     if network is None:
         pixels = np.asarray(getattr(dataset, f"{part}_images")[:], np.float32)
         return pixels.reshape(len(pixels), -1) / 255
+    images = getattr(dataset, f"{part}_images")
     if files := getattr(dataset, f"{part}_files"):
         root = pathlib.Path(setup.config.data.data_dir).expanduser()
-        return extract_features([root / file for file in files], network)
-    return compute_frozen_features(getattr(dataset, f"{part}_images"), network)
+        is_decoded = dataset.image_shape == (network.image_size, network.image_size, 3)
+        decoded = images if is_decoded else None
+        return extract_features([root / file for file in files], network, images=decoded)
+    return compute_frozen_features(images, network)
 
 
-def read_frozen_features(setup: TrainSetup, dataset: Dataset) -> np.ndarray | None:
-    """Features of the training images by the networks of a run without steps, if they are on disk.
+def recall_features(setup: TrainSetup, dataset: Dataset, data_dir: str) -> Dataset:
+    """The dataset with the features of its images instead of their pixels, where they are on disk.
+
+    An instant classifier is made of these features. Its network need not see the images again to
+    be evaluated, which would take minutes on a CPU: `TrainSetup.infer` takes either.
+
+    Args:
+        setup: The run's setup.
+        dataset: Its images.
+        data_dir: The folder of the images.
 
     Returns:
-        float16 [B, C]. None if the run has steps, or features would have to be computed.
+        A dataset with float16 [n, C] for each kind of images, training, validation or test, whose
+        features are known. The same dataset if the run has steps, which change the features.
     """
-    config = setup.config
+    config, known = setup.config, {}
     is_frozen = config.num_steps == 0 and config.model.init and config.model.init_head == "graph"
     if not (is_frozen and dataset.train_files):
-        return None
-    network = _open_frozen_network(setup)
-    if network.image_size != config.data.image_size:
-        return None
-    root = pathlib.Path(config.data.data_dir).expanduser()
-    return read_features([root / file for file in dataset.train_files], network)
+        return dataset
+    with contextlib.suppress(UserError):  # The weights may have gone since.
+        network, root = _open_frozen_network(setup), pathlib.Path(data_dir).expanduser()
+        for part in ("train", "validation", "test"):
+            files = [root / file for file in getattr(dataset, f"{part}_files")]
+            features = read_features(files, network)
+            if features is not None and network.image_size == config.data.image_size:
+                known[f"{part}_images"] = features
+    return dataclasses.replace(dataset, **known)
 
 
 def compute_features(
@@ -249,14 +272,7 @@ def compute_features(
     """
 
     def apply(state: TrainState, images: jax.Array) -> jax.Array:
-        features, _ = setup.ensemble.forward(
-            state.ema_params,
-            state.batch_stats,
-            setup.normalize(images),
-            train=False,
-            head=FEATURES,
-        )
-        return features
+        return setup.infer(state.ema_params, state.batch_stats, images, FEATURES)
 
     compute = jax.jit(apply, out_shardings=NamedSharding(setup.mesh, P()))
     size, parts = min(setup.config.eval_batch_size, len(indices)), []

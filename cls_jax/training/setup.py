@@ -25,7 +25,7 @@ from cls_jax.models.ensemble import (
     init_networks,
     take_network,
 )
-from cls_jax.models.layers import Architecture
+from cls_jax.models.layers import FEATURES, Architecture
 from cls_jax.models.weights.layout import (
     Arrays,
     Weights,
@@ -179,6 +179,28 @@ class TrainSetup:
             ) from error
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *networks)
         return [stacked["params"], stacked["batch_stats"]]
+
+    def infer(
+        self, params: PyTree, batch_stats: PyTree, images: jax.Array, head: str = "head"
+    ) -> jax.Array:
+        """What the networks make of clean images, as training's evaluation sees them.
+
+        Args:
+            params: Stacked parameters.
+            batch_stats: Stacked statistics.
+            images: uint8 [B, H, W, C], or features of a frozen network, floating [B, C], of which
+                only the head remains to be computed.
+            head: "head" for logits, float32 [N, B, K], or `FEATURES` for the inputs of the heads,
+                float32 [N, B, C].
+        """
+        if images.ndim > 2:
+            images = self.normalize(images)
+            return self.ensemble.forward(params, batch_stats, images, train=False, head=head)[0]
+        kernel, bias = params["head"]["kernel"], params["head"]["bias"]
+        features_NBC = jnp.broadcast_to(images.astype(jnp.float32), (len(kernel), *images.shape))
+        if head == FEATURES:
+            return features_NBC
+        return jnp.matmul(features_NBC, kernel, precision="highest") + bias[:, None]
 
     def normalize(self, images: jax.Array) -> jax.Array:
         """Normalizes uint8 [..., C] with the mean and deviation of the training images."""

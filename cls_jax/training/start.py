@@ -243,7 +243,9 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
     _, dataset_spec = read_dataset_description(workdir)
     if not config.data.mean:
         config = use_mean_and_std(config, *read_mean_and_std(workdir))
-    setup = create_train_setup(config, dataset_spec)
+    setup = create_train_setup(
+        config, dataset_spec, read_weights=functools.partial(read_weights, config)
+    )
     restored = checkpointer.restore_newest(setup.state_shapes)
     checkpointer.close()
     assert restored is not None, workdir  # It has a latest step.

@@ -11,7 +11,13 @@ from PIL import Image
 
 from cls_jax.errors import UserError
 from cls_jax.features import extract
-from cls_jax.features.extract import FrozenNetwork, extract_features, load_features, open_network
+from cls_jax.features.extract import (
+    FrozenNetwork,
+    extract_features,
+    load_features,
+    open_network,
+    read_features,
+)
 from cls_jax.features.store import Store
 from cls_jax.models import MODELS
 from cls_jax.models.layers import FEATURES
@@ -71,7 +77,7 @@ def _count(network, files):
     return (counts[-1][0] if counts else 0), features
 
 
-def test_features_are_those_of_the_network(network, files, variables):
+def test_features_are_those_of_the_network(network, files, variables, monkeypatch):
     images = np.stack([np.asarray(Image.open(file)) for file in files])
     mean, std = MODELS["resnet18"].layout.normalization
     model = MODELS["resnet18"].create(num_classes=3)
@@ -82,6 +88,10 @@ def test_features_are_those_of_the_network(network, files, variables):
     assert num_computed == 9  # Copies are computed once.
     np.testing.assert_allclose(features, expected, rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(extract.compute_features(images, network), features, atol=2e-3)
+    # They are also those of images that have been decoded before.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(files[0].parent / "other"))
+    again = extract_features(files, network, images=images)
+    np.testing.assert_array_equal(again, features)
 
 
 def test_second_call_computes_nothing(network, files, monkeypatch):
@@ -138,6 +148,8 @@ def test_unreadable_image_has_zeros(network, files, tmp_path):
     _, features = _count(network, [files[0], broken, tmp_path / "missing.png"])
     assert features[0].any()
     assert not features[1:].any()
+    assert read_features(files[:1], network) is not None
+    assert read_features([files[0], broken], network) is None
 
 
 def test_full_disk_does_not_stop_anyone(network, files, monkeypatch):

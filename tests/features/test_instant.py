@@ -8,14 +8,19 @@ from PIL import Image
 
 import cls_jax
 from cls_jax.config import read_config
+from cls_jax.features import extract
 from cls_jax.features.instant import cross_validate, fit_head, spread_labels
+from cls_jax.inference import classifier as classifier_lib
 from cls_jax.inference.classifier import Selection
 from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
 from cls_jax.inference.export import export_run
 from cls_jax.models import MODELS
+from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.runs.folder import read_result, write_result
+from cls_jax.training import loop
+from cls_jax.training.probe import recall_features
 
 K = 3
 SIZE = 16
@@ -142,17 +147,37 @@ def test_instant_classifier_is_one_network_that_sees_all_features(run):
     assert (kernel != 0).any(axis=-1).all()
 
 
-def test_assessing_an_instant_run_takes_the_features_that_are_on_disk(run, monkeypatch):
+def test_instant_run_decodes_an_image_once_and_its_network_sees_it_once(
+    train, run, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cut, num_seen = extract._cut_batches, []
+    monkeypatch.setattr(extract, "_cut_batches", lambda *a: num_seen.append(len(a[2])) or cut(*a))
+    monkeypatch.setattr(extract, "read_ahead", None)
+    monkeypatch.setattr(Ensemble, "forward", None)
+    monkeypatch.setattr(loop, "create_pipeline", None)  # There are no batches to make.
+    monkeypatch.setattr(classifier_lib, "restore_run", None)
+    result = train("again", instant=True).result
+    assert num_seen == [30, 12]
+    assert result | {"train_seconds": 0} == run.result | {"train_seconds": 0}
+
+
+def test_features_on_disk_stand_in_for_the_images_of_an_instant_run(run, monkeypatch):
     opened = OpenRun(read_config(run.workdir / "config.json"), run.workdir)
-    images = Selection(opened.dataset.train_images, np.array([3, 0, 20]))
-    expected = cls_jax.load(run).compute_both(images)
-    classifier = opened.classifier
-    monkeypatch.setattr(classifier, "_forward", None)  # The network sees nothing.
-    for found, wanted in zip(classifier.compute_both(images), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=2e-3)
-    # Nothing is computed where they are not on disk.
+    classifier, rows = opened.classifier, np.array([3, 0, 11])
+    for part in ("train_images", "test_images"):
+        images, features = (getattr(data, part) for data in (opened.dataset, opened.recalled))
+        assert features.dtype == np.float16
+        expected = classifier.compute_both(Selection(images, rows))
+        found = classifier.compute_both(Selection(features, rows))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-3)
+    # Neither are they taken where they are of another folder, nor computed.
+    elsewhere = recall_features(classifier.setup, opened.dataset, "nowhere")
+    assert elsewhere.test_images is opened.dataset.test_images
     monkeypatch.setenv("XDG_CACHE_HOME", str(run.workdir / "nothing"))
-    assert OpenRun(opened.config, run.workdir).classifier._recalled is None
+    again = OpenRun(opened.config, run.workdir)
+    assert again.recalled.train_images is again.dataset.train_images
 
 
 def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(train, tmp_path):
