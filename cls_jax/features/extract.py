@@ -138,10 +138,10 @@ def extract_features(
     missing = sorted(first.values())
     shape = (network.image_size, network.image_size, 3)
     with _report(on_progress, len(missing)) as advance:
-        if images is None:
-            batches = read_ahead([paths[i] for i in missing], shape, batch_size, network.decoding)
-        else:
+        if images is not None:
             batches = _cut_batches(paths, images, np.array(missing), batch_size)
+        else:
+            batches = read_ahead([paths[i] for i in missing], shape, batch_size, network.decoding)
         for start, batch in zip(itertools.count(0, batch_size), batches, strict=False):
             rows = np.array(missing[start : start + batch_size])
             rows = rows[[error is None for error in batch.errors]]
