@@ -251,7 +251,8 @@ def recall_features(setup: TrainSetup, dataset: Dataset, data_dir: str) -> Datas
     config = setup.config
     known: dict[str, Any] = {}
     is_frozen = config.num_steps == 0 and config.model.init and config.model.init_head == "graph"
-    if not (is_frozen and dataset.train_files):
+    # Several processes must do the same, and each has a disk of its own.
+    if not (is_frozen and dataset.train_files) or jax.process_count() > 1:
         return dataset
     with contextlib.suppress(UserError):  # The weights may have gone since.
         network, root = _open_frozen_network(setup), pathlib.Path(data_dir).expanduser()
