@@ -16,8 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cls_jax.cli.process import prepare_process
+from cls_jax.data.datasets import load_dataset
 from cls_jax.features.extract import extract_features, open_network
 from cls_jax.features.instant import INSTANT_C, PROBE_C, fit_head, spread_labels
+from experiments.paper import grid
 
 _NUM_TEST = 300
 _SEEDS = range(100, 104)
@@ -33,7 +35,13 @@ class Photographs(NamedTuple):
 
 
 def open_photographs(folder: str) -> Photographs:
-    """Reads a folder with a folder per class; features are computed once."""
+    """Reads a folder with a folder per class, or "digits", whose features are their pixels."""
+    if folder == "digits":
+        digits = load_dataset(grid.load_config("configs/digits.py", "40"))
+        images = np.concatenate([digits.train_images, digits.test_images])
+        truth = np.concatenate([digits.train_labels, digits.test_labels])
+        rows = np.split(np.arange(len(truth)), [len(digits.train_labels)])
+        return Photographs(images.reshape(len(images), -1).astype(np.float16), truth, *rows)
     root = pathlib.Path(folder)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)

@@ -1,6 +1,7 @@
 """Strangers among unlabeled photographs: what they cost, and which score tells them apart.
 
     python -m experiments.studies.unknown FOLDER 1 4 25
+    python -m experiments.studies.unknown digits 1 4 25
 
 Six classes of the folder are known, drawn with the seed. The photographs of the others stay among
 the unlabeled and the test images. For each number of labels per known class it prints, over the
