@@ -23,10 +23,12 @@ import contextlib, json, os, runpy, sys
 import cls_jax.cli.plan, cls_jax.data.datasets, cls_jax.inference.evaluate_run
 import cls_jax.training.loop, ml_collections.config_flags, sklearn.datasets
 from cls_jax.models import wide_resnet
+from cls_jax.parallel import distributed
 
 with contextlib.suppress(ImportError):
     import tensorflow, tensorboard.compat.proto.event_pb2
 wide_resnet._stages = lambda width: [(32 * width, 2)]  # As conftest.py does in its own process.
+distributed._HEARTBEAT_SECONDS = 20  # A test waits for a process that is lost.
 for line in sys.stdin:
     request = json.loads(line)
     if "poll" in request:
