@@ -21,8 +21,9 @@ PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
 
-# As many at a time as there are cores, at most four: each takes 2 GB of memory.
-WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
+# Two more at a time than there are cores, at most four: many tests wait for a process of their own.
+# Each takes up to 3 GB of memory. WORKERS=1 suits a machine with little.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 2 ? n + 2 : 4)))
 PYTEST = -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 # In a random order, whose seed is printed: pytest -p randomly --randomly-seed=SEED repeats it.
