@@ -26,7 +26,7 @@ from cls_jax.models import wide_resnet
 from cls_jax.parallel import distributed
 
 with contextlib.suppress(ImportError):
-    import tensorflow, tensorboard.compat.proto.event_pb2
+    import tensorflow, clu.metric_writers
 wide_resnet._stages = lambda width: [(32 * width, 2)]  # As conftest.py does in its own process.
 distributed._HEARTBEAT_SECONDS = 20  # A test waits for a process that is lost.
 for line in sys.stdin:

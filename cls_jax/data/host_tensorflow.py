@@ -1,8 +1,8 @@
 """TensorFlow for the host alone: it reads and augments. The accelerators are JAX's.
 
 TensorFlow takes nearly all memory of every GPU that it sees when it runs its first operation, and
-from then on nothing can be hidden from it. Everything in this project that needs TensorFlow or TFDS
-therefore imports this module first.
+from then on nothing can be hidden from it. Everything in this project that needs TensorFlow, TFDS
+or clu therefore imports this module first.
 """
 
 import tensorflow as tf

@@ -1,19 +1,18 @@
-"""Writes the metrics of a run: `metrics.jsonl` always, a TensorBoard file if that is installed."""
+"""Writes the metrics of a run: `metrics.jsonl` always, TensorBoard files if clu is installed.
+
+The only file that imports clu, and with it TensorFlow.
+"""
 
 import errno
-import io
 import json
 import math
 import os
 import pathlib
-import socket
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from absl import logging
-from PIL import Image
 
 from cls_jax.io import is_number, open_regular, parse_json, write_atomically
 
@@ -34,10 +33,11 @@ class MetricsWriter:
         workdir: pathlib.Path,
         first_step: int = 0,
         warn: Callable[[str], None] = logging.warning,
+        has_curves: bool = True,
     ):
         """Drops rows of `first_step` and later, which this session writes again.
 
-        `warn` shows a sentence to the user.
+        `warn` shows a sentence to the user. Without `has_curves`, there is nothing for TensorBoard.
         """
         self._path = workdir / METRICS
         kept = [row for row in read_metrics(workdir) if row["step"] < first_step]
@@ -45,7 +45,7 @@ class MetricsWriter:
         self._file = self._path.open("ab", buffering=0)
         self._unwritten = b""
         self._warn, self._has_warned = warn, False
-        self._tensorboard = _create_tensorboard_writer(workdir)
+        self._tensorboard = _create_tensorboard_writer(workdir) if has_curves else None
 
     def write(self, step: int, scalars: Scalars) -> None:
         """Writes one JSON object. Values that are not finite become null."""
@@ -95,7 +95,7 @@ class MetricsWriter:
             return
         try:
             write(self._tensorboard)
-        except Exception as error:  # Protocol buffers have exceptions of their own.
+        except Exception as error:  # TensorFlow has exceptions of its own.
             self._tensorboard = None
             self._warn(
                 f"Warning: TensorBoard's files cannot be written ({type(error).__name__}): the "
@@ -162,66 +162,11 @@ def _to_line(row: Mapping[str, Any]) -> str:
 
 def _create_tensorboard_writer(workdir: pathlib.Path) -> Any:
     try:
-        return _TensorBoardFile(workdir)
+        from cls_jax.data.host_tensorflow import hide_accelerators
+
+        hide_accelerators()  # Before clu, which imports TensorFlow.
+        from clu import metric_writers
     except ImportError as error:
         logging.info("No TensorBoard files: %s. All scalars are in %s.", error, METRICS)
         return None
-
-
-class _TensorBoardFile:
-    """An event file, written without TensorFlow, which takes ten seconds to import."""
-
-    def __init__(self, folder: pathlib.Path):
-        """Begins a new file. Raises an ImportError if TensorBoard is not installed."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.plugins.image import metadata as image_metadata
-        from tensorboard.plugins.scalar import metadata as scalar_metadata
-        from tensorboard.summary.writer.record_writer import RecordWriter
-        from tensorboard.util.tensor_util import make_tensor_proto
-
-        self._event, self._summary, self._to_tensor = Event, Summary, make_tensor_proto
-        self._of_scalar = scalar_metadata.create_summary_metadata("", "")
-        self._of_images = image_metadata.create_summary_metadata("", "")
-        name = f"{time.time_ns() // 10**9}.{socket.gethostname()}.{os.getpid()}.{id(self)}"
-        self._records = RecordWriter((folder / f"events.out.tfevents.{name}").open("xb"))
-        self._write(file_version="brain.Event:2")
-
-    def write_scalars(self, step: int, scalars: Scalars) -> None:
-        """Writes scalars of a step."""
-        tensors = {name: np.float32(value) for name, value in scalars.items()}
-        self._write_tensors(step, tensors, self._of_scalar)
-
-    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        """Writes images uint8 [n, H, W, C] of a step, as PNG after their width and height."""
-        tensors = {
-            name: [*(str(side).encode() for side in part.shape[2:0:-1]), *map(_to_png, part)]
-            for name, part in images.items()
-        }
-        self._write_tensors(step, tensors, self._of_images)
-
-    def flush(self) -> None:
-        """Hands everything to the operating system."""
-        self._records.flush()
-
-    def close(self) -> None:
-        """Flushes and closes."""
-        self._records.close()
-
-    def _write_tensors(self, step: int, tensors: Mapping[str, Any], metadata: Any) -> None:
-        values = [
-            self._summary.Value(tag=name, metadata=metadata, tensor=self._to_tensor(tensor))
-            for name, tensor in tensors.items()
-        ]
-        self._write(step=step, summary=self._summary(value=values))
-
-    def _write(self, **fields: Any) -> None:
-        event = self._event(wall_time=time.time(), **fields)
-        self._records.write(event.SerializeToString())
-
-
-def _to_png(image: np.ndarray) -> bytes:
-    """The file of an image uint8 [H, W, 1 or 3]."""
-    file = io.BytesIO()
-    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(file, "PNG")
-    return file.getvalue()
+    return metric_writers.SummaryWriter(str(workdir))

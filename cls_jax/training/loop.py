@@ -127,7 +127,9 @@ class _Session:
         self._bar = ProgressBar(self._first_step, config.num_steps)
         self._checkpointer.warn = self._bar.say
         self._writer = (
-            MetricsWriter(self._workdir, self._first_step, self._bar.say)
+            MetricsWriter(
+                self._workdir, self._first_step, self._bar.say, has_curves=config.num_steps > 0
+            )
             if is_main_process()
             else SilentWriter()
         )

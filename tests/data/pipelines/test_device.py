@@ -118,7 +118,7 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path):
     assert {**halves, "train_seconds": 0} == {**whole, "train_seconds": 0}
 
 
-def test_trains_reports_and_predicts_without_tensorflow_tfds_and_tensorboard(tmp_path):
+def test_trains_reports_and_predicts_without_tensorflow_tfds_and_clu(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(
         tmp_path / "set.npz",
@@ -130,7 +130,7 @@ def test_trains_reports_and_predicts_without_tensorflow_tfds_and_tensorboard(tmp
     Image.new("RGB", (32, 32)).save(tmp_path / "image.png")
     code = """
 import pathlib, runpy, sys
-for name in ("tensorflow", "tensorflow_datasets", "tensorboard"):
+for name in ("tensorflow", "tensorflow_datasets", "clu", "clu.metric_writers"):
     sys.modules[name] = None  # Importing it raises ImportError.
 folder = pathlib.Path(sys.argv[1])
 sys.argv = ["main.py", *sys.argv[2:]]
