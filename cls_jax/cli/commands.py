@@ -110,7 +110,7 @@ def _train_to_end(run: "OpenRun") -> None:
     print()
     if report:
         print(f"The whole run:  {report}")
-    if importlib.util.find_spec("tensorboard"):
+    if run.config.num_steps and importlib.util.find_spec("tensorboard"):
         print(f"Curves:         tensorboard --logdir {shlex.quote(str(folder))}")
     if has_test:
         print(f"Evaluate again: {_write_command('evaluate', folder)}")
