@@ -96,7 +96,7 @@ def calls(monkeypatch):
 
 def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     assert run_console("train", images, *TINY) == 0
-    assert calls == {"list_images": 1, "load_dataset": 1, "restore_run": 1}
+    assert calls == {"list_images": 1, "load_dataset": 1}  # Its report needs no checkpoint.
     output = capsys.readouterr().out
     workdir = tmp_path / "runs" / "pets-all-supervised-seed0"
     assert "Classes are unequal: 7 labels of 'bee' and 2 of 'ant'" in output
@@ -120,6 +120,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     assert "has a run on" in capsys.readouterr().out
 
     assert run_console("predict", workdir, images / "test", "--output", "p.csv") == 0
+    assert calls["restore_run"] == 1
     with open("p.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 120
