@@ -28,6 +28,7 @@ export PYTHONUNBUFFERED=1
 
 if [ "$SIZE" = small ]; then
   MODEL="--config.model.depth=10 --config.model.width=1 --config.batch_size=4 --config.mu=2"
+  MODEL="$MODEL --config.data.image_size=8 --config.data.cutout=3"
   MODEL="$MODEL --config.data.randaugment_ops=0" # It takes long to compile.
   COMPARED="$MODEL" STEPS=2 BLOCKS=2 TRAINING_STEPS=4 IMAGES=64 VECTORS=2000
 else

@@ -19,7 +19,7 @@ PATIENCE_S = 600  # Neighbors may be busy.
 TINY = ["--config.batch_size=8", "--config.mu=2", "--config.data.image_size=8"]
 TINY += ["--config.data.cutout=3", "--config.data.randaugment_ops=0"]
 _LAUNCHER = """
-import contextlib, json, os, runpy, sys
+import contextlib, gc, json, os, runpy, sys
 import cls_jax.cli.plan, cls_jax.data.datasets, cls_jax.inference.evaluate_run
 import cls_jax.training.loop, ml_collections.config_flags, sklearn.datasets
 from cls_jax.models import wide_resnet
@@ -29,6 +29,7 @@ with contextlib.suppress(ImportError):
     import tensorflow, clu.metric_writers
 wide_resnet._stages = lambda width: [(32 * width, 2)]  # As conftest.py does in its own process.
 distributed._HEARTBEAT_SECONDS = 20  # A test waits for a process that is lost.
+gc.freeze()  # Else a fork that exits looks at all that is imported, and copies it: a second.
 for line in sys.stdin:
     request = json.loads(line)
     if "poll" in request:

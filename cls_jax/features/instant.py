@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.special
-from sklearn.linear_model import LogisticRegression
 
 from cls_jax.features.graph import build_graph, compute_weight, normalize_rows, propagate_labels
 
@@ -170,6 +169,8 @@ def fit_head(
     if len(classes) < 2:  # Nothing to tell apart.
         head.bias[classes] = 1
         return head
+    from sklearn.linear_model import LogisticRegression  # Takes as long to import as JAX.
+
     classifier = LogisticRegression(C=inverse_penalty, max_iter=_MAX_ITERATIONS)
     classifier.fit((part - mean) / deviation, labels, sample_weight=weights)
     kernel, bias = classifier.coef_, classifier.intercept_

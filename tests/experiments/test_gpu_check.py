@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -120,6 +121,12 @@ def test_unknown_part_is_refused(folder):
 @pytest.mark.parametrize("part", PARTS)
 def test_part_runs_on_a_bare_machine(folder, part):
     """Without a repository, TensorFlow, clu and TensorBoard. CLS_JAX_GPU_CHECK=all runs B and C."""
+    network = folder / "tree" / "cls_jax" / "models" / "wide_resnet.py"
+    source, one_block = re.subn(
+        r"\[\(16 \* width, 1\).*\]", "[(32 * width, 2)]", network.read_text()
+    )
+    assert one_block == 1
+    network.write_text(source)
     (folder / "blocker").mkdir()
     (folder / "blocker" / "sitecustomize.py").write_text(BLOCKER)
     outcome = run_check(
