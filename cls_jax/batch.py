@@ -67,15 +67,9 @@ class Batch(NamedTuple):
 
 
 def normalize(images: jax.Array, mean: Sequence[float], std: Sequence[float]) -> jax.Array:
-    """(image / 255 - mean) / std, per channel.
+    """(image / 255 - mean) / std, per channel, float32 [..., C], for images uint8 [..., C].
 
-    Args:
-        images: uint8 [..., C].
-        mean: C numbers, or one for all channels, on the scale from 0 to 1.
-        std: The standard deviation in the same form.
-
-    Returns:
-        float32 [..., C].
+    Mean and standard deviation are C numbers, or one for all channels, on the scale from 0 to 1.
     """
     center, scale = jnp.asarray(mean, jnp.float32), jnp.asarray(std, jnp.float32)
     return (images.astype(jnp.float32) / 255.0 - center) / scale

@@ -7,6 +7,7 @@ keep the program busy for long or fill its memory.
 import contextlib
 import csv
 import errno
+import io
 import json
 import os
 import pathlib
@@ -133,6 +134,13 @@ def write_rows(file: TextIO, rows: Iterable[Sequence[Any]], delimiter: str = ","
         cells = [cell for cell in row if isinstance(cell, str)]
         is_odd = any("\r" in cell or cell != cell.strip() for cell in cells)
         (quoted if is_odd else plain).writerow(row)
+
+
+def to_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
+    """Rows as `write_rows` writes them."""
+    text = io.StringIO()
+    write_rows(text, rows, delimiter)
+    return text.getvalue()
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:

@@ -25,10 +25,12 @@ os.environ["PYTHONWARNINGS"] = "ignore:Error reading persistent compilation cach
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+import contextlib
 import gc
 import importlib.util
 from collections.abc import Callable
 
+import jax
 import numpy as np
 import pytest
 
@@ -38,7 +40,7 @@ from cls_jax.models import wide_resnet
 # Of what `create_tiny_config` asks for.
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
-_ALL_STAGES = wide_resnet._stages
+_ALL_STAGES = wide_resnet._STAGES
 
 
 def pytest_collection_finish() -> None:
@@ -124,11 +126,25 @@ def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _
             train_lib.train(config, workdir)
 
 
+@contextlib.contextmanager
+def note_compilations(name: str):
+    """Gives a list that grows with each compilation of a function whose name contains this one."""
+    compiled = []
+
+    def note(event: str, duration: float, fun_name: str = "", **_):
+        if event.endswith("backend_compile_duration") and name in fun_name:
+            compiled.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield compiled
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_block():
     """Wide ResNets have one block: most of the time of the tests would be their compilation."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wide_resnet, "_stages", lambda width: [(32 * width, 2)])
+        patch.setattr(wide_resnet, "_STAGES", ((32, 2),))
         yield
 
 
@@ -136,7 +152,7 @@ def one_block():
 def whole_networks(one_block):
     """Wide ResNets have all their blocks: for tests of the networks themselves."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wide_resnet, "_stages", _ALL_STAGES)
+        patch.setattr(wide_resnet, "_STAGES", _ALL_STAGES)
         yield
 
 

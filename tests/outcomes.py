@@ -1,5 +1,6 @@
 """What a finished run leaves behind, and whether two runs left the same."""
 
+import csv
 import json
 import pathlib
 from typing import Any
@@ -30,6 +31,12 @@ def read_end(workdir: pathlib.Path) -> dict[str, Any]:
     }
 
 
+def read_table(path: pathlib.Path) -> list[dict[str, str]]:
+    """The rows of a CSV, by column."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def describe_difference(end: dict[str, Any], expected: dict[str, Any]) -> str | None:
     """The first difference between two outcomes, or None."""
     for key in ("result", "metrics"):
@@ -39,3 +46,8 @@ def describe_difference(end: dict[str, Any], expected: dict[str, Any]) -> str | 
     if any(a.tobytes() != b.tobytes() for a, b in pairs):
         return "state"
     return None
+
+
+def assert_close(ours: Any, theirs: Any, **tolerances) -> None:
+    """Two trees have one structure, and leaves that `np.testing.assert_allclose`."""
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerances), ours, theirs)

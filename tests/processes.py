@@ -27,7 +27,7 @@ from cls_jax.parallel import distributed
 
 with contextlib.suppress(ImportError):
     import tensorflow, clu.metric_writers
-wide_resnet._stages = lambda width: [(32 * width, 2)]  # As conftest.py does in its own process.
+wide_resnet._STAGES = ((32, 2),)  # As conftest.py does in its own process.
 distributed._HEARTBEAT_SECONDS = 20  # A test waits for a process that is lost.
 gc.freeze()  # Else a fork that exits looks at all that is imported, and copies it: a second.
 for line in sys.stdin:

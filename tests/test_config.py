@@ -127,6 +127,11 @@ def test_unknown_method_lists_the_known_ones():
         ({"num_labels": 0}, "choose a positive number of labels"),
         ({"num_labels": -1}, "num_labels=-1"),
         ({"data__mean": ()}, "set both, or set both to"),
+        ({"data__mean": ("a", "b", "c")}, r"data\.mean"),
+        ({"data__mean": (0.5, 0.5)}, r"data\.mean"),
+        ({"data__std": (None,) * 3}, r"data\.std"),
+        ({"data__data_dir": "a\0b"}, r"data\.data_dir"),
+        ({"data__randaugment_pool": ("identity",) * 1000}, r"data\.randaugment_pool"),
         ({"log_every": 0}, "log_every=0 is invalid: choose an integer of at least 1"),
         ({"data__randaugment_levels": 11}, "choose an integer from 2 to 10"),
         ({"data__flip": None}, "data.flip=None is invalid: choose True or False"),
@@ -166,13 +171,17 @@ _OLD_SWITCHES = {
 }
 
 
-def write_old_config(tmp_path, method, hyperparameters, **model):
-    stored = json.loads(to_json(create_config(f"40,{method}")))
-    stored["method"] |= hyperparameters
-    stored["model"] |= model
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(stored))
-    return path
+@pytest.fixture
+def read_changed(tmp_path):
+    """Reads the config.json of a configuration after a change to its sections."""
+
+    def read(config, change):
+        stored = json.loads(to_json(config))
+        change(stored)
+        (tmp_path / "config.json").write_text(json.dumps(stored))
+        return read_config(tmp_path / "config.json")
+
+    return read
 
 
 @pytest.mark.parametrize(
@@ -184,31 +193,32 @@ def write_old_config(tmp_path, method, hyperparameters, **model):
     ],
 )
 def test_retired_keys_of_an_older_run_are_dropped_where_they_changed_nothing(
-    tmp_path, method, hyperparameters
+    read_changed, method, hyperparameters
 ):
-    config = read_config(write_old_config(tmp_path, method, hyperparameters, init_noise=0.0))
     expected = create_config(f"40,{method}")
+    old = {"method": hyperparameters, "model": {"init_noise": 0.0}}
+    config = read_changed(expected, lambda stored: [stored[key].update(old[key]) for key in old])
     if "statistics_decay" in expected.method:
         expected.method.statistics_decay = config.method.statistics_decay
     assert to_json(config) == to_json(expected)
 
 
-def test_a_renamed_key_of_an_older_run_keeps_its_value(tmp_path):
-    stored = json.loads(to_json(create_config("40,infomatch")))
-    del stored["method"]["lambda_consistency"]
-    stored["method"]["lambda_alike"] = 0.5
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert read_config(tmp_path / "config.json").method.lambda_consistency == 0.5
+@pytest.mark.parametrize(
+    ("method", "section", "old", "old_value", "new", "value"),
+    [
+        ("infomatch", "method", "lambda_alike", 0.5, "lambda_consistency", 0.5),
+        ("cls", "data", "unlabeled", "all", "unlabeled_includes_labeled", True),
+        ("cls", "data", "unlabeled", "rest", "unlabeled_includes_labeled", False),
+    ],
+)
+def test_renamed_key_of_an_older_run_is_read(
+    read_changed, method, section, old, old_value, new, value
+):
+    def rename(stored):
+        del stored[section][new]
+        stored[section][old] = old_value
 
-
-@pytest.mark.parametrize(("old", "new"), [("all", True), ("rest", False)])
-def test_old_value_of_a_key_that_changed_is_read(tmp_path, old, new):
-    stored = json.loads(to_json(create_config("40,cls")))
-    del stored["data"]["unlabeled_includes_labeled"]
-    stored["data"]["unlabeled"] = old
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    config = read_config(tmp_path / "config.json")
-    assert config.data.unlabeled_includes_labeled == new
+    assert read_changed(create_config(f"40,{method}"), rename)[section][new] == value
 
 
 @pytest.mark.parametrize(
@@ -220,29 +230,31 @@ def test_old_value_of_a_key_that_changed_is_read(tmp_path, old, new):
         ("fixmatch", {}, {"init_noise": 0.1}, "model.init_noise=0.1 .*use commit 878afb8"),
     ],
 )
-def test_other_values_of_retired_keys_are_refused(tmp_path, method, hyperparameters, model, remedy):
+def test_other_values_of_retired_keys_are_refused(
+    read_changed, method, hyperparameters, model, remedy
+):
+    old = {"method": hyperparameters, "model": model}
     with pytest.raises(UserError, match=remedy):
-        read_config(write_old_config(tmp_path, method, hyperparameters, **model))
+        read_changed(
+            create_config(f"40,{method}"),
+            lambda stored: [stored[key].update(old[key]) for key in old],
+        )
 
 
-def test_run_older_than_a_key_has_the_keys_default(tmp_path):
+def test_run_older_than_a_key_has_the_keys_default(read_changed):
     """As runs made before `model.remat`, `model.matmul_precision` or another key existed."""
-    stored = json.loads(to_json(create_tiny_config()))
-    del stored["model"]["matmul_precision"], stored["method"]["tau"], stored["mesh"]
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert (
-        read_config(tmp_path / "config.json").to_dict()
-        == create_tiny_config(mesh__network=0, mesh__data=0).to_dict()
-    )
+
+    def age(stored):
+        del stored["model"]["matmul_precision"], stored["method"]["tau"], stored["mesh"]
+        del stored["data"]["randaugment"], stored["data"]["imbalance"]
+
+    expected = create_tiny_config(mesh__network=0, mesh__data=0)
+    assert read_changed(create_tiny_config(), age).to_dict() == expected.to_dict()
 
 
-def test_number_edited_by_hand_keeps_the_type_of_its_key(tmp_path):
-    stored = json.loads(to_json(create_tiny_config()))
-    stored["method"]["tau"] = 1
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert to_json(read_config(tmp_path / "config.json")) == to_json(
-        create_tiny_config(method__tau=1.0)
-    )
+def test_number_edited_by_hand_keeps_the_type_of_its_key(read_changed):
+    config = read_changed(create_tiny_config(), lambda stored: stored["method"].update(tau=1))
+    assert to_json(config) == to_json(create_tiny_config(method__tau=1.0))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -292,9 +304,6 @@ def test_differences_name_the_keys_that_change_results():
         lambda stored: stored.update(mesh=1),
     ],
 )
-def test_foreign_config_is_refused(tmp_path, change):
-    stored = json.loads(to_json(create_tiny_config()))
-    change(stored)
-    (tmp_path / "config.json").write_text(json.dumps(stored))
+def test_foreign_config_is_refused(read_changed, change):
     with pytest.raises(UserError, match=r"config\.json is not the configuration of a run"):
-        read_config(tmp_path / "config.json")
+        read_changed(create_tiny_config(), change)

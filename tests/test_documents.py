@@ -1,19 +1,19 @@
-"""What the documents name exists: files that they link to, and tests that keep a promise."""
+"""What the documents name exists: files, tests that keep a promise, and keys."""
 
 import ast
 import re
 
 import pytest
 
+from cls_jax.config import OPTIONS, get_options
+from cls_jax.methods import METHODS
+from docs.write_configuration import PAGE, create_page
 from tests.conftest import ROOT
 
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in [
-        *ROOT.glob("*.md"),
-        *(ROOT / "docs").glob("*.md"),
-        *ROOT.glob("experiments/**/*.md"),
-    ]
+    for pattern in ("*.md", "docs/*.md", "experiments/**/*.md")
+    for path in ROOT.glob(pattern)
 )
 
 
@@ -41,9 +41,8 @@ def test_named_tests_exist(page):
         assert (ROOT / file).exists(), file
         if name:
             tree = ast.parse((ROOT / file).read_text("utf-8"))
-            assert name in {
-                node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
-            }
+            functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+            assert name in {function.name for function in functions}
 
 
 def test_every_room_is_on_the_page_of_the_architecture():
@@ -54,3 +53,24 @@ def test_every_room_is_on_the_page_of_the_architecture():
         assert not package.is_dir() or f"`{package.name}/`" in page, package
     assert find_links(page)
     assert find_tests(page)
+
+
+def test_page_of_the_configuration_is_the_one_that_the_table_of_keys_gives():
+    assert PAGE.read_text(encoding="utf-8") == create_page(), (
+        "regenerate it with python -m docs.write_configuration"
+    )
+
+
+def test_page_of_the_configuration_has_a_row_for_every_key_and_hyperparameter():
+    page = create_page()
+    assert all(f"| `{key}`" in page for key in OPTIONS if key != "method.name")
+    for method in METHODS:
+        for key in set(get_options(method)) - set(OPTIONS):
+            assert f"| `{method}` | `{key}` | " in page
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_head():
+    for table in create_page().split("\n\n"):
+        if table.startswith("|"):
+            rows = [line for line in table.splitlines() if not line.startswith("| --")]
+            assert len({row.count(" | ") for row in rows}) == 1

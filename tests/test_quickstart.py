@@ -15,7 +15,7 @@ SMALLER = {
 # As conftest.py does in its own process.
 ONE_BLOCK = """
 from cls_jax.models import wide_resnet
-wide_resnet._stages = lambda width: [(32 * width, 2)]
+wide_resnet._STAGES = ((32, 2),)
 """
 
 

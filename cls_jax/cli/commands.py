@@ -1,6 +1,6 @@
 """What each verb of `cls-jax` does and prints. `main.py` trains and evaluates with these functions.
 
-A function has the name of its verb, and its parameters those of the verb's options, which
+Functions are named after their verbs, and parameters after the verbs' options, which
 `console.create_parser` describes.
 """
 
@@ -62,9 +62,7 @@ def train(
 def train_config(config: ConfigDict, workdir: str | None) -> None:
     """Starts or resumes training, then prints the accuracy and where to read more.
 
-    Args:
-        config: The configuration.
-        workdir: The run's folder. None for the default under runs/.
+    `workdir` is None for the default under runs/.
 
     Raises:
         UserError: If the folder, the data or the devices do not fit the configuration.

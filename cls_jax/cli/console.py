@@ -129,7 +129,9 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
 
 def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     cache = verbs.add_parser(
-        "cache", parents=[common], help="show how much disk decoded images take, or delete them"
+        "cache",
+        parents=[common],
+        help="show how much disk space decoded images and features take, or delete them",
     )
     cache.add_argument("--clear", action="store_true", help="delete all of them")
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
@@ -143,7 +145,9 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     label = verbs.add_parser("label", parents=[common], help="label images in the browser")
     label.add_argument("folder", metavar="FOLDER", help="images, labeled or not")
     label.add_argument("--classes", metavar="A,B,C", help="classes to offer from the start")
-    label.add_argument("--port", type=int, default=0, metavar="P", help="(default: a free one)")
+    label.add_argument(
+        "--port", type=int, default=0, metavar="P", help="port of the page (default: a free one)"
+    )
     label.add_argument("--no-browser", action="store_true", help="only print the address")
 
 

@@ -44,7 +44,7 @@ class Plan:
     Attributes:
         config: The validated configuration.
         workdir: The run's folder, which need not exist.
-        summary: What is known of the folder of images.
+        summary: A summary of the folder of images.
         budget: A sentence about what was chosen to fit the time. None if nothing was.
     """
 

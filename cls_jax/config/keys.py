@@ -191,15 +191,15 @@ OPTIONS: dict[str, Option] = {
         "crop",
         one_of(*RESIZE_MODES),
         "How images in a folder become square: crop keeps the center, pad keeps all and adds gray "
-        "borders, stretch keeps all and changes the aspect.",
+        "borders, stretch keeps all and changes the aspect ratio.",
     ),
     "data.bit_depth": Option(
-        16, between(8, 16), "Bits that 16-bit images in a folder use: 12 takes 4,095 for white."
+        16, between(8, 16), "Bits that 16-bit images in a folder use: 12 maps 4,095 to white."
     ),
     "data.cache_gigabytes": Option(
         20.0,
         between(0.0, 1e6),
-        "Size of the cache of decoded images. Beyond it, what was used longest ago is deleted.",
+        "Size of the cache of decoded images. Beyond it, the least recently used are deleted.",
         is_runtime=True,
     ),
     "data.validation": Option(

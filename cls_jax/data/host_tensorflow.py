@@ -7,17 +7,7 @@ or clu therefore imports this module first.
 
 import tensorflow as tf
 
-__all__ = ["hide_accelerators", "tf"]
+__all__ = ["tf"]
 
-
-def hide_accelerators() -> None:
-    """Leaves TensorFlow the CPU only. May be called any number of times.
-
-    Raises:
-        RuntimeError: if TensorFlow already runs and sees an accelerator.
-    """
-    for kind in ("GPU", "TPU"):
-        tf.config.set_visible_devices([], kind)
-
-
-hide_accelerators()
+for kind in ("GPU", "TPU"):  # A RuntimeError if TensorFlow already runs and sees one.
+    tf.config.set_visible_devices([], kind)

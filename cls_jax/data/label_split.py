@@ -20,12 +20,9 @@ def choose_labeled_indices(
 ) -> np.ndarray:
     """Draws the label budget: equally many images of each class, or a long tail.
 
-    Args:
-        labels: int [n], true classes of all training images, -1 where unknown.
-        num_labels: the budget. 0 for all labels there are.
-        num_classes: K.
-        seed: the same seed draws the same images.
-        imbalance: see `choose_long_tail`. Each class keeps at least one label.
+    Labels are int [n], true classes of all training images, -1 where unknown. A budget of 0 takes
+    all labels there are. With an `imbalance` (see `choose_long_tail`), each class keeps at least
+    one.
 
     Returns:
         int32 [num_labels], indices into the training images, class by class, sorted within each.

@@ -27,11 +27,9 @@ LABELED_STREAM, UNLABELED_STREAM = 1, 2
 
 
 class Backend(NamedTuple):
-    """What the order of samples is computed with.
+    """What the order of samples is computed with: `numpy` or `jax.numpy`, and a loop.
 
-    Attributes:
-        namespace: numpy or jax.numpy.
-        fori_loop: a loop with the signature of `jax.lax.fori_loop`.
+    The loop has the signature of `jax.lax.fori_loop`.
     """
 
     namespace: Any
@@ -147,10 +145,10 @@ def get_batch_shapes(spec: StreamSpec, image_shape: tuple[int, int, int]) -> Raw
 def sample_indices(
     indices: Array, step: Array, batch_size: int, seed: int, tag: int, backend: Backend = NUMPY
 ) -> Array:
-    """The samples of one step: a new permutation every epoch, each image once in each.
+    """The samples of one step, int32 [..., batch_size]: every epoch shows each image once.
 
-    Epochs follow each other without a gap, so a batch may hold the end of one and the start of
-    the next, and a set smaller than the batch repeats.
+    Every epoch has a permutation of its own. Epochs follow each other without a gap, so a batch may
+    hold the end of one and the start of the next, and a set smaller than the batch repeats.
 
     Args:
         indices: int32 [n], what to sample from.
@@ -159,9 +157,6 @@ def sample_indices(
         seed: the seed of the run, below 2^31.
         tag: keeps the labeled and the unlabeled stream apart.
         backend: NumPy or JAX. Both give the same samples.
-
-    Returns:
-        int32 [..., batch_size].
     """
     xp = backend.namespace
     n = xp.uint32(len(indices))

@@ -61,9 +61,7 @@ class Calibration(NamedTuple):
 def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
     """The temperature, from 0.05 to 20, and the share under which the labels are most likely.
 
-    Args:
-        p_BK: float32 [B, K], probabilities.
-        labels: int [B], the true classes.
+    The probabilities are float32 [B, K], and the labels, the true classes, int [B].
     """
 
     def negative_log_likelihood(parameters: np.ndarray) -> float:
@@ -88,14 +86,13 @@ def apply_calibration(p_BK: np.ndarray, temperature: float, uniform_share: float
     return (1 - uniform_share) * q_BK + uniform_share / p_BK.shape[-1]
 
 
-def write_calibration(workdir: pathlib.Path, calibration: Calibration) -> None:
-    """Stores a calibration in the run's folder.
+def write_fitted(path: pathlib.Path, fitted: Fitted) -> None:
+    """Stores what evaluation has fitted, a `Calibration` or an `UnknownScore`, as a JSON file.
 
     Raises:
         OSError: If the system refuses.
     """
-    text = json.dumps(calibration._asdict(), indent=1) + "\n"
-    write_atomically(workdir / CALIBRATION, text)
+    write_atomically(path, json.dumps(fitted._asdict()) + "\n")
 
 
 def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
@@ -112,12 +109,8 @@ def read_fitted(
 ) -> Fitted | None:
     """What evaluation has fitted for the checkpoint of a step. None if there is nothing.
 
-    Args:
-        path: A JSON file.
-        step: The checkpoint's step.
-        parse: Makes a `Calibration` or an `UnknownScore` of the file's content, or raises a
-            ValueError or TypeError.
-        name: What it should be, for the message.
+    `parse` makes a `Calibration` or an `UnknownScore` of the file's content, or raises a ValueError
+    or TypeError. `name` says what it should be, for the message.
 
     Raises:
         UserError: If the file is damaged.

@@ -1,10 +1,11 @@
 """A trained run as a function from images to classes."""
 
+import dataclasses
 import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import jax
@@ -32,17 +33,12 @@ _ENOUGH_IMAGES = 1024
 Forward = Callable[[TrainState, jax.Array], tuple[jax.Array, jax.Array]]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Selection:
-    """Some images of a source, read when they are needed.
+    """The images of a source at `indices`, int64 [n], read when they are needed."""
 
-    Attributes:
-        source: The images.
-        indices: int64 [n], which ones.
-    """
-
-    def __init__(self, source: ImageSource, indices: np.ndarray):
-        """The images of `source` at `indices`."""
-        self.source, self.indices = source, indices
+    source: ImageSource
+    indices: np.ndarray
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -90,13 +86,9 @@ class Classifier:
         self._compiled_size = 0
 
     def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
-        """Predicts the classes of images, with confidences.
+        """Predicts the classes of images, with confidences, one entry per image.
 
-        Args:
-            images: uint8 [n, H, W, C] of `image_shape`, or the paths of n image files of any size.
-
-        Returns:
-            Arrays with one entry per image.
+        `images` are uint8 [n, H, W, C] of `image_shape`, or the paths of n image files of any size.
 
         Raises:
             ImageError: If a file cannot be read as an image.
@@ -104,31 +96,27 @@ class Classifier:
         """
         if isinstance(images, str | os.PathLike):
             images = [images]
+        sources: Iterable[ImageSource] = [cast(ImageSource, images)]
         if isinstance(images, list | tuple):
-            outputs = self._predict_files([os.fspath(path) for path in images])
-        else:
-            outputs = self._predict_images(cast(ImageSource, images))
-        return create_prediction(outputs[0], self.class_names, self.calibration, outputs[1])
+            sources = self._decode(images)
+        parts = [self._predict_images(source) for source in sources]
+        p_NBK = np.concatenate([p for p, _ in parts], axis=1)
+        unknown = np.concatenate([score for _, score in parts]) if self.unknown else None
+        return create_prediction(p_NBK, self.class_names, self.calibration, unknown)
 
-    def _predict_files(self, files: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Decodes and predicts batch by batch; result as of `_predict_images`."""
-        parts = [self._predict_images(np.zeros((0, *self.image_shape), np.uint8))]
-        for batch in self.read_files(files):
+    def _decode(self, files: Sequence[str | os.PathLike]) -> Iterator[np.ndarray]:
+        """Image files batch by batch, after a batch of no image."""
+        yield np.zeros((0, *self.image_shape), np.uint8)
+        for batch in self.read_files([os.fspath(file) for file in files]):
             for file, error in zip(batch.files, batch.errors, strict=True):
                 if error is not None:
                     raise ImageError(f"{file} cannot be read: {error}.")
-            parts.append(self._predict_images(batch.images))
-        p_NBK = np.concatenate([p for p, _ in parts], axis=1)
-        if self.unknown is None:
-            return p_NBK, None
-        return p_NBK, np.concatenate([unknown for _, unknown in parts if unknown is not None])
+            yield batch.images
 
-    def _predict_images(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray | None]:
+    def _predict_images(self, images: ImageSource) -> tuple[np.ndarray, Any]:
         """Probabilities float32 [N, n, K], and how unlike the classes images are, float32 [n]."""
         if self.unknown is None:
             return self.predict_probabilities(images), None
-        if not len(images):
-            return self._empty(), np.zeros(0, np.float32)
         p_NBK, f_BC = self.compute_both(images)
         return p_NBK, self.unknown.apply(f_BC)
 
@@ -147,62 +135,46 @@ class Classifier:
         return digest.hexdigest()
 
     def predict_probabilities(self, images: ImageSource) -> np.ndarray:
-        """Probabilities of all classes by every network.
+        """Probabilities of all classes by every network, float32 [N, n, K].
 
-        Args:
-            images: uint8 [n, H, W, C] of `image_shape`, an array or anything read by index, or
-                features, see `recall_features`.
-
-        Returns:
-            float32 [N, n, K]. The mean over N is the prediction of the ensemble.
+        The mean over N is the prediction of the ensemble. `images` are uint8 [n, H, W, C] of
+        `image_shape`, an array or anything read by index, or features, see `recall_features`.
 
         Raises:
             ValueError: If the images have another shape or type.
         """
-        parts = [jax.device_get(p_NBK)[:, :n] for p_NBK, _, n in self._apply(images)]
-        return np.concatenate([self._empty(), *parts], axis=1)
+        (p_NBK,) = self._collect(images, 0)
+        return p_NBK
 
     def compute_features(self, images: ImageSource) -> np.ndarray:
         """The inputs of the networks' last layers, scaled to unit length for each network.
 
-        Args:
-            images: At least one image, as for `predict_probabilities`.
-
-        Returns:
-            float32 [n, N C] for C features per network.
-
-        Raises:
-            ValueError: If the images have another shape or type.
+        Takes and raises the same as `predict_probabilities`. The result is float32 [n, N C] for C
+        features per network.
         """
-        parts = [jax.device_get(f_NBC)[:, :n] for _, f_NBC, n in self._apply(images)]
-        return _join_features(np.concatenate(parts, axis=1))
+        (f_NBC,) = self._collect(images, 1)
+        return _join_features(f_NBC)
 
     def compute_both(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray]:
-        """What `predict_probabilities` and `compute_features` return, in one pass.
-
-        Args:
-            images: At least one image, as for `predict_probabilities`.
-
-        Raises:
-            ValueError: If the images have another shape or type.
-        """
-        parts = [
-            (p_NBK[:, :n], f_NBC[:, :n])
-            for *outputs, n in self._apply(images)
-            for p_NBK, f_NBC in [jax.device_get(outputs)]
-        ]
-        p_NBK, f_NBC = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+        """The results of `predict_probabilities` and `compute_features`, in one pass."""
+        p_NBK, f_NBC = self._collect(images, 0, 1)
         return p_NBK, _join_features(f_NBC)
 
+    def _collect(self, images: ImageSource, *wanted: int) -> list[np.ndarray]:
+        """The wanted outputs of `_forward`, by index, for all images, each [N, n, …]."""
+        num_networks, num_features, num_classes = self._state.ema_params["head"]["kernel"].shape
+        sizes = (num_classes, num_features)
+        parts = [[np.zeros((num_networks, 0, sizes[i]), np.float32) for i in wanted]]
+        for *outputs, n in self._apply(images):
+            arrays = jax.device_get([outputs[i] for i in wanted])
+            parts.append([array[:, :n] for array in arrays])
+        return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
+
     def compute_heat_maps(self, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Where network 1 sees evidence for a class; see `models.heat_maps.compute_heat_maps`.
+        """Where network 1 sees evidence for a class, float32 [n, h, w] from 0 to 1.
 
-        Args:
-            images: uint8 [n, H, W, C] of `image_shape`, with n at least 1.
-            classes: int [n], positions in `class_names`.
-
-        Returns:
-            float32 [n, h, w], from 0 to 1.
+        `images` are uint8 [n, H, W, C] of `image_shape`, at least one, and `classes`, int [n],
+        positions in `class_names`. See `models.heat_maps.compute_heat_maps`.
         """
         state, model = self._state, self.setup.ensemble.model
         trees = {"params": state.ema_params, "batch_stats": state.batch_stats}
@@ -248,9 +220,6 @@ class Classifier:
         """Rounds up to a multiple of the devices that share a batch."""
         shards = self._mesh.shape[DATA_AXIS]
         return -(-num_images // shards) * shards
-
-    def _empty(self) -> np.ndarray:
-        return np.zeros((self.num_networks, 0, len(self.class_names)), np.float32)
 
 
 def load(

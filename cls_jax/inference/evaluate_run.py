@@ -18,16 +18,17 @@ from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
+    CALIBRATION,
     MIN_IMAGES,
     Calibration,
     fit_calibration,
     read_calibration,
-    write_calibration,
+    write_fitted,
 )
 from cls_jax.inference.classifier import Classifier, Selection, load
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.inference.suspects import take_rows
-from cls_jax.inference.unknown import UnknownScore, fit_unknown, write_unknown
+from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
 from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import (
     INSTANT,
@@ -168,12 +169,12 @@ def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) 
             if len(labels) >= MIN_IMAGES:
                 numbers = fit_calibration(p_NBK.mean(axis=0), labels)
                 fitted = Calibration(classifier.step, *numbers, len(labels), fitted_on=name)
-                write_calibration(workdir, fitted)
+                write_fitted(workdir / CALIBRATION, fitted)
                 break
         if figures is not None:
             write_figures(workdir, classifier.step, figures)
         if unknown := assess_unknown(workdir, classifier, dataset):
-            write_unknown(workdir, unknown)
+            write_fitted(workdir / UNKNOWN, unknown)
     return figures
 
 
@@ -211,9 +212,7 @@ def assess_unknown(
 def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluation:
     """Restores the newest checkpoint of a run, evaluates it as training does, and assesses it.
 
-    Args:
-        workdir: The run's folder.
-        data_dir: The dataset's place, if it is no longer the training's `config.data.data_dir`.
+    `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
 
     Raises:
         UserError: If `workdir` is not a run's folder or holds no checkpoint yet, or the dataset has
@@ -246,11 +245,8 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
 def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int, int]:
     """Evaluates the newest checkpoint of a run on another folder of labeled images.
 
-    Its test images are used, or all labeled images if it has no test images. Nothing is written.
-
-    Args:
-        workdir: The run's folder.
-        folder: A folder of images of the run's classes, in a layout of docs/own_images.md.
+    The folder has a layout of docs/own_images.md. Its test images are used, or all labeled images
+    if it has no test images. Nothing is written.
 
     Returns:
         The evaluation, the number of images in it, and the number that could not be read.

@@ -62,9 +62,7 @@ Function = Callable[[Any], Any]
 def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     """Exports the networks that answer for a run after checking the exported model against it.
 
-    Args:
-        workdir: The run's folder.
-        output: The folder to write, which is new, empty or an earlier export.
+    The output folder is new, empty or an earlier export.
 
     Returns:
         None, or the reason why there is no `model.onnx`.
@@ -183,10 +181,7 @@ class OnnxError(Exception):
 def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray) -> bytes:
     """Converts the function to an ONNX model for any batch size and checks it in onnxruntime.
 
-    Args:
-        function: The result of `create_function`.
-        images: uint8 [B, H, W, C].
-        expected: float32 [B, K], their probabilities by the function.
+    It must give `expected`, float32 [B, K], for `images`, uint8 [B, H, W, C].
 
     Raises:
         OnnxError: If the converter or onnxruntime is not installed or fails, or the model

@@ -44,16 +44,11 @@ class Outcome(NamedTuple):
 def predict_files(
     classifier: Classifier, files: Sequence[str], output: pathlib.Path, overwrite: bool = False
 ) -> Outcome:
-    """Predicts files and writes one row each; unreadable files get a reason.
+    """Predicts files and writes one row each, in their order. Unreadable files get a reason.
 
-    Rows are kept beside the output until all are there. After an interruption, the same command
-    goes on with the first file that has none.
-
-    Args:
-        classifier: A trained run.
-        files: The files in the order of the rows; see `find_images`.
-        output: A .csv or .parquet file to write.
-        overwrite: Whether the output may replace a file that is no table of predictions.
+    Rows are kept beside the output, a .csv or .parquet file, until all are there. After an
+    interruption, the same command goes on with the first file that has none. With `overwrite`, the
+    output may replace a file that is no table of predictions.
 
     Raises:
         UserError: If the output cannot be written, or another process is writing it.

@@ -1,6 +1,5 @@
 """Metrics of predictions, for `cls-jax evaluate` and the report. B images, K classes."""
 
-import io
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,8 +8,9 @@ import numpy as np
 import scipy.stats
 from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 
-from cls_jax.io import make_printable, write_atomically, write_rows
+from cls_jax.io import make_printable, to_csv, write_atomically
 from cls_jax.runs.folder import read_result, write_result
+from cls_jax.runs.result import wilson_interval
 
 PER_CLASS = "per_class.csv"
 NUM_BINS = 15  # Guo et al., On Calibration of Modern Neural Networks, 2017.
@@ -72,10 +72,7 @@ class Reliability(NamedTuple):
 def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> Figures:
     """Precision, recall, F1 and AUROC by class and on average, computed by scikit-learn.
 
-    Args:
-        p_BK: float [B, K], probabilities.
-        labels: int [B], the true classes. B is at least 1.
-        class_names: The names of the K classes.
+    The probabilities are float [B, K], and the labels, the true classes, int [B] with B ≥ 1.
     """
     num_classes = p_BK.shape[1]
     predicted = p_BK.argmax(axis=1)
@@ -118,6 +115,11 @@ def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigur
     return ClassFigures(precision, recall, f1, auroc, sum(row.support for row in classes))
 
 
+def format_percent(share: float, digits: int = 1) -> str:
+    """A share between 0 and 1 in percent, or a dash for NaN."""
+    return "–" if np.isnan(share) else f"{100 * share:.{digits}f}%"
+
+
 def describe_figures(figures: Figures) -> str:
     """The figures as a table of aligned lines, in percent. Of many classes, only the averages."""
     rows = _list_rows(figures)
@@ -127,15 +129,11 @@ def describe_figures(figures: Figures) -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"  {'class':{width}}  precision  recall      F1   AUROC  images"]
     for name, row in rows:
-        precision, recall, f1, auroc = (_to_percent(value) for value in row[:4])
+        precision, recall, f1, auroc = map(format_percent, row[:4])
         lines.append(
             f"  {name:{width}}  {precision:>9}  {recall:>6}  {f1:>6}  {auroc:>6}  {row.support:>6}"
         )
     return "\n".join(lines)
-
-
-def _to_percent(share: float) -> str:
-    return "–" if np.isnan(share) else f"{100 * share:.1f}%"
 
 
 def _list_rows(figures: Figures) -> list[tuple[str, ClassFigures]]:
@@ -169,9 +167,7 @@ def write_class_table(workdir: pathlib.Path, figures: Figures) -> None:
     for name, row in _list_rows(figures):
         values = ["" if np.isnan(x) else f"{x:.6f}" for x in (*row[:4], *row.interval)]
         rows.append([name, *values, row.support])
-    text = io.StringIO()
-    write_rows(text, rows)
-    write_atomically(workdir / PER_CLASS, text.getvalue())
+    write_atomically(workdir / PER_CLASS, to_csv(rows))
 
 
 def summarize_figures(figures: Figures) -> dict[str, Any]:
@@ -179,30 +175,19 @@ def summarize_figures(figures: Figures) -> dict[str, Any]:
     low, high = figures.interval
     summary: dict[str, Any] = {"test_accuracy_low": 100 * low, "test_accuracy_high": 100 * high}
     for average in ("macro", "weighted"):
-        values = _name_values(getattr(figures, average), 100)
+        values = _name_values(getattr(figures, average))
         summary |= {f"test_{name}_{average}": value for name, value in values.items()}
     summary["per_class"] = [
-        {"class": name, **_name_values(row, 100), "support": row.support}
+        {"class": name, **_name_values(row), "support": row.support}
         for name, row in zip(figures.class_names, figures.classes, strict=True)
     ]
     return summary
 
 
-def _name_values(row: ClassFigures, scale: float = 1.0) -> dict[str, float | None]:
-    """Precision, recall, F1 and AUROC by name."""
+def _name_values(row: ClassFigures) -> dict[str, float | None]:
+    """Precision, recall, F1 and AUROC by name, in percent. None where JSON would need NaN."""
     values = zip(ClassFigures._fields[:4], row[:4], strict=True)
-    return {name: _to_number(scale * value) for name, value in values}
-
-
-def _to_number(value: float) -> float | None:
-    """A number for JSON, which has no NaN."""
-    return None if np.isnan(value) else float(value)
-
-
-def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
-    """The 95% Wilson score interval of a share, between 0 and 1; `num_images` is at least 1."""
-    interval = scipy.stats.binomtest(num_correct, num_images).proportion_ci(0.95, "wilson")
-    return float(interval.low), float(interval.high)
+    return {name: None if np.isnan(value) else 100 * float(value) for name, value in values}
 
 
 def compute_reliability(
@@ -229,25 +214,3 @@ def find_confused_pairs(confusions: np.ndarray, limit: int) -> list[tuple[int, i
     order = np.argsort(-mistakes, axis=None, kind="stable")[:limit]
     pairs = zip(*np.unravel_index(order, mistakes.shape), strict=True)
     return [(int(i), int(j), int(mistakes[i, j])) for i, j in pairs if mistakes[i, j] > 0]
-
-
-def find_mistakes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Positions, int64, of misclassified images of known class, most confident first.
-
-    Args:
-        probabilities: float [m, K].
-        labels: int [m], negative where unknown.
-    """
-    wrong = np.flatnonzero((labels >= 0) & (probabilities.argmax(axis=-1) != labels))
-    return wrong[np.argsort(-probabilities[wrong].max(axis=-1), kind="stable")]
-
-
-def find_disagreements(probabilities: np.ndarray) -> np.ndarray:
-    """Positions, int64, of images that two networks classify differently.
-
-    Those where both are confident come first. `probabilities` are float [2, m, K].
-    """
-    first, second = probabilities.argmax(axis=-1)
-    differ = np.flatnonzero(first != second)
-    confidence = probabilities.max(axis=-1).min(axis=0)[differ]
-    return differ[np.argsort(-confidence, kind="stable")]

@@ -46,11 +46,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
 
     Images are compared by the features of the run's networks. Without a run, photographs are
     compared by the features that `cls-jax train` and `label` use, and smaller images by their
-    pixels.
-
-    Args:
-        folder_or_run: A folder of images, none of which needs a label, or a run on such a folder.
-        num_images: The number of images to suggest.
+    pixels. None of them needs a label.
 
     Returns:
         A row of `SUGGESTION_COLUMNS` for each image, the most helpful first.
@@ -76,7 +72,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
 
 
 def list_by_label(root: pathlib.Path) -> Files:
-    """Lists the training images of a folder; those of one without classes have no label.
+    """Lists the training images of a folder. Without classes, none of them has a label.
 
     Raises:
         UserError: If it is not a folder, or has no unlabeled image.
@@ -104,17 +100,10 @@ def list_by_label(root: pathlib.Path) -> Files:
 def suggest_from(
     files: Files, num_images: int, classifier: Classifier | None = None
 ) -> list[dict[str, Any]]:
-    """Suggests some of the unlabeled files.
+    """Suggests some of the unlabeled files, as `suggest_files` does.
 
-    Of more than 20,000 files, as many evenly spaced ones are considered.
-
-    Args:
-        files: The images to choose from, and those that have a label already.
-        num_images: Same as for `suggest_files`.
-        classifier: The networks of a run. None chooses features that suit the images.
-
-    Returns:
-        Same as `suggest_files`.
+    Of more than 20,000 files, as many evenly spaced ones are considered. Without a classifier,
+    features are chosen that suit the images.
 
     Raises:
         UserError: If there is no unlabeled image that can be read and is not a labeled one.
@@ -129,7 +118,7 @@ def suggest_from(
     first = {content: i for i, content in reversed(list(enumerate(contents[:num_unlabeled])))}
     new = sorted(first[content] for content in first.keys() - set(contents[num_unlabeled:]))
     if not new:
-        raise UserError("Every unlabeled image is a labeled one again: add other images.")
+        raise UserError("Every unlabeled image is a copy of a labeled one: add other images.")
     rows = np.concatenate([new, np.arange(num_unlabeled, len(kept))])
     chosen = Coverage(build_graph(features_BC[rows])).choose(rows < num_unlabeled, num_images)
     return [
@@ -141,14 +130,17 @@ def suggest_from(
 def _describe_files(
     files: Sequence[str], classifier: Classifier | None
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
-    """What images are compared by.
+    """Computes the features by which images are compared.
 
     Returns:
         For the n files that can be read: positions int [n], features float32 [n, C], and bytes
         that copies of an image share.
     """
     sizes, channels = sample_headers(files)
-    if classifier is None and channels in (1, 3) and _are_photographs(sizes):
+    # On digits of 8 pixels a network's features suggest worse labels than the pixels do, on
+    # photographs of 32 pixels better ones: experiments/results/suggest_photos.md.
+    are_photographs = len(sizes) > 0 and find_short_side(sizes) >= _MIN_SIDE
+    if classifier is None and channels in (1, 3) and are_photographs:
         if is_installed(PRETRAINED):
             features = load_features(files)
             kept = np.flatnonzero(features.any(axis=1))
@@ -174,23 +166,10 @@ def _describe_files(
     return kept, features if classifier else compute_pixel_features(features), contents
 
 
-def _are_photographs(sizes: np.ndarray) -> bool:
-    """Whether images of these sizes are large enough for a network trained on photographs.
-
-    On digits of 8 pixels its features suggest worse labels than the pixels do, on photographs of 32
-    pixels better ones: experiments/results/suggest_photos.md.
-    """
-    return len(sizes) > 0 and find_short_side(sizes) >= _MIN_SIDE
-
-
 def compute_pixel_features(images: np.ndarray) -> np.ndarray:
-    """The first 50 principal components of the pixels, scaled to unit length.
+    """The first 50 principal components of pixels uint8 [B, H, W, C], scaled to unit length.
 
-    Args:
-        images: uint8 [B, H, W, C].
-
-    Returns:
-        float32 [B, at most 50].
+    Returns float32 [B, C] with C at most 50.
     """
     pixels = images.reshape(len(images), -1).astype(np.float32) / 255
     num_components = min(_NUM_COMPONENTS, *pixels.shape)

@@ -3,7 +3,6 @@
 Shape suffixes: B images, C features, K classes, N networks.
 """
 
-import io
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from cls_jax.data.sources.folder import take_evenly
 from cls_jax.data.types import Dataset
 from cls_jax.features.graph import build_graph, propagate_labels
 from cls_jax.inference.classifier import Classifier, Selection
-from cls_jax.io import write_atomically, write_rows
+from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"
 NUM_FOLDS = 10
@@ -49,12 +48,8 @@ class Suspect(NamedTuple):
 def find_suspects(classifier: Classifier, dataset: Dataset, labeled: np.ndarray) -> list[Suspect]:
     """Looks for wrong labels among the labeled training images and the test images of a run.
 
-    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered.
-
-    Args:
-        classifier: The run's networks.
-        dataset: The run's dataset.
-        labeled: int [num_labels], the labeled images among the training images.
+    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered. `labeled`
+    are the labeled images among the training images, int [num_labels].
 
     Returns:
         The labels that both the neighbors and all evidence together contradict, the worst first.
@@ -104,14 +99,9 @@ def hold_out_labels(
 ) -> np.ndarray:
     """Predicts each image from the labels of similar images, without its own label.
 
-    The labels are divided into folds. Each fold is predicted by propagating the labels of all
-    others along the graph of nearest neighbors.
-
-    Args:
-        features_BC: float32 [B, C].
-        labels: int [B], -1 where there is none.
-        num_classes: K.
-        num_folds: The number of parts. With as many parts as labels, each label is left out alone.
+    The labels, int [B] and -1 where there is none, are divided into folds. Each fold is predicted
+    by propagating the labels of all others along the graph of nearest neighbors. With as many folds
+    as labels, each label is left out alone.
 
     Returns:
         Probabilities, float32 [B, K], which are uniform for images without a label.
@@ -135,17 +125,13 @@ def hold_out_labels(
 
 
 def rate_labels(p_BK: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rates labels by probabilities that were computed without them.
+    """Rates labels, int [B], by probabilities [B, K] that were computed without them.
 
     The quality of a label is its probability, the "self-confidence" of confident learning
     (Northcutt et al., "Confident Learning", JAIR 2021). Of 250 labels of photographs with 5%
     flipped at random, 92% of the flipped ones are among the first 10% in this order, and 72% or 75%
     by the margin to the strongest other class, without and with class thresholds. The only label of
     a class cannot be judged and gets the quality 1.
-
-    Args:
-        p_BK: float [B, K], probabilities.
-        labels: int [B].
 
     Returns:
         The qualities, float64 [B] from 0 to 1, and the most probable classes, int64 [B].
@@ -172,9 +158,7 @@ def write_suspects(
         part = "test" if row.is_test else "labeled"
         classes = class_names[row.label], class_names[row.suggested]
         rows.append([rank, name, part, *classes, *numbers])
-    text = io.StringIO()
-    write_rows(text, rows)
-    write_atomically(workdir / SUSPECTS, text.getvalue())
+    write_atomically(workdir / SUSPECTS, to_csv(rows))
 
 
 def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:

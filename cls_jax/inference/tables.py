@@ -40,11 +40,8 @@ def check_path(
 ) -> None:
     """Checks the name of a table before any work is done.
 
-    Args:
-        path: The table to write.
-        columns: Its columns. An existing file must have the same ones, so that only earlier tables
-            are overwritten. None if any file may be.
-        overwrite: Whether any file may be overwritten.
+    An existing file must have the same `columns`, so that only earlier tables are overwritten.
+    Without them, or with `overwrite`, any file may be.
 
     Raises:
         UserError: If it has another suffix, needs a package that is not installed, is a folder, or
@@ -80,11 +77,8 @@ def _read_columns(path: pathlib.Path) -> list[str] | None:
 def write_table(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
     """Writes a table. Unless all of `rows` can be written, no file is left behind.
 
-    Args:
-        path: Ends in .csv (UTF-8, numbers with six decimals) or .parquet. Its folder is created if
-            necessary.
-        columns: Name → type.
-        rows: A row may lack any column.
+    The path ends in .csv (UTF-8, numbers with six decimals) or .parquet. Its folder is created if
+    necessary. `columns` map names to types, and a row may lack any column.
 
     Raises:
         UserError: If `check_path` refuses the path, or the file cannot be written.

@@ -2,16 +2,15 @@
 
 Networks are as confident about strangers as about images of their classes: among photographs, with
 four of ten classes unknown, the instant classifier's confidence tells them apart hardly better than
-chance (experiments/results/unknown_images.md). What labels reach along the graph of similar images
-tells more. Of the unlabeled training images, the half that labels reach least is told from the
-other half by a linear function of the networks' features, so that a prediction needs no training
-image. The result counts the training images of which the function is smaller.
+chance (experiments/results/unknown_images.md). How far labels reach along the graph of similar
+images tells more. A linear function of the networks' features separates the half of the unlabeled
+training images that labels reach least from the other half, so that a prediction needs no training
+image. The score is the share of these images for which the function is smaller.
 
 Shape suffixes: B images, C features of all networks, K classes.
 """
 
 import functools
-import json
 import pathlib
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from scipy import sparse
 from cls_jax.features.graph import build_graph, solve
 from cls_jax.features.instant import fit_head
 from cls_jax.inference.calibration import read_fitted
-from cls_jax.io import is_number, write_atomically
+from cls_jax.io import is_number
 
 UNKNOWN = "unknown.json"
 # Shorter walks than those that spread labels.
@@ -29,7 +28,7 @@ _ALPHA = 0.9
 _C = 0.0003
 # An image is far from all labels if 95% of the labeled images are closer to the others.
 _FAR = 0.05
-# Of photographs without strangers, 8% were far with four and with 25 labels per class. With 46% of
+# Of photographs without strangers, 8% were far with four and with 25 labels per class. With 46%
 # strangers, 28% and 33% were (experiments/results/unknown_images.md).
 _MANY = 0.2
 
@@ -62,13 +61,9 @@ class UnknownScore(NamedTuple):
 def fit_unknown(
     features_BC: np.ndarray, labels_B: np.ndarray, num_classes: int, step: int = 0
 ) -> UnknownScore | None:
-    """Fits the score to training images.
+    """Fits the score of a step to the features float32 [B, C] of training images.
 
-    Args:
-        features_BC: float32 [B, C].
-        labels_B: int [B], -1 for unlabeled images.
-        num_classes: K.
-        step: The checkpoint's step.
+    Labels are int [B], -1 for unlabeled images.
 
     Returns:
         The score. None without a labeled and two unlabeled images.
@@ -91,18 +86,12 @@ def fit_unknown(
 
 
 def measure_reach(graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
-    """How well the labels of the nearest class reach each image, without its own label.
+    """How well the labels of the nearest class reach each image without its own, float64 [B].
 
-    A label spreads along the graph as in `propagate_labels`. Of every image, the mean share that it
-    gets of the labels of a class counts, and the largest of these means.
-
-    Args:
-        graph: From `build_graph`, [B, B].
-        labels_B: int [B], -1 for unlabeled images. Memory grows with the number of labels times B.
-        num_classes: K.
-
-    Returns:
-        float64 [B], at least 0.
+    Labels, int [B] and -1 for unlabeled images, spread along a graph [B, B] as in
+    `propagate_labels`. An image's reach by a class is the mean share that it gets of that class's
+    labels. The result is the largest over all classes. Memory grows with the number of labels
+    times B.
     """
     labeled = np.flatnonzero(labels_B >= 0)
     one_hot = (labels_B[labeled, None] == np.arange(num_classes)).astype(float)
@@ -127,24 +116,12 @@ def describe_far(score: UnknownScore | None) -> str | None:
     )
 
 
-def write_unknown(workdir: pathlib.Path, score: UnknownScore) -> None:
-    """Stores a score in the run's folder.
-
-    Raises:
-        OSError: If the system refuses.
-    """
-    write_atomically(workdir / UNKNOWN, json.dumps(score._asdict()) + "\n")
-
-
 def read_unknown(
     workdir: pathlib.Path, step: int, num_features: int | None = None
 ) -> UnknownScore | None:
     """The score of the checkpoint of a step. None if there is none.
 
-    Args:
-        workdir: The run's folder.
-        step: The checkpoint's step.
-        num_features: C, the features of all networks. None if the score will not be applied.
+    `num_features` is C, the features of all networks, or None if the score will not be applied.
 
     Raises:
         UserError: If the file is damaged, or for another number of features.

@@ -1,4 +1,4 @@
-"""Label propagation that is updated label by label.
+"""Label propagation that is updated label by label, and what follows for the labels to check.
 
 The scores solve F = Y + alpha S F, as in `cls_jax.features.graph`. The system is linear and each
 class has its own column, so a new label changes only one column of F. The solver starts from the
@@ -25,9 +25,8 @@ class Propagation:
         labels: int [B], -1 for images without a label.
     """
 
-    def __init__(self, graph: sparse.csr_matrix, alpha: float = ALPHA):
+    def __init__(self, graph: sparse.csr_matrix):
         self._graph = graph
-        self._alpha = alpha
         self._scores_BK = np.zeros((graph.shape[0], 0))
         self.labels = np.full(graph.shape[0], -1)
 
@@ -43,11 +42,7 @@ class Propagation:
             self._scores_BK = np.pad(self._scores_BK, ((0, 0), (0, missing)))
 
     def update(self, labels: Mapping[int, int]) -> None:
-        """Changes the labels of some images.
-
-        Args:
-            labels: Image → class, or -1 to remove its label.
-        """
+        """Changes the labels of some images: image → class, or -1 to remove its label."""
         changed = {int(k) for i in labels for k in (self.labels[i], labels[i]) if k >= 0}
         for image, label in labels.items():
             self.labels[image] = label
@@ -57,18 +52,7 @@ class Propagation:
             one_hot = (self.labels[:, None] == part).astype(float)
             # A class that lost its last label must have scores of exactly 0.
             start = self._scores_BK[:, part] * one_hot.any(axis=0)
-            self._scores_BK[:, part] = solve(self._graph, one_hot, self._alpha, _TOLERANCE, start)
-
-    def diffuse(self, source: np.ndarray) -> np.ndarray:
-        """Spreads any quantity along the graph: (I - alpha S)^-1 source.
-
-        Args:
-            source: float [B, M], not negative.
-
-        Returns:
-            float64 [B, M].
-        """
-        return solve(self._graph, np.asarray(source, float), self._alpha, _TOLERANCE)
+            self._scores_BK[:, part] = solve(self._graph, one_hot, ALPHA, _TOLERANCE, start)
 
     def compute_probabilities(self) -> np.ndarray:
         """Class probabilities of all images, float64 [B, K].
@@ -81,10 +65,6 @@ class Propagation:
         probabilities[labeled] = 0
         probabilities[labeled, self.labels[labeled]] = 1
         return probabilities
-
-    def compute_mass(self) -> np.ndarray:
-        """The sum of the scores of each image, float64 [B]. 0 where no label reaches."""
-        return self._scores_BK.sum(axis=1)
 
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Predicts each labeled image from all other labels.
@@ -102,7 +82,7 @@ class Propagation:
             part = rows[first : first + _COLUMNS_AT_ONCE]
             one_hot = np.zeros((len(self.labels), len(part)))
             one_hot[labeled[part], part - first] = 1
-            responses = self.diffuse(one_hot)
+            responses = solve(self._graph, one_hot, ALPHA, _TOLERANCE)
             own = (part, self.labels[labeled[part]])
             scores_LK[own] -= responses[labeled[part], part - first]
             sums_LK[own] -= responses.sum(axis=0)
@@ -119,3 +99,31 @@ def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
     totals = scaled.sum(axis=1, keepdims=True)
     uniform = np.full_like(scaled, 1 / max(scores.shape[1], 1))
     return np.divide(scaled, totals, out=uniform, where=totals > 0)
+
+
+def find_confident(
+    probabilities_BK: np.ndarray, is_open_B: np.ndarray, label: int, num_images: int
+) -> np.ndarray:
+    """The open images whose most probable class is `label`, the most certain first; int [M]."""
+    rows = np.flatnonzero(is_open_B & (probabilities_BK.argmax(axis=1) == label))
+    order = np.argsort(-probabilities_BK[rows, label], kind="stable")
+    return rows[order[:num_images]]
+
+
+def find_doubtful(
+    probabilities_LK: np.ndarray, labels_L: np.ndarray, is_open_L: np.ndarray, num_images: int
+) -> np.ndarray:
+    """Labels that the others contradict, the likeliest mistakes first.
+
+    The probabilities are those of each labeled image given all other labels. `is_open_L`, bool,
+    says whether its own label may be doubted.
+
+    Returns:
+        int [M], rows of `probabilities_LK`, with M at most `num_images`.
+    """
+    if not len(labels_L):
+        return np.zeros(0, int)
+    rows = np.arange(len(labels_L))
+    margin = probabilities_LK.max(axis=1) - probabilities_LK[rows, labels_L]
+    doubtful = rows[is_open_L & (probabilities_LK.argmax(axis=1) != labels_L) & (margin > 0)]
+    return doubtful[np.argsort(-margin[doubtful], kind="stable")][:num_images]

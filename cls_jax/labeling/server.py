@@ -5,32 +5,36 @@ to 127.0.0.1. Each request must therefore name the right host and carry the cook
 printed address sets, and a change must come from the page itself. docs/labeling.md lists the rules.
 """
 
+import functools
 import hmac
 import importlib.resources
+import io
 import json
-import secrets
+import pathlib
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 import uvicorn
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from cls_jax.data.images.decode import ImageError
+from cls_jax.data.images.decode import ImageError, read_upright
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable
-from cls_jax.labeling.pictures import SIDES, PictureReader
 from cls_jax.labeling.session import Change, ConflictError, RefusedError, Session
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 64 * 1024
 _MAX_CHANGES = 200  # In one request.
 _LONGEST_WINDOW = 64  # Characters of a window's name.
+_SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photograph.
 
 _PAGE = importlib.resources.files("cls_jax.labeling") / "page"
 _MEDIA_TYPES = {
@@ -58,13 +62,7 @@ class _BadRequestError(Exception):
 
 
 def create_app(session: Session, token: str, port: int) -> ASGIApp:
-    """The whole service.
-
-    Args:
-        session: What the page shows and changes.
-        token: The secret in the printed address.
-        port: The port of the printed address.
-    """
+    """The whole service for a session, at a port, with the secret of the printed address."""
     service = _Service(session)
     app = Starlette(
         routes=[
@@ -83,7 +81,7 @@ class _Service:
     """The answers to requests that `Guard` lets through."""
 
     def __init__(self, session: Session):
-        self._session, self._pictures = session, PictureReader()
+        self._session = session
         self._views = {
             "check": session.describe_check,
             "doubtful": session.describe_doubtful,
@@ -103,11 +101,11 @@ class _Service:
     def get_photograph(self, request: Request) -> Response:
         """A photograph as JPEG."""
         size = request.path_params["size"]
-        if size not in SIDES:
+        if size not in _SIDES:
             return PlainTextResponse("There is no such size.\n", 404)
         try:
             path = self._session.get_path(request.path_params["image"])
-            return Response(self._pictures.read(path, size), media_type="image/jpeg")
+            return Response(encode_photograph(path, size), media_type="image/jpeg")
         except (RefusedError, ImageError) as error:
             return PlainTextResponse(f"{error}\n", 404)
 
@@ -134,7 +132,15 @@ class _Service:
 
     async def post(self, request: Request) -> Response:
         """Makes a change. The answer is the new state, or why it was refused."""
-        return await run_in_threadpool(self._change, request, await request.body())
+        body = b""
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    return PlainTextResponse("The request is too large.\n", 413)
+        except ClientDisconnect:
+            return Response(status_code=400)  # Nobody reads it.
+        return await run_in_threadpool(self._change, request, body)
 
     def _change(self, request: Request, body: bytes) -> Response:
         session, window = self._session, _get_window(request)
@@ -163,52 +169,43 @@ class _Service:
         return JSONResponse({**session.describe(window), **answer})
 
 
-class Guard:
+@functools.lru_cache(maxsize=128)
+def encode_photograph(path: pathlib.Path, size: str) -> bytes:
+    """A photograph as JPEG, "small" or "large", decoded within limits and encoded again.
+
+    The browser never gets a byte of the original file. Malformed images and metadata, such as the
+    place where a photograph was taken, stay in this process.
+
+    Raises:
+        ImageError: If it cannot be read or is not an image.
+    """
+    buffer = io.BytesIO()
+    Image.fromarray(read_upright(path, _SIDES[size])).save(buffer, "JPEG", quality=85)
+    return buffer.getvalue()
+
+
+class Guard(BaseHTTPMiddleware):
     """Lets only the page itself through, and adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp, token: str, port: int):
-        self._app = app
+        super().__init__(app)
         self._token = token
         self._hosts = (f"{HOST}:{port}", f"localhost:{port}")
         # All ports of a host share cookies, so each session needs its own name.
         self._cookie = f"cls_jax_label_{port}"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Answers one request."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":  # No web sockets.
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        request = Request(scope)
-        query = scope["query_string"].removeprefix(b"token=")
-        has_key = query != scope["query_string"] and scope["path"] == "/"
-        brings_token = has_key and self._is_token(query.decode("latin-1"))
+        query = request.scope["query_string"]
+        has_key = query.startswith(b"token=") and request.scope["path"] == "/"
+        brings_token = has_key and self._is_token(query.removeprefix(b"token=").decode("latin-1"))
         refusal = self._refuse(request, brings_token)
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = dict(_HEADERS)
-                if brings_token and not refusal:
-                    headers["Set-Cookie"] = (
-                        f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-                    )
-                message["headers"] = [
-                    *message["headers"],
-                    *((k.lower().encode(), v.encode()) for k, v in headers.items()),
-                ]
-            await send(message)
-
-        if refusal:
-            await refusal(scope, receive, send_with_headers)
-            return
-        body = await _read_body(receive)
-        if body is None:
-            too_large = PlainTextResponse("The request is too large.\n", 413)
-            await too_large(scope, receive, send_with_headers)
-            return
-        await self._app(scope, _replay(body, receive), send_with_headers)
+        response = refusal or await call_next(request)
+        response.headers.update(_HEADERS)
+        if brings_token and not refusal:
+            cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            response.headers["Set-Cookie"] = cookie
+        return response
 
     def _refuse(self, request: Request, brings_token: bool) -> Response | None:
         """The refusal of a request that the page did not send, or None."""
@@ -234,30 +231,6 @@ class Guard:
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
-
-
-async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body, or None as soon as it is too large."""
-    body = b""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return body
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            return None
-        if not message.get("more_body"):
-            return body
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A channel that repeats a body that was already read, then continues with the client's."""
-    messages: list[Message] = [{"type": "http.request", "body": body}]
-
-    async def replay() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return replay
 
 
 def _explain(
@@ -311,10 +284,7 @@ def _take_images(content: Mapping[str, Any]) -> list[int]:
 
 
 def open_socket(port: int) -> socket.socket:
-    """Listens on 127.0.0.1.
-
-    Args:
-        port: The port, or 0 for any free one.
+    """Listens on a port of 127.0.0.1, or on any free one if it is 0.
 
     Raises:
         UserError: If the port is in use or not allowed.
@@ -331,11 +301,6 @@ def open_socket(port: int) -> socket.socket:
             "out for a free one."
         ) from error
     return listener
-
-
-def create_token() -> str:
-    """A secret that nobody can guess."""
-    return secrets.token_urlsafe(24)
 
 
 def create_server(app: ASGIApp) -> uvicorn.Server:

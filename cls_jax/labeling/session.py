@@ -1,8 +1,6 @@
 """A labeling session: the photographs, the decisions about them, and the resulting proposals."""
 
 import collections
-import io
-import math
 import pathlib
 import shlex
 import threading
@@ -19,9 +17,9 @@ from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO, LabelRow, 
 from cls_jax.errors import UserError
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.graph import build_graph, compute_weight
-from cls_jax.io import describe_error, write_rows
-from cls_jax.labeling.propagation import Propagation
-from cls_jax.labeling.proposals import find_confident, find_doubtful
+from cls_jax.io import describe_error, to_csv
+from cls_jax.labeling.propagation import Propagation, find_confident, find_doubtful
+from cls_jax.runs.result import wilson_interval
 
 MAX_CLASSES = 1000
 _MAX_UNDO_STEPS = 1000
@@ -100,11 +98,8 @@ class Session:
     ):
         """Reads the labels so far. `load` must follow before there is anything to show.
 
-        Args:
-            root: The folder.
-            files: Names of its images, relative to it, without test images.
-            class_names: Classes to offer from the start, in this order.
-            table: Name of its table of labels, which need not exist.
+        Names of files are relative to the folder `root`. `class_names` are offered from the start,
+        in this order. The `table` of labels need not exist.
 
         Raises:
             UserError: If a class has an unusable name or labels.csv cannot be read.
@@ -139,8 +134,7 @@ class Session:
     def load(self, load_features: Callable[[Progress], Features]) -> None:
         """Computes the features and the graph. The page shows the progress or the error.
 
-        Args:
-            load_features: Called with a function to report (images done, images in all).
+        `load_features` is called with a function to report (images done, images in all).
         """
         try:
             readable, features_BC = load_features(self._report_progress)
@@ -213,11 +207,7 @@ class Session:
         return name
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
-        """Records decisions on the disk and in the session, as one step to undo.
-
-        Args:
-            changes: Decisions about different photographs.
-            window: The page's name, to which the step belongs.
+        """Records decisions about different photographs on the disk and here, as one step to undo.
 
         Raises:
             ConflictError: If another window has decided about one of the photographs.
@@ -411,7 +401,7 @@ class Session:
             }
 
     def _share_out(self, window: str) -> list[int]:
-        """What to show next in a window, where photographs of other windows come last."""
+        """Chooses what to show next in a window. Photographs of other windows come last."""
         now = time.monotonic()
         self._claims = {
             other: claim for other, claim in self._claims.items() if now - claim[1] < _CLAIM_SECONDS
@@ -498,7 +488,7 @@ class Session:
                 "confident": num_confident,
                 "right": num_right,
                 "tried": num_tried,
-                "interval": compute_wilson_interval(num_right, num_tried),
+                "interval": wilson_interval(num_right, num_tried),
             }
 
     def write_proposals(self) -> Iterator[str]:
@@ -514,20 +504,7 @@ class Session:
             if not state.decision and has_labels and i < len(probabilities):
                 k = int(probabilities[i].argmax())
                 row = (file, names[k], "proposal", f"{probabilities[i, k]:.4f}")
-            text = io.StringIO()
-            write_rows(text, [row])
-            yield text.getvalue()
-
-
-def compute_wilson_interval(num_right: int, num_tried: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson, 1927), which is (0, 1) without a trial."""
-    if not num_tried:
-        return 0.0, 1.0
-    z = 1.96
-    share, spread = num_right / num_tried, z**2 / num_tried
-    center = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / num_tried + spread / 4 / num_tried) / (1 + spread)
-    return max(0.0, center - half), min(1.0, center + half)
+            yield to_csv([row])
 
 
 def _show(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import secrets
 import sys
 import threading
 import webbrowser
@@ -23,20 +24,16 @@ from cls_jax.labeling.session import Features, Progress, Session
 def label_folder(
     folder: str, class_names: Sequence[str] = (), port: int = 0, *, opens_browser: bool = True
 ) -> None:
-    """Serves the page until the process is interrupted.
+    """Serves the page until the process is interrupted, and opens it in a browser.
 
-    Args:
-        folder: Images, labeled or not.
-        class_names: Classes to offer from the start.
-        port: The port on 127.0.0.1, or 0 for any free one.
-        opens_browser: Whether to open the page.
+    `class_names` are offered from the start. Port 0 stands for any free one.
 
     Raises:
         UserError: If there is no image, labels.csv cannot be read or the port is in use.
     """
     session = open_session(pathlib.Path(folder).expanduser(), class_names)
     listener = server.open_socket(port)
-    token = server.create_token()
+    token = secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
     address = f"http://{server.HOST}:{port}/?token={token}"
     app = server.create_app(session, token, port)

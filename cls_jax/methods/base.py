@@ -1,6 +1,6 @@
 """The type of a training method: which groups of images it wants, and a loss on their logits.
 
-The train step, the input stream and the loop know this type and none of its instances.
+The train step, the input stream and the loop know this type but none of its instances.
 """
 
 import dataclasses
@@ -113,11 +113,6 @@ class InitContext(NamedTuple):
     class_frequencies: Sequence[float]
 
 
-def no_state(init: InitContext) -> tuple[()]:
-    """The `init_state` of a method that carries nothing from step to step."""
-    return ()
-
-
 @dataclasses.dataclass(frozen=True)
 class Rounds:
     """How a method trains in rounds, each of which starts from new networks.
@@ -178,7 +173,7 @@ class Method:
     separate_passes: bool = False
     wants_cutmix: Callable[[Hyperparameters], bool] = lambda hparams: False
     drive: Callable[[PyTree, PyTree, Batch, Context], tuple[LossOutput, PyTree]] | None = None
-    init_state: Callable[[InitContext], Any] = no_state
+    init_state: Callable[[InitContext], Any] = lambda init: ()
     extra_heads: Callable[[int], tuple[Head, ...]] | None = None
     dropout_rate: Callable[[Hyperparameters], float] = lambda hparams: 0.0
     rounds: Rounds | None = None
@@ -232,15 +227,12 @@ class Method:
         With the hyperparameter `balanced_head`, all of that is a loss on the outputs of another
         head, and the networks' own head learns by ABC's loss (`cls_jax.methods.balanced_head`).
         There, predictions of a weak view label a strong one, so methods without such views do not
-        have the key. Nor have those that drive the networks themselves, because they may show them
-        only mixtures, and those with heads of their own, whose logits are not those of the classes
-        alone. The latter two have no `graph` either.
+        have the key. Methods that drive the networks themselves do not have it either, because they
+        may show them only mixtures, nor do methods with heads of their own, whose logits cover more
+        than the classes. The latter two have no `graph` either.
 
-        Args:
-            params: parameters of the networks on this device, each leaf [N, ...].
-            batch_stats: BatchNorm statistics, stacked likewise.
-            batch: this device's shard.
-            context: the other inputs of the loss.
+        Parameters and BatchNorm statistics belong to the networks on this device, each leaf
+        [N, ...], and the batch is this device's shard.
 
         Returns:
             The losses with what belongs to them, and the BatchNorm statistics after the pass.
@@ -309,8 +301,8 @@ class Method:
             logits = []
             for i, images in enumerate(groups):
                 network = context.ema_params if i == target and self.is_ema_teacher else params
-                # What the other passes make of the running statistics is dropped. They do not read
-                # them either: a training pass normalizes by its batch.
+                # Running statistics of the other passes are dropped. No pass reads them, either:
+                # training normalizes by the batch.
                 group_logits, updated = ensemble.forward(
                     network, batch_stats, images, train=True, head=head
                 )

@@ -32,12 +32,8 @@ def cutmix(key: jax.Array, images: jax.Array, index: jax.Array) -> Mix:
 
     Neighbors in the batch are partners. The stream's order is random, so this is a random pairing,
     and it needs no image of another device. If a device has an odd number of images, the last one
-    is its own partner.
-
-    Args:
-        key: random key of the step, the same on all devices.
-        images: float32 [B, H, W, C].
-        index: int32 [B], which training images they are: each draws its box from its own key.
+    is its own partner. The key is the same on all devices, and each image draws its box by its
+    `index` in the training images, int32 [B].
     """
     partner = np.minimum(np.arange(len(images)) ^ 1, len(images) - 1)
     is_pasted = sample_boxes(key, index, images.shape[1], images.shape[2])
@@ -69,11 +65,8 @@ def _is_inside(center: jax.Array, side: jax.Array, size: int) -> jax.Array:
 def cutmix_loss(mix: Mix, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
     """Mean of λ · weight · CE(label) + (1 - λ) · partner's weight · CE(partner's label), [N].
 
-    Args:
-        mix: what `cutmix` returned. Its share is λ.
-        logits: float32 [N, B, K], of the mixed images.
-        labels: int32 [N, B], of the images that were mixed.
-        weights: float32 [N, B], likewise.
+    λ is the mix's share. The logits float32 [N, B, K] are those of the mixed images, labels int32
+    and weights float32 [N, B] those of the images that were mixed.
     """
     own = mix.share * weights * positive_cross_entropy(logits, labels)
     partners = weights[:, mix.partner] * positive_cross_entropy(logits, labels[:, mix.partner])

@@ -2,9 +2,9 @@
 
     L = L_sup + λ_u · mean(weight · CE(strong, label)) [+ an extra term]
 
-The mean runs over all unlabeled images, those of weight 0 too. Targets follow from the logits of
-labeled and weak views without their gradients, so neither labels nor state carry one. What the
-variants share comes first, then each with its targets and its state.
+The mean runs over all unlabeled images, including those of weight 0. Targets follow from the logits
+of labeled and weak views without gradients, so neither labels nor state carry one. The shared parts
+come first, then each variant with its targets and its state.
 """
 
 import functools

@@ -65,7 +65,7 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
 
 
 def split_heads(logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Logits [N, B, 4 K + 1] of all heads as those of each, [N, B, K], [N, B, P, K], [N, B, L].
+    """Splits logits [N, B, 4 K + 1] of all heads into [N, B, K], [N, B, P, K] and [N, B, L].
 
     The multi-binary head gives the logits of "out" for each class, then those of "in".
     """
@@ -92,11 +92,7 @@ def make_open_targets(p_NBK: jax.Array, logits_NBPK: jax.Array) -> tuple[jax.Arr
     """The targets q, float32 [N, B, L], and whether s < ½, bool [N, B] (`iomatch.py:123-139`).
 
     s = Σ p_k · r⁰_k says how unlike all classes an image is, and
-    q = (p_1 · r¹_1, …, p_K · r¹_K, s) sums to 1.
-
-    Args:
-        p_NBK: probabilities of the classes.
-        logits_NBPK: of the multi-binary head, for the same images.
+    q = (p_1 · r¹_1, …, p_K · r¹_K, s) sums to 1. The logits are those of the multi-binary head.
     """
     out, inside = jnp.moveaxis(jax.nn.softmax(logits_NBPK, axis=-2), -2, 0)
     s = jnp.sum(p_NBK * out, axis=-1)

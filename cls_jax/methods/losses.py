@@ -62,9 +62,7 @@ def compute_entropy(log_p_BK: jax.Array) -> jax.Array:
 def positive_cross_entropy(logits_BK: jax.Array, labels_B: jax.Array) -> jax.Array:
     """-log f(x)[label], float32 [..., B] (Eq. 7 without its weight, Eq. 1 for true labels).
 
-    Args:
-        logits_BK: float32 [..., B, K].
-        labels_B: int32 [..., B], broadcast against the logits' leading axes.
+    The labels, int32 [..., B], broadcast against the leading axes of the logits [..., B, K].
     """
     return -_take_class(jax.nn.log_softmax(logits_BK), labels_B)
 
@@ -106,11 +104,8 @@ def compute_labeling_loss(
 ) -> jax.Array:
     """The mean over images of weight · (L_P + [L_N]), float32 [...] (Eq. 7-9).
 
-    Args:
-        logits_BK: float32 [..., B, K], of the strong views.
-        labels_B: one's own or another network's.
-        weight_B: float32 [..., B].
-        negative: learn from complementary labels too.
+    The logits float32 [..., B, K] are those of the strong views, and the labels one's own or
+    another network's. If `negative`, complementary labels teach too.
     """
     loss_B = positive_cross_entropy(logits_BK, labels_B.pseudo)
     if negative:

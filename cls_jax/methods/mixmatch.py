@@ -14,7 +14,7 @@ import numpy as np
 
 from cls_jax.batch import Batch
 from cls_jax.methods.alignment import align, init_uniform, update_mean
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, PyTree
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import Head
@@ -104,11 +104,6 @@ def compute_remixmatch_loss(
     return LossOutput(losses, monitors, jnp.argmax(guess, axis=-1), means), new_batch_stats
 
 
-def init_remixmatch_state(init: InitContext) -> dict[str, jax.Array]:
-    """Running class means of predictions and labels, float32 [N, K]: uniform at first."""
-    return {"predicted": init_uniform(init), "labeled": init_uniform(init)}
-
-
 def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Rotates a quarter of the square images [B, H, H, C] by each of 0, 90, 180 and 270 degrees.
 
@@ -141,16 +136,9 @@ def mixup(
     """Mixes all images of all groups with one another: λ' · image + (1 - λ') · partner.
 
     λ' = max(λ, 1 - λ) with λ ~ Beta(α, α) for each image (Google's MixMatch). On several devices
-    the partner comes from this device's shard of the batch.
-
-    Args:
-        key: random key.
-        groups: images float32 [B_i, H, W, C] with targets float32 [N, B_i, K], probabilities
-            as each of N networks sees them.
-        alpha: α.
-
-    Returns:
-        The groups, mixed: images [B_i, H, W, C] and targets [N, B_i, K].
+    the partner comes from this device's shard of the batch. Groups, as they come and as they are
+    returned, are images float32 [B_i, H, W, C] with targets float32 [N, B_i, K], probabilities as
+    each of N networks sees them.
     """
     images = jnp.concatenate([group[0] for group in groups])
     targets = jnp.concatenate([group[1] for group in groups], axis=1)
@@ -219,12 +207,9 @@ def interleave(
 
     Args:
         arrays: n groups, or with `inverse` n arrays that were computed from their chunks.
-        sizes: B_i of the groups.
+        sizes: B_i of the groups, along `axis`.
         axis: the axis of rows.
-        inverse: whether to undo the exchange.
-
-    Returns:
-        n chunks, which together hold the rows of the groups, or with `inverse` the groups.
+        inverse: whether to undo the exchange: chunks become groups.
     """
     # As equal as possible, the longer ones last, as in Google's `interleave_offsets`.
     lengths = [[(size + i) // len(sizes) for i in range(len(sizes))] for size in sizes]
@@ -273,7 +258,8 @@ METHODS = {
         },
         mu=1,
         unlabeled_views=("weak", "strong", "strong"),
-        init_state=init_remixmatch_state,
+        # Running class means, float32 [N, K]: uniform at first.
+        init_state=lambda init: dict.fromkeys(("predicted", "labeled"), init_uniform(init)),
         extra_heads=lambda num_classes: (Head("rotation", 4),),
     ),
 }

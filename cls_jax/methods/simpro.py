@@ -64,9 +64,10 @@ def start_epoch(context: Context) -> dict[str, jax.Array]:
     # logits and changes no probability (authors' code).
     total_u = jnp.sum(unlabeled, axis=-1, keepdims=True) + 1
     total = jnp.maximum(jnp.sum(unlabeled + labeled, axis=-1, keepdims=True), 1)
+    decay = hparams["epoch_decay"]
     moved = {
-        "unlabeled": average(state["unlabeled"], unlabeled / total_u, hparams["epoch_decay"]),
-        "all": average(state["all"], (unlabeled + labeled) / total, hparams["epoch_decay"]),
+        "unlabeled": decay * state["unlabeled"] + (1 - decay) * (unlabeled / total_u),
+        "all": decay * state["all"] + (1 - decay) * ((unlabeled + labeled) / total),
         "count_unlabeled": jnp.zeros_like(unlabeled),
         "count_labeled": jnp.zeros_like(labeled),
         "epoch": jnp.broadcast_to(epoch, is_over.shape),
@@ -76,11 +77,6 @@ def start_epoch(context: Context) -> dict[str, jax.Array]:
         return jnp.where(is_over.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     return {name: choose(new, state[name]) for name, new in moved.items()}
-
-
-def average(old: jax.Array, new: jax.Array, decay: float) -> jax.Array:
-    """A running mean after an epoch."""
-    return decay * old + (1 - decay) * new
 
 
 def init_state(init: InitContext) -> dict[str, Any]:

@@ -19,10 +19,7 @@ _is_grouped = contextvars.ContextVar("is_grouped", default=False)
 class DepthwiseConv(nn.Module):
     """One k x k filter per channel, without bias, with TensorFlow's SAME padding.
 
-    Attributes:
-        kernel_size: k.
-        stride: the step along both axes.
-        dtype: the product's.
+    The stride holds for both axes. The product has the type `dtype`.
     """
 
     kernel_size: int

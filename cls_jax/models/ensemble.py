@@ -162,14 +162,7 @@ class Ensemble:
 
         Each device divides its sum by the mean number of images that pass on a device. The mean of
         the shares over devices, which the step takes of every loss, is then the mean over all
-        images that pass.
-
-        Args:
-            values: float32 [N, B], of the images on this device.
-            mask: bool [N, B].
-
-        Returns:
-            float32 [N].
+        images that pass. Values are float32 and the mask bool [N, B], the result float32 [N].
         """
         num_images = self.average_over_data(jnp.sum(mask, axis=-1))
         return jnp.sum(mask * values, axis=-1) / jnp.maximum(num_images, 1e-6)
@@ -191,11 +184,7 @@ class Ensemble:
         return jax.tree.map(gather, tree)
 
     def exchange(self, tree: PyTree) -> PyTree:
-        """Gives each network what the one before it computed. With two, that is the other one.
-
-        Args:
-            tree: each leaf [N, ...], one entry per network on this device.
-        """
+        """Gives each network, of N, what the one before it computed. With two, the other's."""
         if self.network_shards == 1:
             return jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), tree)
         # Only the last network of a device has its successor on another device.

@@ -68,7 +68,7 @@ def _is_convolution(primitive: Any, *_: Any, **__: Any) -> bool:
 class BatchNorm(nn.Module):
     """`flax.linen.BatchNorm` with the same variables, as one multiplication and one addition.
 
-    x · m + (bias - mean · m) with m = scale / sqrt(var + epsilon), in place of Flax's
+    x · m + (bias - mean · m) with m = scale / sqrt(var + epsilon), instead of Flax's
     (x - mean) · m + bias, so that the gradient needs as few passes over memory as possible. It sums
     the incoming one twice over the images (alone, and times x). Flax's form sums it three times and
     keeps an intermediate in memory. On a GPU, where a step mostly waits for memory, CLS's step
@@ -79,7 +79,7 @@ class BatchNorm(nn.Module):
         epsilon: added to the variance.
         dtype: the result's. Statistics and arithmetic are float32.
         axis_name: mesh axis over which batch statistics are averaged in training, or None.
-        frozen: whether training, too, normalizes by the running statistics, and leaves them.
+        frozen: whether training also normalizes by the running statistics, without updating them.
         scale_init: initializer of the scale. The bias starts at 0.
     """
 
@@ -141,8 +141,8 @@ class Architecture(nn.Module):
     `__call__(images, train=False, dropout=False, head="head")` returns logits float32 [B, K] for
     normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
-    "head" for the logits of the classes, the name of one of `extra_heads` for its own, `ALL_HEADS`
-    for those of all of them side by side, or `FEATURES` for the pooled features, float32 [B, C].
+    "head" for the logits of the classes, the name of one of `extra_heads` for its own logits,
+    `ALL_HEADS` for all logits side by side, or `FEATURES` for the pooled features, float32 [B, C].
 
     Attributes:
         num_classes: K.
@@ -185,9 +185,7 @@ class Architecture(nn.Module):
     def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
         """The block, rematerialized in training if `remat` asks for it, with the same parameters.
 
-        Args:
-            block: called with the activations, and any number of bools.
-            train: whether a gradient will be wanted.
+        It is called with the activations and any number of bools.
         """
         if not (self.remat and train):
             return block

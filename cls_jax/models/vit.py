@@ -66,11 +66,7 @@ def _attend_by_cudnn(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) ->
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention.
-
-    Attributes:
-        num_heads: how many heads divide the tokens' width.
-    """
+    """Multi-head self-attention."""
 
     num_heads: int
     dtype: Any
@@ -88,11 +84,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Dense, GELU, dense.
-
-    Attributes:
-        dropout_rate: share of activations dropped in between.
-    """
+    """Dense, GELU, dropout, dense."""
 
     dropout_rate: float
     dtype: Any
@@ -108,11 +100,7 @@ class Mlp(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A factor per channel (Touvron et al., 2021).
-
-    Attributes:
-        initial: its value at the start.
-    """
+    """A factor per channel, `initial` at the start (Touvron et al., 2021)."""
 
     initial: float
 
@@ -126,10 +114,7 @@ class LayerScale(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each behind a LayerNorm and in parallel to a shortcut ("pre-norm").
 
-    Attributes:
-        num_heads: the attention's.
-        layer_scale: initial `LayerScale` of both, or 0 for none.
-        dropout_rate: the MLP's.
+    `layer_scale` is the initial `LayerScale` of both, or 0 for none.
     """
 
     num_heads: int

@@ -4,13 +4,14 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 
 from cls_jax.models.layers import Architecture, create_stem_conv, pool_mean, pool_stem
+
+_STAGES = ((16, 1), (32, 2), (64, 2))  # Channels at width 1, stride.
 
 
 class Block(nn.Module):
@@ -92,10 +93,10 @@ class WideResNet(Architecture):
         activation = functools.partial(nn.leaky_relu, negative_slope=self.leaky_slope)
         x = create_stem_conv(self.stem, 16, self.dtype)(x_BHWC.astype(self.dtype))
         x = pool_stem(self.stem, x)
-        for stage, (features, stride) in enumerate(_stages(self.width), start=1):
+        for stage, (features, stride) in enumerate(_STAGES, start=1):
             for i in range(blocks_per_stage):
                 x = block(
-                    features,
+                    features * self.width,
                     stride if i == 0 else 1,
                     activate_before_residual=stage == 1,
                     conv=conv,
@@ -106,7 +107,3 @@ class WideResNet(Architecture):
                 )(x, train, dropout)
         x = activation(norm(name="norm")(x, use_running_average=not train))
         return self.apply_heads(pool_mean(x), head)
-
-
-def _stages(width: int) -> Sequence[tuple[int, int]]:
-    return [(16 * width, 1), (32 * width, 2), (64 * width, 2)]

@@ -170,8 +170,7 @@ def check_same(text: str, workdir: pathlib.Path) -> None:
 def check_same_weights(tree: Any) -> None:
     """Makes sure that all processes start from the same arrays, which each has computed or read.
 
-    Args:
-        tree: A pytree of NumPy arrays, or of JAX's on a device of this process.
+    They are NumPy's, or JAX's on a device of this process.
 
     Raises:
         UserError: In every process, if any differs from process 0.

@@ -136,13 +136,9 @@ def get_process_shard(mesh: Mesh) -> BatchShard:
 
 
 def to_global_arrays(tree: PyTree, mesh: Mesh, specs: PyTree, shapes: PyTree = None) -> PyTree:
-    """Puts NumPy arrays of this process on its devices of the mesh.
+    """Puts NumPy arrays of this process on its devices of the mesh, by their partition specs.
 
-    Args:
-        tree: Whole arrays, or this process's rows if `shapes` is given.
-        mesh: What `create_mesh` returned.
-        specs: Partition specs, one for each array.
-        shapes: Shapes of the whole arrays, one for each.
+    The arrays are whole or, with `shapes` of the whole ones, this process's rows.
     """
     shardings = to_shardings(mesh, specs)
     if jax.process_count() == 1:

@@ -108,10 +108,7 @@ def downsample(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Replaces neighboring points by their mean step, mean, minimum and maximum.
 
-    Args:
-        steps: float64 [n], ascending.
-        values: float64 [n], NaN where unknown.
-        max_points: The largest number of points that may remain.
+    Steps are float64 [n], ascending, and values float64 [n], NaN where unknown.
 
     Returns:
         Four arrays float64 [min(n, max_points)], NaN where none of the neighbors is known.

@@ -15,12 +15,7 @@ from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.evaluate_run import OpenRun
-from cls_jax.inference.scores import (
-    Figures,
-    compute_figures,
-    find_disagreements,
-    find_mistakes,
-)
+from cls_jax.inference.scores import Figures, compute_figures
 from cls_jax.inference.suspects import Suspect, find_suspects
 from cls_jax.io import describe_error
 from cls_jax.runs.folder import CONFIG, LABELED_INDICES, read_dataset_description, read_result
@@ -56,17 +51,20 @@ class Predictions:
     @functools.cached_property
     def mistakes(self) -> np.ndarray:
         """Positions of the test images that network 1 misclassifies, most confident first."""
-        return find_mistakes(self.probabilities[0], self.labels)
+        confidence = self.confidence[0]
+        wrong = np.flatnonzero((self.labels >= 0) & (self.predicted[0] != self.labels))
+        return wrong[np.argsort(-confidence[wrong], kind="stable")]
 
     @functools.cached_property
     def doubtful(self) -> np.ndarray:
-        """Positions of images that two networks classify differently.
+        """Positions of images that two networks classify differently, both confident ones first.
 
         Of a single network, all positions by its confidence, lowest first.
         """
-        if len(self.probabilities) == 2:
-            return find_disagreements(self.probabilities)
-        return np.argsort(self.confidence[0], kind="stable")
+        if len(self.probabilities) == 1:
+            return np.argsort(self.confidence[0], kind="stable")
+        differ = np.flatnonzero(self.predicted[0] != self.predicted[1])
+        return differ[np.argsort(-self.confidence.min(axis=0)[differ], kind="stable")]
 
 
 class Picture(NamedTuple):
@@ -149,13 +147,7 @@ def collect_run(
 ) -> RunData:
     """Reads a run, finished or not; loads its dataset and predicts with its newest checkpoint.
 
-    Args:
-        workdir: The run's folder.
-        data_dir: Same as for `write_report`.
-        opened: Same as for `write_report`.
-
-    Raises:
-        UserError: If the folder is not the folder of a run.
+    Arguments and errors are those of `write_report`.
     """
     run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
     if data_dir is not None:

@@ -4,7 +4,6 @@ import base64
 import datetime
 import functools
 import hashlib
-import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ import jinja2
 
 from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import OpenRun
-from cls_jax.inference.scores import write_class_table
+from cls_jax.inference.scores import format_percent, write_class_table
 from cls_jax.inference.suspects import write_suspects
 from cls_jax.io import write_atomically
 from cls_jax.report import sections
@@ -48,12 +47,11 @@ def write_report(
 ) -> pathlib.Path:
     """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run, finished or not.
 
-    Returns the path of the page.
+    `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
+    `opened` is the same run, if its dataset and its checkpoint may have been read already.
 
-    Args:
-        workdir: The run's folder.
-        data_dir: The dataset's place, if it is no longer the training's `config.data.data_dir`.
-        opened: The same run, if its dataset and its checkpoint may have been read already.
+    Returns:
+        The path of the page.
 
     Raises:
         UserError: If the folder is not the folder of a run or cannot be written to.
@@ -106,11 +104,6 @@ def create_environment() -> jinja2.Environment:
         "overlay": sections.overlay_heat_map,
     }
     return environment
-
-
-def format_percent(share: float, digits: int = 1) -> str:
-    """A share between 0 and 1 in percent, or a dash for NaN."""
-    return "–" if math.isnan(share) else f"{100 * share:.{digits}f}%"
 
 
 def format_thousands(value: Any) -> str:

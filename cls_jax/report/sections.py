@@ -16,15 +16,11 @@ from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.data.images.decode import take_visible
 from cls_jax.inference.calibration import apply_calibration
-from cls_jax.inference.scores import (
-    compute_reliability,
-    find_confused_pairs,
-    wilson_interval,
-)
+from cls_jax.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.methods import get_method
 from cls_jax.report.charts import create_panels, draw_panel, draw_reliability, find_last
 from cls_jax.report.data import NUM_PICTURES, RunData
-from cls_jax.runs.result import describe_answer, describe_gain
+from cls_jax.runs.result import describe_answer, describe_gain, wilson_interval
 
 # Up to this number of classes, every count of the confusion matrix is written out.
 MAX_WRITTEN_CLASSES = 20
@@ -122,13 +118,9 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
 
 
 def color_confusions(confusions: np.ndarray) -> np.ndarray:
-    """The confusion matrix as a picture: right is green, wrong orange, no images transparent.
+    """The confusion matrix int [K, K] as a picture: right green, wrong orange, none transparent.
 
-    Args:
-        confusions: int [K, K], true classes by row.
-
-    Returns:
-        uint8 [K, K, 4], RGBA; opacity is the square root of the share of the true class.
+    Returns uint8 [K, K, 4], RGBA. Opacity is the square root of the share of the true class.
     """
     shares = confusions / np.maximum(confusions.sum(axis=1, keepdims=True), 1)
     is_right = np.eye(len(confusions), dtype=bool)[..., None]
@@ -251,15 +243,10 @@ def _format_value(value: Any) -> str:
 
 
 def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
-    """Paints a heat map over the gray version of an image.
+    """Paints a heat map, float32 [h, w] from 0 to 1, over the gray version of uint8 [H, W, 1 or 3].
 
-    Args:
-        pixels: uint8 [H, W, 1 or 3].
-        heat_map: float32 [h, w] from 0 to 1.
-
-    Returns:
-        uint8 [H, W, 3], at least 96 pixels wide so that the map stays smooth, or as wide as the
-        image.
+    Returns uint8 [H, W, 3], at least 96 pixels wide so that the map stays smooth, or as wide as the
+    image.
     """
     height, width = pixels.shape[:2]
     scale = max(1, MAX_SIDE // max(height, width))
@@ -273,11 +260,9 @@ def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
 
 
 def encode_image(image: np.ndarray, is_exact: bool = False) -> str:
-    """A data URI with at most `MAX_SIDE` pixels per side, unless `is_exact`.
+    """A data URI of uint8 [H, W, C], gray (1), RGB (3) or RGBA (4).
 
-    Args:
-        image: uint8 [H, W, C] of 1 (gray), 3 (RGB) or 4 (RGBA) channels.
-        is_exact: Whether to keep every pixel.
+    It has at most `MAX_SIDE` pixels per side, unless `is_exact`.
     """
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
     if not is_exact:

@@ -2,8 +2,6 @@
 
 import contextlib
 import csv
-import io
-import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -31,8 +29,8 @@ from cls_jax.io import (
     is_number,
     make_printable,
     read_json,
+    to_csv,
     write_atomically,
-    write_rows,
 )
 from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.runs.sessions import LOCK
@@ -73,14 +71,12 @@ def choose_workdir(config: ConfigDict, layout: Layout) -> tuple[pathlib.Path, st
     It is the first of NAME, NAME-2, NAME-3, … without a run on other images or labels. Returns it
     with a sentence about the last run that was passed over, or None.
     """
-    first, sentence = get_default_workdir(config), None
-    for number in itertools.count(1):
-        path = first if number == 1 else first.with_name(f"{first.name}-{number}")
-        difference = describe_other_data(path, config, layout, allows_copies=False)
-        if difference is None:
-            return path, sentence and f"{sentence}, so this run is in {path}."
-        sentence = difference
-    raise AssertionError("count() does not end")
+    path = first = get_default_workdir(config)
+    number, sentence = 1, None
+    while difference := describe_other_data(path, config, layout, allows_copies=False):
+        number, sentence = number + 1, difference
+        path = first.with_name(f"{first.name}-{number}")
+    return path, sentence and f"{sentence}, so this run is in {path}."
 
 
 def describe_other_data(
@@ -88,12 +84,8 @@ def describe_other_data(
 ) -> str | None:
     """A clause about the data of the run in a folder, or None if it is the same or none is there.
 
-    Args:
-        workdir: The folder, which need not exist.
-        config: The configuration of a run on a folder of images.
-        layout: The files of the folder of images.
-        allows_copies: Whether another folder with files of the same names, sizes and labels is the
-            same data, also if the run's own folder is still there.
+    With `allows_copies`, another folder with files of the same names, sizes and labels is the same
+    data, also if the run's own folder is still there.
 
     Raises:
         UserError: If the folder has a run that cannot be read.
@@ -200,14 +192,14 @@ def create_run_folder(
         write_labeled_indices(workdir, labeled_indices, dataset)
         write_atomically(workdir / DATASET, json.dumps(describe_dataset(dataset), indent=1) + "\n")
         if dataset.skipped_files:
-            text = _to_csv([("file", "reason"), *dataset.skipped_files])
+            text = to_csv([("file", "reason"), *dataset.skipped_files])
             write_atomically(workdir / SKIPPED_FILES, text)
         if dataset.train_files:
             rows = [
                 (dataset.train_files[i], dataset.class_names[dataset.train_labels[i]])
                 for i in np.sort(labeled_indices)
             ]
-            write_atomically(workdir / LABELED_FILES, _to_csv([("file", "label"), *rows]))
+            write_atomically(workdir / LABELED_FILES, to_csv([("file", "label"), *rows]))
     except OSError as error:
         raise UserError(
             f"{workdir} cannot be written ({error.strerror}): free disk space and rerun the "
@@ -233,7 +225,7 @@ def write_pseudo_labels(
         (dataset.train_files[i], dataset.class_names[label], f"{weight:.6f}")
         for i, label, weight in zip(indices, labels, weights, strict=True)
     ]
-    write_atomically(workdir / PSEUDO_LABELS, _to_csv([("file", "label", "weight"), *rows]))
+    write_atomically(workdir / PSEUDO_LABELS, to_csv([("file", "label", "weight"), *rows]))
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
@@ -253,12 +245,7 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
     Raises:
         UserError: If a folder of images has changed, so that indices mean other images.
     """
-    path = workdir / DATASET
-    if not dataset.fingerprint or not path.exists():
-        return
-    with _open_description(workdir) as stored:
-        is_same = stored.get("fingerprint") == dataset.fingerprint
-    if not is_same:
+    if dataset.fingerprint and _read_fingerprint(workdir) not in (None, dataset.fingerprint):
         raise UserError(
             f"The training images of {dataset.name} are not those with which the run in {workdir} "
             "started: give --workdir a new folder, or restore the images as they were."
@@ -270,12 +257,6 @@ def use_mean_and_std(config: ConfigDict, mean: Sequence[float], std: Sequence[fl
     config = config.copy_and_resolve_references()
     config.data.mean, config.data.std = tuple(mean), tuple(std)
     return config
-
-
-def _to_csv(rows: Sequence[tuple[str, ...]]) -> str:
-    text = io.StringIO()
-    write_rows(text, rows)
-    return text.getvalue()
 
 
 def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], DatasetSpec]:
@@ -404,7 +385,7 @@ def _check_result(result: Any) -> None:
 def find_answer(workdir: pathlib.Path) -> pathlib.Path:
     """The folder of the networks that answer for a run.
 
-    It is the run's own, or that of its instant classifier if the finished run's result says so
+    It is the run's own folder, or its instant classifier's if the finished run's result says so
     (`answer`, see `runs.result.choose_answer`).
 
     Raises:

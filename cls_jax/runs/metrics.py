@@ -162,9 +162,7 @@ def _to_line(row: Mapping[str, Any]) -> str:
 
 def _create_tensorboard_writer(workdir: pathlib.Path) -> Any:
     try:
-        from cls_jax.data.host_tensorflow import hide_accelerators
-
-        hide_accelerators()  # Before clu, which imports TensorFlow.
+        from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before clu.
         from clu import metric_writers
     except ImportError as error:
         logging.info("No TensorBoard files: %s. All scalars are in %s.", error, METRICS)

@@ -10,6 +10,16 @@ from cls_jax.runs.metrics import read_metrics
 
 # A row of monitors describes a single batch, so the result averages several.
 _NUM_ROWS = 20
+# Figures of the last evaluation, and those from before the first step.
+_LAST = (
+    *("test_accuracy", "test_balanced_accuracy", "test_accuracy_network_1"),
+    *("test_accuracy_network_2", "test_accuracy_ensemble"),
+    *("test_accuracy_live_network_1", "test_accuracy_live_network_2"),
+)
+_BASELINES = (
+    *("test_accuracy_probe", "test_accuracy_instant"),
+    *("labels_accuracy_probe", "labels_accuracy_instant"),
+)
 
 
 def create_result(
@@ -39,17 +49,8 @@ def create_result(
         "num_labels": num_labels,
         "method": config.method.name,
         "seed": config.seed,
-        "test_accuracy": last.get("test/accuracy"),
-        "test_balanced_accuracy": last.get("test/balanced_accuracy"),
-        "test_accuracy_network_1": last.get("test/accuracy_network_1"),
-        "test_accuracy_network_2": last.get("test/accuracy_network_2"),
-        "test_accuracy_ensemble": last.get("test/accuracy_ensemble"),
-        "test_accuracy_live_network_1": last.get("test/accuracy_live_network_1"),
-        "test_accuracy_live_network_2": last.get("test/accuracy_live_network_2"),
-        "test_accuracy_probe": _find_first(rows, "test/accuracy_probe"),
-        "test_accuracy_instant": _find_first(rows, "test/accuracy_instant"),
-        "labels_accuracy_probe": _find_first(rows, "labels/accuracy_probe"),
-        "labels_accuracy_instant": _find_first(rows, "labels/accuracy_instant"),
+        **{name: last.get(name.replace("_", "/", 1)) for name in _LAST},
+        **{name: _find_first(rows, name.replace("_", "/", 1)) for name in _BASELINES},
         "test_accuracy_median_last_20": statistics.median(history[-20:]) if history else None,
         "test_accuracy_best": max(history, default=None),
         "test_accuracy_best_note": "selected on the test set: not a result to report",
@@ -78,6 +79,16 @@ def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {name: statistics.fmean(numbers) for name, numbers in values.items()}
 
 
+def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
+    """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) of no images."""
+    from scipy.stats import binomtest  # Slow to import, and few commands need it.
+
+    if not num_images:
+        return 0.0, 1.0
+    interval = binomtest(num_correct, num_images).proportion_ci(0.95, "wilson")
+    return float(interval.low), float(interval.high)
+
+
 def describe_accuracies(accuracies: dict[str, float]) -> str:
     """Accuracies, keyed as in `result.json` or as evaluation returns them, as aligned lines."""
     names = {
@@ -97,14 +108,10 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
 
 
 def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, Any]:
-    """Whether a run or the instant classifier that it began with predicts better.
+    """Decides whether a run or the instant classifier that it began with predicts better.
 
-    They are compared on the validation images or, where there are none, on the test images, by the
-    ensemble of two networks where it was measured, which is what predicts.
-
-    Args:
-        result: The run's result.
-        instant: The result of the instant classifier.
+    Their results are compared on the validation images or, without any, on the test images. The
+    accuracy is the ensemble's where it was measured, because the ensemble is what predicts.
 
     Returns:
         Additions to the run's result: `answer` ("instant" or "trained"), `answer_gain` (the points

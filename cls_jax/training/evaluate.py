@@ -70,13 +70,7 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
     "test/accuracy_live_network_<i>" (raw). It is empty without images or if interrupted.
     """
     eval_step = create_eval_step(setup)
-    specs = (P(DATA_AXIS), P(DATA_AXIS), P(DATA_AXIS))
-
-    def choose_batch_size(num_images: int) -> int:
-        """At most `eval_batch_size`, no larger than a small set, and a multiple of the shards."""
-        size = max(1, min(setup.config.eval_batch_size, num_images))
-        num_shards = setup.mesh.shape[DATA_AXIS]
-        return -(-size // num_shards) * num_shards
+    specs, num_shards = (P(DATA_AXIS),) * 3, setup.mesh.shape[DATA_AXIS]
 
     def evaluate(
         state: TrainState,
@@ -88,7 +82,10 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
         """Evaluates. Gives up before the next batch if `should_stop()`. `split` replaces "test"."""
         counts: list[Any] = []
         in_flight: collections.deque[Any] = collections.deque()
-        for batch in iterate_padded(images, labels, choose_batch_size(len(labels))):
+        # No larger than a small set, and a multiple of the shards.
+        size = max(1, min(setup.config.eval_batch_size, len(labels)))
+        size = -(-size // num_shards) * num_shards
+        for batch in iterate_padded(images, labels, size):
             if should_stop():
                 return {}
             on_mesh = to_global_arrays(batch, setup.mesh, specs)

@@ -51,7 +51,7 @@ def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientT
 
     SGD is PyTorch's with Nesterov momentum, as in the authors' code: weight decay is added to the
     gradient before the momentum. AdamW is Loshchilov & Hutter's (2019) in PyTorch's form: decay is
-    added after, and scaled by the learning rate. Either way kernels alone decay.
+    added after, and scaled by the learning rate. Either way, only kernels decay.
 
     `init` takes all parameters, `update` those that `split_frozen` calls trained.
     """
@@ -147,10 +147,7 @@ def split_frozen(
 def clip_by_network_norm(grads: PyTree, norms: jax.Array, limit: float) -> PyTree:
     """Shortens the gradient of every network whose norm is above the limit to that limit.
 
-    Args:
-        grads: Stacked, each leaf [N, ...].
-        norms: float32 [N], Euclidean norms of the networks' gradients.
-        limit: The largest norm.
+    Leaves are stacked, [N, ...], and the Euclidean norms of the networks' gradients float32 [N].
     """
     factors = limit / jnp.maximum(norms, limit)
     return jax.vmap(lambda network, factor: jax.tree.map(lambda leaf: factor * leaf, network))(
@@ -178,14 +175,12 @@ def order_layers(
 ) -> dict[str, Layer]:
     """The layers of an architecture, counted as timm does (its `group_matcher`).
 
-    Args:
-        names: Keys of the parameters, the modules directly below the network.
-        stem: Names that come before the first block.
-        heads: Names that compute the logits.
+    The names are the modules' directly below the network. The stem's modules come before the first
+    block, and the heads compute the logits.
 
     Returns:
-        Name → layer. What is none of stem, block and head, such as a last normalization, belongs to
-        the last block's layer.
+        Name → layer. Any other module, such as a last normalization, belongs to the last block's
+        layer.
     """
     names = list(names)
     places = {name: _find_block(name) for name in names if name not in (*stem, *heads)}

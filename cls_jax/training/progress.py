@@ -268,14 +268,7 @@ class ProgressBar:
 
 
 class NonFiniteError(Exception):
-    """A watched metric is infinite or NaN.
-
-    Attributes:
-        step: The first such step.
-        name: Name of the metric.
-        step_input: The input of that step.
-        monitors: All metrics of that step.
-    """
+    """A metric of a step is infinite or NaN: its `name`, and the step's input and metrics."""
 
     def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
         """Keeps the step's input, from which its batch can be recreated."""

@@ -83,9 +83,9 @@ def init_networks_and_key(
     image_shape: Sequence[int],
     drawn: Collection[str] | None = None,
 ) -> tuple[jax.Array, PyTree, PyTree]:
-    """Draws the initial parameters of N networks, others for each round of a method with several.
+    """Draws the initial parameters of N networks, and new ones for each round of a method.
 
-    With `drawn`, those of these modules alone: see `init_networks`.
+    With `drawn`, only the parameters of these modules: see `init_networks`.
 
     Returns:
         The seed's random key, and parameters and BatchNorm statistics, each leaf [N, ...].
@@ -135,10 +135,7 @@ class TrainSetup:
     read_weights: Callable[[], Weights] | None = None
 
     def init_state(self, round_index: int = 0) -> TrainState:
-        """Initializes the state on the mesh.
-
-        Args:
-            round_index: The round of a method with several, each with new parameters.
+        """Initializes the state on the mesh, with new parameters for each round of a method.
 
         Raises:
             UserError: If the pretrained weights cannot be read or do not fit, or processes have
@@ -162,7 +159,7 @@ class TrainSetup:
         return start(key, *networks)
 
     def _load_weights(self, arrays: Arrays, params: PyTree, batch_stats: PyTree) -> list[PyTree]:
-        """The networks, in NumPy, with these weights in place of all but their heads."""
+        """The networks, in NumPy, with these weights everywhere except in their heads."""
         model = self.config.model
         layout, heads = MODELS[model.name].layout, self.ensemble.model.head_names
         stacked = jax.device_get({"params": params, "batch_stats": batch_stats})
@@ -183,15 +180,11 @@ class TrainSetup:
     def infer(
         self, params: PyTree, batch_stats: PyTree, images: jax.Array, head: str = "head"
     ) -> jax.Array:
-        """What the networks make of clean images, as training's evaluation sees them.
+        """Runs the networks on clean images, as training's evaluation does.
 
-        Args:
-            params: Stacked parameters.
-            batch_stats: Stacked statistics.
-            images: uint8 [B, H, W, C], or features of a frozen network, floating [B, C], of which
-                only the head remains to be computed.
-            head: "head" for logits, float32 [N, B, K], or `FEATURES` for the inputs of the heads,
-                float32 [N, B, C].
+        The images are uint8 [B, H, W, C], or features of a frozen network, floating [B, C], for
+        which only the head remains to be computed. Parameters and statistics are stacked. The
+        result is float32 [N, B, K], logits, or with `head=FEATURES` [N, B, C], the heads' inputs.
         """
         if images.ndim > 2:
             images = self.normalize(images)

@@ -85,12 +85,8 @@ def create_setup(
 ) -> tuple[TrainSetup, StreamSpec]:
     """The setup of a run on a dataset, normalized as the dataset says, and its stream of batches.
 
-    Args:
-        config: A validated configuration.
-        dataset: The images and labels.
-        labeled: int [num_labels], indices of the labeled training images.
-        unlabeled: int [n], indices of the unlabeled set.
-        num_images: Training images of the whole dataset, where this one is a sample.
+    Indices of the labeled and of the unlabeled training images are int [num_labels] and [n].
+    `num_images` is the size of the whole dataset if this one is a sample of it.
     """
     num_unlabeled = len(unlabeled) if num_images is None else num_images
     shape = dataset.shape if num_images is None else dataset.shape._replace(num_images=num_images)

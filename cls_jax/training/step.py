@@ -43,11 +43,8 @@ def create_train_step(
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
     """Compiles (state, input) → (state after the step, metrics). The state is donated.
 
-    Args:
-        setup: What to run.
-        create_batch: Makes this device's shard of the batch from the state and the step's input.
-            By default the input is the batch.
-        input_specs: Partition specs of the input.
+    `create_batch` makes this device's shard of the batch from the state and the step's input, whose
+    partition specs are `input_specs`. By default the input is the batch.
     """
 
     def step_on_device(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
@@ -79,12 +76,7 @@ def create_train_step(
 def take_step(
     setup: TrainSetup, state: TrainState, raw_batch: RawBatch
 ) -> tuple[TrainState, Metrics]:
-    """The step of this device's networks on its shard of the batch, inside `shard_map`.
-
-    Args:
-        setup: What to run.
-        state: This device's networks, n of N.
-        raw_batch: This device's shard.
+    """The step of this device's networks, n of N, on its shard of the batch, inside `shard_map`.
 
     Returns:
         The state after the step, and metrics [n, 1], or [n, parts] of an accumulated batch.
@@ -182,9 +174,9 @@ def compute_gradients(
     Args:
         loss_fn: (parameters, state, part) → (loss, (state after the part, its metrics [n, 1])). The
             loss is the same on all devices that share the batch.
-        params: What to differentiate by.
+        params: The parameters to differentiate with respect to.
         state: The state before the first part.
-        parts: What `split_batch` returned.
+        parts: The result of `split_batch`.
         shares_batch: Whether several devices share the batch. They then sum their gradients in one
             all-reduce.
 
@@ -225,11 +217,8 @@ def collect_metrics(output: LossOutput, u_truth: jax.Array) -> Metrics:
     """This device's metrics, each [n, 1] for its n networks and its shard of the batch.
 
     They leave `shard_map` as [N, shards] and are averaged outside: no collective is needed inside
-    the step, and counts are summed over shards before they are divided.
-
-    Args:
-        output: What the method's loss returned.
-        u_truth: int32 [U], true classes of the unlabeled images, -1 where unknown.
+    the step, and counts are summed over shards before they are divided. The true classes of the
+    unlabeled images, `u_truth`, are int32 [U], -1 where unknown.
     """
     metrics = {"train/loss": output.losses, **output.monitors}
     if output.pseudo_labels is not None:

@@ -45,12 +45,6 @@ import tensorflow_datasets as tfds
 tfds.builder = lambda *args, **kwargs: Builder()
 benchmarks.read_tfds(get_config("40").data)
 """,
-    "another room": """
-from cls_jax.data.host_tensorflow import hide_accelerators
-hide_accelerators()
-tf.zeros([2]) + 1
-hide_accelerators()  # Does no harm later.
-""",
 }
 
 

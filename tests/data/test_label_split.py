@@ -117,7 +117,14 @@ def test_stored_budget_comes_back(tmp_path):
     np.testing.assert_array_equal(read_labeled_indices(tmp_path / "l.json", NAMES), indices)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a": [1]}', '{"a": "x"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "[" * 100_000, '{"a": [1]}', '{"a": "x"}'),
+        *('{"a": 1e400, "b": [], "c": [], "d": [], "e": []}',),
+        *('{"a": [true], "b": [], "c": [], "d": [], "e": []}',),
+    ],
+)
 def test_damaged_budget_is_refused(tmp_path, text):
     (tmp_path / "l.json").write_text(text)
     with pytest.raises(UserError, match="does not list labeled images"):

@@ -16,7 +16,7 @@ from cls_jax.inference.calibration import (
     apply_calibration,
     fit_calibration,
     read_calibration,
-    write_calibration,
+    write_fitted,
 )
 from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import assess_run, evaluate_run
@@ -106,7 +106,7 @@ def test_a_run_without_calibration_has_none(trained_run):
 
 
 def test_calibration_of_another_checkpoint_is_left_out(tmp_path):
-    write_calibration(tmp_path, Calibration(3, 1.5, 0.1, 200))
+    write_fitted(tmp_path / CALIBRATION, Calibration(3, 1.5, 0.1, 200))
     assert read_calibration(tmp_path, 3) == Calibration(3, 1.5, 0.1, 200, 0.8)
     assert read_calibration(tmp_path, 6) is None
 

@@ -1,6 +1,5 @@
 """Figures about predictions, against plain loops and known values."""
 
-import csv
 import json
 
 import numpy as np
@@ -13,12 +12,11 @@ from cls_jax.inference.scores import (
     compute_reliability,
     describe_figures,
     find_confused_pairs,
-    find_disagreements,
-    find_mistakes,
     summarize_figures,
-    wilson_interval,
     write_class_table,
 )
+from cls_jax.runs.result import wilson_interval
+from tests.outcomes import read_table
 
 
 def draw_probabilities(shape, seed=0):
@@ -88,8 +86,7 @@ def test_table_of_figures_reads_back(tmp_path):
     p_BK, labels = draw_probabilities((50, 2)), np.random.default_rng(0).integers(0, 2, 50)
     figures = compute_figures(p_BK, labels, ('a,"b"', "c\nd"))
     write_class_table(tmp_path, figures)
-    with (tmp_path / PER_CLASS).open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(tmp_path / PER_CLASS)
     assert [row["class"] for row in rows] == ['a,"b"', "c\nd", "macro avg", "weighted avg"]
     assert float(rows[1]["f1"]) == pytest.approx(figures.classes[1].f1, abs=1e-6)
     assert rows[2]["recall_low"] == ""
@@ -127,17 +124,3 @@ def test_calibration_of_certainty(label, error):
     calibration = compute_reliability(np.array([[1.0, 0.0]]), np.array([label]))
     assert calibration.counts[-1] == 1
     assert calibration.error == error
-
-
-def test_mistakes_come_most_confident_first():
-    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
-    labels = np.array([1, 1, 0, 1])
-    assert find_mistakes(probabilities, labels).tolist() == [0, 2, 1]
-    assert find_mistakes(probabilities, np.array([-1, 1, 0, -1])).tolist() == [2, 1]
-
-
-def test_disagreements_where_both_are_confident_come_first():
-    first = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
-    second = np.array([[0.4, 0.6], [0.1, 0.9], [0.8, 0.2], [0.1, 0.9]])
-    assert find_disagreements(np.stack([first, second])).tolist() == [1, 0]
-    assert find_disagreements(np.stack([first, first])).tolist() == []

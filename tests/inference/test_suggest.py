@@ -149,9 +149,8 @@ def test_an_instant_run_suggests_with_the_features_that_are_on_disk(folder, tmp_
 def test_photographs_are_compared_by_the_features_that_training_reads(tmp_path, monkeypatch):
     for name, color in COLORS.items():
         for i in range(10):
-            Image.new("RGB", (40, 40), tuple(value + i for value in color)).save(
-                tmp_path / f"{name}{i}.png"
-            )
+            image = Image.new("RGB", (40, 40), tuple(value + i for value in color))
+            image.save(tmp_path / f"{name}{i}.png")
     (tmp_path / "a_broken.png").write_text("no image")
 
     def load_features(files):
@@ -182,5 +181,5 @@ def test_copies_are_not_suggested(folder):
     rows = suggest_from(Files([*unlabeled, unlabeled[-1]], labeled), 10)
     assert {pathlib.Path(row["file"]).name for row in rows} == {"new0.png", "new1.png", "new2.png"}
     assert len(rows) == 3
-    with pytest.raises(UserError, match="Every unlabeled image is a labeled one again"):
+    with pytest.raises(UserError, match="Every unlabeled image is a copy of a labeled one"):
         suggest_from(Files(unlabeled[:2], labeled), 10)

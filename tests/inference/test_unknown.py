@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.features.graph import build_graph
+from cls_jax.inference.calibration import write_fitted
 from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import assess_run
 from cls_jax.inference.predict_files import predict_files
@@ -21,7 +22,6 @@ from cls_jax.inference.unknown import (
     fit_unknown,
     measure_reach,
     read_unknown,
-    write_unknown,
 )
 from tests.conftest import create_tiny_config
 
@@ -155,7 +155,7 @@ def test_both_outputs_take_one_pass(classifier):
 
 def test_the_score_of_another_checkpoint_is_left_out(tmp_path):
     score = UnknownScore(3, (0.5, -1.0), (0.0, 1.0), None)
-    write_unknown(tmp_path, score)
+    write_fitted(tmp_path / UNKNOWN, score)
     assert read_unknown(tmp_path, 3) == score
     assert read_unknown(tmp_path, 6) is None
     np.testing.assert_allclose(score.apply(np.float32([[1, 0], [9, 0], [0, 1]])), [0.5, 1, 0])
@@ -172,7 +172,7 @@ def test_a_damaged_file_is_named(tmp_path, text):
 
 def test_a_score_for_other_networks_is_refused_in_one_sentence(trained_run, tmp_path):
     workdir = shutil.copytree(trained_run, tmp_path / "run")
-    write_unknown(workdir, UnknownScore(6, (0.5, -1.0, 2.0), (0.0, 1.0)))
+    write_fitted(workdir / UNKNOWN, UnknownScore(6, (0.5, -1.0, 2.0), (0.0, 1.0)))
     with pytest.raises(UserError, match=r"it weighs 3 features, .*: delete it, and .* again\.$"):
         load(workdir)
     assert load(trained_run).unknown is None

@@ -38,15 +38,11 @@ def create_features(kinds, num_features: int = 32) -> np.ndarray:
     return (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
 
 
-def load(session: Session, kinds) -> Session:
-    """Loads the session with `create_features`."""
+def open_ready(root: pathlib.Path, kinds, class_names=()) -> Session:
+    """A session that is ready for labels, with `create_features`."""
+    session = open_session(root, class_names)
     session.load(lambda report: Features(np.arange(len(kinds)), create_features(kinds)))
     return session
-
-
-def open_ready(root: pathlib.Path, kinds, class_names=()) -> Session:
-    """A session that is ready for labels."""
-    return load(open_session(root, class_names), kinds)
 
 
 def decide(session: Session, image: int, label: str, window: str = "w", decision: str = "label"):
@@ -55,9 +51,3 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
         label = session.add_class(label)
     revision = session.describe_image(image)["revision"]
     session.decide([Change(image, decision, label, revision)], window)
-
-
-def decide_by_name(session: Session, name: str, label: str, decision: str = "label") -> None:
-    """Decides about the photograph with this name."""
-    names = [path.relative_to(session.root).as_posix() for path in session.list_paths()]
-    decide(session, names.index(name), label, decision=decision)

@@ -1,10 +1,10 @@
-"""Labels one at a time give what all labels at once give."""
+"""Labels one at a time give what all at once give, and sure proposals and doubtful labels."""
 
 import numpy as np
 import pytest
 
 from cls_jax.features.graph import build_graph, propagate_labels
-from cls_jax.labeling.propagation import Propagation
+from cls_jax.labeling.propagation import Propagation, find_confident, find_doubtful
 from tests.labeling.sessions import create_features
 
 KINDS = np.arange(120) % 3
@@ -57,3 +57,24 @@ def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
     labeled, probabilities = propagation.leave_one_out()
     assert list(labeled) == [0, 3, 6]
     np.testing.assert_allclose(probabilities[1], [1, 0], atol=1e-6)
+
+
+def test_confident_proposals_are_open_and_the_surest_come_first():
+    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.99, 0.01], [0.7, 0.3]])
+    is_open = np.array([True, True, True, False, True])
+    assert list(find_confident(probabilities, is_open, 0, 2)) == [0, 4]
+
+
+def test_wrong_labels_are_the_first_to_be_doubted(graph):
+    labels = np.full(len(KINDS), -1)
+    labels[:30] = KINDS[:30]
+    labels[[4, 9]] = (KINDS[[4, 9]] + 1) % 3
+    propagation = Propagation(graph)
+    propagation.add_classes(3)
+    propagation.update({i: int(labels[i]) for i in range(30)})
+    labeled, probabilities = propagation.leave_one_out()
+    is_open = np.ones(30, bool)
+    doubtful = find_doubtful(probabilities, labels[labeled], is_open, 2)
+    assert set(labeled[doubtful]) == {4, 9}
+    is_open[4] = False
+    assert 4 not in find_doubtful(probabilities, labels[labeled], is_open, 5)

@@ -1,4 +1,4 @@
-"""Decisions reach the disk before anything else, and come back as they were."""
+"""Decisions reach the disk before anything else, and come back as they were, also in training."""
 
 import csv
 import importlib.util
@@ -8,13 +8,16 @@ import shutil
 import pytest
 
 from cls_jax.cli import commands
+from cls_jax.data.images.files import list_images
 from cls_jax.data.sources import label_table
-from cls_jax.data.sources.label_table import LABELS_CSV, read_label_table
+from cls_jax.data.sources.folder_layout import read_layout
+from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
 from cls_jax.labeling import session as session_lib
 from cls_jax.labeling.session import Change, ConflictError, RefusedError
 from cls_jax.labeling.start import open_session
 from tests.labeling.sessions import create_features, create_photographs, decide, open_ready
+from tests.outcomes import read_table
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -44,8 +47,7 @@ def test_each_decision_is_one_row(folder, kinds):
     decide(session, 2, "", decision="skip")
     decide(session, 0, "dog")
     session.undo("w")
-    with (folder / LABELS_CSV).open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(folder / LABELS_CSV)
     assert [(row["file"][-8:-4], row["label"], row["decision"]) for row in rows] == [
         ("0000", "cat", "label"),
         ("0001", "", "none"),
@@ -141,30 +143,22 @@ def test_a_table_of_another_program_is_kept_and_gets_two_columns(folder, kinds):
     assert session.describe()["counts"] == {"images": 30, "labeled": 2, "none": 1, "skipped": 0}
 
 
-def test_nothing_changes_when_the_disk_refuses(folder, kinds, monkeypatch):
+@pytest.mark.parametrize("num_written", [0, 9])
+def test_nothing_changes_on_a_full_disk(folder, kinds, monkeypatch, num_written):
     session = open_ready(folder, kinds)
     decide(session, 0, "cat")
-    before = session.describe("w")
+    before, content, write = session.describe("w"), (folder / LABELS_CSV).read_bytes(), os.write
 
-    def refuse(descriptor, content):
+    def write_a_part(descriptor, text):
+        if num_written:
+            return write(descriptor, text[:num_written])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "write", refuse)
+    monkeypatch.setattr(os, "write", write_a_part)
     with pytest.raises(OSError, match="No space left"):
         decide(session, 1, "cat")
     monkeypatch.undo()
     assert session.describe("w") == before
-    assert len(read_label_table(folder / LABELS_CSV)) == 1
-
-
-def test_a_half_written_row_is_taken_back_on_a_full_disk(folder, kinds, monkeypatch):
-    session = open_ready(folder, kinds)
-    decide(session, 0, "cat")
-    content = (folder / LABELS_CSV).read_bytes()
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, text: write(descriptor, text[:9]))
-    with pytest.raises(OSError, match="No space left"):
-        decide(session, 1, "cat")
     assert (folder / LABELS_CSV).read_bytes() == content
 
 
@@ -229,10 +223,8 @@ def test_decisions_that_make_no_sense_write_nothing(folder, kinds, change):
 
 
 def test_folders_of_labeled_images_count_from_the_start(folder):
-    kinds = create_photographs(
-        folder, 3, ["labeled/cat/1.png", "labeled/dog/2.png", "unlabeled/3.png"]
-    )
-    session = open_ready(folder, kinds)
+    names = ["labeled/cat/1.png", "labeled/dog/2.png", "unlabeled/3.png"]
+    session = open_ready(folder, create_photographs(folder, 3, names))
     assert read_states(session) == {
         "labeled/cat/1.png": ("label", "cat"),
         "labeled/dog/2.png": ("label", "dog"),
@@ -245,15 +237,67 @@ def test_test_images_are_not_shown(folder):
     assert [path.name for path in open_session(folder).list_paths()] == ["a.png"]
 
 
+def read_labels(folder):
+    """What training makes of a folder: file → label, and the whole layout."""
+    layout = read_layout(folder, list_images(folder))
+    return {file.name: label for file, label in layout.train}, layout
+
+
+def test_training_sees_the_last_decision_about_each_image(folder):
+    names = sorted([*(f"{i}.png" for i in range(7)), "unlabeled/7.png", " odd, name.png"])
+    session = open_ready(folder, create_photographs(folder, len(names), names))
+    for name, label, decision in [
+        ("0.png", "cat", "label"),
+        ("1.png", "dog", "label"),
+        ("1.png", "cat", "label"),  # Changed.
+        ("2.png", "dog", "label"),
+        ("2.png", "", "undo"),
+        ("3.png", "", "none"),
+        ("4.png", "", "skip"),
+        ("5.png", "", "none"),
+        ("5.png", "", "undo"),
+        ("unlabeled/7.png", "dog", "label"),
+        (" odd, name.png", "owl", "label"),
+    ]:
+        if decision == "undo":
+            session.undo("w")
+        else:
+            decide(session, names.index(name), label, decision=decision)
+    labels, layout = read_labels(folder)
+    assert labels == {
+        **{"0.png": "cat", "1.png": "cat", "2.png": "", "4.png": "", "5.png": "", "6.png": ""},
+        **{"unlabeled/7.png": "dog", " odd, name.png": "owl"},
+    }
+    assert ("3.png", "of no class, as labels.csv says") in layout.skipped
+    assert layout.warnings == []
+    assert layout.class_names == ("cat", "dog", "owl")
+
+
+def test_folders_of_labeled_images_keep_their_labels_beside_the_table(folder):
+    names = ["labeled/cat/0.png", "labeled/dog/1.png", "labeled/dog/3.png", "unlabeled/2.png"]
+    session = open_ready(folder, create_photographs(folder, len(names), names))
+    decide(session, 3, "owl")
+    decide(session, 2, "cat")
+    labels, _ = read_labels(folder)
+    assert labels == dict(zip(names, ["cat", "dog", "cat", "owl"], strict=True))
+
+
+def test_tables_without_times_count_in_the_order_of_their_rows(folder):
+    create_photographs(folder, 4, [f"{i}.png" for i in range(4)])
+    table = "file,label\n0.png,cat\n1.png,cat\n0.png,dog\nfile,label\n2.png,owl\n1.png,\n"
+    (folder / LABELS_CSV).write_text(table)
+    labels, layout = read_labels(folder)
+    assert labels == {"0.png": "dog", "1.png": "", "2.png": "owl", "3.png": ""}
+    (warning,) = layout.warnings
+    assert "0.png" in warning
+    assert "the last one counts" in warning
+
+
 def test_photographs_that_cannot_be_read_are_left_out(folder, kinds):
     session = open_session(folder)
     features = session_lib.Features
     session.load(lambda report: features([2, 5, 9], create_features(kinds)[[2, 5, 9]]))
-    assert [path.name for path in session.list_paths()] == [
-        "IMG_0002.png",
-        "IMG_0005.png",
-        "IMG_0009.png",
-    ]
+    assert [path.name for path in session.list_paths()] == [f"IMG_000{i}.png" for i in (2, 5, 9)]
 
 
 def test_failures_of_the_feature_pass_are_shown(folder, kinds):
@@ -267,10 +311,7 @@ def test_failures_of_the_feature_pass_are_shown(folder, kinds):
     with pytest.raises(UserError):
         session.load(fail)
     state = session.describe()
-    assert (state["phase"], state["message"]) == (
-        "failed",
-        "The weights are missing.",
-    )
+    assert (state["phase"], state["message"]) == ("failed", "The weights are missing.")
 
 
 def test_views_follow_the_labels(folder, kinds):
@@ -295,9 +336,8 @@ def test_views_follow_the_labels(folder, kinds):
     assert session.describe_doubtful()["images"] == []
     table = list(csv.reader("".join(session.write_proposals()).splitlines()))
     assert table[0] == ["file", "label", "source", "probability"]
-    assert [row[1] for row in table[1:]] == [
-        "b" if i == 9 else "abc"[kind] for i, kind in enumerate(kinds)
-    ]
+    labels = ["abc"[kind] for kind in kinds]
+    assert [row[1] for row in table[1:]] == [*labels[:9], "b", *labels[10:]]
 
 
 def test_what_was_marked_as_wrong_is_asked_next(folder, kinds):

@@ -1,15 +1,22 @@
-"""What holds for every method: its hyperparameters, its documentation, its name."""
+"""What holds for every method: its hyperparameters, its rounds, its documentation."""
 
 import ast
 import pathlib
+import re
 
+import jax
 import numpy as np
 import pytest
 
 from cls_jax import methods
+from cls_jax.batch import DatasetSpec
 from cls_jax.config import create_config, validate_config
 from cls_jax.errors import UserError
-from cls_jax.methods import METHODS
+from cls_jax.methods import METHODS, choose_decay, get_round_length
+from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.setup import create_train_setup
+from cls_jax.training.step import create_train_step
+from tests.conftest import ROOT, create_raw_batch, create_tiny_config
 
 FOLDER = pathlib.Path(methods.__file__).parent
 
@@ -52,3 +59,50 @@ def test_no_code_outside_the_folder_asks_for_a_method_by_name():
             if isinstance(node, ast.Compare):
                 constants = [c.value for c in ast.walk(node) if isinstance(c, ast.Constant)]
                 assert not set(METHODS) & set(map(str, constants)), path
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "rounds", "length"), [(6, 1, 6), (6, 2, 3), (7, 2, 4), (10, 4, 3)]
+)
+def test_rounds_are_equally_long_but_for_the_last(num_steps, rounds, length):
+    config = create_tiny_config("20,ups", num_steps=num_steps, method__rounds=rounds)
+    assert get_round_length(config) == length
+
+
+def test_a_method_without_rounds_has_one():
+    assert get_round_length(create_tiny_config(num_steps=7)) == 7
+
+
+@pytest.mark.parametrize("num_steps", [1, 25, 250, 300, 1_000, 5_000, 300_000])
+def test_running_means_forget_their_start_within_a_round(num_steps):
+    decay = choose_decay(num_steps)
+    assert 0 <= decay <= 0.999
+    assert decay**num_steps < 0.05
+
+
+def test_running_means_follow_the_length_of_a_round():
+    assert [choose_decay(n) for n in (500, 2_000, 10_000, 307_200)] == [0.99, 0.99, 0.998, 0.999]
+
+
+def test_example_of_a_new_method_trains(monkeypatch):
+    page = (ROOT / "docs" / "methods.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    namespace = {}
+    exec(compile(example, "docs/methods.md", "exec"), namespace)
+    monkeypatch.setitem(METHODS, "entropy", namespace["METHODS"]["entropy"])
+    config = create_config("40,entropy")
+    config.batch_size, config.data.image_size, config.model.depth = 4, 8, 10
+    config.data.mean = config.data.std = (0.5,)
+    config.model.width = config.mesh.data = 1
+    validate_config(config)
+    setup = create_train_setup(config, DatasetSpec((8, 8, 1), 10, 100))
+    state = setup.init_state()
+    batch = create_raw_batch(config, num_views=1)
+    batch = jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
+    _, monitors = create_train_step(setup)(state, batch)
+    assert 0 < float(monitors["monitors/entropy"]) <= np.log(10)
+
+
+def test_every_method_is_documented():
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert all(f"| `{name}` |" in page for name in METHODS)

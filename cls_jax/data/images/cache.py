@@ -1,12 +1,12 @@
 """Image files decoded once: bytes of one size, stored by the content of the file.
 
-The cache knows nothing of names or labels. A file whose bytes have been decoded before, to the same
+The cache does not know names or labels. A file whose bytes have been decoded before, to the same
 size and with the same options, is never decoded again. Images are stored in packs that never
-change. A pack gets its name when all of it is on the disk. Every image has a checksum, and one that
-is damaged is decoded again.
+change. A pack gets its name once it is completely on disk. Every image has a checksum, and a
+damaged one is decoded again.
 
-A table for each folder remembers the content of its files by their names, sizes, times and inodes,
-so that unchanged files are not read again.
+A table for each folder remembers the content of its files by name, size, time and inode, so that
+unchanged files are not read again.
 """
 
 import concurrent.futures
@@ -51,14 +51,14 @@ _TABLES, _PARTIAL = "tables", "partial-"
 _DIGEST_BYTES = 16
 _NO_DIGEST = bytes(_DIGEST_BYTES)
 _CUT_SHORT = "a pack of decoded images was cut short"
-# What a pack says about an image. The digest is zero where its row is not used.
+# A pack's entry for an image. The digest is zero if its row is unused.
 _ENTRY = np.dtype([("digest", "u1", _DIGEST_BYTES), ("checksum", "<u4")])
 # Files per task of a thread.
 _CHUNK = 32
-_SEEKING = threading.Lock()  # Where a file has one position for all threads.
-# A file that changed so recently may change again without another time.
+_SEEKING = threading.Lock()  # Where all threads share a file's position.
+# A file that changed this recently may change again and keep its modification time.
 _SETTLED_NS = 10**9
-# What was used within this time may be in use by another process.
+# A pack used within this time may be in use by another process.
 _FRESH_SECONDS = 3600
 
 Shape = tuple[int, int, int]
@@ -208,7 +208,7 @@ def load_decoded(
 ) -> DecodedSet:
     """Decodes the files of a folder to (H, W, C) on all cores, or reads them from the cache.
 
-    The cache has at most `max_gigabytes`. What was used longest ago is deleted beyond it.
+    The cache has at most `max_gigabytes`. Beyond that, the least recently used packs are deleted.
 
     Raises:
         UserError: if the cache cannot be written.
@@ -234,12 +234,13 @@ def load_decoded(
             ) as bar:
                 for start in range(0, len(todo), size):
                     part = todo[start : start + size]
-                    decoded = _decode([paths[i] for i in part], shape, options, known, bar)
-                    for i, digest, error in zip(part, decoded.digests, decoded.errors, strict=True):
+                    part_paths = [paths[i] for i in part]
+                    *pack, results = _decode(part_paths, shape, options, known, bar)
+                    for i, (digest, error) in zip(part, results, strict=True):
                         table.digests[i] = digest
                         if error is not None:
                             failures[i] = error
-                    _write_pack(folder, f"{_PARTIAL}{table.path.name}-", decoded)
+                    _write_pack(folder, f"{_PARTIAL}{table.path.name}-", *pack)
                     table.write()
             if todo:
                 places = _find_places(packs := _open_packs(folder, shape))
@@ -304,17 +305,15 @@ def _open_table(
     name = _hash(os.path.realpath(root)).hex()
     lock = filelock.FileLock(folder / f"{name}.lock")
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except filelock.Timeout:
         if not is_silent:
             print("Another process is decoding these images: waiting for it.", file=sys.stderr)
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         for partial in folder.parent.glob(f"*/{_PARTIAL}*"):
             _remove_partial(partial, folder, name)
         yield _Table(folder / name, files)
-    finally:
-        lock.release()
 
 
 def _remove_partial(partial: pathlib.Path, folder: pathlib.Path, own_name: str) -> None:
@@ -354,34 +353,22 @@ def _find_places(packs: Sequence[_Pack]) -> dict[bytes, tuple[int, int]]:
     return places
 
 
-class _Decoded(NamedTuple):
-    """Files that were decoded together.
-
-    Attributes:
-        images: uint8 [n, H, W, C], for a pack.
-        entries: `_ENTRY` [n], for a pack.
-        digests: n hashes of the files' bytes, zero where a file cannot be read.
-        errors: for each file None, or why it cannot be read.
-    """
-
-    images: np.ndarray
-    entries: np.ndarray
-    digests: list[bytes]
-    errors: list[str | None]
-
-
 def _decode(
     paths: Sequence[str],
     shape: Shape,
     options: DecodeOptions,
     known: set[bytes],
     bar: tqdm,
-) -> _Decoded:
-    """Decodes files in threads, except those whose content is `known`. Adds to it."""
+) -> tuple[np.ndarray, np.ndarray, list[tuple[bytes, str | None]]]:
+    """Decodes files in threads, except those whose content is `known`. Adds to it.
+
+    Returns:
+        For a pack: images uint8 [n, H, W, C] and `_ENTRY` [n]. Then, for each of the n files, the
+        hash of its bytes, zero if it cannot be read, and the reason or None.
+    """
     images, entries = np.zeros((len(paths), *shape), np.uint8), np.zeros(len(paths), _ENTRY)
 
     def decode(row: int) -> tuple[bytes, str | None]:
-        """The hash of a file's bytes, and why it cannot be read. Its image goes into its row."""
         digest = _NO_DIGEST
         try:
             with open_file(paths[row]) as file:
@@ -408,14 +395,12 @@ def _decode(
             bar.update(len(chunk))
     finally:
         pool.shutdown(cancel_futures=True)
-    digests, errors = zip(*results, strict=True)
-    return _Decoded(images, entries, list(digests), list(errors))
+    return images, entries, results
 
 
-def _write_pack(folder: pathlib.Path, prefix: str, decoded: _Decoded) -> None:
-    is_used = decoded.entries["digest"].any(axis=1)
+def _write_pack(folder: pathlib.Path, prefix: str, images: np.ndarray, entries: np.ndarray) -> None:
+    is_used = entries["digest"].any(axis=1)
     if is_used.any():
-        entries, images = decoded.entries, decoded.images
         if not is_used.all():
             entries, images = entries[is_used], images[is_used]
         name = f"{time.time_ns():020}-{uuid.uuid4().hex}"
@@ -433,16 +418,21 @@ def _write_file(path: pathlib.Path, partial: pathlib.Path, parts: Iterable[Any])
             os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)  # A full disk needs the room.
+        partial.unlink(missing_ok=True)  # A full disk needs the space.
         raise
 
 
 def shrink_cache(max_gigabytes: float) -> None:
-    """Deletes what was used longest ago until the cache has at most this size.
+    """Deletes the least recently used files until the cache has at most this size.
 
-    What was used within the last hour stays, because another process may be about to read it.
+    Packs used within the last hour stay, because another process may be about to read them.
     """
-    files = _list_cache()
+    files = []
+    for path in get_cache_folder().rglob("*"):
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            if path.is_file() and path.suffix != ".lock":
+                files.append((path, stat.st_size, stat.st_mtime))
     excess = sum(size for _, size, _ in files) - max_gigabytes * 1e9
     for path, size, used in sorted(files, key=lambda file: file[2]):
         if excess <= 0 or used > time.time() - _FRESH_SECONDS:
@@ -450,17 +440,6 @@ def shrink_cache(max_gigabytes: float) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
             excess -= size
-
-
-def _list_cache() -> list[tuple[pathlib.Path, int, float]]:
-    """Path, bytes and time of last use of every file."""
-    files = []
-    for path in get_cache_folder().rglob("*"):
-        with contextlib.suppress(OSError):
-            stat = path.stat()
-            if path.is_file() and path.suffix != ".lock":
-                files.append((path, stat.st_size, stat.st_mtime))
-    return files
 
 
 def _compute_digest(file: Any) -> bytes:

@@ -2,12 +2,12 @@
 
 import collections
 import concurrent.futures
-import functools
 import glob
+import itertools
 import os
 import pathlib
-from collections.abc import Generator, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
 
 SkippedFile = tuple[str, str]
-# What systems leave in folders of images, in lower case. Names that begin with a dot as well.
+# Files that systems leave in folders of images, in lower case, beside names with a leading dot.
 _NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
 # A folder with config.json and one of these is a run, whatever else is in it, and so is one with
 # the lock that a run takes before it writes anything.
@@ -157,16 +157,22 @@ def _is_image(entry: os.DirEntry) -> bool:
 def find_images(pattern: str) -> list[str]:
     """Lists the image files that a folder, a glob or a file's name stands for, sorted by name.
 
-    A folder is listed by `list_images`. What has the name of an image there but cannot be read, and
-    folders that cannot be read, are in the list as well, so that they are not skipped in silence.
-    A glob or a name takes files with any ending. `**` in a glob goes into folders.
+    A folder is listed by `list_images`. Unreadable files with the name of an image, and unreadable
+    folders, are in the list as well, so that they are not skipped silently. A glob or a name
+    matches files with any ending. `**` in a glob descends into folders.
 
     Raises:
         UserError: if there is no such file or the folder has no image.
     """
     expanded = os.path.expanduser(pattern)
     if os.path.isdir(expanded):
-        files = [os.path.join(expanded, name) for name in _list_names(expanded)]
+        listing = list_images(expanded)
+        names = [file.name for file in listing.files] + [
+            name
+            for name, reason in listing.skipped
+            if name.lower().endswith(SUFFIXES) or reason.startswith(_CLOSED)
+        ]
+        files = [os.path.join(expanded, name) for name in names]
         if not files:
             raise UserError(
                 f"There is no image in {pattern}: name a folder with files that end in "
@@ -182,15 +188,6 @@ def find_images(pattern: str) -> list[str]:
                 "such as 'photos/**/*.jpg'."
             )
     return sorted(files)
-
-
-def _list_names(folder: str) -> list[str]:
-    listing = list_images(folder)
-    return [file.name for file in listing.files] + [
-        name
-        for name, reason in listing.skipped
-        if name.lower().endswith(SUFFIXES) or reason.startswith(_CLOSED)
-    ]
 
 
 def _expand(pattern: str) -> list[str]:
@@ -225,38 +222,24 @@ def read_ahead(
     options: DecodeOptions = CENTER_CROP,
 ) -> Generator[ImageBatch, None, None]:
     """Decodes files to (H, W, C) batch by batch, one batch ahead, on all cores."""
-    read = functools.partial(_try_to_read, image_shape=image_shape, options=options)
+
+    def read(file: str) -> np.ndarray | str:
+        """An image, or why it cannot be read."""
+        try:
+            return read_image(file, image_shape, options)
+        except ImageError as error:
+            return str(error)
+
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
-    pending: collections.deque[Any] = collections.deque()
+    parts = [list(files[i : i + batch_size]) for i in range(0, len(files), batch_size)]
     try:
-        for start in range(0, len(files), batch_size):
-            part = list(files[start : start + batch_size])
-            pending.append((part, executor.map(read, part)))  # Starts at once.
-            if len(pending) == 2:
-                part, results = pending.popleft()
-                yield _collect(part, results, image_shape)
-        while pending:
-            part, results = pending.popleft()
-            yield _collect(part, results, image_shape)
+        # Each starts when it is taken, so while one is in use, the next is being decoded.
+        started = ((part, executor.map(read, part)) for part in [*parts, []])
+        for (part, results), _ in itertools.pairwise(started):
+            found = list(results)
+            images = [result for result in found if not isinstance(result, str)]
+            errors = [result if isinstance(result, str) else None for result in found]
+            pixels = np.stack(images) if images else np.zeros((0, *image_shape), np.uint8)
+            yield ImageBatch(part, errors, pixels)
     finally:
         executor.shutdown(cancel_futures=True)
-
-
-def _try_to_read(
-    file: str, image_shape: tuple[int, int, int], options: DecodeOptions
-) -> np.ndarray | ImageError:
-    try:
-        return read_image(file, image_shape, options)
-    except ImageError as error:
-        return error
-
-
-def _collect(
-    files: list[str], results: Iterable[np.ndarray | ImageError], image_shape: tuple[int, int, int]
-) -> ImageBatch:
-    results = list(results)
-    images = [result for result in results if isinstance(result, np.ndarray)]
-    errors = [str(result) if isinstance(result, ImageError) else None for result in results]
-    return ImageBatch(
-        files, errors, np.stack(images) if images else np.zeros((0, *image_shape), np.uint8)
-    )

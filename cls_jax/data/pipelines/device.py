@@ -4,7 +4,8 @@ The whole dataset is there as bytes. The step samples and augments its batch fro
 samples equal those of the tf.data pipeline, and the augmentations have the same distribution.
 """
 
-from collections.abc import Callable, Generator
+import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import RawBatch
 from cls_jax.data.augment import jax_augment
-from cls_jax.data.augment.views import Augmentation, augment, create_augmentation
+from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.data.sampling import (
     JAX,
     LABELED_STREAM,
@@ -72,57 +73,44 @@ def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipe
     specs = DeviceData(*(P() for _ in data))
     on_devices = to_global_arrays(data, mesh, specs)
     create_batch = make_batch_creator(spec, dataset.image_shape, mesh)
-    return InputPipeline(_repeat(on_devices), specs, create_batch)
+    return InputPipeline((on_devices for _ in itertools.count()), specs, create_batch)
 
 
 def make_batch_creator(
     spec: StreamSpec, image_shape: tuple[int, int, int], mesh: Mesh
 ) -> Callable[[Any, DeviceData], RawBatch]:
-    """Returns (state, `DeviceData`) → this device's part of a `RawBatch`. Part of the step."""
-    augmentation = create_augmentation(spec.data, image_shape)
-    num_shards = mesh.shape[DATA_AXIS]
-
-    def create_batch(state: Any, data: DeviceData) -> RawBatch:
-        return _create_batch(spec, augmentation, num_shards, state.step, data)
-
-    return create_batch
-
-
-def _repeat(data: DeviceData) -> Generator[DeviceData, None, None]:
-    while True:
-        yield data
-
-
-def _create_batch(
-    spec: StreamSpec, augmentation: Augmentation, num_shards: int, step: jax.Array, data: DeviceData
-) -> RawBatch:
-    """This device's shard of the batch of a step.
+    """Returns (state, `DeviceData`) → this device's part of a `RawBatch`. Part of the step.
 
     Every device draws the samples and the random numbers of the *whole* batch and takes its slice
     of them. Its index in the mesh is in no key, so the batch is the same over any number of
     devices, and yet no two images of it share a draw.
     """
+    augmentation = create_augmentation(spec.data, image_shape)
+    num_shards = mesh.shape[DATA_AXIS]
 
-    def sample(indices: jax.Array, batch_size: int, tag: int) -> jax.Array:
-        whole = sample_indices(indices, step, batch_size, data.seed, tag, JAX)
-        return _take_shard(whole, num_shards)
+    def create_batch(state: Any, data: DeviceData) -> RawBatch:
+        def sample(indices: jax.Array, batch_size: int, tag: int) -> jax.Array:
+            whole = sample_indices(indices, state.step, batch_size, data.seed, tag, JAX)
+            return _take_shard(whole, num_shards)
 
-    def make_view(images: jax.Array, view: str, index: int) -> jax.Array:
-        key = stream_key(jax.random.key(data.seed), "data", step, index)
-        shape = (len(images) * num_shards, augmentation.count_uniforms(view))
-        uniforms = _take_shard(jax.random.uniform(key, shape), num_shards)
-        return augment(images, uniforms, view, augmentation, jax_augment)
+        def make_view(images: jax.Array, view: str, index: int) -> jax.Array:
+            key = stream_key(jax.random.key(data.seed), "data", state.step, index)
+            shape = (len(images) * num_shards, augmentation.count_uniforms(view))
+            uniforms = _take_shard(jax.random.uniform(key, shape), num_shards)
+            return augment(images, uniforms, view, augmentation, jax_augment)
 
-    labeled = sample(data.labeled_indices, spec.batch_size, LABELED_STREAM)
-    x = make_view(data.images[labeled], spec.labeled_view, 0)
-    y = data.labels[labeled]
-    if not spec.unlabeled_views:
-        nothing = y[:0]
-        return RawBatch(x, y, x[None][:0, :0], nothing, nothing)
-    unlabeled = sample(data.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
-    images = data.images[unlabeled]
-    views = [make_view(images, view, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
-    return RawBatch(x, y, jnp.stack(views), unlabeled, data.truths[unlabeled])
+        labeled = sample(data.labeled_indices, spec.batch_size, LABELED_STREAM)
+        x = make_view(data.images[labeled], spec.labeled_view, 0)
+        y = data.labels[labeled]
+        if not spec.unlabeled_views:
+            nothing = y[:0]
+            return RawBatch(x, y, x[None][:0, :0], nothing, nothing)
+        unlabeled = sample(data.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
+        images = data.images[unlabeled]
+        views = [make_view(images, view, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
+        return RawBatch(x, y, jnp.stack(views), unlabeled, data.truths[unlabeled])
+
+    return create_batch
 
 
 def _take_shard(whole: jax.Array, num_shards: int) -> jax.Array:

@@ -33,7 +33,7 @@ from cls_jax.parallel.mesh import (
 
 # Finished batches that wait. Two hide the stream behind the step. More only hold memory.
 _PREFETCH = 2
-# Of all batches made or waiting: on many cores, one of large images on each would fill the memory.
+# All batches in the making or waiting. One of large images on each of many cores would fill memory.
 _MAX_BYTES_IN_FLIGHT = 2**30
 # Steps whose samples are drawn together.
 _CHUNK = 64

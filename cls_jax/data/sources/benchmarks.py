@@ -59,10 +59,8 @@ def read_tfds(data_config: ConfigDict) -> tuple[dict[str, Split], tuple[str, ...
     Raises:
         UserError: if it is neither prepared nor can be downloaded.
     """
-    # Imported here: an `.npz` needs neither.
-    from cls_jax.data.host_tensorflow import hide_accelerators
-
-    hide_accelerators()
+    # Imported here: an `.npz` needs none of them.
+    from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before TFDS.
     import requests
     import tensorflow_datasets as tfds
 
@@ -169,18 +167,13 @@ def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
         ) from error
 
 
-def _get_max_bytes() -> int:
-    """The most that the images of a dataset may take: half of the machine's memory."""
-    return get_machine_memory() // 2
-
-
 def _read_npz(file: BinaryIO) -> tuple[dict[str, Split], tuple[str, ...]]:
     with zipfile.ZipFile(file) as archive:
         names = [f"{split}_{part}" for split in _SPLITS for part in ("images", "labels")]
         has_names = "class_names.npy" in archive.namelist()
         names += ["class_names"] if has_names else []
         num_bytes = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
-        if num_bytes > _get_max_bytes():
+        if num_bytes > get_machine_memory() // 2:
             raise ValueError(f"it holds {num_bytes / 2**30:.1f} GiB, too much for this machine")
     # A header that claims more than the file holds costs address space, but no memory.
     file.seek(0)

@@ -134,7 +134,7 @@ def _sort_by_folder(files: Iterable[ImageFile], splits: Mapping[str, str], layou
 def _check_class_folders(
     root: pathlib.Path, folders: Sequence[str], splits: Mapping[str, str], layout: Layout
 ) -> None:
-    """Raises a UserError if a class folder has no image, or none but in folders of its own."""
+    """Raises a UserError if a class folder has no image, or only images in subfolders."""
     bases = [name for name, kind in splits.items() if kind == "train"]
     depth = 1 if bases else 0
     own: Counter[str] = Counter()
@@ -226,7 +226,7 @@ def _sort_by_table(
 ) -> None:
     """Sorts by folder and by what the table says.
 
-    What it does not say, a class folder in labeled/ or in a test folder may.
+    A file without a row may have its label from a class folder in labeled/ or in a test folder.
     """
     parts = {"validation": layout.validation, "test": layout.test}
     for file in files:

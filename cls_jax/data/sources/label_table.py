@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from cls_jax.data.images.decode import SUFFIXES
 from cls_jax.errors import UserError
-from cls_jax.io import describe_error, read_bytes, write_atomically, write_rows
+from cls_jax.io import describe_error, read_bytes, to_csv, write_atomically
 
 LABELS_CSV = "labels.csv"
 LABEL, NONE, SKIP, UNDO = "label", "none", "skip", "undo"
@@ -112,7 +112,7 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> int:
         UserError: if the table is a link, or cannot be read as a table.
     """
     if path.is_symlink():
-        raise UserError(f"{path} is a link: replace it by the file, so that labels can be added.")
+        raise UserError(f"{path} is a link: replace it with the file, so that labels can be added.")
     is_new = not path.exists() or not path.stat().st_size
     table_format = _NEW if is_new else _prepare(path)
     lines = [table_format.header] if is_new else []
@@ -121,9 +121,7 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> int:
         for place, value in zip(table_format.places, row, strict=True):
             line[place] = value
         lines.append(line)
-    text = io.StringIO()
-    write_rows(text, lines, table_format.delimiter)
-    content = text.getvalue().encode()
+    content = to_csv(lines, table_format.delimiter).encode()
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o666)
     try:
         size = os.fstat(descriptor).st_size
@@ -149,10 +147,8 @@ def _prepare(path: pathlib.Path) -> _Format:
     if not old.has_header or header != old.header or not is_utf8 or not text.endswith("\n"):
         _, _, rest = text.partition("\n")
         body = rest if old.has_header else text
-        line = io.StringIO()
-        write_rows(line, [header], old.delimiter)
         end = "\n" if body and not body.endswith("\n") else ""
-        write_atomically(path, line.getvalue() + body + end)
+        write_atomically(path, to_csv([header], old.delimiter) + body + end)
     places = (*old.places[:2], header.index("decision"), header.index("time"))
     return _Format(header, True, old.delimiter, places)
 
@@ -186,7 +182,7 @@ def _parse(path: pathlib.Path, text: str) -> tuple[_Format, list[list[str]]]:
 
 
 def _find_columns(header: Sequence[str]) -> tuple[int, int]:
-    """The columns of files and labels, by their names. Of two columns, in this order."""
+    """The columns of files and labels, by name. A table of two columns has them in this order."""
     columns = ["".join(filter(str.isalnum, fold(cell))) for cell in header]
     files = [columns.index(name) for name in _FILE_COLUMNS if name in columns]
     labels = [columns.index(name) for name in _LABEL_COLUMNS if name in columns]

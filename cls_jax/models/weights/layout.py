@@ -70,12 +70,7 @@ class Layout(NamedTuple):
 
 
 def to_torch(variables: PyTree, layout: Layout) -> dict[str, np.ndarray]:
-    """One network's parameters and statistics as arrays by PyTorch's names.
-
-    Args:
-        variables: "params" and "batch_stats", as `Module.init` returns them.
-        layout: the architecture's.
-    """
+    """One network's "params" and "batch_stats" as arrays by the names of a layout."""
     leaves = jax.tree_util.tree_leaves_with_path(variables)
     return {
         _name(path, layout): _transpose(np.asarray(leaf), _is_kernel(path)) for path, leaf in leaves
@@ -83,13 +78,9 @@ def to_torch(variables: PyTree, layout: Layout) -> dict[str, np.ndarray]:
 
 
 def from_torch(arrays: Arrays, variables: PyTree, layout: Layout, heads: Path = ()) -> PyTree:
-    """The same variables with the values of a file, float32.
+    """The same variables of one network, arrays or shapes, with the values of a file, float32.
 
-    Args:
-        arrays: values by PyTorch's names.
-        variables: arrays or shapes of one network.
-        layout: the architecture's.
-        heads: modules that keep their values, whatever the file has for them.
+    `heads` are modules that keep their values, whatever the file has for them.
 
     Raises:
         WeightsError: if a leaf is missing in the file or has another shape there, or the file has
@@ -217,14 +208,9 @@ DINOV2 = Layout(_to_vit, unused=("mask_token",), adapt=resize_positions)
 
 
 def explain_mismatch(arrays: Arrays, layout: Layout, params: Any) -> str:
-    """What to change where weights do not fit, as the end of a sentence.
+    """Says what to change if weights do not fit, as the end of a sentence.
 
-    The first layer of a file tells most mistakes apart.
-
-    Args:
-        arrays: the weights, by PyTorch's names.
-        layout: the architecture's.
-        params: stacked parameters of the architecture, each leaf [N, ...].
+    The first layer of a file tells most mistakes apart. `params` are stacked, each leaf [N, ...].
     """
     for name in _FIRST_LAYERS:
         theirs = arrays.get(layout.to_torch_name((name,)) + ".weight")

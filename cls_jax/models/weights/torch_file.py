@@ -46,13 +46,7 @@ class _Tensor(NamedTuple):
 
 
 def read_torch_file(file: BinaryIO) -> dict[str, np.ndarray]:
-    """Reads the tensors of a state dict, or of the state dict in a training checkpoint.
-
-    Args:
-        file: open for reading, seekable.
-
-    Returns:
-        Name → array, in the order of the file.
+    """Reads the tensors of a state dict, or of the state dict in a training checkpoint, by name.
 
     Raises:
         ValueError: if the pickle does anything but describe tensors. A damaged file raises any of

@@ -20,7 +20,7 @@ from cls_jax.data.images.decode import (
     read_upright,
 )
 from cls_jax.data.images.files import list_images
-from tests.data.images.test_decode import create_photo, encode
+from tests.data.images.test_decode import create_photo, decode_in_strips, encode, encode_tiff
 
 SIZE = 16
 
@@ -46,8 +46,7 @@ def decode_bands(file, channels, **options):
 @pytest.mark.parametrize("is_large", [False, True])
 def test_every_channel_is_scaled_like_a_gray_picture(monkeypatch, resize, is_large):
     if is_large:
-        monkeypatch.setattr(decode, "_LARGE_PIXELS", 500)
-        monkeypatch.setattr(decode, "_STRIP_PIXELS", 500)
+        decode_in_strips(monkeypatch)
     levels = create_bands(5)
     decoded = decode_bands(save(levels), 5, resize=resize)
     assert (decoded.shape, decoded.dtype) == ((SIZE, SIZE, 5), np.uint8)
@@ -174,37 +173,6 @@ def test_arrays_are_found_by_name_and_by_content(tmp_path):
     assert [file.name for file in list_images(tmp_path).files] == ["B.NPY", "a.npy", "c"]
 
 
-def encode_tiff(levels, photometric=1, is_planar=False):
-    """An uncompressed TIFF of one strip, or of one strip per channel."""
-    height, width, channels = levels.shape
-    planes = np.moveaxis(levels, -1, 0) if is_planar else levels[None]
-    content = b"".join(plane.astype(levels.dtype.newbyteorder("<")).tobytes() for plane in planes)
-    num_strips = channels if is_planar else 1
-    size = len(content) // num_strips
-    extra = [0] * (channels - (3 if photometric == 2 else 1))
-    tags = {
-        256: [width],
-        257: [height],
-        258: [8 * levels.dtype.itemsize] * channels,
-        259: [1],
-        262: [photometric],
-        273: [8 + i * size for i in range(num_strips)],
-        277: [channels],
-        278: [height],
-        279: [size] * num_strips,
-        284: [2 if is_planar else 1],
-        338: extra,
-    }
-    place, entries, rest = 8 + len(content) + 2 + 12 * len(tags) + 4, b"", b""
-    for tag, values in tags.items():
-        packed = struct.pack(f"<{len(values)}I", *values)
-        value = packed if len(values) == 1 else struct.pack("<I", place + len(rest))
-        rest += b"" if len(values) == 1 else packed
-        entries += struct.pack("<HHI", tag, 4, len(values)) + value
-    start = b"II*\0" + struct.pack("<I", 8 + len(content))
-    return io.BytesIO(start + content + struct.pack("<H", len(tags)) + entries + bytes(4) + rest)
-
-
 @pytest.mark.parametrize("is_planar", [False, True])
 @pytest.mark.parametrize("photometric", [1, 2])
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
@@ -232,12 +200,10 @@ def test_tiff_of_colors_needs_no_package(monkeypatch):
 
 def test_damaged_tiff_of_many_bands_is_refused():
     pytest.importorskip("tifffile")
-    whole = encode_tiff(create_bands(6)).getvalue()
-    for file in (whole[:-200], whole[:4], whole.replace(struct.pack("<HHII", 256, 4, 1, 48), b"")):
+    whole, width = encode_tiff(create_bands(6)).getvalue(), struct.pack("<HHII", 256, 4, 1, 48)
+    for file in (whole[:-200], whole[:4], whole.replace(width, b"")):
         with pytest.raises(ImageError):
             decode_bands(io.BytesIO(file), 6)
-    huge = whole.replace(
-        struct.pack("<HHII", 256, 4, 1, 48), struct.pack("<HHII", 256, 4, 1, 2**30)
-    )
+    huge = whole.replace(width, struct.pack("<HHII", 256, 4, 1, 2**30))
     with pytest.raises(ImageError, match="more than 100,000,000 pixels"):
         decode_bands(io.BytesIO(huge), 6)

@@ -16,11 +16,7 @@ import pytest
 from PIL import Image
 
 from cls_jax.data.images import cache
-from cls_jax.data.images.cache import (
-    get_cache_folder,
-    load_decoded,
-    shrink_cache,
-)
+from cls_jax.data.images.cache import get_cache_folder, load_decoded, shrink_cache
 from cls_jax.data.images.decode import DecodeOptions, ImageError, read_image
 from cls_jax.data.images.files import list_images
 from cls_jax.errors import UserError
@@ -225,9 +221,7 @@ def test_unfinished_packs_of_dead_processes_are_removed(root, tmp_path):
 def test_pack_is_on_the_disk_before_it_gets_its_name(root, monkeypatch):
     events, replace = [], pathlib.Path.replace
     monkeypatch.setattr(cache.os, "fsync", lambda _: events.append("synced"))
-    monkeypatch.setattr(
-        pathlib.Path, "replace", lambda *paths: events.append("named") or replace(*paths)
-    )
+    monkeypatch.setattr(pathlib.Path, "replace", lambda *a: events.append("named") or replace(*a))
     load(root)
     assert events == ["synced", "named"] * (len(events) // 2)
     assert len(find_packs()) == 1
@@ -270,15 +264,8 @@ def test_reads_by_index_like_an_array(root, monkeypatch, has_preadv):
     assert len(find_packs()) == 4
     array = np.stack([read_image(root / file.name, SHAPE) for file in files])
     images = decoded.images
-    for indices in (
-        slice(None),
-        slice(3, 45),
-        slice(45, 3, -2),
-        slice(5, 5),
-        np.array([4, 4, 0, 49, -1]),
-        np.array([], int),
-        [1, 2, 7],
-    ):
+    slices = slice(None), slice(3, 45), slice(45, 3, -2), slice(5, 5)
+    for indices in (*slices, np.array([4, 4, 0, 49, -1]), np.array([], int), [1, 2, 7]):
         np.testing.assert_array_equal(images[indices], array[indices])
     chosen = images.select(np.array([9, 3, 4, 5, 40]))
     del images, decoded

@@ -41,26 +41,29 @@ def encode(image, format, **options):
     return file
 
 
+def decode_in_strips(monkeypatch):
+    """Images of a few thousand pixels are decoded as those of millions are."""
+    monkeypatch.setattr(decode, "_LARGE_PIXELS", 500)
+    monkeypatch.setattr(decode, "_STRIP_PIXELS", 500)
+
+
 def expect(image):
     """What Pillow alone makes of an image in RGB."""
     return np.asarray(ImageOps.fit(image, (SIZE, SIZE), Image.Resampling.BICUBIC)).astype(int)
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "JPEG2000"])
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"])
 def test_formats(format):
-    photo = Image.fromarray(create_photo())
-    if format == "JPEG2000":
-        with pytest.raises(ImageError, match="not an image of a known format"):
-            decode_image(encode(photo, format), SHAPE)
-        return
-    file = encode(photo, format)
+    file = encode(Image.fromarray(create_photo()), format)
     decoded = decode_image(file, SHAPE)
     assert decoded.shape == (SIZE, SIZE, 3)
     assert decoded.dtype == np.uint8
     np.testing.assert_allclose(decoded, expect(Image.open(file).convert("RGB")), atol=2)
 
 
-@pytest.mark.parametrize("size", [(48, 32), (32, 48), (16, 16), (400, 300), (7, 5), (900, 1)])
+@pytest.mark.parametrize(
+    "size", [(48, 32), (32, 48), (16, 16), (400, 300), (1500, 1000), (7, 5), (900, 1)]
+)
 def test_any_size_is_scaled_with_its_aspect_and_cropped_to_its_center(size):
     photo = Image.fromarray(create_photo(*size))
     np.testing.assert_allclose(decode_image(encode(photo, "PNG"), SHAPE), expect(photo), atol=5)
@@ -76,20 +79,14 @@ def test_image_of_the_wanted_size_stays_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("mode", "format"),
+    "case",
     [
-        ("L", "PNG"),
-        ("L", "JPEG"),
-        ("1", "PNG"),
-        ("P", "PNG"),
-        ("P", "GIF"),
-        ("CMYK", "JPEG"),
-        ("LA", "PNG"),
-        ("RGBA", "PNG"),
-        ("RGBA", "WEBP"),
+        *("L PNG", "L JPEG", "1 PNG", "P PNG", "P GIF", "CMYK JPEG", "LA PNG"),
+        *("RGBA PNG", "RGBA WEBP"),
     ],
 )
-def test_modes(mode, format):
+def test_modes(case):
+    mode, format = case.split()
     photo = Image.fromarray(create_photo()).convert(mode)
     file = encode(photo, format)
     decoded = decode_image(file, SHAPE)
@@ -147,8 +144,7 @@ def test_12_bits_in_16_are_scaled_by_the_range_they_use(tmp_path, monkeypatch, i
 def test_padding_and_stretching_keep_the_sides(monkeypatch, size, format, is_large):
     photo = Image.fromarray(create_photo(*size))
     if is_large:
-        monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
-        monkeypatch.setattr(decode, "_STRIP_PIXELS", 10_000)
+        decode_in_strips(monkeypatch)
     file = encode(photo, format, quality=95)
     photo = Image.open(file)
     photo.load()
@@ -187,26 +183,46 @@ def encode_png(levels):
     return io.BytesIO(png + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
-def encode_tiff(levels, order):
-    """A TIFF of uint16 [H, W, 3] in the byte order "<" or ">", which Pillow cannot write."""
-    height, width, _ = levels.shape
-    data = levels.astype(f"{order}u2").tobytes()
-    end = 8 + 2 + 9 * 12 + 4
-    tags = {256: width, 257: height, 258: end, 259: 1, 262: 2, 273: end + 6, 277: 3}
-    tags |= {278: height, 279: len(data)}
-    counts = {258: 3}  # Bits of each channel, after the table.
-    file = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IH", 8, len(tags))
-    for tag, value in tags.items():
-        kind = 3 if tag == 258 else 4
-        file += struct.pack(f"{order}HHII", tag, kind, counts.get(tag, 1), value)
-    return io.BytesIO(file + struct.pack(f"{order}I3H", 0, 16, 16, 16) + data)
+def encode_tiff(levels, photometric=1, is_planar=False, order="<"):
+    """An uncompressed TIFF of one strip, or of one strip per channel.
+
+    Pillow can write neither three channels of 16 bits nor more than four channels.
+    """
+    height, width, channels = levels.shape
+    planes = np.moveaxis(levels, -1, 0) if is_planar else levels[None]
+    content = planes.astype(levels.dtype.newbyteorder(order)).tobytes()
+    num_strips = channels if is_planar else 1
+    size = len(content) // num_strips
+    tags = {
+        256: [width],
+        257: [height],
+        258: [8 * levels.dtype.itemsize] * channels,
+        259: [1],
+        262: [photometric],
+        273: [8 + i * size for i in range(num_strips)],
+        277: [channels],
+        278: [height],
+        279: [size] * num_strips,
+        284: [2 if is_planar else 1],
+    }
+    if num_extra := channels - (3 if photometric == 2 else 1):
+        tags[338] = [0] * num_extra
+    place, entries, rest = 8 + len(content) + 2 + 12 * len(tags) + 4, b"", b""
+    for tag, values in tags.items():
+        packed = struct.pack(f"{order}{len(values)}I", *values)
+        value = packed if len(values) == 1 else struct.pack(f"{order}I", place + len(rest))
+        rest += b"" if len(values) == 1 else packed
+        entries += struct.pack(f"{order}HHI", tag, 4, len(values)) + value
+    start = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8 + len(content))
+    table = struct.pack(f"{order}H", len(tags)) + entries + bytes(4)
+    return io.BytesIO(start + content + table + rest)
 
 
 DEEP = {
     "PNG": encode_png,
-    "TIFF": lambda levels: encode_tiff(levels, "<"),
-    "big-endian TIFF": lambda levels: encode_tiff(levels, ">"),
-    "TIFF by libtiff": lambda levels: encode_tiff(levels, "<"),
+    "TIFF": lambda levels: encode_tiff(levels, 2),
+    "big-endian TIFF": lambda levels: encode_tiff(levels, 2, order=">"),
+    "TIFF by libtiff": lambda levels: encode_tiff(levels, 2),
 }
 
 
@@ -216,8 +232,7 @@ def test_16_bits_in_three_channels_keep_their_brightness(tmp_path, monkeypatch, 
     if "libtiff" in format:
         monkeypatch.setattr(TiffImagePlugin, "READ_LIBTIFF", True)
     if is_large:
-        monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
-        monkeypatch.setattr(decode, "_STRIP_PIXELS", 1000)
+        decode_in_strips(monkeypatch)
     photo = create_photo(200, 120)
     expected = expect(Image.fromarray(photo))
     whole = DEEP[format](photo.astype(np.uint16) * 257)
@@ -250,8 +265,7 @@ def test_photos_are_turned_upright(monkeypatch, format, orientation, is_large):
     photo = Image.fromarray(create_photo(200, 120))
     file = encode(photo, format, exif=exif)
     if is_large:
-        monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
-        monkeypatch.setattr(decode, "_STRIP_PIXELS", 10_000)
+        decode_in_strips(monkeypatch)
     upright = ImageOps.exif_transpose(Image.open(file)).convert("RGB")
     assert (upright.size == photo.size) == (orientation < 5)
     file.seek(0)
@@ -271,9 +285,7 @@ def test_damaged_metadata_do_no_harm():
 def test_first_frame_of_an_animation(format):
     frames = [Image.new("RGB", (20, 20), color) for color in ("red", "lime", "blue")]
     file = encode(frames[0], format, save_all=True, append_images=frames[1:])
-    np.testing.assert_allclose(
-        decode_image(file, SHAPE), np.full((SIZE, SIZE, 3), (255, 0, 0)), atol=3
-    )
+    np.testing.assert_allclose(decode_image(file, SHAPE), np.full(SHAPE, (255, 0, 0)), atol=3)
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
@@ -301,12 +313,6 @@ def test_huge_image_is_refused_by_its_header():
         decode_image(io.BytesIO(png), SHAPE)
 
 
-def test_large_image_is_scaled_well(tmp_path):
-    photo = Image.fromarray(create_photo(1500, 1000))
-    photo.save(tmp_path / "large.jpg")
-    np.testing.assert_allclose(read_image(tmp_path / "large.jpg", SHAPE), expect(photo), atol=4)
-
-
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(ImageError, match=r"^No such file"):
         read_image(tmp_path / "none.jpg", SHAPE)
@@ -331,8 +337,7 @@ def test_large_image_is_converted_in_strips(monkeypatch, mode):
     photo = Image.fromarray(levels) if mode == "I;16" else photo.convert(mode)
     file = encode(photo, "PNG")
     whole = decode_image(file, SHAPE).astype(int)
-    monkeypatch.setattr(decode, "_LARGE_PIXELS", 1000)
-    monkeypatch.setattr(decode, "_STRIP_PIXELS", 10_000)
+    decode_in_strips(monkeypatch)
     file.seek(0)
     np.testing.assert_allclose(decode_image(file, SHAPE), whole, atol=2)
 

