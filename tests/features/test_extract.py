@@ -24,12 +24,12 @@ from cls_jax.models.layers import FEATURES
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 
-SIZE = 32
+SIZE = 16
 
 
 @pytest.fixture(scope="module")
-def variables():
-    model = MODELS["resnet18"].create(num_classes=3)
+def variables(one_block):
+    model = MODELS["wide_resnet"].create(num_classes=3)
     return jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
 
 
@@ -49,12 +49,12 @@ def compile_once():
 
 @pytest.fixture
 def network(variables, compile_once, tmp_path, monkeypatch):
-    """ResNet-18 with random weights, and a cache of its own."""
+    """A Wide ResNet of one block with random weights, and a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(extract, "_BATCH_SIZE", 2)
     monkeypatch.setattr(extract, "_compile", compile_once)
-    weights = Weights(to_torch(variables, MODELS["resnet18"].layout))
-    return FrozenNetwork("resnet18", weights, SIZE)
+    weights = Weights(to_torch(variables, MODELS["wide_resnet"].layout))
+    return FrozenNetwork("wide_resnet", weights, SIZE)
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ def _count(network, files):
 
 def test_features_are_those_of_the_network(network, files, variables, monkeypatch):
     images = np.stack([np.asarray(Image.open(file)) for file in files])
-    mean, std = MODELS["resnet18"].layout.normalization
-    model = MODELS["resnet18"].create(num_classes=3)
+    mean, std = MODELS["wide_resnet"].layout.normalization
+    model = MODELS["wide_resnet"].create(num_classes=3)
     inputs = (images / 255 - np.array(mean)) / np.array(std)
     apply = jax.jit(model.apply, static_argnames="head")
     expected = apply(variables, inputs.astype(np.float32), head=FEATURES)
@@ -125,7 +125,7 @@ def test_other_weights_have_other_features(network, files):
 
 def test_damaged_and_cut_rows_are_computed_again(network, files):
     _, first = _count(network, files)
-    (path,) = (extract.get_cache_folder()).glob("resnet18-????????????????????????????????")
+    (path,) = (extract.get_cache_folder()).glob("wide_resnet-????????????????????????????????")
     content = bytearray(path.read_bytes())
     content[-1] ^= 1  # In the last row.
     path.write_bytes(content)
