@@ -94,7 +94,7 @@ def train(one_block, tmp_path_factory):
                 image = np.clip(noise + color, 0, 255).astype(np.uint8)
                 Image.fromarray(image).save(folder / f"{name}{i}.png")
     entry = MODELS["wide_resnet"]
-    model = entry.create(num_classes=K)
+    model = entry.create(num_classes=K, depth=10, width=2)
     variables = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
     weights = root / "model.safetensors"
     weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
@@ -104,9 +104,10 @@ def train(one_block, tmp_path_factory):
             root / "images",
             root / name,
             model__init=str(weights),
-            model__depth=28,
+            model__depth=10,
             model__width=2,
             data__image_size=SIZE,
+            data__randaugment_ops=0,
             data__pipeline="device",
             optimizer__frozen_stages=0,
             mesh__network=1,
