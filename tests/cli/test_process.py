@@ -150,13 +150,14 @@ assert not {"tensorflow", "matplotlib", "jinja2"} & {*sys.modules}
         assert f"  {verb}" in outcome.stdout
 
 
-def test_run_that_fails_half_way_ends_and_does_not_hang(tmp_path):
+def test_run_that_fails_half_way_ends_and_does_not_hang(start_program, tmp_path):
     """Threads of the input stream are still busy when the loss stops being finite."""
     options = [*TINY, "--config.num_steps=1000", "--config.optimizer.learning_rate=100"]
     options += ["--workdir", tmp_path / "run"]
-    outcome = run_main("--config", "configs/digits.py:20,supervised", *options)
-    assert outcome.returncode == 2
-    assert "Training stopped at step" in outcome.stderr.splitlines()[-1]
+    config = "configs/digits.py:20,supervised"
+    code, _, error = start_program("--config", config, *options).finish()
+    assert code == 2
+    assert "Training stopped at step" in error.splitlines()[-1]
 
 
 def test_full_disk_is_named(capsys):

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 
 # Gives TensorFlow a GPU, and notes what it sees when it first starts up its devices.
 FAKE_GPU = """
-import os, sys
+import gc, os, sys
 import tensorflow as tf
 from tensorflow.python.eager import context
 devices = context.context()
@@ -25,6 +25,7 @@ def check_and_start(self):
     assert seen == ["CPU"], f"TensorFlow starts with {seen}"
     start(self)
 context.Context.ensure_initialized = check_and_start
+gc.freeze()  # Else a fork that exits looks at all that is imported, and copies it: a second.
 """
 WAYS = {
     "augmentation": """

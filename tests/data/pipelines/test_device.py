@@ -122,16 +122,18 @@ def test_trains_reports_and_predicts_without_tensorflow_tfds_and_clu(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(
         tmp_path / "set.npz",
-        train_images=rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8),
+        train_images=rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8),
         train_labels=np.arange(40) % 10,
-        test_images=rng.integers(0, 256, (10, 32, 32, 3), dtype=np.uint8),
+        test_images=rng.integers(0, 256, (10, 8, 8, 3), dtype=np.uint8),
         test_labels=np.arange(10),
     )
-    Image.new("RGB", (32, 32)).save(tmp_path / "image.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "image.png")
     code = """
 import pathlib, runpy, sys
 for name in ("tensorflow", "tensorflow_datasets", "clu", "clu.metric_writers"):
     sys.modules[name] = None  # Importing it raises ImportError.
+from cls_jax.models import wide_resnet
+wide_resnet._stages = lambda width: [(32 * width, 2)]  # As conftest.py does in its own process.
 folder = pathlib.Path(sys.argv[1])
 sys.argv = ["main.py", *sys.argv[2:]]
 try:
@@ -145,6 +147,8 @@ commands.predict(folder / "run", [str(folder / "image.png")], str(folder / "p.cs
         "--config=configs/cifar10.py:10,supervised",
         "--config.data.pipeline=device",
         "--config.data.randaugment_ops=0",
+        "--config.data.image_size=8",
+        "--config.data.cutout=3",
         f"--config.data.data_dir={tmp_path / 'set.npz'}",
         f"--workdir={tmp_path / 'run'}",
         "--config.num_steps=2",
