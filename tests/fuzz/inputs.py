@@ -7,8 +7,10 @@ import io
 import json
 import os
 import pathlib
+import struct
 import tempfile
 import unittest.mock
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -221,9 +223,14 @@ def _encode_array(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+@functools.cache
+def _create_jpeg() -> bytes:
+    return _create_flat("L", "JPEG", progressive=True, quality=10)
+
+
 def _create_progressive(num_scans: int) -> bytes:
     """A JPEG whose last scan comes again and again."""
-    whole = _encode(Image.new("L", (_SIDE, _SIDE)), "JPEG", progressive=True, quality=10)
+    whole = _create_jpeg()
     last = whole[whole.rindex(_JPEG_SCAN) : -2]
     return whole[:-2] + num_scans * last + whole[-2:]
 
@@ -232,19 +239,34 @@ def _create_flat(mode: str, format_: str, **options) -> bytes:
     return _encode(Image.new(mode, (_SIDE, _SIDE)), format_, **options)
 
 
+def _create_png(color_type: int, depth: int, row_bytes: int, size: tuple[int, int]) -> bytes:
+    """A black PNG. Compressing one row and repeating it is a tenth of the work of Pillow."""
+    row = bytes(1 + row_bytes)
+    compressor = zlib.compressobj(1, wbits=-15)
+    block = compressor.compress(row) + compressor.flush(zlib.Z_FULL_FLUSH)
+    checksum = functools.reduce(lambda value, _: zlib.adler32(row, value), range(size[1]), 1)
+    header = struct.pack(">2I5B", *size, depth, color_type, 0, 0, 0)
+    data = b"\x78\x01" + size[1] * block + b"\x03\x00" + struct.pack(">I", checksum)
+    content = b"\x89PNG\r\n\x1a\n"
+    for kind, part in ((b"IHDR", header), (b"IDAT", data), (b"IEND", b"")):
+        content += struct.pack(">I", len(part)) + kind + part
+        content += struct.pack(">I", zlib.crc32(kind + part))
+    return content
+
+
 _SIDE = 9_999
 # Images that decode to far more than they take.
 BOMBS: tuple[Callable[[], bytes], ...] = (
     *(
-        functools.partial(_create_flat, mode, "PNG", compress_level=1)
-        for mode in ("L", "RGB", "RGBA", "I;16")
+        functools.partial(_create_png, color_type, depth, num_bytes * _SIDE, (_SIDE, _SIDE))
+        for color_type, depth, num_bytes in ((0, 8, 1), (2, 8, 3), (6, 8, 4), (0, 16, 2))
     ),
     *(functools.partial(_create_flat, "P", kind, transparency=0) for kind in ("PNG", "GIF")),
     *(functools.partial(_create_progressive, num_scans) for num_scans in (0, 5_000)),
     functools.partial(_create_flat, "RGB", "TIFF", compression="tiff_lzw"),
     lambda: _encode(Image.new("RGBA", (7_000, 7_000)), "WEBP", lossless=True, quality=0, method=0),
     lambda: _encode(Image.new("RGB", (7_200, 7_200)), "WEBP", lossless=True, quality=0, method=0),
-    lambda: _encode(Image.new("RGB", (25_000_000, 4)), "PNG"),
+    functools.partial(_create_png, 2, 8, 75_000_000, (25_000_000, 4)),
 )
 
 
