@@ -21,6 +21,10 @@ from cls_jax.training.progress import DivergenceWatch
 from cls_jax.training.setup import create_train_setup, set_step
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import DATASET_SPEC, create_tiny_config
+from tests.methods.tiny_model import tiny_model
+
+__all__ = ["tiny_model"]
+pytestmark = pytest.mark.usefixtures("tiny_model")
 
 
 @pytest.mark.parametrize("pipeline", ["tfdata", "device"])

@@ -20,7 +20,10 @@ from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
 from cls_jax.training.start import restore_run
 from tests.conftest import load_config, train_interrupted
+from tests.methods.tiny_model import tiny_model
 
+__all__ = ["tiny_model"]
+pytestmark = pytest.mark.usefixtures("tiny_model")
 TINY = {
     "num_steps": 6,
     "batch_size": 8,
