@@ -116,25 +116,32 @@ def test_an_unfinished_run_shows_its_newest_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "note", "kept"),
+    ("damaged", "notes", "kept"),
     [
-        ("checkpoints", None, "No predictions: ", {"training", "views", "labeled"}),
-        (DATASET, "{}", "The classes are unknown: ", {"training", "configuration"}),
-        (LABELED_INDICES, "[]", "The labeled images are unknown: ", {"training", "classes"}),
-        (RESULT, "[]", "The result cannot be read: ", {"training", "classes"}),
-        (RESULT, "{", "The result cannot be read: ", {"training", "classes"}),
-        ("metrics.jsonl", "\xff{", None, {"classes", "views"}),
-        (SESSIONS, "[]\n{", None, {"training", "classes"}),
+        ({"checkpoints": None}, ["No predictions: "], {"training", "views", "labeled"}),
+        ({DATASET: "{}"}, ["The classes are unknown: "], {"training", "configuration"}),
+        ({"metrics.jsonl": "\xff{"}, [], {"classes", "views"}),
+        (
+            {RESULT: "[]", LABELED_INDICES: "[]"},
+            ["The result cannot be read: ", "The labeled images are unknown: "],
+            {"training", "classes"},
+        ),
+        (
+            {RESULT: "{", SESSIONS: "[]\n{"},
+            ["The result cannot be read: "],
+            {"training", "classes"},
+        ),
     ],
 )
-def test_missing_and_damaged_files_are_named_and_the_rest_is_shown(copy, name, text, note, kept):
-    if text is None:
-        shutil.rmtree(copy / name)
-    else:
-        (copy / name).write_text(text, encoding="latin-1")
+def test_missing_and_damaged_files_are_named_and_the_rest_is_shown(copy, damaged, notes, kept):
+    for name, text in damaged.items():
+        if text is None:
+            shutil.rmtree(copy / name)
+        else:
+            (copy / name).write_text(text, encoding="latin-1")
     page = Page(write_report(copy).read_text())
     assert kept <= {attributes["id"] for attributes in page.find("section")}
-    assert (note or "") in page.text
+    assert all(note in page.text for note in notes)
 
 
 def test_a_dataset_that_cannot_be_loaded_is_named(copy, monkeypatch):
