@@ -135,7 +135,7 @@ def test_flag_that_jaxlib_may_not_know_or_the_user_has_set_is_left_alone(monkeyp
 
 
 def test_what_is_quick_loads_neither_jax_nor_tensorflow_and_only_reports_load_matplotlib():
-    """The process is set up before JAX is loaded, and --help is quick."""
+    """The process is set up before JAX is loaded, and --help is quick. So are predictions."""
     code = """
 import sys
 import cls_jax, cls_jax.cli.console, cls_jax.cli.process
@@ -143,6 +143,8 @@ cls_jax.UserError, cls_jax.cli.console.create_parser().print_help()
 assert not {"jax", "tensorflow"} & {*sys.modules}
 import cls_jax.cli.commands
 assert not {"tensorflow", "matplotlib", "jinja2"} & {*sys.modules}
+import cls_jax.inference.export, cls_jax.inference.predict_files
+assert not {"tensorflow", "matplotlib", "jinja2", "sklearn"} & {*sys.modules}
 """
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert outcome.returncode == 0, outcome.stderr
