@@ -136,8 +136,10 @@ def note_compilations(name: str):
             compiled.append(fun_name)
 
     jax.monitoring.register_event_duration_secs_listener(note)
-    yield compiled
-    jax.monitoring.unregister_event_duration_listener(note)
+    try:
+        yield compiled
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
 
 
 @pytest.fixture(scope="session", autouse=True)

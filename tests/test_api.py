@@ -20,12 +20,8 @@ def images(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_trained_on_and_predicted(images):
-    settings = {
-        "data__image_size": 8,
-        "data__pipeline": "device",
-        "data__randaugment_ops": 0,
-        "mesh__data": 1,
-    }
+    settings = {"data__image_size": 8, "data__pipeline": "device", "mesh__data": 1}
+    settings["data__randaugment_ops"] = 0
     run = cls_jax.train(images, method="supervised", num_steps=2, batch_size=4, **settings)
     assert run.workdir.name == "photos-all-supervised-seed0"
     assert run.result["step"] == 2

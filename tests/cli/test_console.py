@@ -1,6 +1,5 @@
 """`cls-jax`: from a folder of images to predictions, and one line for every mistake."""
 
-import csv
 import json
 import os
 import shutil
@@ -26,19 +25,12 @@ from cls_jax.inference import classifier, evaluate_run, suggest
 from cls_jax.runs.folder import create_run_folder, write_result
 from cls_jax.training import loop
 from tests.conftest import ROOT, create_tiny_config
+from tests.outcomes import read_table
 
 # One network compiles in seconds, without RandAugment.
-TINY = [
-    "--method=supervised",
-    "--config.data.pipeline=device",
-    "--config.data.randaugment_ops=0",
-    "--config.mesh.data=1",
-    "--config.mesh.network=1",
-    "--steps=2",
-    "--size=8",
-    "--config.batch_size=4",
-    "--config.mu=2",
-]
+TINY = ["--method=supervised", "--steps=2", "--size=8", "--config.batch_size=4", "--config.mu=2"]
+TINY += ["--config.data.pipeline=device", "--config.data.randaugment_ops=0"]
+TINY += ["--config.mesh.data=1", "--config.mesh.network=1"]
 
 
 def run_console(*arguments):
@@ -101,8 +93,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     workdir = tmp_path / "runs" / "pets-all-supervised-seed0"
     assert "Classes are unequal: 7 labels of 'bee' and 2 of 'ant'" in output
     assert "evaluate runs/pets-all-supervised-seed0" in output
-    with open(workdir / "labeled_files.csv", newline="", encoding="utf-8") as file:
-        labeled = list(csv.DictReader(file))
+    labeled = read_table(workdir / "labeled_files.csv")
     assert len(labeled) == 9
     assert {"file": "labeled/ant/0.png", "label": "ant"} in labeled
     assert json.loads((workdir / "calibration.json").read_text())["num_images"] == 120
@@ -121,8 +112,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
 
     assert run_console("predict", workdir, images / "test", "--output", "p.csv") == 0
     assert calls["restore_run"] == 1
-    with open("p.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(tmp_path / "p.csv")
     assert len(rows) == 120
     assert all(0.5 <= float(row["calibrated_confidence"]) <= 1 for row in rows)
 
@@ -135,16 +125,17 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     assert all(name.startswith(str(images / "unlabeled")) for name in suggested)
 
 
-def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path):
-    plan = plan_run(images, workdir=tmp_path / "run", settings={"num_steps": 2})
+@pytest.mark.parametrize("method", ["cls", "freematch"])
+def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path, method):
+    """FreeMatch has no `method.weak_pass`, which is chosen for methods that have it."""
+    settings, workdir = {"num_steps": 2}, tmp_path / "run"
+    plan = plan_run(images, method, workdir, settings)
     chosen = plan.config.model.bn_momentum
     plan.config.model.bn_momentum = 0.5  # As if a machine of another size had chosen it.
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text(to_json(plan.config))
-    again = plan_run(images, workdir=tmp_path / "run", settings={"num_steps": 2})
-    assert to_json(again.config) == to_json(plan.config)
-    settings = {"num_steps": 2, "model.bn_momentum": 0.6}
-    changed = plan_run(images, workdir=tmp_path / "run", settings=settings)
+    workdir.mkdir()
+    (workdir / "config.json").write_text(to_json(plan.config))
+    assert to_json(plan_run(images, method, workdir, settings).config) == to_json(plan.config)
+    changed = plan_run(images, method, workdir, settings | {"model.bn_momentum": 0.6})
     assert 0.5 != changed.config.model.bn_momentum == 0.6 != chosen
 
 
@@ -198,16 +189,6 @@ def test_configuration_without_a_folder_does_not_take_the_current_one(images, mo
         open_run(config, "run").dataset  # noqa: B018
 
 
-def test_a_run_of_a_method_without_some_chosen_key_resumes_as_well(images, tmp_path):
-    """FreeMatch has no `method.weak_pass`, which is chosen for methods that have it."""
-    settings = {"num_steps": 2}
-    plan = plan_run(images, "freematch", tmp_path / "run", settings)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text(to_json(plan.config))
-    again = plan_run(images, "freematch", tmp_path / "run", settings)
-    assert to_json(again.config) == to_json(plan.config)
-
-
 def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in images.rglob("*")}
     assert run_console("train", images, "--dry-run", *TINY) == 0
@@ -235,15 +216,14 @@ def test_cache_is_shown_and_cleared(images, capsys):
     assert not folder.exists()
 
 
-def test_suggestions_need_neither_labels_nor_a_run(images, capsys):
+def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
     assert run_console("suggest", images / "unlabeled", "--count", 4) == 0
     output = capsys.readouterr()
     assert len(output.out.splitlines()) == 4
     assert f"{images / 'unlabeled' / 'labeled'}/<class>/ and all others into" in output.err
     assert output.err.endswith(f" label {images / 'unlabeled'}\n")
     assert run_console("suggest", images, "--output", "next.csv") == 0
-    with open("next.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(tmp_path / "next.csv")
     assert list(rows[0]) == ["rank", "score", "file"]
     assert len(rows) == 20
 

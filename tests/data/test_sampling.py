@@ -1,4 +1,4 @@
-"""The batch of a step is a pure function of (seed, step)."""
+"""The batch of a step is a pure function of (seed, step), and few are in memory at once."""
 
 import itertools
 
@@ -20,6 +20,7 @@ from cls_jax.data.sampling import (
     stream_key,
 )
 from cls_jax.methods import get_method
+from cls_jax.parallel.mesh import BatchShard
 from tests.conftest import create_tiny_config
 
 
@@ -51,13 +52,8 @@ def test_batch_does_not_depend_on_where_the_stream_began(batches):
 
 def test_batches_have_the_sizes_and_types_the_step_expects(batches):
     shapes = {name: value.shape for name, value in batches[0]._asdict().items()}
-    assert shapes == {
-        "x": (8, 8, 8, 1),
-        "y": (8,),
-        "u": (2, 16, 8, 8, 1),
-        "u_index": (16,),
-        "u_truth": (16,),
-    }
+    expected = {"x": (8, 8, 8, 1), "y": (8,), "u": (2, 16, 8, 8, 1)}
+    assert shapes == expected | {"u_index": (16,), "u_truth": (16,)}
     assert [value.dtype for value in batches[0]] == ["uint8", "int32", "uint8", "int32", "int32"]
 
 
@@ -181,3 +177,41 @@ def test_no_two_uses_of_random_numbers_share_a_key():
     ]
     keys += [child for key in keys for child in jax.random.split(key, 3)]
     assert len({jax.random.key_data(key).tobytes() for key in keys}) == len(keys)
+
+
+@pytest.fixture
+def stream():
+    """(spec, dataset) whose batches take 8 + 2 · 16 images of 64 bytes."""
+    config = create_tiny_config()
+    dataset = load_dataset(config)
+    indices = np.arange(len(dataset.train_images), dtype=np.int32)
+    return create_stream_spec(config, "weak", ("weak", "strong"), indices[:20], indices), dataset
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "max_batches", "expected"),
+    [(1, 100, 1), (8, 100, 7), (96, 100, 95), (96, 12, 10), (96, 1, 1), (2, 0, 1)],
+)
+def test_batches_in_flight_are_bounded_by_cores_and_bytes(
+    stream, monkeypatch, num_cores, max_batches, expected
+):
+    asked = []
+    make = tfdata.tf.data.Dataset.map
+
+    def note(self, function, num_parallel_calls=None, **options):
+        asked.append(num_parallel_calls)
+        return make(self, function, num_parallel_calls=num_parallel_calls, **options)
+
+    monkeypatch.setattr(tfdata.tf.data.Dataset, "map", note)
+    monkeypatch.setattr(tfdata, "available_cpus", lambda: num_cores)
+    monkeypatch.setattr(tfdata, "_MAX_BYTES_IN_FLIGHT", max_batches * 40 * 64)
+    batches = tfdata.create_stream(*stream, 0, 2)
+    assert next(batches).u.shape == (2, 16, 8, 8, 1)
+    batches.close()
+    assert asked == [expected]
+
+
+def test_part_of_a_batch_takes_part_of_the_bytes(stream, monkeypatch):
+    monkeypatch.setattr(tfdata, "_MAX_BYTES_IN_FLIGHT", 12 * 40 * 64)
+    count = tfdata._count_parallel_batches
+    assert [count(96, *stream, BatchShard(0, n, 4)) for n in (4, 2, 1)] == [10, 22, 46]

@@ -1,7 +1,6 @@
 """Two numbers that make confidences honest, and their file in the run's folder."""
 
 import dataclasses
-import json
 import shutil
 
 import numpy as np
@@ -124,13 +123,10 @@ def test_too_few_test_images_are_not_calibrated_on(trained_run, tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "3",
-        "{}",
-        json.dumps({"step": 6, "temperature": 0, "uniform_share": 0.1, "num_images": 9}),
-        json.dumps({"step": 6, "temperature": "1", "uniform_share": 0.1, "num_images": 9}),
-        json.dumps({"step": 6, "temperature": 1, "uniform_share": 2, "num_images": 9}),
+        *("", "[]", "3", "{}"),
+        '{"step": 6, "temperature": 0, "uniform_share": 0.1, "num_images": 9}',
+        '{"step": 6, "temperature": "1", "uniform_share": 0.1, "num_images": 9}',
+        '{"step": 6, "temperature": 1, "uniform_share": 2, "num_images": 9}',
     ],
 )
 def test_damaged_calibration_is_named(tmp_path, text):

@@ -64,13 +64,9 @@ def test_weights_are_those_of_network_1_and_start_another_run(trained_run, expor
         config.model.init = str(init)
         weights = read_weights(config)
         assert weights.normalization == (config.data.mean, config.data.std)
-        np.testing.assert_array_equal(
-            weights.arrays["head.weight"].T, expected["head"]["kernel"], err_msg=str(init)
-        )
-        np.testing.assert_array_equal(
-            weights.arrays["stage1_block1.conv1.weight"].transpose(2, 3, 1, 0),
-            expected["stage1_block1"]["conv1"]["kernel"],
-        )
+        np.testing.assert_array_equal(weights.arrays["head.weight"].T, expected["head"]["kernel"])
+        kernel = weights.arrays["stage1_block1.conv1.weight"].transpose(2, 3, 1, 0)
+        np.testing.assert_array_equal(kernel, expected["stage1_block1"]["conv1"]["kernel"])
 
 
 def test_preprocessing_is_what_the_model_was_trained_with(trained_run, exported):
@@ -177,12 +173,12 @@ def install_fakes(monkeypatch, run):
     monkeypatch.setitem(sys.modules, "onnxruntime", types.SimpleNamespace(InferenceSession=Session))
 
 
-IMAGES = create_images((8, 8, 1))
-EXPECTED = IMAGES.reshape(len(IMAGES), -1)[:, :3] / np.float32(255)
-
-
 def compute(images):
     return images.reshape(len(images), -1)[:, :3] / np.float32(255)
+
+
+IMAGES = create_images((8, 8, 1))
+EXPECTED = compute(IMAGES)
 
 
 def test_onnx_is_kept_where_it_is_right(monkeypatch, capsys):

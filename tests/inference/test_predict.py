@@ -1,6 +1,5 @@
 """One row per file, each for the right image, whatever the files are."""
 
-import csv
 import os
 import sys
 
@@ -23,6 +22,7 @@ from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.methods.losses import make_pseudo_labels
 from cls_jax.runs.folder import CONFIG, read_result
 from tests.conftest import ROOT
+from tests.outcomes import read_table
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +45,11 @@ def folder(tmp_path_factory, dataset):
     return folder
 
 
-def read(path):
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def test_command_agrees_with_evaluation(trained_run, folder, tmp_path, capsys):
     output = tmp_path / "new" / "predictions.csv"
     commands.predict(str(trained_run), [str(folder)], str(output))
     assert "450 images in" in capsys.readouterr().out
-    rows = read(output)
+    rows = read_table(output)
     truths = [os.path.basename(os.path.dirname(row["file"])) for row in rows]
     result = read_result(trained_run)
     for column, name in [
@@ -141,27 +136,25 @@ def test_top_classes_are_ordered_and_escaped():
     assert text == "b\\;c:d:0.7000;e\\\\f:0.2000;a:0.1000"
 
 
-STRANGE = ['a,b".png', "zwei\nZeilen.png", "Größe 猫.png", " '.png"]
-
-
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_strange_names_and_damaged_files_are_rows(classifier, tmp_path, ending):
     images = tmp_path / "images"
     images.mkdir()
-    for name in STRANGE:
-        Image.new("L", (8, 8)).save(images / name)
-    files = [str(images / name) for name in STRANGE]
+    names = ['a,b".png', "zwei\nZeilen.png", "Größe 猫.png", " '.png"]
+    files = [str(images / name) for name in names]
+    for file in files:
+        Image.new("L", (8, 8)).save(file)
     broken = images / "broken.jpg"
     broken.write_text("hello")
     invalid = os.fsdecode(os.fsencode(str(images)) + b"/\xff.png")
     files += [str(broken), str(tmp_path / "gone.png"), invalid]
     output = tmp_path / f"predictions.{ending}"
-    if ending == "csv":
-        outcome = predict_files(classifier, files, output)
-        rows = read(output)
-    else:
+    if ending == "parquet":
         parquet = pytest.importorskip("pyarrow.parquet")
-        outcome = predict_files(classifier, files, output)
+    outcome = predict_files(classifier, files, output)
+    if ending == "csv":
+        rows = read_table(output)
+    else:
         table = parquet.read_table(output)
         assert table.schema.field("confidence").type == "float"
         assert table.schema.field("agree").type == "bool"
@@ -185,29 +178,9 @@ def test_a_run_of_one_network_leaves_the_second_empty(classifier, tmp_path, monk
     both = classifier.predict_probabilities
     monkeypatch.setattr(classifier, "predict_probabilities", lambda images: both(images)[:1])
     predict_files(classifier, [str(tmp_path / "a.png")], tmp_path / "p.csv")
-    (row,) = read(tmp_path / "p.csv")
+    (row,) = read_table(tmp_path / "p.csv")
     assert row["network_1"] == row["label"] != ""
     assert row["network_2"] == row["agree"] == ""
-
-
-def test_a_calibrated_run_fills_its_columns_and_changes_no_other(classifier, tmp_path, monkeypatch):
-    noise = np.random.default_rng(0).integers(0, 256, (5, 8, 8), dtype=np.uint8)
-    for i, pixels in enumerate(noise):
-        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
-    files = sorted(map(str, tmp_path.glob("*.png")))
-    predict_files(classifier, files, tmp_path / "before.csv")
-    threshold = float(np.sort(classifier.predict(files).confidence)[2:4].mean())
-    monkeypatch.setattr(classifier, "calibration", Calibration(6, 1.0, 0.0, 450, threshold))
-    predict_files(classifier, files, tmp_path / "after.csv")
-    before, after = read(tmp_path / "before.csv"), read(tmp_path / "after.csv")
-    assert list(after[0]) == list(PREDICTION_COLUMNS)
-    for row, calibrated in zip(before, after, strict=True):
-        changed = {name for name in row if row[name] != calibrated[name]}
-        assert changed == {"calibrated_confidence", "abstain"}
-        confidence = float(calibrated["confidence"])  # T = 1.
-        assert float(calibrated["calibrated_confidence"]) == pytest.approx(confidence, abs=2e-6)
-        assert calibrated["abstain"] == str(confidence < threshold)
-    assert {row["abstain"] for row in after} == {"True", "False"}
 
 
 @pytest.fixture
@@ -217,6 +190,24 @@ def noise(tmp_path):
     for i, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)):
         Image.fromarray(pixels).save(tmp_path / "noise" / f"{i:02d}.png")
     return sorted(map(str, (tmp_path / "noise").iterdir()))
+
+
+def test_a_calibrated_run_fills_its_columns_and_changes_no_other(
+    classifier, noise, tmp_path, monkeypatch
+):
+    predict_files(classifier, noise, tmp_path / "before.csv")
+    threshold = float(np.sort(classifier.predict(noise).confidence)[9:11].mean())
+    monkeypatch.setattr(classifier, "calibration", Calibration(6, 1.0, 0.0, 450, threshold))
+    predict_files(classifier, noise, tmp_path / "after.csv")
+    before, after = read_table(tmp_path / "before.csv"), read_table(tmp_path / "after.csv")
+    assert list(after[0]) == list(PREDICTION_COLUMNS)
+    for row, calibrated in zip(before, after, strict=True):
+        changed = {name for name in row if row[name] != calibrated[name]}
+        assert changed == {"calibrated_confidence", "abstain"}
+        confidence = float(calibrated["confidence"])  # T = 1.
+        assert float(calibrated["calibrated_confidence"]) == pytest.approx(confidence, abs=2e-6)
+        assert calibrated["abstain"] == str(confidence < threshold)
+    assert {row["abstain"] for row in after} == {"True", "False"}
 
 
 def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_path, monkeypatch):
@@ -253,7 +244,7 @@ def test_second_prediction_into_one_file_is_refused(classifier, noise, tmp_path,
 
     monkeypatch.setattr(classifier, "predict", predict_twice)
     predict_files(classifier, noise, tmp_path / "p.csv")
-    assert len(read(tmp_path / "p.csv")) == 20
+    assert len(read_table(tmp_path / "p.csv")) == 20
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

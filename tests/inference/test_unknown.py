@@ -1,11 +1,11 @@
 """Strangers among the unlabeled images: the score, its file, and its column of predictions."""
 
-import csv
 import shutil
 
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from cls_jax.data.datasets import load_dataset
@@ -24,6 +24,7 @@ from cls_jax.inference.unknown import (
     read_unknown,
 )
 from tests.conftest import create_tiny_config
+from tests.outcomes import read_table
 
 K, PER_CLASS = 3, 60
 
@@ -129,15 +130,12 @@ def test_an_assessed_run_fills_the_column_and_changes_no_other(classifier, train
 
 
 def test_files_get_the_score_of_their_pixels(classifier, tmp_path):
-    from PIL import Image
-
     images = load_dataset(create_tiny_config()).test_images[:3]
     files = [str(tmp_path / f"{i}.png") for i in range(3)]
     for file, image in zip(files, images, strict=True):
         Image.fromarray(image[..., 0]).save(file)
     predict_files(classifier, files, tmp_path / "p.csv")
-    with (tmp_path / "p.csv").open(newline="") as table:
-        column = [float(row["unknown"]) for row in csv.DictReader(table)]
+    column = [float(row["unknown"]) for row in read_table(tmp_path / "p.csv")]
     np.testing.assert_allclose(column, classifier.predict(files).unknown, atol=1e-5)
     np.testing.assert_allclose(column, classifier.predict(images).unknown, atol=1e-5)
 

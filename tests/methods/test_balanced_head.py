@@ -25,7 +25,7 @@ from cls_jax.training.start import restore_run
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config, train_interrupted
 from tests.methods.tiny_model import tiny_model
-from tests.outcomes import describe_difference, read_end
+from tests.outcomes import assert_close, describe_difference, read_end
 
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
@@ -93,20 +93,15 @@ def test_the_loss_does_not_depend_on_the_number_of_devices(mesh):
     for monitors, wanted in zip(history, expected_history, strict=True):
         assert wanted["train/loss_balanced"] > 0
         assert monitors == pytest.approx(wanted, rel=1e-3, abs=1e-5)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-        (state.params, state.method_state),
-        (expected.params, expected.method_state),
-    )
+    assert_close(state.params, expected.params, rtol=1e-3, atol=1e-4)
+    assert_close(state.method_state, expected.method_state, rtol=1e-3, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, tiny_model):
     """A finished run of CLS with unequal classes, its configuration and its folder."""
     config = create_tiny_config(
-        method__balanced_head=True,
-        data__imbalance=10.0,
-        data__pipeline="device",
+        method__balanced_head=True, data__imbalance=10.0, data__pipeline="device"
     )
     workdir = tmp_path_factory.mktemp("balanced") / "whole"
     train(config, workdir)

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.models.layers import BatchNorm
 from cls_jax.parallel.mesh import DATA_AXIS, create_mesh
+from tests.outcomes import assert_close
 
 OURS = BatchNorm(momentum=0.9, epsilon=1e-5)
 FLAX = nn.BatchNorm(momentum=0.9, epsilon=1e-5)
@@ -47,12 +48,6 @@ def compute(norm, variables, x, use_running_average):
     return rest, gradients
 
 
-def assert_close(ours, theirs, **tolerances):
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(a, b, **tolerances)
-
-
 def test_variables_are_flaxs():
     ours, theirs = (norm.init(jax.random.key(0), X, False) for norm in (OURS, FLAX))
     assert_close(ours, theirs)
@@ -65,10 +60,8 @@ def test_output_statistics_and_gradients_are_flaxs(variables, use_running_averag
 
 
 def test_constant_channel_stays_finite(variables):
-    constant = jnp.full((2, 2, 2, 5), 1e3 / 3)
-    assert all(
-        np.all(np.isfinite(x)) for x in jax.tree.leaves(compute(OURS, variables, constant, False))
-    )
+    leaves = jax.tree.leaves(compute(OURS, variables, jnp.full((2, 2, 2, 5), 1e3 / 3), False))
+    assert all(np.all(np.isfinite(leaf)) for leaf in leaves)
 
 
 def test_devices_share_their_statistics(variables):

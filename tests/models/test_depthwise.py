@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.models.depthwise import convolve_grouped, convolve_shifted, depthwise_conv
 from cls_jax.parallel.mesh import create_mesh
+from tests.outcomes import assert_close
 
 
 @pytest.mark.parametrize(
@@ -26,11 +27,7 @@ def test_lowerings_and_their_gradients_agree(kernel, stride, size):
         gradients, y = jax.jit(jax.grad(compute_loss, argnums=(0, 1), has_aux=True))(x, filters)
         return y, *gradients
 
-    for shifted, grouped in zip(
-        evaluate(convolve_shifted), evaluate(convolve_grouped), strict=True
-    ):
-        assert shifted.shape == grouped.shape
-        np.testing.assert_allclose(shifted, grouped, rtol=1e-5, atol=1e-5)
+    assert_close(evaluate(convolve_shifted), evaluate(convolve_grouped), rtol=1e-5, atol=1e-5)
 
 
 def test_gradient_exists_for_stacked_rematerialized_and_spread_networks():
@@ -51,8 +48,7 @@ def test_gradient_exists_for_stacked_rematerialized_and_spread_networks():
     )
     expected = compute_gradients(convolve_grouped, x, filters)
     for gradients in (compute_gradients(depthwise_conv, x, filters), jax.jit(spread)(x, filters)):
-        for ours, reference in zip(gradients, expected, strict=True):
-            np.testing.assert_allclose(ours, reference, rtol=1e-4, atol=1e-5)
+        assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_an_exported_convolution_takes_the_form_of_the_machine_that_runs_it():

@@ -19,6 +19,7 @@ from cls_jax.models.ensemble import (
     take_network,
 )
 from cls_jax.parallel.mesh import NETWORK_AXIS, create_mesh
+from tests.outcomes import assert_close
 
 MODEL = WideResNet(num_classes=10, depth=10, width=1)
 
@@ -66,12 +67,7 @@ def test_all_lowerings_agree(stacked):
     for name, (logits, stats) in outputs.items():
         np.testing.assert_allclose(logits, expected, atol=1e-4, err_msg=name)
         for i in range(2):
-            for ours, theirs in zip(
-                jax.tree.leaves(take_network(stats, i)),
-                jax.tree.leaves(alone[i][1]["batch_stats"]),
-                strict=True,
-            ):
-                np.testing.assert_allclose(ours, theirs, atol=1e-5, err_msg=name)
+            assert_close(take_network(stats, i), alone[i][1]["batch_stats"], atol=1e-5)
 
 
 def test_joint_forward_splits_what_one_pass_computes(stacked):
@@ -97,7 +93,7 @@ def test_a_pass_beside_takes_the_statistics_of_the_training_pass(stacked):
     for actual in (np.concatenate(parts, axis=1), same):
         np.testing.assert_allclose(actual, whole, atol=1e-4)
     np.testing.assert_allclose(one, whole[:, 4:5], atol=1e-4)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), stats_beside, stats)
+    assert_close(stats_beside, stats, atol=1e-6)
 
 
 @pytest.mark.parametrize(("num_networks", "shards"), [(2, 1), (2, 2), (4, 2), (4, 4), (3, 3)])
@@ -109,11 +105,6 @@ def test_exchange_hands_each_network_its_predecessors_labels(num_networks, shard
         ensemble.exchange, mesh=mesh, in_specs=P(NETWORK_AXIS), out_specs=P(NETWORK_AXIS)
     )
     np.testing.assert_array_equal(jax.jit(spread)(values), np.roll(values, 1, axis=0))
-
-
-def test_flattened_networks_are_rows():
-    rows = ravel_per_network({"b": jnp.arange(2.0)[:, None], "k": jnp.ones((2, 2, 2))})
-    np.testing.assert_array_equal(rows, [[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
 
 
 @pytest.mark.parametrize(
@@ -146,12 +137,12 @@ def test_precision_changes_nothing_on_a_cpu(stacked):
     np.testing.assert_array_equal(default, highest)
 
 
-def test_separated_leaves_keep_their_values():
+def test_flattened_networks_are_rows():
     tree = {"b": jnp.arange(2.0)[:, None], "k": jnp.arange(8.0).reshape(2, 2, 2)}
     separated, rows = jax.jit(flatten_before_update)(tree)
+    np.testing.assert_array_equal(rows, [[0, 0, 1, 2, 3], [1, 4, 5, 6, 7]])
     np.testing.assert_array_equal(rows, ravel_per_network(tree))
-    for name, leaf in tree.items():
-        np.testing.assert_array_equal(separated[name], leaf)
+    jax.tree.map(np.testing.assert_array_equal, separated, tree)
 
 
 def test_stacked_networks_come_apart_again():
@@ -159,8 +150,7 @@ def test_stacked_networks_come_apart_again():
     stacked = stack_networks(networks)
     assert stacked["k"].shape == (3, 2, 2)
     for i, network in enumerate(networks):
-        for name, leaf in take_network(stacked, i).items():
-            np.testing.assert_array_equal(leaf, network[name])
+        jax.tree.map(np.testing.assert_array_equal, take_network(stacked, i), network)
 
 
 def test_rematerialization_keeps_less_for_the_gradient(stacked):

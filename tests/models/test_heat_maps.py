@@ -74,9 +74,8 @@ def test_grad_cam_has_the_weights_that_finite_differences_have(name):
         difference = (run(step)[0] - run(-step)[0])[classes, classes]
         weights[:, c] = difference / (2 * epsilon * height * width)
     expected = np.maximum(np.einsum("bhwc,bc->bhw", a_BHWC, weights), 0)
-    found = jax.jit(lambda *arrays: compute_grad_cam(model, *arrays, layer))(
-        variables, images, classes
-    )
+    compute = jax.jit(lambda *arrays: compute_grad_cam(model, *arrays, layer))
+    found = compute(variables, images, classes)
     assert expected.max() > 0
     np.testing.assert_allclose(found, expected, atol=0.02 * expected.max())
 
@@ -107,18 +106,14 @@ def test_attention_rollout_is_the_product_of_mean_attentions():
 
 @pytest.mark.parametrize("name", ["wide_resnet", "vit"])
 def test_maps_are_scaled_to_1_and_leave_the_logits_alone(name):
-    create_model = CONVOLUTIONAL.get(
-        name, lambda: VisionTransformer(NUM_CLASSES, width=16, depth=1, num_heads=2, patch=4)
-    )
-    model = create_model()
+    vit = VisionTransformer(NUM_CLASSES, width=16, depth=1, num_heads=2, patch=4)
+    model = vit if name == "vit" else CONVOLUTIONAL[name]()
     variables, images = create(model)
-    maps = jax.jit(lambda *arrays: compute_heat_maps(model, *arrays))(
-        variables, images, np.arange(3)
-    )
+    compute = jax.jit(lambda *arrays: compute_heat_maps(model, *arrays))
+    maps = compute(variables, images, np.arange(3))
     assert len(maps) == 3
     assert maps.min() >= 0
     assert set(np.asarray(maps.max(axis=(1, 2))).round(5).tolist()) <= {0.0, 1.0}
     logits = jax.jit(lambda *arrays: _apply(model, *arrays, lambda _, output: output))
-    np.testing.assert_array_equal(
-        logits(variables, images), jax.jit(model.apply)(variables, images)
-    )
+    expected = jax.jit(model.apply)(variables, images)
+    np.testing.assert_array_equal(logits(variables, images), expected)

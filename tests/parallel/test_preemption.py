@@ -14,11 +14,7 @@ from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.loop import train
 from cls_jax.training.setup import create_train_setup
-from tests.conftest import (
-    DATASET_SPEC,
-    create_tiny_config,
-    train_interrupted,
-)
+from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.outcomes import describe_difference, read_end
 
 

@@ -1,6 +1,5 @@
 """The report of a run that was really trained."""
 
-import csv
 import dataclasses
 import json
 import re
@@ -20,6 +19,7 @@ from cls_jax.runs.folder import DATASET, LABELED_INDICES, RESULT, read_result
 from cls_jax.runs.result import wilson_interval
 from cls_jax.runs.sessions import SESSIONS, read_sessions
 from tests.conftest import create_tiny_config, train_interrupted
+from tests.outcomes import read_table
 from tests.report.pages import Page
 
 
@@ -60,8 +60,8 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
     recalls = [right[dataset.test_labels == k].mean() for k in range(10)]
     assert [row[2] for row in rows] == [f"{100 * recall:.1f}%" for recall in recalls]
     assert [int(row[6]) for row in rows] == np.bincount(dataset.test_labels).tolist()
-    with (workdir / PER_CLASS).open(newline="") as file:
-        assert [row["class"] for row in csv.DictReader(file)][:-2] == list(dataset.class_names)
+    named = [row["class"] for row in read_table(workdir / PER_CLASS)]
+    assert named[:-2] == list(dataset.class_names)
     assert (workdir / SUSPECTS).exists()
     assert f"{right.sum()} of 450 test images correctly: {accuracy}" in page.text
     for predicted in (probabilities[0], probabilities.mean(axis=0)):
@@ -165,12 +165,9 @@ def test_another_dataset_than_that_of_the_run_is_not_shown(copy):
 
 def test_a_run_without_test_images_compares_the_networks(copy, run, monkeypatch):
     dataset = load_dataset(run[1])
-    untested = dataclasses.replace(
-        dataset,
-        train_labels=np.full_like(dataset.train_labels, -1),
-        test_images=dataset.test_images[:0],
-        test_labels=dataset.test_labels[:0],
-    )
+    nothing = {"test_images": dataset.test_images[:0], "test_labels": dataset.test_labels[:0]}
+    unlabeled = np.full_like(dataset.train_labels, -1)
+    untested = dataclasses.replace(dataset, train_labels=unlabeled, **nothing)
     name = "cls_jax.inference.evaluate_run.load_dataset"
     monkeypatch.setattr(name, lambda config, layout: untested)
     (copy / RESULT).write_text(json.dumps({"step": 6, "test_accuracy": None}))

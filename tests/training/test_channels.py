@@ -1,7 +1,6 @@
 """A whole run on images of five channels with 12 bits each, and what is refused about channels."""
 
 import contextlib
-import csv
 import json
 import runpy
 import sys
@@ -30,6 +29,7 @@ from cls_jax.training.progress import select_images
 from cls_jax.training.start import create_setup
 from cls_jax.training.step import make_batch_fn
 from tests.conftest import load_config
+from tests.outcomes import read_table
 from tests.report.pages import Page
 
 TINY = {
@@ -51,12 +51,8 @@ def save(path, level, channels=5):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("data") / "bands"
-    for folder, count in {
-        "labeled/ant": 4,
-        "labeled/bee": 4,
-        "unlabeled": 8,
-        "test/ant": 3,
-    }.items():
+    counts = {"labeled/ant": 4, "labeled/bee": 4, "unlabeled": 8, "test/ant": 3}
+    for folder, count in counts.items():
         for i in range(count):
             save(root / folder / f"{i}.npy", level=10 * i + (2000 if "bee" in folder else 100))
     save(root / "test/bee/0.npy", 2000)
@@ -117,8 +113,7 @@ def test_run_predicts_files_and_says_which_have_other_channels(workdir, folder, 
     np.save(tmp_path / "float.npy", np.zeros((9, 9, 5)))
     files = [*sorted(map(str, folder.glob("test/*/*.npy"))), *map(str, sorted(tmp_path.iterdir()))]
     predict_files(load(workdir), files, tmp_path / "out" / "p.csv")
-    with (tmp_path / "out" / "p.csv").open(newline="") as table:
-        rows = list(csv.DictReader(table))
+    rows = read_table(tmp_path / "out" / "p.csv")
     assert [bool(row["label"]) for row in rows] == [True] * 5 + [False] * 2
     assert [row["error"] for row in rows[5:]] == [
         "3 channel(s) instead of 5",
@@ -186,9 +181,8 @@ def test_a_mixture_of_channels_names_two_files(tmp_path, other):
         summarize_folder(tmp_path)
     config = load_config("folder", str(tmp_path))
     config.data.channels = 5
-    with pytest.raises(
-        UserError, match=rf"{other}' has {count} .* of 5, which 'labeled/ant/0.npy'"
-    ):
+    message = rf"{other}' has {count} .* of 5, which 'labeled/ant/0.npy'"
+    with pytest.raises(UserError, match=message):
         load_dataset(config)
     config.data.channels = 2  # Of none of them.
     with pytest.raises(UserError, match=r"has 5 channel\(s\) instead of 2: keep only"):

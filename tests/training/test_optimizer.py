@@ -1,4 +1,4 @@
-"""The update rules against NumPy, on parameters of two stacked networks."""
+"""Update rules against NumPy, on parameters of two stacked networks, and the order of layers."""
 
 import math
 
@@ -12,17 +12,21 @@ from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.models import WideResNet
 from cls_jax.models.ensemble import ravel_per_network
+from cls_jax.models.layers import Head
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training.optimizer import (
+    Layer,
     clip_by_network_norm,
     create_learning_rate_schedule,
     create_optimizer,
+    order_layers,
     split_frozen,
 )
-from cls_jax.training.setup import create_train_setup
+from cls_jax.training.setup import MODELS, create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
 from tests.methods.tiny_model import use_tiny_model
+from tests.outcomes import assert_close
 
 pytestmark = pytest.mark.usefixtures("whole_networks")
 
@@ -183,14 +187,11 @@ def test_clipping_leaves_a_network_alone_whose_gradient_is_short():
     assert metrics["train/gradient_norm"] > 1  # As it was before.
 
 
-def test_cosine_begins_at_the_rate_and_ends_at_a_fifth_of_it():
+def test_cosine_and_warm_up_are_those_of_usb():
     schedule = create_learning_rate_schedule(0.03, 1000, 7 / 16)
     np.testing.assert_allclose(schedule(0), 0.03)
     np.testing.assert_allclose(schedule(500), 0.03 * np.cos(7 * np.pi / 32), rtol=1e-6)
     np.testing.assert_allclose(schedule(1000), 0.03 * np.cos(7 * np.pi / 16), rtol=1e-5)
-
-
-def test_warm_up_is_that_of_usb():
     schedule = create_learning_rate_schedule(1.0, 1000, 7 / 16, warmup_steps=200)
     np.testing.assert_allclose(schedule(50), 0.25)
     np.testing.assert_allclose(schedule(200), 1.0)
@@ -225,25 +226,15 @@ def start():
 
 def find_changed(before, after):
     """Names of the modules with a parameter that differs."""
-    return {
-        name
-        for name in before
-        if any(
-            np.any(a != b)
-            for a, b in zip(*map(jax.tree.leaves, (before[name], after[name])), strict=True)
-        )
-    }
+    differs = jax.tree.map(lambda a, b: np.any(a != b), before, after)
+    return {name for name, leaves in differs.items() if any(jax.tree.leaves(leaves))}
 
 
 def test_head_is_trained_alone_then_all_but_the_frozen_stages(start):
     first, second, third = start.states
     assert find_changed(first.params, second.params) == {"head"}
-    assert find_changed(second.params, third.params) == {
-        "stage2_block1",
-        "stage3_block1",
-        "norm",
-        "head",
-    }
+    changed = {"stage2_block1", "stage3_block1", "norm", "head"}
+    assert find_changed(second.params, third.params) == changed
     # Frozen or not, BatchNorm gets to know the new images.
     for before, after in ((first, second), (second, third)):
         assert find_changed(before.batch_stats, after.batch_stats) == set(before.batch_stats)
@@ -266,19 +257,21 @@ def test_devices_that_share_a_batch_agree_on_gradients_of_partly_frozen_networks
     state, _ = create_train_step(setup)(setup.init_state(), start.batch)
     # Of the state, not of the parameters: AdamW's first step is the gradient's sign, which rounding
     # can turn where the gradient is next to 0.
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
-        (state.opt_state, state.batch_stats),
-        (start.states[1].opt_state, start.states[1].batch_stats),
-    )
+    assert_close(state.opt_state, start.states[1].opt_state, atol=1e-5)
+    assert_close(state.batch_stats, start.states[1].batch_stats, atol=1e-5)
 
 
-def test_state_of_adamw_is_restored_exactly(start, tmp_path):
-    checkpointer = Checkpointer(tmp_path, keep=1)
-    checkpointer.save(1, jax.tree.map(jnp.asarray, start.states[1]), {})
+def save_and_restore(start, state, folder):
+    checkpointer = Checkpointer(folder, keep=1)
+    checkpointer.save(1, state, {})
     checkpointer.finish()
     restored = checkpointer.restore_newest(start.setup.state_shapes).state
     checkpointer.close()
+    return restored
+
+
+def test_state_of_adamw_is_restored_exactly(start, tmp_path):
+    restored = save_and_restore(start, jax.tree.map(jnp.asarray, start.states[1]), tmp_path)
     after = start.step(jax.device_get(restored))
     jax.tree.map(np.testing.assert_array_equal, after, start.states[2])
 
@@ -301,12 +294,8 @@ def test_checkpoint_with_momentum_of_frozen_layers_is_restored_without_it(start,
     older = state.replace(
         opt_state=(adam._replace(mu={**full, **adam.mu}, nu={**full, **adam.nu}), *others)
     )
-    checkpointer = Checkpointer(tmp_path, keep=1)
-    checkpointer.save(1, older, {})
-    checkpointer.finish()
-    restored = checkpointer.restore_newest(start.setup.state_shapes)
-    checkpointer.close()
-    jax.tree.map(np.testing.assert_array_equal, restored.state, state)
+    restored = save_and_restore(start, older, tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
 
 
 @pytest.mark.parametrize(
@@ -323,10 +312,50 @@ def test_contradictions_are_refused(changes, message):
         validate_config(create_tiny_config(**changes))
 
 
-def test_more_frozen_stages_than_there_are_is_an_error():
+def test_all_stages_can_be_frozen_and_no_more():
+    create_train_setup(create_tiny_config(optimizer__frozen_stages=3), DATASET_SPEC)
     with pytest.raises(UserError, match=r"frozen_stages=4 .*choose at most 3"):
         create_train_setup(create_tiny_config(optimizer__frozen_stages=4), DATASET_SPEC)
 
 
-def test_all_stages_can_be_frozen():
-    create_train_setup(create_tiny_config(optimizer__frozen_stages=3), DATASET_SPEC)
+# What may come between the last block and the head. A new architecture's other names are either
+# blocks, or belong in its `stem_names`.
+_LAST = {"norm", "top", "top_norm"}
+
+
+def test_layers_are_counted_as_in_timm():
+    names = ("head", "norm", "stage10_block1", "stage2_block1", "stage2_block2", "stem", "rotation")
+    assert order_layers(names, stem=("stem",), heads=("head", "rotation")) == {
+        "stem": Layer(0, 0),
+        "stage2_block1": Layer(1, 1),
+        "stage2_block2": Layer(2, 1),
+        "stage10_block1": Layer(3, 2),  # By number, not by name.
+        "norm": Layer(3, None),
+        "head": Layer(4, None),
+        "rotation": Layer(4, None),
+    }
+
+
+def test_blocks_of_a_network_without_stages_are_its_stages():
+    layers = order_layers([*(f"block{i}" for i in range(12)), "embed", "head"], ["embed"], ["head"])
+    assert layers["embed"] == Layer(0, 0)
+    assert [layers[f"block{i}"] for i in range(12)] == [Layer(i + 1, i + 1) for i in range(12)]
+    assert layers["head"] == Layer(13, None)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_of_every_architecture_has_its_layer(name):
+    heads = Head("rotation", 4), Head("binary", 6, is_projected=True, use_bias=False)
+    model = MODELS[name][0](num_classes=3, extra_heads=heads)
+    variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
+    layers = order_layers(variables["params"], model.stem_names, model.head_names)
+    first = {key for key, layer in layers.items() if layer.stage == 0}
+    assert first == set(model.stem_names) & set(layers)
+    assert first
+    last, names = max(layer.position for layer in layers.values()), set(model.head_names)
+    assert names == {"head", "rotation", "binary", "projection"}
+    assert {key for key, layer in layers.items() if layer.position == last} == names
+    assert {key for key, layer in layers.items() if layer.stage is None} <= names | _LAST
+    (kernel,) = variables["params"]["binary"].values()
+    assert kernel.shape == (128, 6)
+    assert {layer.position for layer in layers.values()} == set(range(last + 1))

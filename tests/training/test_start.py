@@ -44,14 +44,11 @@ def create():
     return create
 
 
-def get_networks(state):
-    return jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
-
-
 def test_both_networks_start_from_the_weights_with_their_own_heads(create):
     setup, weights = create()
     state = setup.init_state()
-    first, second = (to_torch(take_network(get_networks(state), i), OWN) for i in (0, 1))
+    networks = jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
+    first, second = (to_torch(take_network(networks, i), OWN) for i in (0, 1))
     heads = {"head.weight", "head.bias"}
     assert heads < first.keys() == weights.keys()
     for name in weights.keys() - heads:

@@ -1,16 +1,27 @@
-"""The compiled step: what it computes, and that it computes the same on 1, 2 and 4 devices."""
+"""The compiled step: what it computes, the same on 1, 2 and 4 devices, and the memory it needs."""
 
 import re
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
-from cls_jax.training.step import compute_distances, create_context, create_train_step, to_scalars
+from cls_jax.training.step import (
+    check_step_memory,
+    compute_distances,
+    create_context,
+    create_train_step,
+    get_device_memory,
+    measure_step_memory,
+    to_scalars,
+)
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
+from tests.outcomes import assert_close
 
 
 class Step:
@@ -74,8 +85,7 @@ def test_golden_monitors_after_one_step(step):
 def test_rematerialization_does_not_change_the_result(step):
     remat = Step(create_tiny_config(method__tau=0.035, model__remat=True))
     states = [step.run(num_steps=1)[0] for step in (step, remat)]
-    for a, b in zip(*(jax.tree.leaves(state.params) for state in states), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert_close(states[1].params, states[0].params, rtol=1e-4, atol=1e-6)
 
 
 def test_progress_is_the_share_of_steps_that_are_done(step):
@@ -101,15 +111,10 @@ def test_four_devices_compute_what_one_does_and_gather_nothing(step):
     """Networks exchange labels point to point; gradients and statistics are all-reduced."""
     spread = Step(create_tiny_config(mesh__network=2, mesh__data=2, method__tau=0.035))
     (state, history), (expected_state, expected_history) = spread.run(), step.run()
-    for monitors, expected in zip(history, expected_history, strict=True):
-        for name, value in expected.items():
-            np.testing.assert_allclose(monitors[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    assert_close(history, expected_history, rtol=1e-3, atol=1e-5)
     for name in ("params", "batch_stats", "ema_params", "opt_state"):
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-            getattr(state, name),
-            getattr(expected_state, name),
-        )
+        expected = getattr(expected_state, name)
+        assert_close(getattr(state, name), expected, rtol=1e-3, atol=1e-4)
     collectives = set(re.findall(r"(all-\w+|collective-permute|reduce-scatter)\(", spread.text))
     assert collectives == {"all-reduce", "collective-permute"}
     for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema_params)):
@@ -133,14 +138,8 @@ def test_average_moves_towards_the_parameters_by_one_minus_decay(step):
     before = step.initial_state().params
     after, _ = step.run(num_steps=1)
     assert int(after.step) == 1  # Keys, progress and batches follow from it.
-    jax.tree.map(
-        lambda average, old, new: np.testing.assert_allclose(
-            average, 0.99 * old + 0.01 * new, atol=1e-6
-        ),
-        after.ema_params,
-        before,
-        after.params,
-    )
+    expected = jax.tree.map(lambda old, new: 0.99 * old + 0.01 * new, before, after.params)
+    assert_close(after.ema_params, expected, atol=1e-6)
 
 
 def test_without_self_and_co_labeling_no_network_sees_the_other():
@@ -193,14 +192,11 @@ def test_accumulated_parts_give_the_step_of_the_whole_batch():
         config = create_tiny_config("20,fixmatch", mesh__data=mesh_data, accumulate_steps=parts)
         config.model.bn_frozen, config.method.threshold = True, 0.1
         state, (metrics,) = Step(config).run(num_steps=1)
-        states.append(jax.tree.leaves(state.params))
+        states.append(state.params)
         losses.append(metrics)
     for i in (1, 2):
-        assert losses[0].keys() == losses[i].keys()
-        for name in losses[0]:
-            np.testing.assert_allclose(losses[i][name], losses[0][name], rtol=1e-4, err_msg=name)
-        for whole, parted in zip(states[0], states[i], strict=True):
-            np.testing.assert_allclose(parted, whole, rtol=1e-4, atol=1e-6)
+        assert_close(losses[i], losses[0], rtol=1e-4)
+        assert_close(states[i], states[0], rtol=1e-4, atol=1e-6)
 
 
 def test_statistics_per_device_save_the_exchange_of_every_layer():
@@ -210,24 +206,58 @@ def test_statistics_per_device_save_the_exchange_of_every_layer():
         step = Step(config)
         states[statistics], _ = step.run(num_steps=1)
         texts[statistics] = step.text
-    count = {
-        name: len(re.findall(r" all-reduce(?:-start)?\(", text)) for name, text in texts.items()
-    }
+    pattern = r" all-reduce(?:-start)?\("
+    count = {name: len(re.findall(pattern, text)) for name, text in texts.items()}
     assert count["device"] < count["batch"] / 2, count
     # One device has a part of the batch alone; their running statistics are averaged.
-    for a, b in zip(
-        *(jax.tree.leaves(state.batch_stats) for state in states.values()), strict=True
-    ):
-        assert a.shape == b.shape
-        assert np.all(np.isfinite(b))
+    for leaf in jax.tree.leaves(states["device"].batch_stats):
+        assert np.all(np.isfinite(leaf))
 
 
 def test_statistics_per_device_change_nothing_on_one_device(step):
     expected, _ = step.run(num_steps=1)
     config = create_tiny_config(method__tau=0.035, model__bn_statistics="device")
     state, _ = Step(config).run(num_steps=1)
-    jax.tree.map(
-        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6),
-        state.batch_stats,
-        expected.batch_stats,
-    )
+    assert_close(state.batch_stats, expected.batch_stats, rtol=1e-4, atol=1e-6)
+
+
+def compile_sum(num_bytes: int) -> jax.stages.Compiled:
+    """A program whose argument takes so many bytes."""
+    return jax.jit(jnp.sum).lower(jnp.zeros(num_bytes, jnp.uint8)).compile()
+
+
+def test_arguments_and_results_count():
+    small, large = measure_step_memory(compile_sum(1000)), measure_step_memory(compile_sum(9000))
+    assert large - small >= 8000
+
+
+def test_donated_arguments_count_once():
+    def add_one(x):
+        return x + 1
+
+    x = jnp.zeros(100_000)
+    kept = jax.jit(add_one).lower(x).compile()
+    donated = jax.jit(add_one, donate_argnums=0).lower(x).compile()
+    assert measure_step_memory(kept) - measure_step_memory(donated) >= 400_000
+
+
+def test_a_step_that_does_not_fit_is_named_before_it_runs():
+    device = types.SimpleNamespace(memory_stats=lambda: {"bytes_limit": 2**30})
+    line = check_step_memory(compile_sum(2**20), device)
+    assert "of 1.0 GiB on each device" in line
+    sizes = {f"{name}_size_in_bytes": 2**30 for name in ("argument", "output", "alias")}
+    analysis = types.SimpleNamespace(**sizes, temp_size_in_bytes=2**31)
+    needs_more = types.SimpleNamespace(memory_analysis=lambda: analysis)
+    with pytest.raises(UserError, match=r"needs 3\.0 GiB of memory on each device, which has 1\.0"):
+        check_step_memory(needs_more, device)
+
+
+def test_unknown_memory_does_not_stop_training():
+    silent = types.SimpleNamespace(memory_analysis=lambda: None)
+    assert measure_step_memory(silent) is None
+    assert "does not report" in check_step_memory(silent, jax.devices()[0])
+
+
+def test_cpus_share_the_machine():
+    whole = get_device_memory(jax.devices()[0]) * jax.local_device_count()
+    assert 2**28 < whole < 2**50

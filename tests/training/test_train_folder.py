@@ -1,6 +1,5 @@
 """Whole runs on a folder of images: without a test set, interrupted, and with other images."""
 
-import csv
 import json
 import pathlib
 import shutil
@@ -15,12 +14,13 @@ from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.report.data import collect_run
-from cls_jax.runs.folder import get_default_workdir, load_labeled_indices
+from cls_jax.runs.folder import get_default_workdir
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
 from cls_jax.training.start import restore_run
 from tests.conftest import load_config, train_interrupted
 from tests.methods.tiny_model import tiny_model
+from tests.outcomes import read_table
 
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
@@ -177,19 +177,6 @@ def test_evaluation_on_other_classes_is_refused(finished, images):
         (images / "labeled/wasp").rename(images / "labeled/ant")
 
 
-def test_budget_takes_equally_many_of_each_class(images):
-    config = create_config(images, num_labels=6)
-    dataset = load_dataset(config)
-    indices = load_labeled_indices(pathlib.Path("none"), dataset, config.num_labels, config.seed)
-    assert dataset.train_labels[indices].tolist() == [0, 0, 1, 1, 2, 2]
-
-
-def test_all_labeled_leaves_no_rest(images, tmp_path):
-    config = create_config(images / "labeled", **{"data.unlabeled_includes_labeled": False})
-    with pytest.raises(UserError, match=r"the unlabeled stream would be empty"):
-        train(config, tmp_path / "run")
-
-
 def test_run_is_named_after_the_folder(images):
     config = create_config(images)
     assert str(get_default_workdir(config)) == "runs/pets, all-all-cls-seed0"
@@ -218,8 +205,7 @@ def test_predictions_agree_with_evaluation_on_moved_images(finished, images, tmp
     assert collect_run(workdir, str(moved)).predictions.is_test
     output = tmp_path / "predictions.csv"
     commands.predict(str(workdir), [str(moved / "test")], str(output))
-    with output.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(output)
     truths = [pathlib.Path(row["file"]).parent.name for row in rows]
     for column, name in [("label", "ensemble"), ("network_1", "network_1")]:
         num_right = sum(row[column] == truth for row, truth in zip(rows, truths, strict=True))

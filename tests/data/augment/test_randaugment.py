@@ -4,7 +4,6 @@ TensorFlow agrees to the bit where Pillow was compiled without fused multiply-ad
 JAX computes blends and autocontrast in another precision, hence within one gray level.
 """
 
-import json
 import math
 
 import jax
@@ -13,15 +12,8 @@ import numpy as np
 import pytest
 from PIL import ImageFilter
 
-from cls_jax.config import read_config
 from cls_jax.data.augment import jax_augment
-from cls_jax.data.augment.randaugment import (
-    OPS,
-    UNIFORMS_PER_OP,
-    OpKind,
-    create_table,
-    sample_ops,
-)
+from cls_jax.data.augment.randaugment import OPS, UNIFORMS_PER_OP, OpKind, create_table, sample_ops
 from cls_jax.data.augment.views import augment, create_augmentation
 from tests.conftest import create_tiny_config
 from tests.data.augment import pil_views
@@ -273,14 +265,3 @@ def test_strong_view_in_a_dataset_depends_on_an_image_and_its_uniforms_only():
     np.testing.assert_array_equal(np.concatenate(list(dataset.as_numpy_iterator())), whole)
     strided = make_strong(tf.constant(images[::-3]), uniforms[::-3])
     np.testing.assert_array_equal(strided, whole[::-3])
-
-
-def test_runs_from_before_the_preset_read_as_the_authors(tmp_path):
-    config = create_tiny_config(data__randaugment="torchssl")
-    stored = config.to_dict()
-    (tmp_path / "new.json").write_text(json.dumps(stored))
-    assert read_config(tmp_path / "new.json").data.randaugment == "torchssl"
-    del stored["data"]["randaugment"], stored["data"]["imbalance"]
-    (tmp_path / "old.json").write_text(json.dumps(stored))
-    old = read_config(tmp_path / "old.json")
-    assert (old.data.randaugment, old.data.imbalance) == ("authors", 1)

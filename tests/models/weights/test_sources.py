@@ -47,9 +47,8 @@ def test_files_that_are_no_weights(tmp_path):
     with pytest.raises(UserError, match="cannot be read as weights"):
         read_safetensors(path)
     path.write_bytes(b"{}" * 100)
-    with pytest.raises(
-        UserError, match=r"copy it again or set model\.init to a \.safetensors file"
-    ):
+    remedy = r"copy it again or set model\.init to a \.safetensors file"
+    with pytest.raises(UserError, match=remedy):
         read_safetensors(path)
     path.write_bytes(to_safetensors(Weights(ARRAYS))[:-1])
     with pytest.raises(UserError, match=r"it is damaged or something else, so copy it again"):
@@ -57,9 +56,8 @@ def test_files_that_are_no_weights(tmp_path):
 
 
 def test_a_file_of_pytorch_is_to_be_converted():
-    with pytest.raises(
-        UserError, match=r"convert it with python -m cls_jax.models.weights.convert"
-    ):
+    remedy = r"convert it with python -m cls_jax.models.weights.convert"
+    with pytest.raises(UserError, match=remedy):
         read_safetensors(FIXTURES / "checkpoint.pth")
 
 
