@@ -114,6 +114,10 @@ def test_photographs_start_from_pretrained_weights_where_they_are_installed():
     assert config.model.bn_frozen
     assert config.model.init_head == "graph"
     assert config.num_steps < fit().num_steps
+    # Half of the network learns slowly, also from the labels that its heads start from.
+    assert (config.optimizer.frozen_stages, config.method.graph) == (4, 1.0)
+    assert (fit().optimizer.frozen_stages, fit().method.graph) == (0, 0.0)
+    assert fit(resources=PRETRAINED, **{"model.init_head": "probe"}).method.graph == 0.0
     assert fit().model.init == fit(create_summary(side=32), PRETRAINED).model.init == ""
     assert fit().optimizer.name == "sgd"
 

@@ -155,8 +155,14 @@ def _choose_image_size(given: FolderContext) -> int:
 
 
 def _choose_batch_size(given: FolderContext) -> int:
-    """Labeled images per step: up to 32 (16 on a CPU), as many as half of the memory holds."""
-    largest = 32 if given.resources.has_accelerator else 16
+    """Labeled images per step: as many as half of the memory holds, but at most 32.
+
+    At most 16 on a CPU, and 8 for pretrained networks: in the same time they gain more from images
+    of a higher resolution.
+    """
+    largest = 32
+    if not given.resources.has_accelerator:
+        largest = 8 if given.config.model.init else 16
     needed = estimate_memory_per_labeled_image(given.config)
     fitting = int(_MAX_MEMORY_SHARE * given.resources.memory / needed)
     power_of_two = 1 << max(fitting, 1).bit_length() - 1
@@ -208,14 +214,27 @@ def _fine_tune(
     return rule
 
 
+def _choose_frozen_stages(given: FolderContext) -> int:
+    """Four of EfficientNet-Lite0's seven stages, which leaves half of its work; two of others."""
+    if not given.config.model.init:
+        return given.config.optimizer.frozen_stages
+    return 4 if given.config.model.init == PRETRAINED else 2
+
+
+def _choose_graph(given: FolderContext) -> float:
+    """Where heads start from labels of the graph, these labels stay a term of the loss."""
+    return 1.0 if given.config.model.init_head == "graph" else given.config.method.graph
+
+
 def _choose_decay(given: FolderContext) -> float:
     """A decay with which a running mean forgets its start before the run, or the round, ends."""
     return choose_decay(get_round_length(given.config))
 
 
 def _choose_interval(given: FolderContext) -> int:
-    """Ten times per run, and at least every 500 steps."""
-    return min(max(given.config.num_steps // 10, 1), 500)
+    """Ten times per run, and at least every 500 steps. Three times where evaluations are slow."""
+    is_slow = given.config.model.init and not given.resources.has_accelerator
+    return min(max(math.ceil(given.config.num_steps / (3 if is_slow else 10)), 1), 500)
 
 
 # Key → the rule for its value, in an order in which each rule finds what it reads.
@@ -236,6 +255,7 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
     "model.bn_momentum": _choose_decay,
     "method.statistics_decay": _choose_decay,
     "method.class_mean_decay": _choose_decay,
+    "method.graph": _choose_graph,
     # Statistics of small batches would destroy what pretrained features are worth.
     "model.bn_frozen": lambda given: bool(given.config.model.init),
     # Then both are the same computation. Older runs have the key chosen so, and keep it.
@@ -244,10 +264,10 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
     "checkpoint_every": _choose_interval,
     "log_every": lambda given: min(max(given.config.num_steps // 100, 1), given.config.log_every),
     "optimizer.name": _fine_tune("name", "adamw"),
-    "optimizer.learning_rate": _fine_tune("learning_rate", 1e-3),
+    "optimizer.learning_rate": _fine_tune("learning_rate", 3e-4),
     "optimizer.layer_decay": _fine_tune("layer_decay", 0.9),
     "optimizer.warmup_steps": _fine_tune("warmup_steps", 20, per_step=0.1),
-    "optimizer.frozen_stages": _fine_tune("frozen_stages", 2),
+    "optimizer.frozen_stages": _choose_frozen_stages,
 }
 
 

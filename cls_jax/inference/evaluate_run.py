@@ -99,8 +99,8 @@ class OpenRun:
         Not in several processes, each of which would write the same files.
 
         A run on a folder of images that starts from propagated labels begins with the instant
-        classifier, a run without steps in the folder `instant`. It stays the run's answer unless
-        validation or test images show that training gained.
+        classifier, a run without steps in the folder `instant`. `choose_answer` says which of the
+        two answers.
 
         Returns:
             The contents of `result.json`.
@@ -121,7 +121,7 @@ class OpenRun:
                 shutil.copy(self.workdir / LABELED_INDICES, start.workdir)
             instant = start.train_calibrated()
         result = self._train_assessed()
-        answer = choose_answer(result, instant)
+        answer = choose_answer(result, instant, bool(config.method.get("graph")))
         if answer.items() <= result.items():
             return result
         write_result(self.workdir, result | answer)

@@ -107,16 +107,24 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
     return _format_percentages(by_name, names)
 
 
-def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, Any]:
+def choose_answer(
+    result: dict[str, Any], instant: dict[str, Any], keeps_graph: bool
+) -> dict[str, Any]:
     """Decides whether a run or the instant classifier that it began with predicts better.
 
     Their results are compared on the validation images or, without any, on the test images. The
     accuracy is the ensemble's where it was measured, because the ensemble is what predicts.
 
+    Args:
+        result: The run's result.
+        instant: The result of the instant classifier.
+        keeps_graph: Whether the labels that the instant classifier learned from were a term of the
+            run's loss (`method.graph`). All such runs that we measured gained by training.
+
     Returns:
         Additions to the run's result: `answer` ("instant" or "trained"), `answer_gain` (the points
         that training gained) and `answer_images` ("validation" or "test"). Without such images,
-        the instant classifier answers, since nothing shows that training gained.
+        the trained networks answer if `keeps_graph`, and otherwise the instant classifier.
     """
     for part in ("validation", "test"):
         trained, start = (
@@ -128,7 +136,7 @@ def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, 
         if trained is not None and start is not None:
             answer = "trained" if trained >= start else "instant"
             return {"answer": answer, "answer_gain": trained - start, "answer_images": part}
-    return {"answer": "instant"}
+    return {"answer": "trained" if keeps_graph else "instant"}
 
 
 def describe_gain(result: dict[str, Any]) -> str | None:
@@ -149,13 +157,18 @@ def describe_gain(result: dict[str, Any]) -> str | None:
 
 
 def describe_answer(result: dict[str, Any]) -> str | None:
-    """A sentence about the instant classifier, if it answers for a run."""
-    if result.get("answer") != "instant":
+    """A sentence about the instant classifier, if it answers for a run or could not be compared."""
+    answer, is_compared = result.get("answer"), "answer_gain" in result
+    if answer is None or (answer == "trained" and is_compared):
         return None
-    if "answer_gain" not in result:
+    if not is_compared:
+        answers = {
+            "trained": "trained networks are this run's answer: predict and export use them.",
+            "instant": "instant classifier is this run's answer: predict and export use it.",
+        }
         return (
-            "Without test or validation images nothing shows whether training gained, so the "
-            "instant classifier is this run's answer: predict and export use it."
+            "Without test or validation images, nothing shows whether training helped. The "
+            f"{answers[answer]}"
         )
     return (
         f"Training lost {-result['answer_gain']:.1f} points on the {result.get('answer_images')} "

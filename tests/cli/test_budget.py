@@ -1,5 +1,7 @@
 """`--minutes`: what is chosen from the time of a step."""
 
+import math
+
 import pytest
 
 from cls_jax.cli import budget
@@ -32,12 +34,12 @@ def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, *
 @pytest.mark.parametrize(
     ("seconds", "minutes", "image_size", "num_steps", "batch_size"),
     [
-        (1.0, None, 128, 360, 16),  # 60% of 10 minutes.
-        (0.3, None, 224, 780, 8),  # The memory holds no more.
-        (0.1, 2.0, 160, 460, 16),
-        (2.0, 10.0, 96, 320, 16),
-        (9.0, 10.0, 96, 140, 8),
-        (60.0, 10.0, 96, 40, 4),
+        (1.0, None, 160, 230, 8),  # 60% of 10 minutes.
+        (0.3, None, 224, 390, 8),
+        (0.1, 2.0, 224, 230, 8),
+        (2.0, 10.0, 128, 180, 8),
+        (9.0, 10.0, 96, 140, 4),
+        (60.0, 10.0, 96, 20, 4),
         (1e-4, None, 224, 2_000, 8),
         (1e-4, 60.0, 224, 20_000, 8),
     ],
@@ -51,7 +53,7 @@ def test_time_buys_resolution_then_steps(
     assert f"{num_steps:,} steps" in sentence
     assert f"{image_size} pixels" in sentence
     # What depends on the number of steps follows.
-    assert config.eval_every == min(max(num_steps // 10, 1), 500)
+    assert config.eval_every == min(math.ceil(num_steps / 3), 500)
 
 
 def test_what_the_user_sets_wins(monkeypatch):
