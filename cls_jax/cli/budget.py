@@ -26,8 +26,9 @@ _ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
 _STEP_SHARE = 0.6
 _SIZES = (224, 160, 128, 96)  # For pretrained networks, in pixels.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
-_ENOUGH_STEPS = 150  # From here on, a higher resolution comes before more steps.
-_FEW_STEPS = 100  # Below, batches get smaller.
+# From here on, a higher resolution comes before more steps. Below, batches get smaller. On
+# photographs at 160 pixels, 66 to 100 steps gained 1.4 to 3.3 points, 150 no more than 100.
+_ENOUGH_STEPS = 80
 _MAX_STEPS, _MAX_DEFAULT_STEPS = 20_000, 2_000
 _MIN_BATCH_SIZE = 4
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
@@ -82,7 +83,7 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
     while (
         "batch_size" not in given.is_set
         and batch_size >= 2 * _MIN_BATCH_SIZE
-        and seconds < _FEW_STEPS * cost * chosen**2 * batch_size
+        and seconds < _ENOUGH_STEPS * cost * chosen**2 * batch_size
     ):
         batch_size //= 2
     step = cost * chosen**2 * batch_size

@@ -34,10 +34,10 @@ def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, *
 @pytest.mark.parametrize(
     ("seconds", "minutes", "image_size", "num_steps", "batch_size"),
     [
-        (1.0, None, 160, 230, 8),  # 60% of 10 minutes.
+        (1.0, None, 224, 110, 8),  # 60% of 10 minutes.
         (0.3, None, 224, 390, 8),
         (0.1, 2.0, 224, 230, 8),
-        (2.0, 10.0, 128, 180, 8),
+        (2.0, 10.0, 160, 110, 8),
         (9.0, 10.0, 96, 140, 4),
         (60.0, 10.0, 96, 20, 4),
         (1e-4, None, 224, 2_000, 8),
