@@ -44,8 +44,8 @@ _SECTIONS = {
 _METHODS = """
 ## Methods
 
-The method is chosen after the label budget. It sets `method.name`, which cannot be changed alone,
-and these keys; [methods](methods.md) describes what each method does.
+The method is chosen after the label budget. It sets `method.name`, which cannot be changed by
+itself, and these keys. [Methods](methods.md) describes what each method does.
 """
 
 _CONFIG_FILES = """

@@ -38,7 +38,7 @@ _SWITCHES = {
         f"commit {_LAST_COMMIT} for this run",
     ),
     "method.lambda_cutmix": Retired((0.0,)),
-    "method.statistics_decay": Retired(None),  # Read by the switches above alone.
+    "method.statistics_decay": Retired(None),  # Only the switches above read it.
 }
 RETIRED = {"model.init_noise": Retired((0.0,)), **_SWITCHES}
 # Method → where it differs from the above.

@@ -1,4 +1,4 @@
-"""TensorFlow for the host alone: it reads and augments. The accelerators are JAX's.
+"""TensorFlow without accelerators: it reads and augments on the host. JAX has the accelerators.
 
 TensorFlow takes nearly all memory of every GPU that it sees when it runs its first operation, and
 from then on nothing can be hidden from it. Everything in this project that needs TensorFlow, TFDS

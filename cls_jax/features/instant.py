@@ -174,7 +174,7 @@ def fit_head(
     classifier = LogisticRegression(C=inverse_penalty, max_iter=_MAX_ITERATIONS)
     classifier.fit((part - mean) / deviation, labels, sample_weight=weights)
     kernel, bias = classifier.coef_, classifier.intercept_
-    if len(kernel) == 1:  # Of two classes, scikit-learn has the difference of the logits alone.
+    if len(kernel) == 1:  # For two classes, scikit-learn returns only the logits' difference.
         kernel, bias = np.stack([-kernel[0], kernel[0]]) / 2, np.append(-bias, bias) / 2
     kernel = (kernel / deviation).T
     head.kernel[np.ix_(chosen, classifier.classes_)] = kernel

@@ -101,7 +101,7 @@ def hold_out_labels(
 
     The labels, int [B] and -1 where there is none, are divided into folds. Each fold is predicted
     by propagating the labels of all others along the graph of nearest neighbors. With as many folds
-    as labels, each label is left out alone.
+    as labels, one label is left out at a time.
 
     Returns:
         Probabilities, float32 [B, K], which are uniform for images without a label.

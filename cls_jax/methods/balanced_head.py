@@ -1,7 +1,8 @@
 """ABC (Lee et al., NeurIPS 2021): a second classifier for which all classes are equally frequent.
 
 It shares the features with the method's own classifier, which keeps learning from all images. It
-learns from a random part of the frequent classes, makes its own pseudo-labels, and alone predicts.
+learns from a random part of the frequent classes and makes its own pseudo-labels. Predictions come
+from it.
 Its gradients reach the features. Its predictions of weak views are constants (USB's `abc.py`).
 
 Shape suffixes: N networks, B images, K classes.

@@ -149,8 +149,8 @@ class Method:
             out of BatchNorm's statistics, and so out of the gradient. Without batch statistics
             (BatchNorm frozen or absent) that changes nothing, so it is always done.
         is_ema_teacher: whether the EMA networks predict the target view, for separate passes.
-        separate_passes: whether each group passes alone, normalized by its own statistics. Only the
-            labeled images then update the running ones (TorchSSL).
+        separate_passes: whether each group is a forward pass of its own, with its own statistics. Only
+            the labeled images then update the running ones (TorchSSL).
         wants_cutmix: hyperparameters → whether there is a group of mixed images, `Batch.mix`.
         drive: what replaces `loss` in a method that needs predictions before it can make its
             groups. The same arguments and results as `compute_loss`.

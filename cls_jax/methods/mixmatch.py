@@ -202,8 +202,8 @@ def interleave(
 
     Every group is cut into n slices. Slice i of the first group and slice i of group i change
     places. So the first chunk holds a slice of every group, and every other chunk holds a slice of
-    the first group: with BatchNorm, no chunk's statistics come from labeled or from unlabeled
-    images alone. Google's groups have equal sizes. Ours are [B, ...] and [μB, ...].
+    the first group: with BatchNorm, no chunk's statistics come from only labeled or only
+    unlabeled images. Google's groups have equal sizes. Ours are [B, ...] and [μB, ...].
 
     Args:
         arrays: n groups, or with `inverse` n arrays that were computed from their chunks.

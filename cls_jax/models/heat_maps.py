@@ -81,7 +81,7 @@ def compute_grad_cam(
 
         logits = _apply(model, variables, images, add)
         chosen = jnp.take_along_axis(logits, classes[:, None], axis=1)
-        # The logits of an image depend on this image alone: one gradient serves all.
+        # An image's logits depend on no other image, so one gradient serves all.
         return jnp.sum(chosen), activations.pop().astype(jnp.float32)
 
     shape = jax.eval_shape(compute_logits, 0.0)[1].shape

@@ -70,8 +70,8 @@ class BatchNorm(nn.Module):
 
     x · m + (bias - mean · m) with m = scale / sqrt(var + epsilon), instead of Flax's
     (x - mean) · m + bias, so that the gradient needs as few passes over memory as possible. It sums
-    the incoming one twice over the images (alone, and times x). Flax's form sums it three times and
-    keeps an intermediate in memory. On a GPU, where a step mostly waits for memory, CLS's step
+    the incoming one twice over the images (as it is, and times x). Flax's form sums it three times
+    and keeps an intermediate in memory. On a GPU, where a step mostly waits for memory, CLS's step
     moves 7% fewer bytes (experiments/results/gpu_forecast.md).
 
     Attributes:

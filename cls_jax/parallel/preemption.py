@@ -15,7 +15,7 @@ class PreemptionHandler:
     """Records the first signal, so that a loop can stop cleanly. The second ends the process.
 
     Use it in a `with` statement in the main thread. In any other thread it records nothing, since
-    Python delivers signals to the main thread alone.
+    Python delivers signals only to the main thread.
     """
 
     def __init__(self) -> None:

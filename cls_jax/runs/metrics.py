@@ -99,7 +99,7 @@ class MetricsWriter:
             self._tensorboard = None
             self._warn(
                 f"Warning: TensorBoard's files cannot be written ({type(error).__name__}): the "
-                f"rest of this session is in {METRICS} alone."
+                f"rest of this session is only in {METRICS}."
             )
 
 

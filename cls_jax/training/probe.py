@@ -110,7 +110,7 @@ def fit_heads(
     co-training (Blum and Mitchell, 1998). Kernels of all other features start from 0.
     """
     num_networks, _, num_features = features_NBC.shape
-    # With a number of its own: the seed alone, or followed by zeros, draws the labeled images.
+    # With a number of its own: the bare seed, or the seed and zeros, draws the labeled images.
     generator = np.random.default_rng((*seed, zlib.crc32(b"probe")))
     order = generator.permutation(num_features)
     parts = np.array_split(order, num_networks)

@@ -131,7 +131,7 @@ def restore_or_init(
 ) -> tuple[TrainState, int, float]:
     """The state to start from, its step, and the seconds that the run took so far.
 
-    A checkpoint is restored onto shapes alone: no initial state takes memory beside it. A new
+    A checkpoint is restored onto shapes, so that no initial state takes memory beside it. A new
     state's baselines go to `report`, see `init_state`.
     """
     restored = checkpointer.restore_newest(run.setup.state_shapes)

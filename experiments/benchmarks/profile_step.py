@@ -33,7 +33,7 @@ def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
     for plane in jax.profiler.ProfileData.from_file(str(files[-1])).planes:
         for line in plane.lines:
             for event in line.events:
-                # Of all that a trace holds, compiled operations alone know their module.
+                # Only compiled operations in a trace know their module.
                 if "hlo_op" in dict(event.stats):
                     kind = _NUMBER.sub("", event.name)
                     seconds, count = events[kind]

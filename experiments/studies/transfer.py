@@ -126,7 +126,7 @@ def probe(config: Any) -> float:
 
 
 def train_rows(arguments: argparse.Namespace, rows: Sequence[str]) -> Outcomes:
-    """Row and budget → results of all seeds; the probe's hold the accuracy alone."""
+    """Row and budget → results of all seeds. The probe's hold only the accuracy."""
     runs, outcomes = {}, {}
     for row in rows:
         for budget in arguments.budgets:

@@ -150,7 +150,7 @@ def supervised(i: Inputs, n: int) -> Expected:
 
 
 def pseudo_label(i: Inputs, n: int) -> Expected:
-    own = supervised(i, n)  # Labeled images pass alone, and they alone update the statistics.
+    own = supervised(i, n)  # Labeled images pass separately, and only they update statistics.
     logits, _ = forward(i.weights[n], i.stats[n], i.u[0])
     losses, masks, labels = [], [], []
     for z in logits:
@@ -292,7 +292,7 @@ def interleave_rows(sizes):
 
 
 def forward_mixed(i: Inputs, n: int, images, stats_chunk: int):
-    """Logits of the mixed images in order, and the statistics after one chunk alone."""
+    """Logits of the mixed images in order, and the statistics after only one chunk."""
     chunks = interleave_rows([len(i.x)] + [i.u.shape[1]] * len(i.u))
     logits, stats = [None] * len(images), None
     for c, rows in enumerate(chunks):

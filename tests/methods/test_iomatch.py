@@ -1,4 +1,4 @@
-"""A run of IOMatch: it resumes, and what reads it sees the head of the classes alone."""
+"""A run of IOMatch: it resumes, and its readers see only the head of the classes."""
 
 import functools
 

@@ -87,7 +87,7 @@ def test_a_pass_beside_takes_the_statistics_of_the_training_pass(stacked):
     ensemble, groups = Ensemble(MODEL), (images[:2], images[2:])
     whole, stats = run(ensemble, "forward", params, batch_stats, images, train=True)
     beside = jax.jit(ensemble.forward_with_frozen_group)
-    # The same images, of which one passes alone.
+    # The same images, and one of them by itself.
     parts, same, stats_beside = beside(params, batch_stats, groups, images)
     _, one, _ = beside(params, batch_stats, groups, images[4:5])
     for actual in (np.concatenate(parts, axis=1), same):

@@ -49,7 +49,7 @@ def state(initial_state):
 
 
 def save(workdir, steps, state, keep=3):
-    """Saves states that differ in their step alone."""
+    """Saves states that differ only in their step."""
     checkpointer = Checkpointer(workdir, keep)
     for step in steps:
         checkpointer.save(step, state.replace(step=state.step * 0 + step), {"train_seconds": 1.5})

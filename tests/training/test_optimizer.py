@@ -200,7 +200,7 @@ def test_cosine_and_warm_up_are_those_of_usb():
 
 
 class Start:
-    """A program with a frozen stage and one step for the head alone, and its states on the host."""
+    """A program with a frozen stage and one step for only the head, and its states on the host."""
 
     def __init__(self):
         self.setup = create_fine_tuning_program()

@@ -209,7 +209,7 @@ def test_statistics_per_device_save_the_exchange_of_every_layer():
     pattern = r" all-reduce(?:-start)?\("
     count = {name: len(re.findall(pattern, text)) for name, text in texts.items()}
     assert count["device"] < count["batch"] / 2, count
-    # One device has a part of the batch alone; their running statistics are averaged.
+    # Each device normalizes its own part of the batch, and the running statistics are averaged.
     for leaf in jax.tree.leaves(states["device"].batch_stats):
         assert np.all(np.isfinite(leaf))
 

@@ -2,7 +2,7 @@
 
 The same functions of the same random numbers as in `tf_augment`, image by image. Shapes are static
 here, so images cannot be sorted by kind as there. Instead one round is one table lookup, one blend
-and one gather for all images, each of which leaves alone the images that did not draw it.
+and one gather for all images, each of which leaves images that did not draw it unchanged.
 """
 
 from collections.abc import Sequence

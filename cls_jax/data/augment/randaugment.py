@@ -2,9 +2,9 @@
 
 The pool and its strengths come from RandAugment (Cubuk et al., 2020) as the PyTorch code of
 FixMatch, CLS and TorchSSL uses it: 14 operations of the Python Imaging Library (PIL, Pillow), each
-at a level of which `PARAMETER_MAX` is the strongest. Whatever PIL derives from the operation and
-its level alone is worked out here once. A pipeline then looks up `OpTable.kinds` for each image and
-applies one of a few kinds of transform.
+at a level of which `PARAMETER_MAX` is the strongest. Whatever depends only on the operation and its
+level is computed here once. A pipeline then looks up `OpTable.kinds` for each image and applies one
+of a few kinds of transform.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class OpKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpTable:
-    """A pool of operations for images of one size. Row 0 of each level axis leaves them alone.
+    """A pool of operations for images of one size. Row 0 of each level axis changes nothing.
 
     Attributes:
         kinds: int32 [ops, levels], the `OpKind` of each operation, `KEEP` in row 0.

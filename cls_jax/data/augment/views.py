@@ -74,7 +74,7 @@ def create_augmentation(data_config: Any, image_shape: tuple[int, int, int]) -> 
     """Builds the preset `data_config.randaugment` for images of one shape, (H, W, C).
 
     Of the single settings, "torchssl" uses only `randaugment_pool` and whether `cutout` is 0
-    (none). `randaugment_ops`, `randaugment_levels` and any other `cutout` concern "authors" alone.
+    (none). `randaugment_ops`, `randaugment_levels` and any other `cutout` only concern "authors".
     """
     height, width, channels = image_shape
     flip, shift, pool = data_config.flip, data_config.shift, data_config.randaugment_pool

@@ -48,7 +48,7 @@ MAX_CHANNELS = 12
 OTHER_CHANNELS = "channel(s) instead of"  # In the reason why an image cannot be read.
 RESIZE_MODES = ("crop", "pad", "stretch")
 
-# By the header alone, before anything is decoded: a few bytes can ask for gigabytes.
+# Checked in the header, before anything is decoded: a few bytes can ask for gigabytes.
 MAX_PIXELS = 100_000_000
 _MAX_FILE_BYTES = 2**29  # Some decoders read the whole file first.
 # Pillow's reader of WebP holds four copies of the pixels, 17 bytes per pixel in all.
@@ -147,7 +147,7 @@ def read_image(
 
 
 def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
-    """Width and height of an image file in pixels, and its channels, from its header alone.
+    """Width and height of an image file in pixels, and its channels, read from its header.
 
     A gray image has 1 channel. Other pictures have 3, and what is transparent turns white.
 

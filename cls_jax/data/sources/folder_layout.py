@@ -1,8 +1,8 @@
 """Sorts the files of a folder into training, validation and test images.
 
 There are three layouts: `labels.csv`, else `labeled/<class>/…` or `train/<class>/…`, else class
-folders. Each may have `unlabeled/…`, `test/<class>/…` and `val/<class>/…` beside it. Names alone
-decide, whatever their case and however their accents are composed. No image is opened here.
+folders. Each may have `unlabeled/…`, `test/<class>/…` and `val/<class>/…` beside it. Only
+names decide, whatever their case and however their accents are composed. No image is opened here.
 """
 
 import os
