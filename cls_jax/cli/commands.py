@@ -1,6 +1,6 @@
 """What each verb of `cls-jax` does and prints. `main.py` trains and evaluates with these functions.
 
-Functions are named after their verbs, and parameters after the verbs' options, which
+Functions are named after their verbs and parameters after the options, which
 `console.create_parser` describes.
 """
 

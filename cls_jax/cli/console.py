@@ -108,8 +108,8 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     predict.add_argument(
         "--output",
         metavar="FILE",
-        help="a .csv or .parquet to write (default: predictions.csv for folders and patterns; "
-        "files are printed)",
+        help="a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
+        "while files are printed)",
     )
     predict.add_argument(
         "--overwrite", action="store_true", help="write FILE even if it is not such a table"

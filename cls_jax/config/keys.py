@@ -225,7 +225,7 @@ OPTIONS: dict[str, Option] = {
         "the training images.",
     ),
     "data.std": Option(
-        (0.5, 0.5, 0.5), POSITIVE_NUMBERS, "Standard deviation per channel, likewise."
+        (0.5, 0.5, 0.5), POSITIVE_NUMBERS, "Standard deviation per channel, in the same form."
     ),
     "data.flip": Option(True, YES_OR_NO, "Flip half of the images horizontally.", "authors"),
     "data.shift": Option(

@@ -20,9 +20,9 @@ def choose_labeled_indices(
 ) -> np.ndarray:
     """Draws the label budget: equally many images of each class, or a long tail.
 
-    Labels are int [n], true classes of all training images, -1 where unknown. A budget of 0 takes
-    all labels there are. With an `imbalance` (see `choose_long_tail`), each class keeps at least
-    one.
+    The labels are the true classes of all training images, int [n], -1 where unknown. A budget of 0
+    takes all labels there are. With an `imbalance` (see `choose_long_tail`), each class keeps at
+    least one.
 
     Returns:
         int32 [num_labels], indices into the training images, class by class, sorted within each.

@@ -39,7 +39,7 @@ PRETRAINED = f"{BUILTIN}efficientnet_lite0"
 
 # Increase when features of the same image and weights come out differently.
 _VERSION = 1
-_BATCH_SIZE = 16  # Per device; larger ones are no faster on a CPU.
+_BATCH_SIZE = 16  # Per device. Larger ones are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
 
@@ -69,7 +69,7 @@ def open_network(init: str = PRETRAINED, name: str | None = None) -> FrozenNetwo
 
     Args:
         init: "builtin:NAME", "hf:OWNER/NAME" or a `.safetensors` file.
-        name: of the architecture; "builtin:NAME" implies it.
+        name: of the architecture, which "builtin:NAME" implies.
 
     Raises:
         UserError: if the weights cannot be read.
@@ -93,9 +93,10 @@ def load_features(
     """Features of image files by pretrained weights, each of Euclidean norm 1.
 
     Args:
-        files: of any size and color; scaled and center-cropped to the network's own resolution.
+        files: of any size and color. They are scaled and center-cropped to the network's own
+            resolution.
         init: see `open_network`.
-        on_progress: called after each batch that is computed; None shows a progress bar.
+        on_progress: called after each batch that is computed. None shows a progress bar.
 
     Returns:
         float32 [B, C]. An image that cannot be read has zeros.
@@ -115,10 +116,10 @@ def extract_features(
     """Features of image files by a network, as its heads see them.
 
     Args:
-        files: as of `load_features`.
+        files: same as for `load_features`.
         network: from `open_network`.
-        on_progress: as of `load_features`.
-        images: uint8 [B, H, W, 3], the files as the network decodes them, if that has been done.
+        on_progress: same as for `load_features`.
+        images: uint8 [B, H, W, 3], the files as the network decodes them, if they are known.
 
     Returns:
         float16 [B, C]. An image that cannot be read has zeros.
@@ -166,7 +167,7 @@ def _cut_batches(
 
 
 def read_features(files: Sequence[str | os.PathLike], network: FrozenNetwork) -> np.ndarray | None:
-    """What `extract_features` returns, if it has computed all of it before; None otherwise."""
+    """What `extract_features` returns, if it has computed all of it before. Otherwise None."""
     _, keys, is_missing, features = _read_stored([os.fspath(file) for file in files], network)
     is_complete = keys.any(axis=1).all() and not is_missing.any() and features.shape[1]
     return features if is_complete else None
@@ -185,12 +186,12 @@ def _read_stored(
 def compute_features(
     images: Any, network: FrozenNetwork, on_progress: Progress | None = None
 ) -> np.ndarray:
-    """Features of images in memory, float16 [B, C]; not kept on disk.
+    """Features of images in memory, float16 [B, C], which are not kept on disk.
 
     Args:
         images: an `ImageSource` of uint8 [B, H, W, 1 or 3], scaled to the network's own resolution.
         network: from `open_network`.
-        on_progress: as of `load_features`.
+        on_progress: same as for `load_features`.
 
     Raises:
         UserError: if the weights are those of another architecture.
@@ -275,7 +276,7 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
     return compute, num_features, batch_size
 
 
-# Compiled once, whichever images are asked for.
+# Outside of `_compile`, so that the training and the test images share one compiled program.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _forward(
     model: Architecture,

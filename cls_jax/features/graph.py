@@ -21,7 +21,7 @@ from scipy import sparse
 NUM_NEIGHBORS = 20
 ALPHA = 0.99
 _EXPONENT = 3  # Of the similarity, as of Iscen et al.
-# Power of the scores in the probabilities. Scores at alpha 0.99 hardly differ between classes; this
+# Power of the scores in the probabilities. Scores at alpha 0.99 hardly differ between classes. This
 # power makes the mean of the largest probability (75%, 76% and 77% at 1, 5 and 10 labels per class)
 # about the share of the photographs above that are right (61%, 71% and 74%).
 _SHARPNESS = 10
@@ -115,7 +115,7 @@ def _search_block(
 
 
 def normalize_rows(features_BC: np.ndarray) -> np.ndarray:
-    """Divides each row by its Euclidean norm; float32, rows of zeros stay as they are.
+    """Divides each row by its Euclidean norm, in float32. Rows of zeros stay as they are.
 
     Raises:
         ValueError: if a feature is not finite.
@@ -146,7 +146,7 @@ def propagate_labels(
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
         alpha: share of its probabilities that an image takes from its neighbors, in [0, 1).
-        class_frequencies: how frequent the K classes are, in any unit; None if that is not known.
+        class_frequencies: how frequent the K classes are, in any unit. None if that is not known.
         tolerance: for each class, the largest norm of Y - (I - alpha S) F, relative to the norm
             of Y.
 

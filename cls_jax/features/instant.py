@@ -15,7 +15,7 @@ from cls_jax.features.graph import build_graph, compute_weight, normalize_rows, 
 # EfficientNet-Lite0). With few labels, accuracies from 0.001 to 0.1 are the same.
 PROBE_C = 0.01
 INSTANT_C = 0.003
-# Weight of a labeled image; others have at most 1. With it and the probe's vote, 5, 10, 25 and 50
+# Weight of a labeled image. Others have at most 1. With it and the probe's vote, 5, 10, 25 and 50
 # labels per class give 74.0%, 78.0%, 82.3% and 84.3% on photographs of clothing, without them
 # 72.3%, 76.9%, 79.2% and 82.1%. One label per class: 56.2% and 57.1%, the same within its error.
 _LABELED_WEIGHT = 20
@@ -23,7 +23,7 @@ _MAX_ITERATIONS = 1000
 # Images that a head is fitted to: more cost time, and change nothing.
 _MAX_FITTED = 30_000
 # A deviation counts at least as this share of the mean one. With a few labeled images some features
-# hardly vary; divided by nothing, they would drown all others in the next image that has them.
+# hardly vary. Divided by almost 0, they would drown all others in the next image that has them.
 _MIN_DEVIATION = 0.3
 _NUM_FOLDS = 5
 
@@ -50,7 +50,7 @@ class PropagatedLabels(NamedTuple):
     Attributes:
         probabilities: float32 [B, K].
         labels: int [B], the most probable classes, and the given labels where there are any.
-        weights: float32 [B] in [0, 1], w = 1 - H(p) / log K; 1 for labeled images.
+        weights: float32 [B] in [0, 1], w = 1 - H(p) / log K, and 1 for labeled images.
         sample_weights: float32 [B], for a head: as `weights`, but larger for labeled images.
         probe: the linear probe.
     """
@@ -77,7 +77,7 @@ def spread_labels(
         features_BC: floating [B, C].
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
-        class_frequencies: how frequent the K classes are; None if that is not known.
+        class_frequencies: how frequent the K classes are. None if that is not known.
     """
     graph = build_graph(normalize_rows(features_BC))
     probabilities = propagate_labels(
@@ -94,7 +94,7 @@ def spread_labels(
 
 
 def _vote(p_BK: np.ndarray, q_BK: np.ndarray) -> np.ndarray:
-    """The normalized product of two probabilities; the first where they exclude each other."""
+    """The normalized product of two probabilities, or the first if they exclude each other."""
     product = p_BK * q_BK
     sums = product.sum(axis=1, keepdims=True)
     return np.divide(product, sums, out=p_BK.copy(), where=sums > 0)
@@ -111,8 +111,9 @@ def cross_validate(
         num_classes: K.
 
     Returns:
-        Those of the linear probe on the other labels ("probe") and of its vote with the labels that
-        spread from them along the graph ("instant"). None if a class has fewer than two labels.
+        The accuracy of the linear probe on the other labels ("probe") and of its vote with the
+        labels that spread from them along the graph ("instant"). None if a class has fewer than
+        two labels.
     """
     labeled = np.flatnonzero(labels_B >= 0)
     if np.bincount(labels_B[labeled], minlength=num_classes).min() < 2:
@@ -149,8 +150,8 @@ def fit_head(
         labels_B: int [B].
         num_classes: K. Classes without an image have the kernel and bias 0.
         inverse_penalty: C of scikit-learn.
-        weights_B: float [B], of the images; None for equal ones.
-        chosen: int [m], features to use, the others get the kernel 0; None for all.
+        weights_B: float [B], of the images. None for equal ones.
+        chosen: int [m], features to use. The others get the kernel 0. None for all.
     """
     num_features = features_BC.shape[1]
     chosen = np.arange(num_features) if chosen is None else chosen

@@ -50,7 +50,7 @@ class Store:
         return is_known, rows
 
     def append(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Adds rows; a row of a key that exists replaces the earlier one.
+        """Adds rows. A row with an existing key replaces the earlier one.
 
         Args:
             keys: uint8 [n, 16].
@@ -75,7 +75,7 @@ class Store:
             file.write(records.tobytes())
 
     def _map(self) -> np.ndarray:
-        """The whole records of the file, as a memory map; none if its header is damaged."""
+        """The whole records of the file, as a memory map. None if its header is damaged."""
         try:
             with open(self._path, "rb") as file:
                 header = file.read(_HEADER_BYTES)

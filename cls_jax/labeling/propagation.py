@@ -1,4 +1,4 @@
-"""Label propagation that is updated label by label, and what follows for the labels to check.
+"""Label propagation that is updated label by label, and which proposals and labels to check.
 
 The scores solve F = Y + alpha S F, as in `cls_jax.features.graph`. The system is linear and each
 class has its own column, so a new label changes only one column of F. The solver starts from the
@@ -104,7 +104,7 @@ def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
 def find_confident(
     probabilities_BK: np.ndarray, is_open_B: np.ndarray, label: int, num_images: int
 ) -> np.ndarray:
-    """The open images whose most probable class is `label`, the most certain first; int [M]."""
+    """The open images whose most probable class is `label`, the most certain first, int [M]."""
     rows = np.flatnonzero(is_open_B & (probabilities_BK.argmax(axis=1) == label))
     order = np.argsort(-probabilities_BK[rows, label], kind="stable")
     return rows[order[:num_images]]
@@ -115,8 +115,8 @@ def find_doubtful(
 ) -> np.ndarray:
     """Labels that the others contradict, the likeliest mistakes first.
 
-    The probabilities are those of each labeled image given all other labels. `is_open_L`, bool,
-    says whether its own label may be doubted.
+    Each labeled image has its probabilities given all other labels. `is_open_L`, bool, says whether
+    its own label may be doubted.
 
     Returns:
         int [M], rows of `probabilities_LK`, with M at most `num_images`.

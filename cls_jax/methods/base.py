@@ -149,15 +149,15 @@ class Method:
             out of BatchNorm's statistics, and so out of the gradient. Without batch statistics
             (BatchNorm frozen or absent) that changes nothing, so it is always done.
         is_ema_teacher: whether the EMA networks predict the target view, for separate passes.
-        separate_passes: whether each group is a forward pass of its own, with its own statistics. Only
-            the labeled images then update the running ones (TorchSSL).
+        separate_passes: whether each group is a forward pass of its own, with its own statistics.
+            Only the labeled images then update the running ones (TorchSSL).
         wants_cutmix: hyperparameters → whether there is a group of mixed images, `Batch.mix`.
         drive: what replaces `loss` in a method that needs predictions before it can make its
             groups. The same arguments and results as `compute_loss`.
         init_state: `InitContext` → initial `method_state`, each leaf with a leading axis of
             networks.
         extra_heads: K → the networks' outputs in addition to the classes. The logits of a `loss`
-            are then those of all heads side by side, the classes' first.
+            then come from all heads side by side, the classes' first.
         dropout_rate: hyperparameters → share of activations dropped where dropout is asked for.
         rounds: how it trains in several rounds. Its state then has a row per training image.
     """
@@ -194,8 +194,8 @@ class Method:
 
         With a balanced head, (own, shares float32 [N, K] of the classes that it sees). With a
         graph, (all that, its labels), `PseudoLabels` of arrays [N, num_images]. The labels are
-        zeros that whoever knows the images replaces. Both are the same for all networks, but the
-        state is stacked by network.
+        zeros until training, which knows the images, replaces them. Both are the same for all
+        networks, but the state is stacked by network.
         """
         own = self.init_state(init)
         if init.hparams.get("balanced_head"):

@@ -65,8 +65,8 @@ def _is_inside(center: jax.Array, side: jax.Array, size: int) -> jax.Array:
 def cutmix_loss(mix: Mix, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
     """Mean of λ · weight · CE(label) + (1 - λ) · partner's weight · CE(partner's label), [N].
 
-    λ is the mix's share. The logits float32 [N, B, K] are those of the mixed images, labels int32
-    and weights float32 [N, B] those of the images that were mixed.
+    λ is the mix's share. The logits float32 [N, B, K] belong to the mixed images. The labels int32
+    and weights float32 [N, B] belong to the images that were mixed.
     """
     own = mix.share * weights * positive_cross_entropy(logits, labels)
     partners = weights[:, mix.partner] * positive_cross_entropy(logits, labels[:, mix.partner])

@@ -92,7 +92,7 @@ def make_open_targets(p_NBK: jax.Array, logits_NBPK: jax.Array) -> tuple[jax.Arr
     """The targets q, float32 [N, B, L], and whether s < ½, bool [N, B] (`iomatch.py:123-139`).
 
     s = Σ p_k · r⁰_k says how unlike all classes an image is, and
-    q = (p_1 · r¹_1, …, p_K · r¹_K, s) sums to 1. The logits are those of the multi-binary head.
+    q = (p_1 · r¹_1, …, p_K · r¹_K, s) sums to 1. The logits come from the multi-binary head.
     """
     out, inside = jnp.moveaxis(jax.nn.softmax(logits_NBPK, axis=-2), -2, 0)
     s = jnp.sum(p_NBK * out, axis=-1)

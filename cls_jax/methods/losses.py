@@ -104,8 +104,8 @@ def compute_labeling_loss(
 ) -> jax.Array:
     """The mean over images of weight · (L_P + [L_N]), float32 [...] (Eq. 7-9).
 
-    The logits float32 [..., B, K] are those of the strong views, and the labels one's own or
-    another network's. If `negative`, complementary labels teach too.
+    The logits float32 [..., B, K] belong to the strong views. The labels are the network's own or
+    another network's. If `negative`, complementary labels teach, too.
     """
     loss_B = positive_cross_entropy(logits_BK, labels_B.pseudo)
     if negative:

@@ -136,8 +136,8 @@ def mixup(
     """Mixes all images of all groups with one another: λ' · image + (1 - λ') · partner.
 
     λ' = max(λ, 1 - λ) with λ ~ Beta(α, α) for each image (Google's MixMatch). On several devices
-    the partner comes from this device's shard of the batch. Groups, as they come and as they are
-    returned, are images float32 [B_i, H, W, C] with targets float32 [N, B_i, K], probabilities as
+    the partner comes from this device's shard of the batch. Groups, given and returned, are
+    images float32 [B_i, H, W, C] with targets float32 [N, B_i, K], probabilities as
     each of N networks sees them.
     """
     images = jnp.concatenate([group[0] for group in groups])

@@ -19,7 +19,7 @@ from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
     """L = CE(x + τ log π, y) + λ_u · mean(1[max p ≥ threshold] · CE(strong + τ log π, p)).
 
-    p = softmax(weak + τ log π_u), with π_u the frequencies of unlabeled images and π those of all.
+    p = softmax(weak + τ log π_u), with π_u the frequencies of unlabeled images and π of all.
     The authors divide the supervised term by the ratio of unlabeled to labeled images in the data
     set, with which few labels teach almost nothing. Here its weight is 1. They train two labeled
     and two strong views, here it is one of each. Signature: see `Method.loss`.

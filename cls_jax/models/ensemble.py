@@ -184,7 +184,7 @@ class Ensemble:
         return jax.tree.map(gather, tree)
 
     def exchange(self, tree: PyTree) -> PyTree:
-        """Gives each network, of N, what the one before it computed. With two, the other's."""
+        """Gives each network the leaves [N, ...] of the one before it. With two, of the other."""
         if self.network_shards == 1:
             return jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=0), tree)
         # Only the last network of a device has its successor on another device.
@@ -207,7 +207,7 @@ def init_networks(
     """Initializes N networks for images (H, W, C) from different keys.
 
     With `drawn`, only the modules of these names are random, and all other parameters are 0: enough
-    where weights from a file take their place, and much faster to compile.
+    if weights from a file replace them, and much faster to compile.
 
     Returns parameters and BatchNorm statistics, each leaf [N, ...].
     """

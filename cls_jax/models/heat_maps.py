@@ -26,8 +26,8 @@ def compute_heat_maps(
 ) -> jax.Array:
     """Shows which parts of images made a network predict a class.
 
-    The images are float32 [B, H, W, C], normalized, and `variables` are those of one network. The
-    classes, int [B], are those whose evidence is looked for. Attention rollout knows no classes.
+    The images are float32 [B, H, W, C], normalized, and the `variables` belong to one network. Maps
+    show the evidence for the classes, int [B]. Attention rollout does not depend on classes.
 
     Returns:
         float32 [B, h, w], not negative, for h x w positions of a layer or patches. The largest

@@ -185,7 +185,7 @@ class Architecture(nn.Module):
     def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
         """The block, rematerialized in training if `remat` asks for it, with the same parameters.
 
-        It is called with the activations and any number of bools.
+        Call it with the activations and any number of bools.
         """
         if not (self.remat and train):
             return block

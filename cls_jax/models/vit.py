@@ -1,4 +1,4 @@
-"""Vision transformers (Dosovitskiy et al., 2021; Oquab et al., 2023) with the layers of timm.
+"""Vision transformers (Dosovitskiy et al., 2021, and Oquab et al., 2023) with the layers of timm.
 
 Shape suffixes: B images, H rows, W columns, C channels, T tokens, D width of a token.
 """

@@ -26,8 +26,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 10, 26
 _VARIABLES = ("line", "soft", "wrong", "c1", "c2", "c3", "c4", "c5", "c6")
 _NUM_COLORS = 6
 _DASHES = (0, (2, 2))
-# Parts of an SVG file that a drawing inside a page does not need: clip paths and groups with IDs,
-# which would not be unique there; fonts, which the style sheet sets; and fractions of a pixel.
+# Parts of an SVG file that a drawing inside a page does not need: clip paths and groups with IDs
+# (not unique there), fonts (set by the style sheet), and fractions of a pixel.
 _CLUTTER = re.compile(
     r"<defs>\s*<clipPath.*?</defs>|</?g\b[^>]*>|</svg>|"
     r'font-[a-z]+: [^;]*; | (?:clip-path|transform)="[^"]*"|(?<=\.\d)\d{2,}',
@@ -48,7 +48,7 @@ class Series:
 
     name: str
     steps: np.ndarray  # float64 [T], ascending.
-    values: np.ndarray  # float64 [T], means; NaN where nothing was measured.
+    values: np.ndarray  # float64 [T], means, NaN where nothing was measured.
     low: np.ndarray  # float64 [T], smallest of the measurements behind each point.
     high: np.ndarray  # float64 [T], largest.
     last: float

@@ -110,7 +110,7 @@ class RunData:
 
     @property
     def data_name(self) -> str:
-        """The dataset's name; of a folder of images its own name."""
+        """The name of the dataset, or of the folder of images."""
         if self.config.data.name != "folder":
             return self.config.data.name
         return pathlib.Path(self.config.data.data_dir).expanduser().resolve().name or "folder"
@@ -145,9 +145,9 @@ class RunData:
 def collect_run(
     workdir: pathlib.Path, data_dir: str | None = None, opened: OpenRun | None = None
 ) -> RunData:
-    """Reads a run, finished or not; loads its dataset and predicts with its newest checkpoint.
+    """Reads a run, finished or not, loads its dataset, and predicts with its newest checkpoint.
 
-    Arguments and errors are those of `write_report`.
+    Takes and raises the same as `write_report`.
     """
     run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
     if data_dir is not None:

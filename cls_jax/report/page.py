@@ -107,5 +107,5 @@ def create_environment() -> jinja2.Environment:
 
 
 def format_thousands(value: Any) -> str:
-    """An integer with separators; a result may hold anything else, which stays as it is."""
+    """An integer with separators. Anything else in a result stays as it is."""
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -26,7 +26,7 @@ from cls_jax.runs.result import describe_answer, describe_gain, wilson_interval
 MAX_WRITTEN_CLASSES = 20
 # Larger images are reduced: a page holds hundreds.
 MAX_SIDE = 96
-# From this side on, WebP takes a fraction of PNG's bytes; in smaller images every pixel counts.
+# From this side on, WebP takes a fraction of PNG's bytes. In smaller images every pixel counts.
 _LOSSY_SIDE = 64
 _RIGHT_COLOR, _WRONG_COLOR = (26, 127, 55), (207, 70, 20)  # As in style.css.
 _ACCURACY = "Test accuracy"

@@ -37,7 +37,7 @@ class MetricsWriter:
     ):
         """Drops rows of `first_step` and later, which this session writes again.
 
-        `warn` shows a sentence to the user. Without `has_curves`, there is nothing for TensorBoard.
+        `warn` shows a sentence to the user. Without `has_curves`, TensorBoard gets no file.
         """
         self._path = workdir / METRICS
         kept = [row for row in read_metrics(workdir) if row["step"] < first_step]

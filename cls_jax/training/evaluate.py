@@ -24,10 +24,9 @@ _MAX_IN_FLIGHT = 2
 def create_eval_step(setup: TrainSetup) -> Callable:
     """Compiles (state, images, labels, is_image) → images of each class that predictors get right.
 
-    The images are as for `TrainSetup.infer`, the labels int32 [B], and `is_image` is False for
-    padding.
-    Counts are int32: "raw" and "ema" of shape [N, K], "ensemble" [K] (the mean of the EMA networks'
-    probabilities). Nothing is donated: the state is still needed.
+    The images are the same as for `TrainSetup.infer`, the labels int32 [B], and `is_image` is False
+    for padding. Counts are int32: "raw" and "ema" of shape [N, K], "ensemble" [K] (the mean of the
+    EMA networks' probabilities). Nothing is donated: the state is still needed.
     """
 
     def eval_step(

@@ -70,7 +70,7 @@ def train(
     Raises:
         UserError: If the folder, the data or the devices do not fit the configuration, another
             process trains there, a loss is not finite, or the last state cannot be written.
-        StoppedError: If the user or the system asks the run to stop; it has been saved.
+        StoppedError: If the user or the system asks the run to stop. It has been saved.
     """
     config = resolve_model(config)
     check_folder(config, workdir)
@@ -97,8 +97,8 @@ def train(
 class _Session:
     """Trains a run from its newest checkpoint to its last step, or until it is asked to stop.
 
-    Every step replaces `state` and may donate the buffers of the one before. Whoever reads a state
-    has copied what it needs on return.
+    Every step replaces `state` and may donate the buffers of the one before, so code that reads a
+    state must copy what it needs.
     """
 
     def __init__(self, run: Run):

@@ -129,7 +129,7 @@ def propagate_labels(
 ) -> tuple[PropagatedLabels, Head | None]:
     """Labels for all training images, along a graph of features at the network's own resolution.
 
-    Without pretrained weights, pixels are the features. Arguments are those of `init_state`.
+    Without pretrained weights, pixels are the features. Takes the same arguments as `init_state`.
 
     Returns:
         The labels, and the head that was fitted to them if there are test images.
@@ -169,7 +169,7 @@ def fit_instant_heads(
 
     The heads see features of the run's resolution. On photographs, a head on half of the features
     is as good as one on all. A single network at its own resolution has the `head` of
-    `propagate_labels`. Other arguments are those of `init_state` and `fit_heads`.
+    `propagate_labels`. The other arguments are the same as for `init_state` and `fit_heads`.
     """
     image_size, network = setup.config.data.image_size, _open_frozen_network(setup)
     if head is not None and setup.method.num_networks == 1 and network.image_size == image_size:

@@ -221,8 +221,8 @@ class DivergenceWatch:
             return None
         self._has_warned = True
         return (
-            f"Warning: the supervised loss has been above {self._bound:.2f}, twice that of "
-            f"guessing, since step {self._since}: the run is diverging. A lower "
+            f"Warning: the supervised loss has been above {self._bound:.2f}, twice the loss "
+            f"of guessing, since step {self._since}: the run is diverging. A lower "
             "--config.optimizer.learning_rate in a new --workdir may help."
         )
 
@@ -249,7 +249,7 @@ class ProgressBar:
 
     def show_accuracies(self, step: int, accuracies: dict[str, float]) -> None:
         """Prints the accuracies and keeps the first in the bar."""
-        # Whoever watches decides by validation images, so that test images stay unseen.
+        # Users who watch should decide by validation images, so that test images stay unseen.
         split = "validation" if "validation/accuracy" in accuracies else "test"
         self._accuracy = f"{accuracies[f'{split}/accuracy']:.2f}%"
         self.say(

@@ -239,7 +239,7 @@ def average_metrics(metrics: Metrics) -> Metrics:
 
 
 def to_scalars(metrics: Mapping[str, jax.Array]) -> dict[str, float]:
-    """Metrics of a step on the host, with `monitors/pseudo_label_accuracy` in place of its counts.
+    """Metrics of a step on the host, with `monitors/pseudo_label_accuracy` instead of its counts.
 
     It is the share of the images of known class whose pseudo-label is right, or NaN if there are
     none. The step itself must not divide: `debug_nans` would stop a healthy run.

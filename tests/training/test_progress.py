@@ -104,7 +104,7 @@ def test_a_divergence_is_said():
         queue.append(step, None, create_monitors() | {"train/loss_supervised": np.float32(9.0)})
     queue.drain()
     (line,) = fake.lines
-    assert "above 4.61, twice that of guessing, since step 0" in line
+    assert "above 4.61, twice the loss of guessing, since step 0" in line
 
 
 def test_the_bar_shows_steps_loss_and_the_newest_accuracy(monkeypatch, capsys):

@@ -135,7 +135,7 @@ class Op:
     """One operation of the pool: its kind, and what its level means to that kind.
 
     Attributes:
-        kind: the kind.
+        kind: what a pipeline does with it.
         lookup: (picture with one pixel of each value from 0 to 255, level) → what PIL makes of it.
         matrix: (signed level, height, width, type of degrees and pixels) → the matrix from output
             to input coordinates that PIL's Image.transform takes.

@@ -369,6 +369,7 @@ def _decode(
     images, entries = np.zeros((len(paths), *shape), np.uint8), np.zeros(len(paths), _ENTRY)
 
     def decode(row: int) -> tuple[bytes, str | None]:
+        """A file's digest and None or the reason. Its image goes into its row."""
         digest = _NO_DIGEST
         try:
             with open_file(paths[row]) as file:
@@ -454,7 +455,7 @@ def _compute_checksum(digest: bytes, image: np.ndarray) -> int:
 
 
 def _hash(content: str | bytes) -> bytes:
-    if isinstance(content, str):  # Names may hold any byte but zero, also what is not Unicode.
+    if isinstance(content, str):  # Names may hold any byte but zero, and need not be Unicode.
         content = content.encode("utf-8", "surrogateescape")
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
 

@@ -233,7 +233,7 @@ def read_ahead(
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
     parts = [list(files[i : i + batch_size]) for i in range(0, len(files), batch_size)]
     try:
-        # Each starts when it is taken, so while one is in use, the next is being decoded.
+        # A batch starts when it is taken, so the next one is decoded while one is in use.
         started = ((part, executor.map(read, part)) for part in [*parts, []])
         for (part, results), _ in itertools.pairwise(started):
             found = list(results)

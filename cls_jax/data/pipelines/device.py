@@ -89,6 +89,8 @@ def make_batch_creator(
     num_shards = mesh.shape[DATA_AXIS]
 
     def create_batch(state: Any, data: DeviceData) -> RawBatch:
+        """This device's part of the batch of the state's step."""
+
         def sample(indices: jax.Array, batch_size: int, tag: int) -> jax.Array:
             whole = sample_indices(indices, state.step, batch_size, data.seed, tag, JAX)
             return _take_shard(whole, num_shards)

@@ -119,7 +119,7 @@ def _check_channels(names: Sequence[str], failures: Mapping[int, str]) -> None:
 def _find_copies(
     rows: np.ndarray, train: np.ndarray, labels: np.ndarray, digests: Sequence[bytes]
 ) -> dict[int, int]:
-    """Those of the rows that have the same bytes as a labeled training image → the first such."""
+    """Rows with the same bytes as a labeled training image → the first such image."""
     labeled = {digests[i]: i for i in train[::-1] if labels[i] != NO_CLASS}
     return {i: labeled[digests[i]] for i in rows if digests[i] in labeled}
 
@@ -217,7 +217,7 @@ def _hash_rows(rows: Iterable[tuple]) -> str:
     """A short hash of rows of strings and numbers, 32 hexadecimal digits."""
     digest = hashlib.sha256()
     for row in rows:
-        # Names may hold any byte but zero, also what is not Unicode.
+        # Names may hold any byte but zero, and need not be Unicode.
         text = "\0".join(map(str, row)) + "\0\n"
         digest.update(text.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]

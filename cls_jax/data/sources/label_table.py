@@ -59,7 +59,7 @@ class _Format(NamedTuple):
         header: Cells of the first line. Of a table without a header, those that it should have.
         has_header: Whether the first line is one.
         delimiter: Between two cells.
-        places: Columns of file, label, decision and time; -1 for those that are missing.
+        places: Columns of file, label, decision and time, -1 for missing ones.
     """
 
     header: list[str]

@@ -210,7 +210,7 @@ DINOV2 = Layout(_to_vit, unused=("mask_token",), adapt=resize_positions)
 def explain_mismatch(arrays: Arrays, layout: Layout, params: Any) -> str:
     """Says what to change if weights do not fit, as the end of a sentence.
 
-    The first layer of a file tells most mistakes apart. `params` are stacked, each leaf [N, ...].
+    The first layer of a file reveals most mistakes. `params` are stacked, each leaf [N, ...].
     """
     for name in _FIRST_LAYERS:
         theirs = arrays.get(layout.to_torch_name((name,)) + ".weight")
