@@ -21,7 +21,7 @@ PIP := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 demo: $(VENV)/installed
 	$(VENV)/bin/python main.py --config configs/digits.py:40
 
-# Two more at a time than there are cores, at most four: many tests wait for a process of their own.
+# Two more at a time than there are cores, but at most four, since many tests wait for processes.
 # Each takes up to 3 GB of memory. WORKERS=1 suits a machine with little.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 2 ? n + 2 : 4)))
 PYTEST = -m pytest --numprocesses $(WORKERS) --dist loadfile

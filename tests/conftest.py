@@ -44,7 +44,7 @@ _ALL_STAGES = wide_resnet._STAGES
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: collections, which some tests ask for, need not look at it."""
+    """Modules imported by now stay, so garbage collections in tests need not look at them."""
     gc.freeze()
 
 

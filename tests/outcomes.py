@@ -49,5 +49,5 @@ def describe_difference(end: dict[str, Any], expected: dict[str, Any]) -> str | 
 
 
 def assert_close(ours: Any, theirs: Any, **tolerances) -> None:
-    """Two trees have one structure, and leaves that `np.testing.assert_allclose`."""
+    """Asserts that two trees have the same structure and `np.testing.assert_allclose` leaves."""
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerances), ours, theirs)

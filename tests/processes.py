@@ -29,7 +29,7 @@ with contextlib.suppress(ImportError):
     import tensorflow, clu.metric_writers
 wide_resnet._STAGES = ((32, 2),)  # As conftest.py does in its own process.
 distributed._HEARTBEAT_SECONDS = 20  # A test waits for a process that is lost.
-gc.freeze()  # Else a fork that exits looks at all that is imported, and copies it: a second.
+gc.freeze()  # Otherwise an exiting fork scans, and so copies, all modules for a second.
 for line in sys.stdin:
     request = json.loads(line)
     if "poll" in request:

@@ -75,7 +75,7 @@ class Store:
             file.write(records.tobytes())
 
     def _map(self) -> np.ndarray:
-        """The whole records of the file, as a memory map. None if its header is damaged."""
+        """The whole records of the file, as a memory map. No record if its header is damaged."""
         try:
             with open(self._path, "rb") as file:
                 header = file.read(_HEADER_BYTES)

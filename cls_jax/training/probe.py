@@ -254,12 +254,15 @@ def recall_features(setup: TrainSetup, dataset: Dataset, data_dir: str) -> Datas
     # Several processes must do the same, and each has a disk of its own.
     if not (is_frozen and dataset.train_files) or jax.process_count() > 1:
         return dataset
-    with contextlib.suppress(UserError):  # The weights may have gone since.
+    # The weights may have gone since. Those of another run are read by way of the devices.
+    with contextlib.suppress(UserError), jax.transfer_guard("allow"):
         network, root = _open_frozen_network(setup), pathlib.Path(data_dir).expanduser()
+        if network.image_size != config.data.image_size:
+            return dataset
         for part in ("train", "validation", "test"):
             files = [root / file for file in getattr(dataset, f"{part}_files")]
             features = read_features(files, network)
-            if features is not None and network.image_size == config.data.image_size:
+            if features is not None:
                 known[f"{part}_images"] = features
     return dataclasses.replace(dataset, **known)
 

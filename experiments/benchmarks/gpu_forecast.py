@@ -371,7 +371,7 @@ def _trace(config, devices: list[jax.Device]):
 
 
 def _trace_device_pipeline(config, setup):
-    """What `device.create_pipeline` returns, with shapes in place of the dataset."""
+    """What `device.create_pipeline` returns, with shapes instead of the dataset."""
     method, image_shape = setup.method, setup.dataset_spec.image_shape
     indices = np.arange(NUM_IMAGES, dtype=np.int32)
     spec = create_stream_spec(

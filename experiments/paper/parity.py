@@ -61,7 +61,7 @@ def to_ours(state_dict) -> Arrays:
 
 
 def set_networks(state: TrainState, networks: list[Arrays]) -> TrainState:
-    """A state with the given networks in place of its own; the EMA starts as the networks."""
+    """A state with the given networks instead of its own. The EMA starts as the networks."""
 
     def take(path, leaf):
         key = "/".join(entry.key for entry in path)

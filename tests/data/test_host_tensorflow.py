@@ -25,7 +25,7 @@ def check_and_start(self):
     assert seen == ["CPU"], f"TensorFlow starts with {seen}"
     start(self)
 context.Context.ensure_initialized = check_and_start
-gc.freeze()  # Else a fork that exits looks at all that is imported, and copies it: a second.
+gc.freeze()  # Otherwise an exiting fork scans, and so copies, all modules for a second.
 """
 WAYS = {
     "augmentation": """

@@ -99,11 +99,11 @@ def train(one_block, tmp_path_factory):
     weights = root / "model.safetensors"
     weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
 
-    def train(name, **settings):
+    def train(name, init=weights, **settings):
         return cls_jax.train(
             root / "images",
             root / name,
-            model__init=str(weights),
+            model__init=str(init),
             model__depth=10,
             model__width=2,
             data__image_size=SIZE,
@@ -173,7 +173,7 @@ def test_features_on_disk_stand_in_for_the_images_of_an_instant_run(run, monkeyp
         found = classifier.compute_both(Selection(features, rows))
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, atol=2e-3)
-    # Neither are they taken where they are of another folder, nor computed.
+    # Features of another folder are not taken, and missing ones are not computed.
     elsewhere = recall_features(classifier.setup, opened.dataset, "nowhere")
     assert elsewhere.test_images is opened.dataset.test_images
     monkeypatch.setenv("XDG_CACHE_HOME", str(run.workdir / "nothing"))
@@ -196,3 +196,9 @@ def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(t
     write_result(run.workdir, run.result)
     # Resumed, it has nothing to do, and says the same.
     assert train("trained", num_steps=2, batch_size=2, mu=2, method__graph=1.0).result == run.result
+
+
+def test_instant_run_starts_from_the_networks_of_another_run(train, run):
+    """Its evaluation, where implicit transfers are disallowed, reads the weights of that run."""
+    again = train("from a run", init=run.workdir, instant=True)
+    assert again.result["test_accuracy"] == 100

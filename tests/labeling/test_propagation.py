@@ -1,4 +1,4 @@
-"""Labels one at a time give what all at once give, and sure proposals and doubtful labels."""
+"""Labels given one at a time or all at once, confident proposals, and doubtful labels."""
 
 import numpy as np
 import pytest

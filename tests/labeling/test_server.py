@@ -108,7 +108,7 @@ def test_other_hosts_are_refused(client, host):
         {"Cookie": f"cls_jax_label_{PORT}=wrong"},
     ],
 )
-def test_changes_come_from_the_page_alone(client, folder, headers):
+def test_changes_come_only_from_the_page(client, folder, headers):
     assert decide(client, headers=headers).status_code in (403, 415)
     assert not (folder / LABELS_CSV).exists()
 

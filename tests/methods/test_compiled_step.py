@@ -181,7 +181,7 @@ def count_elements(types: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)
-def test_devices_exchange_labels_statistics_and_gradients_alone(name):
+def test_devices_exchange_only_labels_statistics_and_gradients(name):
     """No images or activations, in whatever form the partitioner might choose."""
     mesh = (METHODS[name].num_networks, 2)
     batch_size = 16 if name in DRAWS_PER_DEVICE else 8

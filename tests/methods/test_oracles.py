@@ -79,7 +79,9 @@ def compute_expected(name: str, inputs: Inputs) -> list[Expected]:
 def draw_directions(inputs: Inputs) -> list[tuple[np.ndarray, np.ndarray]]:
     """Random directions of all pixels. One wrong derivative changes the slope along each."""
     rng = np.random.default_rng(0)
-    return [tuple(rng.normal(size=pixels.shape) for pixels in (inputs.x, inputs.u)) for _ in "123"]
+    return [
+        tuple(rng.normal(size=pixels.shape) for pixels in (inputs.x, inputs.u)) for _ in range(3)
+    ]
 
 
 def differentiate(name: str, inputs: Inputs) -> np.ndarray:

@@ -158,7 +158,7 @@ def test_round_starts_with_other_networks_and_chosen_labels(first_round):
 
 
 @pytest.mark.parametrize("which", ["all", "rest"])
-def test_labels_are_chosen_among_unlabeled_images_alone(first_round, which):
+def test_labels_are_chosen_only_among_unlabeled_images(first_round, which):
     labeled = np.arange(0, DATASET_SPEC.num_images, 3)
     table = start_second_round(first_round, labeled, which).method_state
     label, negative = np.asarray(table["label"][0]), np.asarray(table["negative"][0])

@@ -64,8 +64,8 @@ def test_without_batch_statistics_both_forms_are_the_same(model, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["cls", "fixmatch"])
-def test_weak_images_cost_a_forward_pass_alone(name):
-    """A gradient costs two more: of images that have one there are B + U in place of B + 2 U."""
+def test_weak_images_cost_only_a_forward_pass(name):
+    """A gradient costs two more, and B + U instead of B + 2 U images have one."""
     expected = (3 * (B + U) + U) / (3 * (B + 2 * U))
     ratio = count_flops(name, WRN, "fast") / count_flops(name, WRN, "joint")
     assert ratio == pytest.approx(expected, rel=0.03)

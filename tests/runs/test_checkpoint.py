@@ -303,7 +303,7 @@ def test_every_damaged_file_of_the_newest_is_found_or_harmless(
 
 @pytest.fixture
 def workdir(two_checkpoints, tmp_path):
-    """A copy of them."""
+    """A copy of the run with two checkpoints."""
     return shutil.copytree(two_checkpoints, tmp_path / "run")
 
 

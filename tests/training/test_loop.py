@@ -54,7 +54,7 @@ def test_result_summarizes_the_evaluations(finished):
 
 
 def test_resumed_run_equals_uninterrupted_run(finished, tmp_path):
-    """It dies before the first checkpoint, after the one of step 2, and after that of step 4."""
+    """It dies before the first checkpoint, and after the checkpoints of steps 2 and 4."""
     for num_batches in (1, 3, 3):
         train_interrupted(create_tiny_config(), tmp_path / "run", num_batches)
     result = train(create_tiny_config(), tmp_path / "run")
@@ -74,7 +74,7 @@ def test_finished_run_is_left_alone_and_another_configuration_refused(finished, 
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
 
 
-def test_evaluation_from_the_folder_alone_repeats_the_figures_to_the_last_digit(finished, tmp_path):
+def test_evaluation_from_only_the_folder_repeats_the_figures_to_the_last_digit(finished, tmp_path):
     workdir, result = finished
     # Evaluation adds the figures of each class to the result.
     step, accuracies, _ = evaluate_run(shutil.copytree(workdir, tmp_path / "run"))

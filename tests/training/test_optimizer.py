@@ -230,7 +230,7 @@ def find_changed(before, after):
     return {name for name, leaves in differs.items() if any(jax.tree.leaves(leaves))}
 
 
-def test_head_is_trained_alone_then_all_but_the_frozen_stages(start):
+def test_head_is_trained_first_then_all_but_the_frozen_stages(start):
     first, second, third = start.states
     assert find_changed(first.params, second.params) == {"head"}
     changed = {"stage2_block1", "stage3_block1", "norm", "head"}
@@ -246,8 +246,8 @@ def test_frozen_stages_save_their_part_of_the_backward_pass(start):
         return lowered.as_text().count("stablehlo.convolution")
 
     everything = create_fine_tuning_program(optimizer__frozen_stages=0)
-    # The stem's gradient by its kernel; those of the first stage's two convolutions, by kernel and
-    # by input; and those of the second stage's first convolution and projection by their input.
+    # The stem's gradient by its kernel, the first stage's two convolutions' by kernel and by input,
+    # and the second stage's first convolution's and projection's by their input.
     saved = 1 + 2 * 2 + 2
     assert count_convolutions(everything) - count_convolutions(start.setup) == saved
 

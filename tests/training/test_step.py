@@ -108,7 +108,7 @@ def test_every_step_and_every_seed_has_its_own_random_key(step):
 
 
 def test_four_devices_compute_what_one_does_and_gather_nothing(step):
-    """Networks exchange labels point to point; gradients and statistics are all-reduced."""
+    """Networks exchange labels point to point. Gradients and statistics are all-reduced."""
     spread = Step(create_tiny_config(mesh__network=2, mesh__data=2, method__tau=0.035))
     (state, history), (expected_state, expected_history) = spread.run(), step.run()
     assert_close(history, expected_history, rtol=1e-3, atol=1e-5)

@@ -42,7 +42,7 @@ def encode(image, format, **options):
 
 
 def decode_in_strips(monkeypatch):
-    """Images of a few thousand pixels are decoded as those of millions are."""
+    """Images of a few thousand pixels are decoded in strips, like images of millions."""
     monkeypatch.setattr(decode, "_LARGE_PIXELS", 500)
     monkeypatch.setattr(decode, "_STRIP_PIXELS", 500)
 

@@ -127,8 +127,8 @@ CASES |= {
         "train/cat/1.png train/dog/2.png labeled/cat/1.png labeled/dog/2.png"
     ),
     "classes called `valid` and `invalid`": add("valid/1.png invalid/2.png"),
-    "`é` as one character in `train/`, as two in `test/`": add(
-        "train/caf\u00e9/1.png train/bar/2.png test/cafe\u0301/3.png"
+    "`é` as one character and as two": add(
+        "train/caf\u00e9/1.png train/bar/2.png test/cafe\u0301/3.png train/cafe\u0301/4.png"
     ),
     "class folders `Cat` and `cat`": add("Cat/1.png cat/2.png dog/3.png"),
     "`runs/` with a run beside the classes": add(
@@ -189,8 +189,9 @@ CASES |= {
     "an image with two labels, labels in two cases": table(
         "file,label\n1.png,cat\n2.png,dog\n3.png,cat\n3.png,dog\n1.png,Cat\n"
     ),
-    "a table that labels images in `train/` and `test/`": add(
-        "train/1.png train/2.png test/3.png", {"labels.csv": "id,class\n1,cat\n2,dog\n3,cat\n"}
+    "a table that labels images in `train/`, `val/` and `test/`": add(
+        "train/1.png train/2.png test/3.png val/4.png",
+        {"labels.csv": "id,class\n1,cat\n2,dog\n3,cat\n4,Dog\n"},
     ),
     "the same image in two classes": add(copies={"dog/1.png": "cat/1.png"}),
     "labeled images in `unlabeled/` again": add(
