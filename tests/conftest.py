@@ -82,7 +82,7 @@ def create_tiny_config(argument: str = "20", **changes):
 
 
 def create_raw_batch(config, num_views: int = 2, seed: int = 0, channels: int = 1) -> RawBatch:
-    """Random images and labels of a configuration's sizes; some unlabeled truths are unknown."""
+    """Random images and labels of a configuration's sizes. Some unlabeled truths are unknown."""
     rng = np.random.default_rng(seed)
     size, b, u = config.data.image_size, config.batch_size, config.batch_size * config.mu
     return RawBatch(
@@ -160,7 +160,7 @@ def whole_networks(one_block):
 
 @pytest.fixture(scope="session")
 def trained_run(one_block, tmp_path_factory):
-    """The folder of a short run of CLS on digits of 8 x 8 pixels; not to be changed."""
+    """The folder of a short run of CLS on digits of 8 x 8 pixels. Not to be changed."""
     from cls_jax.training.loop import train
 
     workdir = tmp_path_factory.mktemp("trained") / "run"

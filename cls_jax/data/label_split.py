@@ -88,7 +88,7 @@ def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> n
     """Labels of each class, int [K], at least one. `available`, int [K], are its images.
 
     Raises:
-        UserError: if equal classes do not get whole numbers of them, or there are too few images.
+        UserError: if they cannot be divided equally among the classes, or there are too few images.
     """
     num_classes = len(available)
     per_class, remainder = divmod(num_labels, num_classes)
@@ -152,7 +152,7 @@ def choose_validation_indices(
 def choose_unlabeled_indices(
     candidates: np.ndarray, labeled: np.ndarray, includes_labeled: bool
 ) -> np.ndarray:
-    """Indices of the unlabeled set: all candidates (authors' code) or only the others (paper).
+    """The unlabeled set, int [n]: all candidates (authors' code) or those without labels (paper).
 
     Raises:
         UserError: If no image is left.
@@ -177,7 +177,7 @@ def labeled_indices_to_json(
 
 
 def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
-    """Reads what `labeled_indices_to_json` wrote.
+    """Reads what `labeled_indices_to_json` wrote, int32 [num_labels].
 
     Raises:
         UserError: if the file is damaged or lists other classes.
@@ -197,7 +197,7 @@ def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.n
 
 def _to_indices(values: Any) -> np.ndarray:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise ValueError("a class is not a list of whole numbers")
+        raise ValueError("a class is not a list of integers")
     return np.asarray(values, np.int32)
 
 

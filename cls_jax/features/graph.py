@@ -20,7 +20,7 @@ from scipy import sparse
 # 69.1% and 74.2% with 20 neighbors, 59.4%, 71.0% and 75.6% with alpha 0.99 as well.
 NUM_NEIGHBORS = 20
 ALPHA = 0.99
-_EXPONENT = 3  # Of the similarity, as of Iscen et al.
+_EXPONENT = 3  # Of the similarity, as in Iscen et al.
 # Power of the scores in the probabilities. Scores at alpha 0.99 hardly differ between classes. This
 # power makes the mean of the largest probability (75%, 76% and 77% at 1, 5 and 10 labels per class)
 # about the share of the photographs above that are right (61%, 71% and 74%).
@@ -115,7 +115,7 @@ def _search_block(
 
 
 def normalize_rows(features_BC: np.ndarray) -> np.ndarray:
-    """Divides each row by its Euclidean norm, in float32. Rows of zeros stay as they are.
+    """Divides each row of [B, C] by its Euclidean norm, in float32. Rows of zeros stay as they are.
 
     Raises:
         ValueError: if a feature is not finite.
@@ -235,10 +235,13 @@ def solve(
         source_BM: Y, float64 [B, M], not negative.
         alpha: as for `propagate_labels`.
         tolerance: as for `propagate_labels`.
-        start_BM: an earlier solution to begin from, float64 [B, M]; None for 0.
+        start_BM: an earlier solution to begin from, float64 [B, M]. None for 0.
 
     Returns:
         F, float64 [B, M].
+
+    Raises:
+        ValueError: if the tolerance is not reached.
     """
     solution = np.zeros_like(source_BM) if start_BM is None else start_BM.copy()
     residual = source_BM - solution + alpha * (graph @ solution)

@@ -11,7 +11,7 @@ import scipy.special
 
 from cls_jax.features.graph import build_graph, compute_weight, normalize_rows, propagate_labels
 
-# Inverse penalties, as of scikit-learn. They are strong, for there are many features (1,280 in
+# Inverse penalties, scikit-learn's C. They are strong, for there are many features (1,280 in
 # EfficientNet-Lite0). With few labels, accuracies from 0.001 to 0.1 are the same.
 PROBE_C = 0.01
 INSTANT_C = 0.003

@@ -268,7 +268,7 @@ class ProgressBar:
 
 
 class NonFiniteError(Exception):
-    """A metric of a step is infinite or NaN: its `name`, and the step's input and metrics."""
+    """The metric `name` of a step is infinite or NaN. Has the step's input and all its metrics."""
 
     def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
         """Keeps the step's input, from which its batch can be recreated."""

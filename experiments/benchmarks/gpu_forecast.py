@@ -96,7 +96,7 @@ class Instruction:
     name: str  # Unique in the module.
     shape: str  # As written, as in "bf16[960,32]{1,0}" or a tuple of such.
     opcode: str  # Such as "fusion", "custom-call" or "add".
-    operands: tuple[str, ...]  # Names of other instructions; none for parameters and constants.
+    operands: tuple[str, ...]  # Names of other instructions. None for parameters and constants.
     attributes: str  # The text after the operands, with the metadata.
     is_root: bool  # Whether it is what its computation returns.
 
@@ -344,7 +344,7 @@ def _without_compilation_cache() -> Iterator[None]:
 
 
 def _add_assembler_to_path() -> None:
-    """XLA looks for ptxas on the path; the wheel nvidia-cuda-nvcc has it."""
+    """XLA looks for ptxas on the path. The wheel nvidia-cuda-nvcc has it."""
     for folder in pathlib.Path(sys.prefix).glob("lib/python*/site-packages/nvidia/*/bin"):
         if str(folder) not in os.environ["PATH"].split(os.pathsep):
             os.environ["PATH"] = os.pathsep.join([str(folder), os.environ["PATH"]])

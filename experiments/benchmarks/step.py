@@ -27,7 +27,7 @@ _VARIANTS = "float32,unrolled,synthetic float32,vmap,synthetic bfloat16,unrolled
 
 
 def describe_variants(variants: list[StepVariant]) -> str:
-    """A Markdown table; ratios refer to its first row."""
+    """A Markdown table. Ratios refer to its first row."""
     first = statistics.median(variants[0].seconds)
     header = ["variant", "ms per step", "min – max", "steps/s", "images/s"]
     header += ["times the first's speed", "TFLOP/s", "memory", "compiled in"]

@@ -147,7 +147,7 @@ def _create_optimizer(torch, model, config):
 
 
 def _interleave(values, size: int):
-    """The released order of a joint batch; applied with the other factor it is undone."""
+    """The released order of a joint batch. Applied with the other factor it is undone."""
     shape = values.shape
     return values.reshape(-1, size, *shape[1:]).transpose(0, 1).reshape(shape)
 

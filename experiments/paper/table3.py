@@ -45,7 +45,7 @@ REMOVED = "+strangers=removed"
 RECIPE = {"batch_size": "10", "mu": "4", "num_steps": "300", "ema_decay": "0.98"}
 RECIPE |= {"model.bn_momentum": "0.98", "log_every": "50"}
 RECIPE |= {"eval_every": "300", "checkpoint_every": "300"}
-# Running means of the methods that have any; their defaults are for runs of 2^20 steps.
+# Running means of the methods that have any. Their defaults are for runs of 2^20 steps.
 STATISTICS_DECAY = 0.97
 
 Results = dict[int, dict[str, Any]]  # Seed → result of a run.

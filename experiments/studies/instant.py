@@ -53,7 +53,7 @@ def open_photographs(folder: str) -> Photographs:
 
 
 def draw_labels(rng: np.random.Generator, truth: np.ndarray, number: int) -> np.ndarray:
-    """Labels of `number` images of each class, -1 for all others; classes below 0 are unknown."""
+    """Labels of `number` images of each class, -1 for all others. Classes below 0 are unknown."""
     labels = np.full(len(truth), -1)
     for k in range(truth.max() + 1):
         chosen = rng.choice(np.flatnonzero(truth == k), number, replace=False)

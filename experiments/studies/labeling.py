@@ -75,7 +75,7 @@ def draw_pool(features: np.ndarray, labels: np.ndarray, seed: int) -> Pool:
 
 
 def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple[float, ...]]:
-    """For each budget: accuracy on test images, of all proposals, as estimated; classes seen."""
+    """For each budget: accuracies on test images, of proposals, and estimated, and classes seen."""
     graph = build_graph(pool.features)
     num_classes = int(pool.labels.max()) + 1
     outcomes = []

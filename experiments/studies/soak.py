@@ -105,7 +105,7 @@ def wait_for_moment(
 def stop_once(
     options: list[str], workdir: pathlib.Path, number: signal.Signals, aim: str, longest: float
 ) -> Stop | None:
-    """Starts or resumes a run and stops it; None if the run came to its end before.
+    """Starts or resumes a run and stops it. None if the run came to its end before.
 
     Raises:
         UserError: If the run failed before.

@@ -68,7 +68,7 @@ class Row(NamedTuple):
     """A row of the table."""
 
     title: str  # Its first cell.
-    method: str  # Trains it; empty for the probe.
+    method: str  # Trains it. Empty for the probe.
     settings: dict[str, Any]  # Values by key.
 
 

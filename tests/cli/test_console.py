@@ -34,7 +34,7 @@ TINY += ["--config.mesh.data=1", "--config.mesh.network=1"]
 
 
 def run_console(*arguments):
-    """Runs the command in this process, but for the process' set-up; returns its exit code."""
+    """Runs the command in this process, without its set-up. Returns the exit code."""
     try:
         parsed = console.parse_arguments([str(argument) for argument in arguments])
         run_to_end(lambda: console.run(parsed))

@@ -33,7 +33,7 @@ case "$*" in
   *"$HANGS"*) sleep 60 ;;
 esac
 """
-# A few seconds in A; B and C compile many variants, which takes a minute or two.
+# A few seconds in A. B and C compile many variants, which takes a minute or two.
 PARTS = "ABC" if os.environ.get("CLS_JAX_GPU_CHECK") == "all" else "A"
 
 

@@ -151,7 +151,7 @@ def create_overrides(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def create_names(draw: st.DrawFn) -> bytes:
-    """Names of a folder's files, each followed by a zero; one that starts with @ is a link."""
+    """Names of a folder's files, each followed by a zero. One that starts with @ is a link."""
     names = draw(st.lists(st.sampled_from(_GOOD_NAMES), max_size=5, unique=True))
     parts = st.sampled_from(_NAMES)
     for folders in draw(st.lists(st.lists(parts, max_size=3), min_size=1, max_size=8)):

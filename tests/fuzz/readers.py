@@ -19,7 +19,7 @@ Reader = Callable[[bytes, pathlib.Path], None]
 
 
 def read_image(content: bytes, folder: pathlib.Path) -> None:
-    """As predict and the decoding of folders read it; the suffix does not tell the format."""
+    """As predict and the decoding of folders read it. The suffix does not tell the format."""
     from cls_jax.data.images import decode
 
     (folder / "a.jpg").write_bytes(content)

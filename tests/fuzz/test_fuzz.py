@@ -69,7 +69,7 @@ class Guard:
 
 
 def check_input(read, guard):
-    """Reads one input; fails if it takes too much or reaches beyond its folder."""
+    """Reads one input. Fails if it takes too much or reaches beyond its folder."""
     # CPU time, so that a busy machine makes no difference.
     before, started = reset_peak(), time.process_time()
     with guard:
@@ -82,7 +82,7 @@ def check_input(read, guard):
 
 
 def reset_peak():
-    """Resident memory now, in bytes; the peak is counted from now on."""
+    """Resident memory now, in bytes. The peak is counted from now on."""
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
     return read_peak()

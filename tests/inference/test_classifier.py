@@ -60,7 +60,7 @@ def test_a_batch_is_padded_no_further_than_needed(run):
     for n in (1, 3, 2, 450, 5):
         classifier.predict_probabilities(dataset.test_images[:n])
         sizes.append(classifier._compiled_size)
-    # Rounded up to what the devices can share; nothing is compiled again for a smaller batch.
+    # Rounded up to what the devices can share. Nothing is compiled again for a smaller batch.
     assert sizes[0] < sizes[-1] == classifier.batch_size
     assert sizes == sorted(sizes)
 

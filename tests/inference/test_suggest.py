@@ -85,7 +85,7 @@ def test_labeled_images_are_not_suggested_and_their_kinds_come_last(folder):
     (folder / "labels.csv").write_text("file,label\nred1.png,warm\nblue1.png,cold\n")
     assert get_colors(suggest_files(folder, 1)) == {"green"}
     everything = suggest_files(folder, 100)
-    assert len(everything) == 28  # 30 without the labeled ones; the damaged one is skipped.
+    assert len(everything) == 28  # 30 without the labeled ones. The damaged one is skipped.
     assert not {"red1.png", "blue1.png"} & {pathlib.Path(row["file"]).name for row in everything}
 
 

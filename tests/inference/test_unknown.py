@@ -39,7 +39,7 @@ def sample(num_groups, seed=0):
 
 
 def label(groups, per_class=4):
-    """Labels of the first images of each of the K classes; other groups are strangers."""
+    """Labels of the first images of each of the K classes. Other groups are strangers."""
     labels = np.full(len(groups), -1)
     for k in range(K):
         labels[np.flatnonzero(groups == k)[:per_class]] = k

@@ -14,7 +14,7 @@ _COLORS = ((200, 60, 40), (40, 160, 80), (50, 80, 200))
 
 
 def create_photographs(root: pathlib.Path, num_images: int, names=None) -> list[int]:
-    """Writes photographs of three kinds; returns the kind of each, in the order of their names."""
+    """Writes photographs of three kinds. Returns the kind of each, in the order of their names."""
     kinds = [i % len(CLASSES) for i in range(num_images)]
     names = sorted(names or [f"IMG_{i:04}.png" for i in range(num_images)])
     root.mkdir(exist_ok=True)
@@ -31,7 +31,7 @@ def create_photographs(root: pathlib.Path, num_images: int, names=None) -> list[
 
 
 def create_features(kinds, num_features: int = 32) -> np.ndarray:
-    """Three groups with some spread; rows have Euclidean norm 1."""
+    """Three groups with some spread. Rows have Euclidean norm 1."""
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(len(CLASSES), num_features))
     features = centers[list(kinds)] + 0.5 * rng.normal(size=(len(kinds), num_features))

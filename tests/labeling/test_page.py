@@ -42,7 +42,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """Opens an address in a window of its own; no window may log an error."""
+    """Opens an address in a window of its own. No window may log an error."""
     contexts, problems = [], []
 
     def open_address(address, viewport=DESKTOP):
@@ -65,7 +65,7 @@ def open_page(browser):
 
 @contextlib.contextmanager
 def serve(session):
-    """Serves a session from a thread; gives the address."""
+    """Serves a session from a thread. Gives the address."""
     with server.open_socket(0) as listener:
         port = listener.getsockname()[1]
         running = server.create_server(server.create_app(session, "token", port))

@@ -34,7 +34,7 @@ class Inputs:
     open_weights: np.ndarray  # [N, PIXELS, 3 K + 1], of IOMatch's two heads.
     ema_weights: np.ndarray  # [N, PIXELS, K].
     stats: np.ndarray  # [N, PIXELS], the running mean.
-    draws: np.ndarray  # Uniform in (0, 1), one per image; see `draw_lambda`.
+    draws: np.ndarray  # Uniform in (0, 1), one per image. See `draw_lambda`.
     order: np.ndarray  # Permutation of all images, which gives each its MixUp partner.
     boxes: np.ndarray  # bool [U, PIXELS], where CutMix shows the partner.
     u_index: np.ndarray  # int [U], rows of the tables of UPS and FlexMatch.
@@ -262,7 +262,7 @@ def one_hot(label):
 
 
 def mix(i: Inputs, targets):
-    """All images and targets [groups][B_i], mixed; each image keeps the larger share of itself."""
+    """All images and targets [groups][B_i], mixed. Each image keeps the larger share of itself."""
     images = np.concatenate([i.x, *i.u])
     flat = [target for group in targets for target in group]
     mixed_images, mixed_targets = [], []

@@ -44,7 +44,7 @@ def freematch_targets(s, state, i, x, weak):
 
 
 def fairness(strong, weights, predicted, running_histogram):
-    """Σ q log(r + 1e-12) over the images with a label; x / 0 counts 0, no image at all gives 0."""
+    """Σ q log(r + 1e-12) over the images with a label. x / 0 counts as 0. No image gives 0."""
     p = [softmax(z) for z, w in zip(strong, weights, strict=True) if w > 0]
     if not p:
         return 0.0
@@ -118,7 +118,7 @@ def fixmatch_variant(make_targets, i: Inputs, n: int) -> Expected:
 
 
 def start_variant(make_targets, i: Inputs, n: int, logits_x, weak, stats):
-    """The supervised loss with everything else that follows from the targets; the targets."""
+    """The supervised loss with everything else that follows from the targets, and the targets."""
     state = {leaf: value[n] for leaf, value in i.state.items()}
     labels, weights, state, parts = make_targets(
         i.settings, state, i, constant(logits_x), constant(weak)

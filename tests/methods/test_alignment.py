@@ -43,7 +43,7 @@ def test_alignment_to_the_running_mean_itself_changes_nothing():
 
 
 def test_aligned_predictions_are_spread_as_the_target():
-    """Where all images look alike, exactly; this is what balances classes."""
+    """Where all images look alike, exactly. This is what balances classes."""
     logits = np.tile(np.float32([3.0, 0.0, 1.0, -1.0, 0.5]), (1, 4, 1))
     predicted = jax.nn.softmax(logits)[:, 0]
     aligned = jax.nn.softmax(alignment.align(logits, predicted, np.float32([UNEQUAL])))

@@ -71,7 +71,7 @@ def test_every_pixel_is_pasted_about_equally_often_and_shares_are_at_least_one_h
     boxes = np.asarray(sample_boxes(KEY, jnp.arange(4000), 32, 32))
     share = 1 - boxes.mean((1, 2))
     assert share.min() >= 0.5 - 1e-6
-    # Uncut boxes have a quarter of the area on average; what the border cuts off is less than half.
+    # Uncut boxes have a quarter of the area on average. What the border cuts off is less than half.
     assert 0.75 < share.mean() < 0.875
     np.testing.assert_allclose(boxes.mean(0), boxes.mean(0)[::-1, ::-1], atol=0.04)
 

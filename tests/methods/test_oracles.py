@@ -56,7 +56,7 @@ STATIC = {
     "ramp",
     "graph",
     "balanced_head",
-}  # Decide what is compiled; words do, too.
+}  # They decide what is compiled, as words do.
 
 
 def get_oracle(name: str):
@@ -217,7 +217,7 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
 
 
 def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: Inputs, x, u):
-    """(losses, output and statistics) of the real method; random draws are those of the inputs."""
+    """(losses, output and statistics) of the real method. Random draws are those of the inputs."""
     batch = Batch(
         x=x.reshape(-1, SIZE, SIZE, 1),
         y=inputs.y,

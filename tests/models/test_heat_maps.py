@@ -62,7 +62,7 @@ def test_grad_cam_has_the_weights_that_finite_differences_have(name):
 
         return _apply(model, variables, images, visit), seen[0]
 
-    # One added number per channel; a layer of fewer channels takes the first of them.
+    # One added number per channel. A layer of fewer channels takes the first of them.
     a_BHWC = np.asarray(run(np.zeros(64, np.float32))[1])
     height, width, channels = a_BHWC.shape[1:]
     assert min(height, width) >= 4

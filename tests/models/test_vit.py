@@ -41,7 +41,7 @@ def test_images_that_patches_do_not_divide_are_refused():
 
 @pytest.mark.parametrize("tokens", [16, 17])
 def test_attention_on_an_nvidia_gpu_is_cudnns(monkeypatch, tokens):
-    """Lowered for a GPU that this machine need not have; elsewhere the same program has XLA's."""
+    """Lowered for a GPU that this machine need not have. Elsewhere the same program has XLA's."""
     x = jnp.ones((2, tokens, 3, 64), jnp.bfloat16)
     expected = np.asarray(vit_lib.attend(x, x, x))
     fake = types.SimpleNamespace(cudnn_get_version=lambda: 91000)

@@ -59,7 +59,7 @@ def finish(process) -> tuple[int, str]:
 
 def test_two_processes_compute_what_one_does(start_all, tmp_path):
     # In the first gradient of seed 0, one mesh of two devices differs from one device by 6e-5, with
-    # one process as with two; that of seed 1 is the same to 1e-7, as it should be.
+    # one process as with two. With seed 1 they agree to 1e-7, as they should.
     options = ["--config.num_steps=4", "--config.seed=1", "--config.data.pipeline=tfdata"]
     processes = start_all([tmp_path / "two"] * 2, *options)
     (code, output), (other_code, other_output) = map(finish, processes)

@@ -14,7 +14,7 @@ from tests.report.test_page import HOSTILE, ROWS
 
 BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
 BROWSER = next(filter(None, BROWSERS), "")
-# The page in a frame of a phone's width; what it measures of itself becomes the outer page's text.
+# The page in a frame of a phone's width. What it measures of itself becomes the outer page's text.
 PROBE = """<!DOCTYPE html><meta charset="utf-8"><title>probe</title>
 <iframe width="{width}" height="844" style="border:0" srcdoc="{page}"></iframe><pre></pre>
 <script>

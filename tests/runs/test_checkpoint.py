@@ -142,7 +142,7 @@ def test_orbax_gets_copies_on_the_host(tmp_path, state, monkeypatch):
 
 
 def test_saving_fetches_the_state_explicitly(tmp_path, state, monkeypatch):
-    """Once as a whole; nothing converts a single array behind the guard's back."""
+    """Once as a whole. Nothing converts a single array behind the guard's back."""
     fetch, fetched, implicit = jax.device_get, [], []
     array_type = type(jax.tree.leaves(state)[0])
     convert = array_type.__array__

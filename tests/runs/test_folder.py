@@ -43,7 +43,7 @@ def make_dataset() -> Dataset:
 
 
 def start_run(workdir, config, dataset):
-    """What training does before its first step; returns the labeled images."""
+    """What training does before its first step. Returns the labeled images."""
     check_run_folder(workdir, config)
     labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed)
     with lock_run_folder(workdir):

@@ -22,7 +22,7 @@ def write_rows(workdir, rows):
 
 @pytest.fixture
 def workdir(tmp_path):
-    """25 rows of two monitors and, at other steps, 25 evaluations; one monitor is unknown once."""
+    """25 rows of two monitors and, at other steps, 25 evaluations. One monitor is unknown once."""
     monitors = [{"monitors/mask": i, "monitors/rare": i if i < 24 else None} for i in range(25)]
     evaluations = [
         {"test/accuracy": (7 * i) % 25, "test/accuracy_network_2": 50.0 + i} for i in range(25)

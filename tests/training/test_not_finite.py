@@ -1,4 +1,4 @@
-"""A loss that is NaN or infinite stops the run; one that only grows is flagged."""
+"""A loss that is NaN or infinite stops the run. One that only grows is flagged."""
 
 import dataclasses
 import json

@@ -31,7 +31,7 @@ from tests.outcomes import assert_close
 pytestmark = pytest.mark.usefixtures("whole_networks")
 
 NUM_STEPS = 12
-# Blocks between a module and the head; the head's own rate is separate.
+# Blocks between a module and the head. The head's own rate is separate.
 DISTANCES = {"stem": 4, "stage1_block1": 3, "stage1_block2": 2, "stage2_block1": 1, "norm": 1}
 SHAPES = {
     "stem": {"kernel": (2, 3, 3, 1, 2)},
@@ -96,7 +96,7 @@ def oracle_rate(module, step, settings):
 
 
 def oracle(params, gradients, settings):
-    """PyTorch's formulas of Nesterov SGD and AdamW, in float64; parameters after each step."""
+    """PyTorch's formulas of Nesterov SGD and AdamW, in float64: parameters after each step."""
     params = {(m, n): leaf.copy() for m, leaves in params.items() for n, leaf in leaves.items()}
     mean = {key: np.zeros_like(leaf) for key, leaf in params.items()}
     square = {key: np.zeros_like(leaf) for key, leaf in params.items()}

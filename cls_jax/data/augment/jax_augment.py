@@ -86,7 +86,7 @@ def _look_up(
 
 
 def _create_autocontrast_tables(planes: jax.Array) -> jax.Array:
-    """PIL.ImageOps.autocontrast, in whole numbers.
+    """PIL.ImageOps.autocontrast, in integers.
 
     PIL truncates a product in double precision, which may come out just below the whole number
     that it should be: a value may differ by one.

@@ -92,7 +92,7 @@ def create_table(
 
 
 def sample_ops(uniforms: Any, table: OpTable) -> tuple[Any, Any, Any]:
-    """Turns the draws of one round into (operation, level, sign), each [n], whole numbers.
+    """Turns the draws of one round into (operation, level, sign), integers, each [n].
 
     The draws are float32 [n, UNIFORMS_PER_OP] in [0, 1): operation, level, application, sign. The
     results index the axes of the table, and level 0 stands for "not applied". Plain arithmetic, so

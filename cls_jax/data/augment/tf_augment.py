@@ -32,7 +32,7 @@ def apply_ops(
 ) -> tf.Tensor:
     """Returns images after one operation each, by rows of a table for their height and width.
 
-    `op`, `level` and `sign` (0 or 1) are whole numbers [n]. Images are sorted by kind first, so
+    `op`, `level` and `sign` (0 or 1) are integers [n]. Images are sorted by kind first, so
     that each pays for its own kind only.
     """
     draws = tf.cast(tf.stack([op, level, sign], axis=1), tf.int32)

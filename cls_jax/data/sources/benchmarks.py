@@ -199,5 +199,5 @@ def _to_classes(labels: np.ndarray, split: str) -> np.ndarray:
     is_whole = labels.dtype.kind in "iu"
     lowest = -1 if split == "train" else 0
     if not is_whole or labels.min(initial=0) < lowest or labels.max(initial=0) >= _MAX_CLASSES:
-        raise ValueError(f"{split}_labels are not whole numbers from {lowest}")
+        raise ValueError(f"{split}_labels are not integers from {lowest}")
     return labels.astype(np.int32)

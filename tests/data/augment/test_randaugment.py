@@ -152,7 +152,7 @@ def test_draws_are_uniform_and_applied_as_often_as_the_preset_says(preset, num_l
         counts = np.array([(values == choice).sum() for choice in choices])
         expected = len(values) / len(choices)
         assert counts.sum() == len(values)
-        # Pearson's statistic has this mean and this variance; four deviations.
+        # Pearson's statistic has the mean `freedom` and twice that variance. Allows 4 deviations.
         freedom = len(choices) - 1
         chi_square = ((counts - expected) ** 2 / expected).sum()
         assert chi_square < freedom + 4 * math.sqrt(2 * freedom)

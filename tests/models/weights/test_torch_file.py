@@ -17,7 +17,7 @@ PATH = FIXTURES / "checkpoint.pth"
 
 
 def test_tensors_of_a_checkpoint():
-    """A transposed one, and a parameter in bfloat16; the numbers beside them are left out."""
+    """A transposed one, and a parameter in bfloat16. The numbers beside them are left out."""
     expected = np.load(FIXTURES / "checkpoint.npz", allow_pickle=False)
     with PATH.open("rb") as file:
         tensors = read_torch_file(file)
