@@ -50,8 +50,8 @@ class FrozenNetwork(NamedTuple):
     """A network whose features are used as they are.
 
     Attributes:
-        name: of the architecture, see `MODELS`.
-        weights: by PyTorch's names, with the normalization of the images they expect.
+        name: name of the architecture, see `MODELS`.
+        weights: arrays by PyTorch's names, and the normalization of the images they expect.
         image_size: height and width of its images in pixels.
         settings: keys of `config.model` that the architecture has, with their values.
         decoding: how image files become squares.
@@ -69,7 +69,7 @@ def open_network(init: str = PRETRAINED, name: str | None = None) -> FrozenNetwo
 
     Args:
         init: "builtin:NAME", "hf:OWNER/NAME" or a `.safetensors` file.
-        name: of the architecture, which "builtin:NAME" implies.
+        name: name of the architecture, which "builtin:NAME" implies.
 
     Raises:
         UserError: if the weights cannot be read.
@@ -93,8 +93,8 @@ def load_features(
     """Features of image files by pretrained weights, each of Euclidean norm 1.
 
     Args:
-        files: of any size and color. They are scaled and center-cropped to the network's own
-            resolution.
+        files: image files of any size and color, which are scaled and center-cropped to the
+            network's own resolution.
         init: see `open_network`.
         on_progress: called after each batch that is computed. None shows a progress bar.
 

@@ -142,12 +142,12 @@ def propagate_labels(
     until each class has its share of the images.
 
     Args:
-        graph: from `build_graph`, [B, B].
+        graph: S from `build_graph`, [B, B].
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
         alpha: share of its probabilities that an image takes from its neighbors, in [0, 1).
         class_frequencies: how frequent the K classes are, in any unit. None if that is not known.
-        tolerance: for each class, the largest norm of Y - (I - alpha S) F, relative to the norm
+        tolerance: the largest norm of Y - (I - alpha S) F for each class, relative to the norm
             of Y.
 
     Returns:
@@ -233,8 +233,8 @@ def solve(
     Args:
         graph: S from `build_graph`, [B, B].
         source_BM: Y, float64 [B, M], not negative.
-        alpha: as for `propagate_labels`.
-        tolerance: as for `propagate_labels`.
+        alpha: same as for `propagate_labels`.
+        tolerance: same as for `propagate_labels`.
         start_BM: an earlier solution to begin from, float64 [B, M]. None for 0.
 
     Returns:

@@ -150,7 +150,7 @@ def fit_head(
         labels_B: int [B].
         num_classes: K. Classes without an image have the kernel and bias 0.
         inverse_penalty: C of scikit-learn.
-        weights_B: float [B], of the images. None for equal ones.
+        weights_B: weights of the images, float [B]. None for equal ones.
         chosen: int [m], features to use. The others get the kernel 0. None for all.
     """
     num_features = features_BC.shape[1]

@@ -45,7 +45,7 @@ def compute_loss(
     pseudo-labels teach at first, and equally many of each class at the end. Returns float32 [N].
 
     Args:
-        logits: of labeled images, weak and strong views, float32 [N, B, K] each.
+        logits: logits of labeled images, weak and strong views, float32 [N, B, K] each.
         y_B: int32 [B], the labels.
         shares_NK: b, from `compute_shares`.
         draws: u, uniform in [0, 1), float32 [B], of the labeled and of the unlabeled images.

@@ -251,10 +251,10 @@ def compute_fairness(
 
     Args:
         target_K: float32 [N, K], running mean of the predictions.
-        mean_K: float32 [N, K], of strong predictions of the images that are trained on, with
+        mean_K: float32 [N, K], mean strong prediction of the images that are trained on, with
             gradient. Any scale.
-        histogram_K: float32 [N, K], of their most probable classes. Any scale.
-        running_histogram_K: float32 [N, K], of weak labels.
+        histogram_K: float32 [N, K], histogram of their most probable classes. Any scale.
+        running_histogram_K: float32 [N, K], running histogram of weak labels.
     """
     q_K = _normalize(_divide(target_K, running_histogram_K))
     r_K = _normalize(_divide(mean_K, histogram_K))

@@ -32,7 +32,7 @@ class Ensemble:
         lowering: "unrolled" loops over the networks, "vmap" batches them. A convolution vmapped
             over its kernel is a grouped one: on a CPU 13 times slower than the loop.
         network_shards: devices of the mesh axis "network" that the networks are spread over.
-        matmul_precision: for float32 convolutions and products, see
+        matmul_precision: precision of float32 convolutions and products, see
             `jax.default_matmul_precision`.
     """
 

@@ -235,12 +235,12 @@ def load_decoded(
                 for start in range(0, len(todo), size):
                     part = todo[start : start + size]
                     part_paths = [paths[i] for i in part]
-                    *pack, results = _decode(part_paths, shape, options, known, bar)
+                    pixels, entries, results = _decode(part_paths, shape, options, known, bar)
                     for i, (digest, error) in zip(part, results, strict=True):
                         table.digests[i] = digest
                         if error is not None:
                             failures[i] = error
-                    _write_pack(folder, f"{_PARTIAL}{table.path.name}-", *pack)
+                    _write_pack(folder, f"{_PARTIAL}{table.path.name}-", pixels, entries)
                     table.write()
             if todo:
                 places = _find_places(packs := _open_packs(folder, shape))

@@ -97,8 +97,8 @@ class DecodeOptions(NamedTuple):
 
     Attributes:
         resize: one of `RESIZE_MODES`. "crop" keeps the center square, "pad" keeps everything and
-            adds gray borders, "stretch" keeps everything and changes the aspect.
-        bit_depth: bits that the pixels of 16-bit images use: 12 takes 4,095 for white.
+            adds gray borders, "stretch" keeps everything and changes the aspect ratio.
+        bit_depth: bits that the pixels of 16-bit images use: 12 maps 4,095 to white.
     """
 
     resize: str = "crop"
