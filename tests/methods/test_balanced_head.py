@@ -1,4 +1,8 @@
-"""`method.balanced_head`. Its loss and gradients are among the variants of `test_oracles.py`."""
+"""`method.balanced_head`, and runs that have `method.graph` as well.
+
+Its loss and gradients are among the variants of `test_oracles.py`, those of the graph are in
+`test_graph.py`.
+"""
 
 import functools
 
@@ -24,6 +28,7 @@ from cls_jax.training.setup import create_train_setup
 from cls_jax.training.start import restore_run
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config, train_interrupted
+from tests.methods.test_graph import draw_labels
 from tests.methods.tiny_model import tiny_model
 from tests.outcomes import assert_close, describe_difference, read_end
 
@@ -73,12 +78,16 @@ def test_a_label_without_confidence_teaches_nothing():
 
 @functools.cache
 def take_steps(mesh):
-    """Monitors of two steps, and the state after them, of unequal classes."""
-    config = create_tiny_config(method__balanced_head=True)
+    """Monitors of two steps, and the state after them, of unequal classes, with a graph."""
+    config = create_tiny_config(method__balanced_head=True, method__graph=1.0)
     config.mesh.network, config.mesh.data = mesh
     split = TrainingSplit(FREQUENCIES, DATASET_SPEC.num_images)
     setup = create_train_setup(config, DATASET_SPEC, split=split)
     state = setup.init_state()
+    own, zeros = state.method_state
+    shardings = to_shardings(setup.mesh, setup.state_specs.method_state[1])
+    labels = jax.device_put(draw_labels(*zeros.pseudo.shape, 10), shardings)
+    state = state.replace(method_state=(own, labels))
     step, history = create_train_step(setup), []
     for seed in range(2):
         batch = create_raw_batch(config, seed=seed)
@@ -87,11 +96,12 @@ def take_steps(mesh):
     return history, jax.device_get(state)
 
 
-@pytest.mark.parametrize("mesh", [(1, 2), (2, 1)])
+@pytest.mark.parametrize("mesh", [(2, 2), (1, 2), (2, 1)])
 def test_the_loss_does_not_depend_on_the_number_of_devices(mesh):
     (history, state), (expected_history, expected) = take_steps(mesh), take_steps((1, 1))
     for monitors, wanted in zip(history, expected_history, strict=True):
         assert wanted["train/loss_balanced"] > 0
+        assert wanted["train/loss_graph"] > 0
         assert monitors == pytest.approx(wanted, rel=1e-3, abs=1e-5)
     assert_close(state.params, expected.params, rtol=1e-3, atol=1e-4)
     assert_close(state.method_state, expected.method_state, rtol=1e-3, atol=1e-4)
@@ -99,10 +109,11 @@ def test_the_loss_does_not_depend_on_the_number_of_devices(mesh):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, tiny_model):
-    """A finished run of CLS with unequal classes, its configuration and its folder."""
+    """A finished run of CLS with unequal classes and a graph of pixels, and its configuration."""
     config = create_tiny_config(
         method__balanced_head=True, data__imbalance=10.0, data__pipeline="device"
     )
+    config.method.graph = 1.0
     workdir = tmp_path_factory.mktemp("balanced") / "whole"
     train(config, workdir)
     return config, workdir
@@ -120,7 +131,8 @@ def test_a_run_counts_its_labels(run):
     dataset, (_, state, _) = load_dataset(config), restore_run(workdir)
     labeled = load_labeled_indices(workdir, dataset, 20, config.seed, 10.0)
     counts = np.bincount(dataset.train_labels[labeled])
-    _, shares = state.method_state
+    (_, shares), labels = state.method_state
+    assert np.mean(labels.weight) == pytest.approx(1, rel=1e-4)
     np.testing.assert_allclose(shares, np.tile(counts.min() / counts, (2, 1)), rtol=1e-6)
     assert counts.max() > counts.min()
 

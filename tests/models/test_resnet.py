@@ -88,15 +88,15 @@ def small():
     model = ResNet18(
         num_classes=10, stem="cifar", dropout_rate=0.5, extra_heads=(Head("rotation", 4),)
     )
-    return model, jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))
+    return model, jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 4, 4, 3)))
 
 
 @pytest.fixture(scope="module")
 def compute_gradients(small):
-    """Loss and gradients on 12 images of three colors, one per class."""
+    """Loss and gradients on 6 images of three colors, one per class."""
     model, variables = small
-    y = jnp.arange(12) % 3
-    noise = jax.random.normal(jax.random.key(1), (12, 4, 4, 3))
+    y = jnp.arange(6) % 3
+    noise = jax.random.normal(jax.random.key(1), (6, 4, 4, 3))
     x = 0.3 * noise + jax.nn.one_hot(y, 3)[:, None, None, :]
 
     def compute_loss(params):
@@ -116,32 +116,35 @@ def test_every_parameter_learns_and_other_heads_do_not(small, compute_gradients)
     assert dead == {"rotation"}
 
 
-def test_dropout_heads_and_determinism(small):
+@pytest.fixture(scope="module")
+def apply(small):
+    """The compiled network on two images: variables and the options of `model.apply` → logits."""
+    x = jax.random.normal(jax.random.key(1), (2, 4, 4, 3))
+    apply = jax.jit(small[0].apply, static_argnames=("dropout",))
+    return lambda params, **options: apply({**small[1], "params": params}, x, **options)
+
+
+def test_dropout_heads_and_determinism(small, apply):
     model, variables = small
-    x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
-    apply = jax.jit(model.apply, static_argnames=("dropout", "head"))
+    # Blocks begin as their shortcuts.
     params = jax.tree.map(lambda leaf: leaf + 0.1, variables["params"])
-    variables = {**variables, "params": params}  # Blocks begin as their shortcuts.
-    plain, again = apply(variables, x), apply(variables, x)
-    np.testing.assert_array_equal(plain, again)
-    dropped = [
-        apply(variables, x, dropout=True, rngs={"dropout": jax.random.key(i)}) for i in (0, 1)
-    ]
+    np.testing.assert_array_equal(apply(params), apply(params))
+    dropped = [apply(params, dropout=True, rngs={"dropout": jax.random.key(i)}) for i in (0, 1)]
     assert np.abs(dropped[0] - dropped[1]).max() > 1e-3
-    assert apply(variables, x, head="rotation").shape == (4, 4)
+    images = jax.ShapeDtypeStruct((2, 4, 4, 3), jnp.float32)
+    rotation = jax.eval_shape(lambda v, x: model.apply(v, x, head="rotation"), variables, images)
+    assert rotation.shape == (2, 4)
 
 
-def test_blocks_begin_as_their_shortcuts(small):
+def test_blocks_begin_as_their_shortcuts(small, apply):
     """What their convolutions compute does not reach the logits yet."""
-    model, variables = small
-    x = jax.random.normal(jax.random.key(1), (4, 8, 8, 3))
+    params = small[1]["params"]
 
     def change(path, leaf):
         return leaf + 0.1 if path[-2].key in ("conv1", "conv2") else leaf
 
-    changed = jax.tree_util.tree_map_with_path(change, variables["params"])
-    apply = jax.jit(model.apply)
-    np.testing.assert_array_equal(apply(variables, x), apply({**variables, "params": changed}, x))
+    changed = jax.tree_util.tree_map_with_path(change, params)
+    np.testing.assert_array_equal(apply(params), apply(changed))
 
 
 def test_loss_falls_from_the_first_steps_at_the_default_rate(small, compute_gradients):

@@ -25,11 +25,13 @@ from tests.report.pages import Page
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished run, its configuration, and what training printed."""
+    """A finished run that was interrupted once, its configuration, and its page at that time."""
     workdir = tmp_path_factory.mktemp("report") / "run"
-    config = create_tiny_config()
+    config = create_tiny_config(eval_every=6)
+    train_interrupted(config, workdir, 5)
+    unfinished = Page(write_report(workdir).read_text())
     commands.train_config(config, str(workdir))
-    return workdir, config
+    return workdir, config, unfinished
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def read_page(workdir):
 
 
 def test_training_writes_it_with_the_figures_of_the_result(run):
-    workdir, config = run
+    workdir, config, _ = run
     page, result = read_page(workdir), read_result(workdir)
     accuracy = f"{result['test_accuracy']:.1f}%"
     assert accuracy in page.text
@@ -72,12 +74,11 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
 
 
 def test_it_shows_the_command_and_the_versions(run):
-    workdir, _ = run
-    (session,) = read_sessions(workdir)
-    page = read_page(workdir)
-    assert session["command"] in page.text
-    assert f"jax {session['versions']['jax']}" in page.text
-    assert session["hardware"] in page.text
+    page = read_page(run[0])
+    for session in read_sessions(run[0]):
+        assert session["command"] in page.text
+        assert f"jax {session['versions']['jax']}" in page.text
+        assert session["hardware"] in page.text
 
 
 def test_a_finished_run_keeps_its_report_and_gets_one_if_it_has_none(copy, run, capsys):
@@ -99,18 +100,14 @@ def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeyp
     assert "network 1" in printed
 
 
-def test_an_unfinished_run_shows_its_newest_checkpoint(tmp_path):
-    config = create_tiny_config(eval_every=6)
-    train_interrupted(config, tmp_path / "run", 5)
-    write_report(tmp_path / "run")
-    page = read_page(tmp_path / "run")
+def test_an_unfinished_run_shows_its_newest_checkpoint(run):
+    workdir, _, page = run
     assert re.search(r"unfinished: \d of 6 steps", page.text)
     # The checkpoint of step 4 may or may not have become whole before the end.
     assert re.search(r"checkpoint of step [24]\)", page.text)
     assert "not measured yet" in page.text
-    commands.train_config(config, str(tmp_path / "run"))
-    assert "cls · finished" in read_page(tmp_path / "run").text
-    first, again = read_sessions(tmp_path / "run")
+    assert "cls · finished" in read_page(workdir).text
+    first, again = read_sessions(workdir)
     assert first["first_step"] == 0
     assert again["first_step"] in (2, 4)
 

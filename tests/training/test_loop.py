@@ -17,6 +17,7 @@ from cls_jax.training import loop as train_lib
 from cls_jax.training.loop import PausableTimer, train
 from cls_jax.training.setup import TrainSetup
 from tests.conftest import create_tiny_config, note_compilations, train_interrupted
+from tests.methods.tiny_model import use_tiny_model
 from tests.outcomes import describe_difference, read_end
 
 
@@ -53,11 +54,19 @@ def test_result_summarizes_the_evaluations(finished):
     assert result["train_seconds"] > 0
 
 
-def test_resumed_run_equals_uninterrupted_run(finished, tmp_path):
-    """It dies before the first checkpoint, and after the checkpoints of steps 2 and 4."""
-    for num_batches in (1, 3, 3):
-        train_interrupted(create_tiny_config(), tmp_path / "run", num_batches)
-    result = train(create_tiny_config(), tmp_path / "run")
+def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch):
+    """It dies before the first checkpoint, and after the checkpoints of steps 2 and 4.
+
+    Each session compiles the step once, and makes an initial state only without a checkpoint.
+    """
+    with note_compilations("train_step") as compiled:
+        for session, num_batches in enumerate((1, 3, 3), start=1):
+            train_interrupted(create_tiny_config(), tmp_path / "run", num_batches)
+            assert len(compiled) == session
+            if session == 2:
+                monkeypatch.setattr(TrainSetup, "init_state", None)
+        result = train(create_tiny_config(), tmp_path / "run")
+        assert len(compiled) == 4
 
     workdir, expected = finished
     assert {**result, "train_seconds": 0} == {**expected, "train_seconds": 0}
@@ -98,7 +107,8 @@ def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     write_labeled_indices(tmp_path / "run", labeled, dataset)
     with pytest.raises(UserError, match=r"lists 17 labeled images and not 20"):
         train(create_tiny_config("20", num_steps=2), tmp_path / "run")
-    assert train(config, tmp_path / "run")["num_labels"] == 17
+    with use_tiny_model():
+        assert train(config, tmp_path / "run")["num_labels"] == 17
     stored = load_labeled_indices(tmp_path / "run", dataset, config.num_labels, config.seed)
     assert set(stored.tolist()) == set(labeled.tolist())
 
@@ -168,15 +178,6 @@ def test_seconds_of_a_run_are_those_of_its_steps_after_the_first(tmp_path, monke
         train_lib, "create_evaluate", lambda setup: slow_down(create_evaluate(setup), 50)
     )
     monkeypatch.setattr(train_lib, "compile_step", lambda step, *_: (slow_down(step, 2), 0.0, ""))
-    result = train(create_tiny_config(data__pipeline="device"), tmp_path / "run")
+    with use_tiny_model():
+        result = train(create_tiny_config(data__pipeline="device"), tmp_path / "run")
     assert result["train_seconds"] == 10.0  # Five steps of two seconds.
-
-
-def test_resuming_compiles_the_step_once_and_makes_no_initial_state(tmp_path, monkeypatch):
-    config = create_tiny_config()
-    with note_compilations("train_step") as compiled:
-        train_interrupted(config, tmp_path / "run", num_batches=3)
-        assert len(compiled) == 1
-        monkeypatch.setattr(TrainSetup, "init_state", lambda *_: pytest.fail("an initial state"))
-        train(config, tmp_path / "run")
-        assert len(compiled) == 2
