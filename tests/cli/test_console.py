@@ -124,6 +124,16 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     assert len({*suggested}) == 3
     assert all(name.startswith(str(images / "unlabeled")) for name in suggested)
 
+    # Another run begins with the weights of this one.
+    still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
+    begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
+    assert run_console("train", images, *TINY, *still, *begin) == 0
+    first, second = (classifier.load(name)._state for name in (workdir, "second"))
+    kernels = second.params["stem"]["kernel"], first.ema_params["stem"]["kernel"]
+    np.testing.assert_allclose(*map(np.asarray, kernels), atol=1e-6)
+    head = (state.params["head"]["kernel"] for state in (first, second))
+    assert not np.allclose(*map(np.asarray, head), atol=1e-3)  # Fitted to the labels.
+
 
 @pytest.mark.parametrize("method", ["cls", "freematch"])
 def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path, method):
@@ -168,18 +178,6 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
     begun = plan_run(other, settings={"seed": 1}, start_from=grown.workdir)
     assert begun.config.model.init == str(grown.workdir.resolve())
     assert begun.config.model.width == grown.config.model.width
-
-
-def test_a_run_begins_with_the_weights_of_another(images):
-    assert run_console("train", images, *TINY, "--workdir", "first") == 0
-    still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
-    begin = ["--workdir", "second", "--from", "first", "--config.optimizer.frozen_stages=0"]
-    assert run_console("train", images, *TINY, *still, *begin) == 0
-    first, second = (classifier.load(name)._state for name in ("first", "second"))
-    kernels = second.params["stem"]["kernel"], first.ema_params["stem"]["kernel"]
-    np.testing.assert_allclose(*map(np.asarray, kernels), atol=1e-6)
-    head = (state.params["head"]["kernel"] for state in (first, second))
-    assert not np.allclose(*map(np.asarray, head), atol=1e-3)  # Fitted to the labels.
 
 
 def test_configuration_without_a_folder_does_not_take_the_current_one(images, monkeypatch):

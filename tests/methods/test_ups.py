@@ -21,6 +21,10 @@ from tests.conftest import (
     train_interrupted,
 )
 from tests.methods.oracles import softmax
+from tests.methods.tiny_model import tiny_model
+
+__all__ = ["tiny_model"]
+pytestmark = pytest.mark.usefixtures("tiny_model")
 
 K = 5
 HPARAMS = ml_collections.ConfigDict(
@@ -114,7 +118,7 @@ def create_ups_config(**changes):
 
 
 @pytest.fixture(scope="module")
-def first_round():
+def first_round(tiny_model):
     """(program, state, dataset) before the second round starts."""
     # Any prediction is confident enough.
     config = create_ups_config(
@@ -147,7 +151,7 @@ def test_round_starts_with_other_networks_and_chosen_labels(first_round):
     again = start_second_round(first_round, labeled)
     jax.tree.map(np.testing.assert_array_equal, after, again)
     assert int(after.step) == 3
-    kernel, fresh = state.params["stem"]["kernel"], after.params["stem"]["kernel"]
+    kernel, fresh = state.params["Dense_0"]["kernel"], after.params["Dense_0"]["kernel"]
     assert np.all(np.asarray(kernel) != np.asarray(fresh))
     table = np.asarray(after.method_state["label"][0])
     assert np.any(table != NO_LABEL)

@@ -18,6 +18,7 @@ from cls_jax.training.setup import create_train_setup
 from cls_jax.training.start import resolve_model, use_own_normalization
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.models.make_fixtures import draw_parameter
+from tests.outcomes import describe_difference, read_end
 
 
 def draw_weights(setup):
@@ -104,15 +105,20 @@ def test_builtin_weights_imply_their_architecture_and_contradict_another():
         resolve_model(config)
 
 
-def test_a_run_starts_from_another_and_resumes_without_it(trained_run, tmp_path):
+def test_a_run_starts_from_another_with_a_probe_and_resumes_exactly_without_it(
+    trained_run, tmp_path
+):
     source, workdir = tmp_path / "source", tmp_path / "run"
     shutil.copytree(trained_run, source)
     config = create_tiny_config("20,fixmatch", model__init=str(source), data__mean=(), data__std=())
+    config.model.init_head = "probe"
+    train(config, tmp_path / "whole")
     train_interrupted(config, workdir, 3)
     assert read_config(workdir / CONFIG).model.init == str(source)
     assert read_mean_and_std(workdir) == ((0.3053,), (0.3186,))  # Of the source's configuration.
     shutil.rmtree(source)
     assert train(config, workdir)["step"] == config.num_steps
+    assert not describe_difference(read_end(workdir), read_end(tmp_path / "whole"))
     with pytest.raises(UserError, match=r"set model\.init to a \.safetensors file"):
         train(config, tmp_path / "new")
 

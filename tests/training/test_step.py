@@ -21,6 +21,7 @@ from cls_jax.training.step import (
     to_scalars,
 )
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
+from tests.methods.tiny_model import use_tiny_model
 from tests.outcomes import assert_close
 
 
@@ -143,7 +144,8 @@ def test_average_moves_towards_the_parameters_by_one_minus_decay(step):
 
 
 def test_without_self_and_co_labeling_no_network_sees_the_other():
-    step = Step(create_tiny_config(method__lambda_self=0.0, method__lambda_co=0.0))
+    with use_tiny_model():
+        step = Step(create_tiny_config(method__lambda_self=0.0, method__lambda_co=0.0))
     start = step.initial_state()
     changed = start.replace(params=jax.tree.map(lambda p: p.at[1].multiply(1.5), start.params))
     ours, _ = step.run(state=start)
@@ -180,7 +182,8 @@ def test_distances_are_those_of_figure_4(step):
 
 
 def test_a_method_with_one_network_and_no_unlabeled_images_steps():
-    state, history = Step(create_tiny_config("20,supervised"), num_views=0).run()
+    with use_tiny_model():
+        state, history = Step(create_tiny_config("20,supervised"), num_views=0).run()
     assert np.isfinite(history[-1]["train/loss"])
     assert set(compute_distances(state)) == {"monitors/distance_ema"}
 

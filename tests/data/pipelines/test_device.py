@@ -111,7 +111,7 @@ def test_images_may_take_half_of_the_devices_memory(limit, is_enough):
 
 
 def test_resumed_run_equals_uninterrupted_run(tmp_path):
-    config = create_tiny_config(data__pipeline="device", data__randaugment_ops=2)
+    config = create_tiny_config(data__pipeline="device", data__randaugment_ops=1)
     whole = train(config, tmp_path / "whole")
     train_interrupted(config, tmp_path / "halves", num_batches=3)
     halves = train(config, tmp_path / "halves")
