@@ -161,5 +161,5 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
         partial.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
-            partial.unlink()  # A full disk needs the room.
+            partial.unlink()  # A full disk needs the space.
         raise

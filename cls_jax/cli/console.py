@@ -109,7 +109,7 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         help="a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
-        "while files are printed)",
+        "no file for single images, which are printed)",
     )
     predict.add_argument(
         "--overwrite", action="store_true", help="write FILE even if it is not such a table"
