@@ -126,10 +126,10 @@ class _Session:
         self._start_round: Any = None  # Most methods have a single round.
         self._bar = ProgressBar(self._first_step, config.num_steps)
         self._checkpointer.warn = self._bar.say
+        # Baselines are measured once, at step 0. A run that ends there and resumes keeps its rows.
+        first_row = self._first_step if config.num_steps or self._is_unsaved else 1
         self._writer = (
-            MetricsWriter(
-                self._workdir, self._first_step, self._bar.say, has_curves=config.num_steps > 0
-            )
+            MetricsWriter(self._workdir, first_row, self._bar.say, has_curves=config.num_steps > 0)
             if is_main_process()
             else SilentWriter()
         )

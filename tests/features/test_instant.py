@@ -202,3 +202,13 @@ def test_instant_run_starts_from_the_networks_of_another_run(train, run):
     """Its evaluation, where implicit transfers are disallowed, reads the weights of that run."""
     again = train("from a run", init=run.workdir, instant=True)
     assert again.result["test_accuracy"] == 100
+
+
+def test_instant_run_that_dies_before_its_result_keeps_its_baselines(train, run, monkeypatch):
+    """They are measured while the heads are fitted, which the next session does not do again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "create_result", None)
+        with pytest.raises(TypeError):
+            train("killed", instant=True)
+    result = train("killed", instant=True).result
+    assert result | {"train_seconds": 0} == run.result | {"train_seconds": 0}
