@@ -22,12 +22,13 @@ _LAUNCHER = """
 import contextlib, gc, json, os, runpy, sys
 import cls_jax.cli.plan, cls_jax.data.datasets, cls_jax.inference.evaluate_run
 import cls_jax.training.loop, ml_collections.config_flags, sklearn.datasets
-from cls_jax.models import wide_resnet
 from cls_jax.parallel import distributed
+from tests.methods.tiny_model import use_tiny_model
 
 with contextlib.suppress(ImportError):
     import tensorflow, clu.metric_writers
-wide_resnet._STAGES = ((32, 2),)  # As conftest.py does in its own process.
+tiny = use_tiny_model()
+tiny.__enter__()  # For all that is forked from here.
 distributed._HEARTBEAT_SECONDS = 20  # A test waits for a process that is lost.
 gc.freeze()  # Otherwise an exiting fork scans, and so copies, all modules for a second.
 for line in sys.stdin:
@@ -52,7 +53,7 @@ for line in sys.stdin:
 
 
 class Launcher:
-    """Starts processes. Each has one CPU device and Wide ResNets of one block."""
+    """Starts processes. Each has one CPU device, and a `TinyNet` in place of any network."""
 
     def __init__(self, folder: pathlib.Path):
         self._folder, self._count = folder, 0

@@ -6,6 +6,10 @@ from PIL import Image
 
 import cls_jax
 from tests.conftest import create_tiny_config
+from tests.methods.tiny_model import tiny_model
+
+__all__ = ["tiny_model"]
+pytestmark = pytest.mark.usefixtures("tiny_model")
 
 
 @pytest.fixture

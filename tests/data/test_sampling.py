@@ -20,7 +20,7 @@ from cls_jax.data.sampling import (
     stream_key,
 )
 from cls_jax.methods import get_method
-from cls_jax.parallel.mesh import BatchShard
+from cls_jax.parallel.mesh import FULL_BATCH, BatchShard
 from tests.conftest import create_tiny_config
 
 
@@ -64,15 +64,14 @@ def test_seed_and_step_change_everything(batches):
         assert np.any(a.x != b.x)
 
 
-def test_views_of_an_image_differ_but_show_the_same_image():
+def test_views_of_an_image_differ_but_show_the_same_image(batches):
     (batch,) = create_batches(0, 1, data__shift=0, data__cutout=0, data__randaugment_ops=0)
     np.testing.assert_array_equal(batch.u[0], batch.u[1])
-    (batch,) = create_batches(0, 1)
-    assert np.any(batch.u[0] != batch.u[1])
+    assert np.any(batches[0].u[0] != batches[0].u[1])
 
 
 def test_labels_belong_to_their_images():
-    (batch,) = create_batches(0, 1, data__shift=0)
+    (batch,) = create_batches(0, 1, data__shift=0, data__randaugment_ops=0)
     dataset = load_dataset(create_tiny_config())
     is_hidden = batch.u_truth < 0
     for image, label in zip(batch.u[0][~is_hidden], batch.u_truth[~is_hidden], strict=True):
@@ -81,7 +80,7 @@ def test_labels_belong_to_their_images():
 
 
 def test_pseudo_labels_are_not_judged_by_images_whose_class_training_sees():
-    batches = create_batches(0, 85)  # All images.
+    batches = create_batches(0, 85, data__randaugment_ops=0)  # All images.
     truths = np.concatenate([batch.u_truth for batch in batches])
     indices = np.concatenate([batch.u_index for batch in batches])
     assert set(indices[truths < 0]) == set(range(20))
@@ -89,7 +88,7 @@ def test_pseudo_labels_are_not_judged_by_images_whose_class_training_sees():
 
 
 def test_supervised_stream_holds_no_unlabeled_images():
-    (batch,) = create_batches(0, 1, "20,supervised")
+    (batch,) = create_batches(0, 1, "20,supervised", data__randaugment_ops=0)
     assert batch.u.size == 0
     assert batch.u_truth.size == 0
 
@@ -189,11 +188,19 @@ def stream():
 
 
 @pytest.mark.parametrize(
-    ("num_cores", "max_batches", "expected"),
-    [(1, 100, 1), (8, 100, 7), (96, 100, 95), (96, 12, 10), (96, 1, 1), (2, 0, 1)],
+    ("num_threads", "max_batches", "expected"),
+    [(1, 100, 1), (7, 100, 7), (95, 100, 95), (95, 12, 10), (95, 1, 1), (1, 0, 1)],
 )
-def test_batches_in_flight_are_bounded_by_cores_and_bytes(
-    stream, monkeypatch, num_cores, max_batches, expected
+def test_batches_in_flight_are_bounded_by_threads_and_bytes(
+    stream, monkeypatch, num_threads, max_batches, expected
+):
+    monkeypatch.setattr(tfdata, "_MAX_BYTES_IN_FLIGHT", max_batches * 40 * 64)
+    assert tfdata._count_parallel_batches(num_threads, *stream, FULL_BATCH) == expected
+
+
+@pytest.mark.parametrize(("num_cores", "num_threads"), [(1, 1), (8, 7)])
+def test_a_stream_has_a_thread_less_than_there_are_cores(
+    stream, monkeypatch, num_cores, num_threads
 ):
     asked = []
     make = tfdata.tf.data.Dataset.map
@@ -204,11 +211,10 @@ def test_batches_in_flight_are_bounded_by_cores_and_bytes(
 
     monkeypatch.setattr(tfdata.tf.data.Dataset, "map", note)
     monkeypatch.setattr(tfdata, "available_cpus", lambda: num_cores)
-    monkeypatch.setattr(tfdata, "_MAX_BYTES_IN_FLIGHT", max_batches * 40 * 64)
     batches = tfdata.create_stream(*stream, 0, 2)
     assert next(batches).u.shape == (2, 16, 8, 8, 1)
     batches.close()
-    assert asked == [expected]
+    assert asked == [num_threads]
 
 
 def test_part_of_a_batch_takes_part_of_the_bytes(stream, monkeypatch):

@@ -112,9 +112,17 @@ def no_converter(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
 
 
-def test_export_again_replaces_and_anything_else_is_refused(trained_run, tmp_path, no_converter):
+def test_without_a_converter_the_rest_is_there_and_anything_else_is_refused(
+    trained_run, tmp_path, no_converter, capsys
+):
     exported = tmp_path / "exported"
-    assert export_run(trained_run, exported)
+    commands.export(str(trained_run), str(exported))
+    assert "pip install jax2onnx onnxruntime" in capsys.readouterr().out
+    names = {path.name for path in exported.iterdir()}
+    assert names == {MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, EXAMPLE, "README.md"}
+    assert ONNX_MODEL not in (exported / "README.md").read_text()
+
+    # Another export replaces it.
     (exported / ONNX_MODEL).write_text("of an older run")
     (exported / LABELS).write_text("of an older run")
     assert export_run(trained_run, exported)
@@ -144,14 +152,6 @@ def test_model_that_predicts_something_else_is_not_written(
     with pytest.raises(UserError, match="The exported model differs from the run by"):
         export_run(trained_run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_without_a_converter_the_rest_is_there(trained_run, tmp_path, no_converter, capsys):
-    commands.export(str(trained_run), str(tmp_path / "out"))
-    assert "pip install jax2onnx onnxruntime" in capsys.readouterr().out
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {MODEL, WEIGHTS_FILE, LABELS, PREPROCESSING, EXAMPLE, "README.md"}
-    assert ONNX_MODEL not in (tmp_path / "out" / "README.md").read_text()
 
 
 def install_fakes(monkeypatch, run):

@@ -3,6 +3,8 @@
 Its loss, gradients and statistics are in `test_oracles.py`, meshes in `test_compiled_step.py`.
 """
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -19,8 +21,13 @@ FROZEN = WRN.clone(bn_frozen=True)
 VIT = VisionTransformer(num_classes=K, width=16, depth=1, num_heads=2, patch=4)
 
 
-def create_gradient(name, model, weak_pass):
-    """A jitted function → (gradients, losses and statistics) of a method, and its arguments."""
+@functools.cache
+def init(model, num_networks):
+    return init_networks(model, jax.random.key(1), num_networks, (SIZE, SIZE, 1))
+
+
+def lower(name, model, weak_pass):
+    """The program → (gradients, losses and statistics) of a method, and its arguments."""
     rng, method = np.random.default_rng(0), METHODS[name]
     batch = Batch(
         x=np.float32(rng.normal(size=(B, SIZE, SIZE, 1))),
@@ -37,13 +44,13 @@ def create_gradient(name, model, weak_pass):
         output, batch_stats = method.compute_loss(params, batch_stats, batch, context)
         return output.losses.sum(), (output.losses, batch_stats)
 
-    networks = init_networks(model, jax.random.key(1), method.num_networks, (SIZE, SIZE, 1))
-    return jax.jit(jax.grad(compute_loss, has_aux=True)), networks
+    networks = init(model, method.num_networks)
+    return jax.jit(jax.grad(compute_loss, has_aux=True)).lower(*networks), networks
 
 
+@functools.cache
 def count_flops(name, model, weak_pass):
-    compute, networks = create_gradient(name, model, weak_pass)
-    return compute.lower(*networks).cost_analysis()["flops"]
+    return lower(name, model, weak_pass)[0].cost_analysis()["flops"]
 
 
 @pytest.mark.parametrize("name", ["cls", "uda"])
@@ -54,11 +61,10 @@ def test_without_batch_statistics_both_settings_are_one_program(name, model):
 
 @pytest.mark.parametrize("model", [FROZEN, VIT], ids=["frozen", "vit"])
 def test_without_batch_statistics_both_forms_are_the_same(model, monkeypatch):
-    compute, networks = create_gradient("cls", model, "fast")
-    fast = compute(*networks)
+    program, networks = lower("cls", model, "fast")
+    fast = program.compile()(*networks)
     monkeypatch.setattr(Ensemble, "has_batch_statistics", lambda self, batch_stats: True)
-    compute, networks = create_gradient("cls", model, "joint")
-    joint = compute(*networks)
+    joint = lower("cls", model, "joint")[0].compile()(*networks)
     assert_close(fast, joint, rtol=1e-4, atol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, fast[1][1], joint[1][1])  # Frozen is frozen.
 
