@@ -62,8 +62,8 @@ def finish(process) -> tuple[int, str]:
 
 
 def test_two_processes_compute_what_one_does(start_all, tmp_path):
-    # With a Wide ResNet, the first gradient of seed 0 on a mesh of two devices differs from the one on
-    # one device by 6e-5, with one process as with two. With seed 1 they agree to 1e-7.
+    # With a Wide ResNet and seed 0, the first gradient on two devices differs by 6e-5 from that on
+    # one device, with one process as with two. With seed 1 they agree to 1e-7.
     options = ["--config.num_steps=4", "--config.seed=1", "--config.data.pipeline=tfdata"]
     processes = start_all([tmp_path / "two"] * 2, *options)
     (code, output), (other_code, other_output) = map(finish, processes)
