@@ -118,13 +118,12 @@ def test_photographs_start_from_pretrained_weights_where_they_are_installed():
     assert (config.optimizer.frozen_stages, config.method.graph) == (4, 1.0)
     assert (fit().optimizer.frozen_stages, fit().method.graph) == (0, 0.0)
     assert fit(resources=PRETRAINED, **{"model.init_head": "probe"}).method.graph == 0.0
-    assert fit().model.init == fit(create_summary(side=32), PRETRAINED).model.init == ""
+    assert fit().model.init == fit(create_summary(side=31), PRETRAINED).model.init == ""
     assert fit().optimizer.name == "sgd"
 
 
 def test_small_images_are_enlarged_for_pretrained_weights():
-    builtin = {"model.init": "builtin:efficientnet_lite0"}
-    assert fit(create_summary(side=32), PRETRAINED, **builtin).data.image_size == 96
+    assert fit(create_summary(side=32), PRETRAINED).data.image_size == 96
     # Not for weights that were trained on images as small as these.
     own = {"model.init": "runs/other", "model.name": "wide_resnet"}
     assert fit(create_summary(side=32), PRETRAINED, **own).data.image_size == 32

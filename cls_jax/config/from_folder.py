@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from cls_jax.config.build import create_defaults, flatten
-from cls_jax.data.sources.folder import FolderSummary, find_short_side
+from cls_jax.data.sources.folder import FolderSummary, are_photographs, find_short_side
 from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_method, get_round_length
 from cls_jax.models import MODELS
@@ -35,7 +35,6 @@ PRETRAINED = "builtin:efficientnet_lite0"
 INSTANT_METHOD = "pseudo_label"
 # EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
-_MIN_PHOTOGRAPH = 64  # Pixels on the short side.
 _COLORS = 3  # Channels that pretrained networks expect.
 
 
@@ -121,7 +120,7 @@ def fit_to_folder(given: FolderContext) -> None:
 def _choose_init(given: FolderContext) -> str:
     """Pretrained weights for gray and color photographs, if installed and no network is chosen."""
     has_network = not _ARCHITECTURE.isdisjoint(given.is_set)
-    is_photograph = find_short_side(given.summary.sizes) >= _MIN_PHOTOGRAPH
+    is_photograph = are_photographs(given.summary.sizes)
     is_fitting = is_photograph and given.summary.channels in (1, _COLORS) and not has_network
     return PRETRAINED if given.resources.has_pretrained and is_fitting else given.config.model.init
 

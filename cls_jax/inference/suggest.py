@@ -15,7 +15,7 @@ from sklearn.preprocessing import normalize
 
 from cls_jax.config import read_config
 from cls_jax.data.images.files import find_images, list_images, read_ahead
-from cls_jax.data.sources.folder import find_short_side, sample_headers, take_evenly
+from cls_jax.data.sources.folder import are_photographs, sample_headers, take_evenly
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
 from cls_jax.errors import UserError
 from cls_jax.features.coverage import Coverage
@@ -31,7 +31,6 @@ _NUM_COMPONENTS = 50
 _MAX_FILES = 20_000  # Bounds memory and time.
 _PIXELS = 16  # Of thumbnails, per side.
 _BATCH_SIZE = 256
-_MIN_SIDE = 32  # Pixels on the short side.
 
 
 class Files(NamedTuple):
@@ -137,10 +136,7 @@ def _describe_files(
         that copies of an image share.
     """
     sizes, channels = sample_headers(files)
-    # On digits of 8 pixels a network's features suggest worse labels than the pixels do, on
-    # photographs of 32 pixels better ones: experiments/results/suggest_photos.md.
-    are_photographs = len(sizes) > 0 and find_short_side(sizes) >= _MIN_SIDE
-    if classifier is None and channels in (1, 3) and are_photographs:
+    if classifier is None and channels in (1, 3) and are_photographs(sizes):
         if is_installed(PRETRAINED):
             features = load_features(files)
             kept = np.flatnonzero(features.any(axis=1))

@@ -30,6 +30,7 @@ from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 
 NO_CLASS = -1
+_MIN_PHOTOGRAPH = 32  # Pixels on the short side.
 _NUM_SAMPLED = 200  # Files whose headers are read, or that are looked at for their bit depth.
 
 
@@ -325,6 +326,15 @@ def sample_headers(paths: Sequence[str | os.PathLike]) -> tuple[np.ndarray, int]
 def find_short_side(sizes: np.ndarray) -> float:
     """The median short side in pixels of widths and heights [n, 2]."""
     return float(np.median(sizes.min(axis=1)))
+
+
+def are_photographs(sizes: np.ndarray) -> bool:
+    """Whether images of widths and heights [n, 2] are large enough for a pretrained network.
+
+    Its features are worth more than the pixels for CIFAR-10's photographs of 32 pixels, and less
+    for digits of 8 pixels (experiments/results/suggest_photos.md).
+    """
+    return len(sizes) > 0 and find_short_side(sizes) >= _MIN_PHOTOGRAPH
 
 
 def load_sample(
