@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
@@ -16,7 +17,12 @@ from cls_jax.config import to_json
 from cls_jax.data.images.decode import ImageError, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource
-from cls_jax.inference.calibration import Calibration, read_calibration
+from cls_jax.inference.calibration import (
+    CALIBRATION,
+    VOTE_CALIBRATION,
+    Calibration,
+    read_calibration,
+)
 from cls_jax.inference.prediction import Prediction, create_prediction
 from cls_jax.inference.unknown import UnknownScore, read_unknown
 from cls_jax.models.ensemble import take_network
@@ -58,9 +64,11 @@ class Classifier:
         batch_size: The number of images per forward pass.
         config: The run's configuration.
         setup: The run's setup.
+        state: Its restored state.
         step: The training step of the checkpoint.
         calibration: The calibration of this checkpoint, if it has one.
         unknown: The score by which this checkpoint tells strangers from its classes, if it has one.
+        voter: The instant classifier that the run began with, if it votes as one more network.
     """
 
     def __init__(
@@ -71,16 +79,22 @@ class Classifier:
         step: int,
         calibration: Calibration | None = None,
         unknown: UnknownScore | None = None,
+        voter: "Classifier | None" = None,
     ):
         """Wraps a restored run. Most callers want `load`."""
         self.class_names = class_names
+        self.voter = voter
         self.image_shape = setup.dataset_spec.image_shape
         self.num_networks = setup.method.num_networks
+        if voter is not None:  # Whoever expects smaller images shrinks them.
+            self.image_shape = max(self.image_shape, voter.image_shape)
+            voter.image_shape = self.image_shape
+            self.num_networks += voter.num_networks
         self.config, self.setup = setup.config, setup
         self.step = step
         self.calibration = calibration
         self.unknown = unknown
-        self._mesh, self._state = setup.mesh, state
+        self.state, self._mesh = state, setup.mesh
         self._forward = _compile(setup)
         self.batch_size = self._round_up(self.config.eval_batch_size)
         self._compiled_size = 0
@@ -127,11 +141,13 @@ class Classifier:
 
     def compute_fingerprint(self) -> str:
         """A hash of everything that decides a prediction: weights, configuration, calibration."""
-        networks = jax.device_get((self._state.ema_params, self._state.batch_stats))
+        networks = jax.device_get((self.state.ema_params, self.state.batch_stats))
         digest = hashlib.sha256(f"{to_json(self.config)}{self.class_names}".encode())
         digest.update(repr((self.calibration, self.unknown)).encode())
         for leaf in jax.tree.leaves(networks):
             digest.update(np.ascontiguousarray(leaf).data)
+        if self.voter is not None:
+            digest.update(self.voter.compute_fingerprint().encode())
         return digest.hexdigest()
 
     def predict_probabilities(self, images: ImageSource) -> np.ndarray:
@@ -144,7 +160,7 @@ class Classifier:
             ValueError: If the images have another shape or type.
         """
         (p_NBK,) = self._collect(images, 0)
-        return p_NBK
+        return self._add_vote(p_NBK, images)
 
     def compute_features(self, images: ImageSource) -> np.ndarray:
         """The inputs of the networks' last layers, scaled to unit length for each network.
@@ -158,11 +174,17 @@ class Classifier:
     def compute_both(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray]:
         """The results of `predict_probabilities` and `compute_features`, in one pass."""
         p_NBK, f_NBC = self._collect(images, 0, 1)
-        return p_NBK, _join_features(f_NBC)
+        return self._add_vote(p_NBK, images), _join_features(f_NBC)
+
+    def _add_vote(self, p_NBK: np.ndarray, images: ImageSource) -> np.ndarray:
+        """The probabilities of the run's networks, and those of the voter if there is one."""
+        if self.voter is None:
+            return p_NBK
+        return np.concatenate([p_NBK, self.voter.predict_probabilities(images)])
 
     def _collect(self, images: ImageSource, *wanted: int) -> list[np.ndarray]:
         """The wanted outputs of `_forward`, by index, for all images, each [N, n, …]."""
-        num_networks, num_features, num_classes = self._state.ema_params["head"]["kernel"].shape
+        num_networks, num_features, num_classes = self.state.ema_params["head"]["kernel"].shape
         sizes = (num_classes, num_features)
         parts = [[np.zeros((num_networks, 0, sizes[i]), np.float32) for i in wanted]]
         for *outputs, n in self._apply(images):
@@ -176,13 +198,14 @@ class Classifier:
         `images` are uint8 [n, H, W, C] of `image_shape`, at least one, and `classes`, int [n],
         positions in `class_names`. See `models.heat_maps.compute_heat_maps`.
         """
-        state, model = self._state, self.setup.ensemble.model
+        state, model = self.state, self.setup.ensemble.model
         trees = {"params": state.ema_params, "batch_stats": state.batch_stats}
         variables = take_network(jax.device_get(trees), 0)
 
         @jax.jit  # The weights are an argument: the same program serves all runs.
         def compute(variables: Any, images: jax.Array, classes: jax.Array) -> jax.Array:
-            return compute_heat_maps(model, variables, self.setup.normalize(images), classes)
+            images = self.setup.normalize(shrink(images, self.setup.dataset_spec.image_shape))
+            return compute_heat_maps(model, variables, images, classes)
 
         size, parts = min(len(images), _HEAT_MAPS_AT_ONCE), []
         for start in range(0, len(images), size):
@@ -207,7 +230,7 @@ class Classifier:
                 )
             padded = np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)])
             on_devices = to_global_arrays(padded, self._mesh, P(DATA_AXIS))
-            yield *self._forward(self._state, on_devices), len(part)
+            yield *self._forward(self.state, on_devices), len(part)
 
     def _choose_padded_size(self, num_images: int) -> int:
         """The padded batch size: few sizes to compile, and no full batch for a single image."""
@@ -227,23 +250,38 @@ def load(
     trained: bool = False,
     end: tuple[TrainSetup, TrainState, int] | None = None,
 ) -> Classifier:
-    """Opens the newest checkpoint of a run, or the instant classifier that it began with.
+    """Opens what answers for a run: its newest checkpoint, its instant classifier, or their vote.
 
     Args:
         run: The run's folder, or what `cls_jax.train` returned.
-        trained: Whether to open the checkpoint even where the instant classifier was better.
+        trained: Whether to open the checkpoint without the instant classifier in any case.
         end: What the checkpoint holds, if this process has just written it: setup, state and step.
 
     Raises:
         UserError: If the folder is not a run's folder, holds no checkpoint yet, or has a damaged
             file.
     """
-    workdir = pathlib.Path(run) if trained else find_answer(pathlib.Path(run))
+    workdir, voter = pathlib.Path(run), None
+    if not trained:
+        workdir, voter_folder = find_answer(workdir)
+        voter = load(voter_folder) if voter_folder else None
     setup, state, step = end or restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
     num_networks, num_features, _ = state.ema_params["head"]["kernel"].shape
     unknown = read_unknown(workdir, step, num_networks * num_features)
-    return Classifier(setup, state, class_names, step, read_calibration(workdir, step), unknown)
+    calibration = read_calibration(workdir, step, VOTE_CALIBRATION if voter else CALIBRATION)
+    return Classifier(setup, state, class_names, step, calibration, unknown, voter)
+
+
+def shrink(images: jax.Array, image_shape: tuple[int, int, int]) -> jax.Array:
+    """Images uint8 [B, H, W, C] at a lower resolution, uint8 [B, h, w, C], as decoding shrinks.
+
+    Features [B, C], and images of `image_shape`, (h, w, C), stay what they are.
+    """
+    if images.ndim == 2 or images.shape[1:] == image_shape:
+        return images
+    pixels = jax.image.resize(images.astype(jnp.float32), (len(images), *image_shape), "cubic")
+    return jnp.clip(jnp.round(pixels), 0, 255).astype(jnp.uint8)
 
 
 def _join_features(f_NBC: np.ndarray) -> np.ndarray:
@@ -260,6 +298,7 @@ def _compile(setup: TrainSetup) -> Forward:
     """
 
     def forward(state: TrainState, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        images = shrink(images, setup.dataset_spec.image_shape)
         infer = functools.partial(setup.infer, state.ema_params, state.batch_stats, images)
         return jax.nn.softmax(infer()), infer(FEATURES)
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from cls_jax.config import read_config
 from cls_jax.config.from_folder import create_instant_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import read_labeled_indices
@@ -20,6 +21,7 @@ from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
     CALIBRATION,
     MIN_IMAGES,
+    VOTE_CALIBRATION,
     Calibration,
     fit_calibration,
     read_calibration,
@@ -31,10 +33,10 @@ from cls_jax.inference.suspects import take_rows
 from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
 from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import (
+    CONFIG,
     INSTANT,
     LABELED_INDICES,
     find_answer,
-    read_dataset_description,
     read_result,
     write_result,
 )
@@ -43,12 +45,15 @@ from cls_jax.training.evaluate import Accuracies, create_evaluate
 from cls_jax.training.loop import train
 from cls_jax.training.probe import recall_features
 from cls_jax.training.setup import TrainSetup, TrainState
-from cls_jax.training.start import restore_run
 
 _MAX_NAMED = 10  # Classes in a message.
 # Training images that strangers are told by, of either kind: more would cost minutes on a CPU.
 _MAX_LABELED = 500
 _MAX_UNLABELED = 1_000
+
+
+# Name of a set → probabilities float32 [N, n, K] and classes int [n] of its images.
+HeldOut = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 class Evaluation(NamedTuple):
@@ -93,6 +98,11 @@ class OpenRun:
         """The dataset for the classifier: with features for images, see `recall_features`."""
         return recall_features(self.classifier.setup, self.dataset, self.config.data.data_dir)
 
+    @functools.cached_property
+    def held_out(self) -> HeldOut:
+        """What the classifier predicts for the held-out images."""
+        return predict_held_out(self.classifier, self.recalled)
+
     def train_calibrated(self) -> dict[str, Any]:
         """Trains or resumes the run as `training.loop.train` does, calibrates and assesses it.
 
@@ -100,7 +110,7 @@ class OpenRun:
 
         A run on a folder of images that starts from propagated labels begins with the instant
         classifier, a run without steps in the folder `instant`. `choose_answer` says which of the
-        two answers.
+        two answers, or that both vote.
 
         Returns:
             The contents of `result.json`.
@@ -121,11 +131,17 @@ class OpenRun:
                 shutil.copy(self.workdir / LABELED_INDICES, start.workdir)
             instant = start.train_calibrated()
         result = self._train_assessed()
-        answer = choose_answer(result, instant, bool(config.method.get("graph")))
-        if answer.items() <= result.items():
-            return result
-        write_result(self.workdir, result | answer)
-        return result | answer
+        if "answer" not in result:
+            if self._has_checkpoint() and start._has_checkpoint():
+                accuracies = assess_vote(self.workdir, self, start)
+                result |= {key.replace("/", "_"): value for key, value in accuracies.items()}
+            result |= choose_answer(result, instant, bool(config.method.get("graph")))
+            write_result(self.workdir, result)
+        return result
+
+    def _has_checkpoint(self) -> bool:
+        """Whether there is a classifier. A finished run keeps its result without checkpoints."""
+        return any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
 
     def _train_assessed(self) -> dict[str, Any]:
         def keep(*end: Any) -> None:
@@ -133,21 +149,34 @@ class OpenRun:
 
         result = train(self.config, self.workdir, lambda config: self.dataset, keep)
         is_assessed = "per_class" in result or read_calibration(self.workdir, result["step"])
-        # A finished run keeps its result when its checkpoints are deleted.
-        has_checkpoint = any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
-        if is_assessed or not has_checkpoint or jax.process_count() > 1:
+        if is_assessed or not self._has_checkpoint() or jax.process_count() > 1:
             return result
-        assess_run(self.workdir, self.classifier, self.recalled)
+        assess_run(self.workdir, self.classifier, self.recalled, self.held_out)
         return read_result(self.workdir) or result
 
 
-def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) -> Figures | None:
+def predict_held_out(classifier: Classifier, dataset: Dataset) -> HeldOut:
+    """Predicts the validation and test images of a dataset, as far as there are any."""
+    return {
+        name: (classifier.predict_probabilities(images), np.asarray(labels))
+        for name, images, labels in dataset.held_out
+        if len(labels)
+    }
+
+
+def assess_run(
+    workdir: pathlib.Path,
+    classifier: Classifier,
+    dataset: Dataset,
+    held_out: HeldOut | None = None,
+) -> Figures | None:
     """Computes a run's figures per class, calibrates its confidences, learns to tell strangers.
 
     Writes `calibration.json`, fitted on the validation images or, where there are fewer than 100,
     on the test images if there are as many. Writes `per_class.csv`, and adds the figures to the
     result of the same step, if there is one. Writes `unknown.json`, if there are unlabeled images.
-    A folder that is read-only stays as it is.
+    A folder that is read-only stays as it is. `held_out` is the result of `predict_held_out`, if it
+    is known.
 
     Returns:
         The figures of network 1. None without test images.
@@ -155,27 +184,49 @@ def assess_run(workdir: pathlib.Path, classifier: Classifier, dataset: Dataset) 
     Raises:
         UserError: If the result is damaged.
     """
-    predicted = {
-        name: (classifier.predict_probabilities(images), np.asarray(labels))
-        for name, images, labels in dataset.held_out
-        if len(labels)
-    }
+    held_out = predict_held_out(classifier, dataset) if held_out is None else held_out
     figures = None
-    if "test" in predicted:
-        p_NBK, labels = predicted["test"]
+    if "test" in held_out:
+        p_NBK, labels = held_out["test"]
         figures = compute_figures(p_NBK[0], labels, classifier.class_names)
     with contextlib.suppress(OSError):
-        for name, (p_NBK, labels) in predicted.items():
-            if len(labels) >= MIN_IMAGES:
-                numbers = fit_calibration(p_NBK.mean(axis=0), labels)
-                fitted = Calibration(classifier.step, *numbers, len(labels), fitted_on=name)
-                write_fitted(workdir / CALIBRATION, fitted)
-                break
+        _calibrate(workdir / CALIBRATION, classifier.step, held_out)
         if figures is not None:
             write_figures(workdir, classifier.step, figures)
         if unknown := assess_unknown(workdir, classifier, dataset):
             write_fitted(workdir / UNKNOWN, unknown)
     return figures
+
+
+def assess_vote(workdir: pathlib.Path, run: OpenRun, start: OpenRun) -> Accuracies:
+    """Evaluates and calibrates the vote of a run's networks and of its instant classifier, `start`.
+
+    Writes `calibration_vote.json`, fitted as `assess_run` does. A folder that is read-only stays as
+    it is.
+
+    Returns:
+        Accuracies in percent: "test/accuracy_vote" and "validation/accuracy_vote", as far as there
+        are images.
+    """
+    held_out = {
+        name: (np.concatenate([p_NBK, start.held_out[name][0]]), labels)
+        for name, (p_NBK, labels) in run.held_out.items()
+    }
+    with contextlib.suppress(OSError):
+        _calibrate(workdir / VOTE_CALIBRATION, run.classifier.step, held_out)
+    return {
+        f"{name}/accuracy_vote": 100 * float(np.mean(p_NBK.mean(axis=0).argmax(axis=-1) == labels))
+        for name, (p_NBK, labels) in held_out.items()
+    }
+
+
+def _calibrate(path: pathlib.Path, step: int, held_out: HeldOut) -> None:
+    """Writes a calibration, if there are enough images. Raises an OSError if the system refuses."""
+    for name, (p_NBK, labels) in held_out.items():
+        if len(labels) >= MIN_IMAGES:
+            numbers = fit_calibration(p_NBK.mean(axis=0), labels)
+            write_fitted(path, Calibration(step, *numbers, len(labels), fitted_on=name))
+            return
 
 
 def assess_unknown(
@@ -218,12 +269,9 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
         UserError: If `workdir` is not a run's folder or holds no checkpoint yet, or the dataset has
             no test images or other classes.
     """
-    workdir = find_answer(workdir)
-    setup, state, step = restore_run(workdir)
-    if data_dir is not None:
-        setup.config.data.data_dir = data_dir
-    dataset = load_dataset(setup.config)
-    class_names, _ = read_dataset_description(workdir)
+    workdir, voter = find_answer(workdir)
+    run = _open_finished(workdir, data_dir)
+    classifier, dataset, class_names = run.classifier, run.dataset, run.classifier.class_names
     if dataset.class_names != class_names:
         raise UserError(
             f"The classes of {dataset.name} ({', '.join(dataset.class_names)}) differ from those "
@@ -234,12 +282,23 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
             f"{dataset.name} has no test images to evaluate on: add them as test/<class>/ beside "
             "the training images."
         )
-    dataset = recall_features(setup, dataset, setup.config.data.data_dir)
-    accuracies = create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)
+    dataset = run.recalled
+    evaluate = create_evaluate(classifier.setup)
+    accuracies = evaluate(classifier.state, dataset.test_images, dataset.test_labels)
     figures = None
     if jax.process_count() == 1:
-        figures = assess_run(workdir, Classifier(setup, state, class_names, step), dataset)
-    return Evaluation(step, accuracies, figures)
+        figures = assess_run(workdir, classifier, dataset, run.held_out)
+        if voter:
+            accuracies |= assess_vote(workdir, run, _open_finished(voter, data_dir))
+    return Evaluation(classifier.step, accuracies, figures)
+
+
+def _open_finished(workdir: pathlib.Path, data_dir: str | None) -> OpenRun:
+    """A run with a checkpoint, whose dataset may be in another place than it was in training."""
+    config = read_config(workdir / CONFIG)
+    if data_dir is not None:
+        config.data.data_dir = data_dir
+    return OpenRun(config, workdir)
 
 
 def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int, int]:

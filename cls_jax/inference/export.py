@@ -14,14 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.inference.classifier import Classifier
+from cls_jax.inference.classifier import Classifier, load, shrink
 from cls_jax.io import write_atomically
 from cls_jax.models import depthwise
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
-from cls_jax.runs.folder import find_answer, read_dataset_description
 from cls_jax.training.setup import TrainSetup, TrainState, create_model
-from cls_jax.training.start import collect_weights, restore_run
+from cls_jax.training.start import collect_weights
 
 MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
 PREPROCESSING = "preprocessing.json"
@@ -31,7 +30,7 @@ _EXAMPLE_SOURCE = pathlib.Path(__file__).with_name("export_example.py")
 
 _README = """# An image classifier
 
-The {networks} EMA network(s) of the run `{run}` after {step:,} steps as one function from images
+The {networks} of the run `{run}` after {step:,} steps as one function from images
 uint8 {shape} to their mean probabilities float32 [batch, {num_classes}]. It takes any batch size
 and includes the normalization.
 
@@ -72,11 +71,8 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
             or the exported model disagrees with the run.
     """
     check_output(output)
-    workdir = find_answer(workdir)
-    setup, state, step = restore_run(workdir)
-    class_names, _ = read_dataset_description(workdir)
-    classifier = Classifier(setup, state, class_names, step)
-    function = create_function(setup, state)
+    classifier = load(workdir)
+    function = create_function(classifier)
     images = create_images(classifier.image_shape)
     model = serialize(function, classifier.image_shape)
     # Accelerators round products by default, so models are compared on a CPU.
@@ -92,14 +88,17 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     ours = measure_difference(
         lambda images: classifier.predict(images).probabilities, images, expected
     )
-    is_exact = setup.config.model.dtype == "float32" and jax.default_backend() == "cpu"
+    dtype = classifier.config.model.dtype
+    is_exact = dtype == "float32" and jax.default_backend() == "cpu"
     if not (exported <= TOLERANCE and ours <= (TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
         raise UserError(
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
             "probability: install the versions of requirements.txt and export again."
         )
     has_package = importlib.util.find_spec("safetensors") is not None
-    weights = to_safetensors(collect_weights(setup, state)) if has_package else None
+    weights = None
+    if has_package:
+        weights = to_safetensors(collect_weights(classifier.setup, classifier.state))
     files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: weights}
     _write(output, files, describe(classifier, workdir, [name for name in files if files[name]]))
     return reason
@@ -127,21 +126,33 @@ def check_output(output: pathlib.Path) -> None:
         )
 
 
-def create_function(setup: TrainSetup, state: TrainState) -> Function:
+def create_function(classifier: Classifier) -> Function:
     """The EMA networks as one function that contains their weights, for a single device.
 
     Returns:
         uint8 [B, H, W, C] → mean probabilities of the networks, float32 [B, K].
     """
+    voters = [classifier] if classifier.voter is None else [classifier, classifier.voter]
+    functions = [_create_function(voter.setup, voter.state) for voter in voters]
+
+    def predict(images: jax.Array) -> jax.Array:
+        return jnp.mean(jnp.concatenate([function(images) for function in functions]), axis=0)
+
+    return predict
+
+
+def _create_function(setup: TrainSetup, state: TrainState) -> Function:
+    """The networks of one run: uint8 [B, H, W, C] → probabilities float32 [N, B, K]."""
     params, batch_stats = jax.device_get((state.ema_params, state.batch_stats))
     model = create_model(setup.config, setup.method, setup.dataset_spec.num_classes)
     ensemble = Ensemble(model)
 
-    def predict(images: jax.Array) -> jax.Array:
-        logits, _ = ensemble.forward(params, batch_stats, setup.normalize(images), train=False)
-        return jnp.mean(jax.nn.softmax(logits), axis=0)
+    def compute_probabilities(images: jax.Array) -> jax.Array:
+        images = setup.normalize(shrink(images, setup.dataset_spec.image_shape))
+        logits, _ = ensemble.forward(params, batch_stats, images, train=False)
+        return jax.nn.softmax(logits)
 
-    return predict
+    return compute_probabilities
 
 
 def create_images(image_shape: tuple[int, int, int]) -> np.ndarray:
@@ -229,10 +240,10 @@ def describe(
     """The text files of an export with these models: name → content."""
     has_onnx = ONNX_MODEL in models
     height, width, channels = classifier.image_shape
-    num_classes = len(classifier.class_names)
+    num_classes, num_networks = len(classifier.class_names), classifier.num_networks
     readme = _README.format(
         run=workdir.resolve().name,
-        networks=classifier.num_networks,
+        networks="EMA network" if num_networks == 1 else f"{num_networks} EMA networks",
         step=classifier.step,
         shape=f"[batch, {height}, {width}, {channels}]",
         num_classes=num_classes,

@@ -100,6 +100,7 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
         "test_accuracy_at_best_validation": "network 1 at the step of the best validation accuracy",
         "validation_accuracy": "network 1 on the validation images",
         "validation_accuracy_best": "network 1 on the validation images, at its best step",
+        "test_accuracy_vote": "vote of the networks (EMA weights) and the instant classifier",
         "test_accuracy_instant": "instant classifier: propagated labels, before any step",
         "test_accuracy_probe": "linear probe on the labels only",
     }
@@ -110,21 +111,22 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
 def choose_answer(
     result: dict[str, Any], instant: dict[str, Any], keeps_graph: bool
 ) -> dict[str, Any]:
-    """Decides whether a run or the instant classifier that it began with predicts better.
+    """Decides who answers for a run: its networks, its instant classifier, or the vote of both.
 
-    Their results are compared on the validation images or, without any, on the test images. The
-    accuracy is the ensemble's where it was measured, because the ensemble is what predicts.
+    They are compared on the validation images or, without any, on the test images. The accuracy of
+    networks is the ensemble's where it was measured, because the ensemble is what predicts.
 
     Args:
-        result: The run's result.
+        result: The run's result, with the accuracies of the vote if it was measured.
         instant: The result of the instant classifier.
         keeps_graph: Whether the labels that the instant classifier learned from were a term of the
             run's loss (`method.graph`). All such runs that we measured gained by training.
 
     Returns:
-        Additions to the run's result: `answer` ("instant" or "trained"), `answer_gain` (the points
-        that training gained) and `answer_images` ("validation" or "test"). Without such images,
-        the trained networks answer if `keeps_graph`, and otherwise the instant classifier.
+        Additions to the run's result: `answer` ("vote", "trained" or "instant"), `answer_gain` (the
+        points that the vote or training gained over the instant classifier) and `answer_images`
+        ("validation" or "test"). Without such images, both vote if `keeps_graph`, and otherwise
+        the instant classifier answers.
     """
     for part in ("validation", "test"):
         trained, start = (
@@ -134,9 +136,17 @@ def choose_answer(
             for row in (result, instant)
         )
         if trained is not None and start is not None:
-            answer = "trained" if trained >= start else "instant"
-            return {"answer": answer, "answer_gain": trained - start, "answer_images": part}
-    return {"answer": "trained" if keeps_graph else "instant"}
+            vote = result.get(f"{part}_accuracy_vote")
+            answer, best = "trained", trained
+            if vote is not None and vote >= trained:
+                answer, best = "vote", vote
+            gain = best - start
+            return {
+                "answer": answer if gain >= 0 else "instant",
+                "answer_gain": gain,
+                "answer_images": part,
+            }
+    return {"answer": "vote" if keeps_graph else "instant"}
 
 
 def describe_gain(result: dict[str, Any]) -> str | None:
@@ -147,9 +157,9 @@ def describe_gain(result: dict[str, Any]) -> str | None:
             f"Cross-validation over the labels: linear probe {probe:.1f}%, instant classifier "
             f"{instant:.1f}%."
         )
-    final, probe = result.get("test_accuracy"), result.get("test_accuracy_probe")
-    if result.get("answer") == "instant":
-        final = result.get("test_accuracy_instant")
+    answer = result.get("answer")
+    name = f"test_accuracy_{answer}" if answer in ("instant", "vote") else "test_accuracy"
+    final, probe = result.get(name), result.get("test_accuracy_probe")
     if final is None or probe is None:
         return None
     verb = "gained" if final >= probe else "lost"
@@ -157,23 +167,28 @@ def describe_gain(result: dict[str, Any]) -> str | None:
 
 
 def describe_answer(result: dict[str, Any]) -> str | None:
-    """A sentence about the instant classifier, if it answers for a run or could not be compared."""
-    answer, is_compared = result.get("answer"), "answer_gain" in result
-    if answer is None or (answer == "trained" and is_compared):
+    """A sentence about the instant classifier, if it answers for a run, alone or with others."""
+    answer, gain = result.get("answer"), result.get("answer_gain")
+    if answer is None or (answer == "trained" and gain is not None):
         return None
-    if not is_compared:
-        answers = {
-            "trained": "trained networks are this run's answer: predict and export use them.",
-            "instant": "instant classifier is this run's answer: predict and export use it.",
-        }
+    answers = {
+        "vote": "trained networks and the instant classifier vote: predict and export use both.",
+        "trained": "trained networks are this run's answer: predict and export use them.",
+        "instant": "instant classifier is this run's answer: predict and export use it.",
+    }
+    if gain is None:
         return (
             "Without test or validation images, nothing shows whether training helped. The "
             f"{answers[answer]}"
         )
+    if answer == "vote":
+        return (
+            f"The {answers[answer]} On the {result.get('answer_images')} images, they gained "
+            f"{gain:.1f} points over the instant classifier."
+        )
     return (
-        f"Training lost {-result['answer_gain']:.1f} points on the {result.get('answer_images')} "
-        "images, so the instant classifier stays this run's answer: predict, evaluate and export "
-        "use it."
+        f"Training lost {-gain:.1f} points on the {result.get('answer_images')} images, so the "
+        "instant classifier stays this run's answer: predict, evaluate and export use it."
     )
 
 

@@ -128,7 +128,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
     begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
     assert run_console("train", images, *TINY, *still, *begin) == 0
-    first, second = (classifier.load(name)._state for name in (workdir, "second"))
+    first, second = (classifier.load(name).state for name in (workdir, "second"))
     kernels = second.params["stem"]["kernel"], first.ema_params["stem"]["kernel"]
     np.testing.assert_allclose(*map(np.asarray, kernels), atol=1e-6)
     head = (state.params["head"]["kernel"] for state in (first, second))

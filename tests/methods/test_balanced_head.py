@@ -154,7 +154,7 @@ def test_the_balanced_head_predicts_everywhere(run, monkeypatch):
     assert np.abs(expected - predict(METHOD_HEAD)).max() > 0.01
     np.testing.assert_allclose(load(workdir).predict_probabilities(images), expected, atol=1e-5)
     monkeypatch.setattr(export, "create_model", setup_lib.create_model)
-    exported = export.create_function(setup, state)(images)
+    exported = export.create_function(load(workdir))(images)
     np.testing.assert_allclose(exported, expected.mean(axis=0), atol=1e-5)
     accuracy = 100 * np.mean(expected[0].argmax(axis=-1) == labels)
     assert read_result(workdir)["test_accuracy"] == pytest.approx(accuracy)

@@ -118,9 +118,23 @@ def test_better_networks_answer_for_a_run(trained, instant, expected):
 
 
 @pytest.mark.parametrize(
+    ("vote", "instant", "expected"),
+    [(74.0, 72.0, "vote"), (72.5, 72.0, "trained"), (71.0, 75.0, "instant")],
+)
+def test_networks_and_the_instant_classifier_vote_where_that_is_best(vote, instant, expected):
+    result = {"test_accuracy": 70.0, "test_accuracy_ensemble": 73.0, "test_accuracy_probe": 60.0}
+    result |= {"test_accuracy_vote": vote, "test_accuracy_instant": instant}
+    result |= choose_answer(result, {"test_accuracy": instant}, keeps_graph=True)
+    assert result["answer"] == expected
+    if expected == "vote":
+        assert "gained 2.0 points over the instant classifier" in describe_answer(result)
+        assert "gained 14.0 points over the labels" in describe_gain(result)
+
+
+@pytest.mark.parametrize(
     ("keeps_graph", "expected", "sentence"),
     [
-        (True, "trained", "trained networks are this run's answer"),
+        (True, "vote", "trained networks and the instant classifier vote"),
         (False, "instant", "instant classifier is this run's answer"),
     ],
 )
