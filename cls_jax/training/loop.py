@@ -111,8 +111,8 @@ class _Session:
             self._checkpointer, run, baselines.update
         )
         self._timer = PausableTimer(seconds)
-        # Without any step, the start is the result.
-        self._is_unsaved = config.num_steps == 0 and self._checkpointer.latest_step() is None
+        is_new = self._checkpointer.latest_step() is None
+        self._is_unsaved = config.num_steps == 0 and is_new  # Then the start is the result.
         if is_main_process():
             announce(run, self.state, self._first_step)
         self._inputs: Any = None
@@ -126,8 +126,8 @@ class _Session:
         self._start_round: Any = None  # Most methods have a single round.
         self._bar = ProgressBar(self._first_step, config.num_steps)
         self._checkpointer.warn = self._bar.say
-        # Baselines are measured once, at step 0. A run that ends there and resumes keeps its rows.
-        first_row = self._first_step if config.num_steps or self._is_unsaved else 1
+        # Baselines are measured once, at step 0, so a run that resumes there keeps these rows.
+        first_row = self._first_step if is_new else max(self._first_step, 1)
         self._writer = (
             MetricsWriter(self._workdir, first_row, self._bar.say, has_curves=config.num_steps > 0)
             if is_main_process()
