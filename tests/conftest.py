@@ -22,8 +22,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # A worker may look up a program while another one is writing it: JAX warns and compiles it again.
 # pyproject.toml says the same for the tests themselves.
 os.environ["PYTHONWARNINGS"] = "ignore:Error reading persistent compilation cache entry"
-# Programs need not know the lines that they come from, which takes a while to write down.
-os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 

@@ -113,7 +113,7 @@ def run(tmp_path_factory, tiny_model):
     config = create_tiny_config(
         method__balanced_head=True, data__imbalance=10.0, data__pipeline="device"
     )
-    config.method.graph = 1.0
+    config.method.graph, config.data.randaugment_ops = 1.0, 1
     workdir = tmp_path_factory.mktemp("balanced") / "whole"
     train(config, workdir)
     return config, workdir

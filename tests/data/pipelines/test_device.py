@@ -1,4 +1,7 @@
-"""The stream on the accelerator: the same samples as tf.data's, over any number of devices."""
+"""The stream on the accelerator: the same samples as tf.data's, over any number of devices.
+
+A run with it resumes in `tests/methods/test_balanced_head.py`.
+"""
 
 import contextlib
 import json
@@ -17,10 +20,9 @@ from cls_jax.data.pipelines import create_pipeline, device
 from cls_jax.data.sampling import create_stream_spec, get_batch_shapes
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
-from cls_jax.training.loop import train
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import make_batch_fn
-from tests.conftest import ROOT, create_tiny_config, train_interrupted
+from tests.conftest import ROOT, create_tiny_config
 from tests.methods.tiny_model import tiny_model
 
 __all__ = ["tiny_model"]
@@ -108,14 +110,6 @@ def test_images_may_take_half_of_the_devices_memory(limit, is_enough):
     fake = types.SimpleNamespace(memory_stats=lambda: stats)
     with contextlib.nullcontext() if is_enough else pytest.raises(UserError, match="tfdata"):
         device._check_memory(dataset, fake)
-
-
-def test_resumed_run_equals_uninterrupted_run(tmp_path):
-    config = create_tiny_config(data__pipeline="device", data__randaugment_ops=1)
-    whole = train(config, tmp_path / "whole")
-    train_interrupted(config, tmp_path / "halves", num_batches=3)
-    halves = train(config, tmp_path / "halves")
-    assert {**halves, "train_seconds": 0} == {**whole, "train_seconds": 0}
 
 
 def test_trains_reports_and_predicts_without_tensorflow_tfds_and_clu(tmp_path):
