@@ -214,7 +214,7 @@ def _fine_tune(
 
 
 def _choose_frozen_stages(given: FolderContext) -> int:
-    """Four of EfficientNet-Lite0's seven stages, which leaves half of its work; two of others."""
+    """Four of EfficientNet-Lite0's seven stages, which leaves half of its work. Two of others."""
     if not given.config.model.init:
         return given.config.optimizer.frozen_stages
     return 4 if given.config.model.init == PRETRAINED else 2

@@ -81,7 +81,7 @@ def _to_temperature_and_share(parameters: np.ndarray) -> tuple[float, float]:
 
 
 def apply_calibration(p_BK: np.ndarray, temperature: float, uniform_share: float) -> np.ndarray:
-    """Calibrated probabilities q, float64 [B, K]; see above."""
+    """Calibrated probabilities q, float64 [B, K], see above."""
     logits = np.log(np.maximum(p_BK, _SMALLEST), dtype=np.float64) / temperature
     q_BK = scipy.special.softmax(logits, axis=-1)
     return (1 - uniform_share) * q_BK + uniform_share / p_BK.shape[-1]
@@ -99,7 +99,7 @@ def write_fitted(path: pathlib.Path, fitted: Fitted) -> None:
 def read_calibration(
     workdir: pathlib.Path, step: int, name: str = CALIBRATION
 ) -> Calibration | None:
-    """The calibration of the checkpoint of a step; None if there is none.
+    """The calibration of the checkpoint of a step, or None.
 
     Raises:
         UserError: If the file is damaged.

@@ -79,7 +79,7 @@ class OpenRun:
     """
 
     def __init__(self, config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None):
-        """Reads nothing yet; `layout` is for `load_dataset`."""
+        """Reads nothing yet. `layout` is for `load_dataset`."""
         self.config, self.workdir, self._layout = config, workdir, layout
         self._end: tuple[TrainSetup, TrainState, int] | None = None
 
@@ -106,7 +106,7 @@ class OpenRun:
     def train_calibrated(self) -> dict[str, Any]:
         """Trains or resumes the run as `training.loop.train` does, calibrates and assesses it.
 
-        Not in several processes, each of which would write the same files.
+        Several processes do not calibrate and assess, because each would write the same files.
 
         A run on a folder of images that starts from propagated labels begins with the instant
         classifier, a run without steps in the folder `instant`. `choose_answer` says which of the

@@ -61,7 +61,7 @@ class Figures(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """A reliability diagram of bins of equal width; NaN in empty bins."""
+    """A reliability diagram of bins of equal width, with NaN in empty bins."""
 
     counts: np.ndarray  # int64 [bins], predictions whose confidence falls into each bin.
     confidence: np.ndarray  # float64 [bins], their mean confidence.

@@ -34,7 +34,7 @@ _BATCH_SIZE = 256
 
 
 class Files(NamedTuple):
-    """The images of a folder by whether they have a label; paths, sorted."""
+    """The images of a folder by whether they have a label. Paths are sorted."""
 
     unlabeled: list[str]
     labeled: list[str]
@@ -45,7 +45,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
 
     Images are compared by the features of the run's networks. Without a run, photographs are
     compared by the features that `cls-jax train` and `label` use, and smaller images by their
-    pixels. None of them needs a label.
+    pixels. No image needs a label.
 
     Returns:
         A row of `SUGGESTION_COLUMNS` for each image, the most helpful first.

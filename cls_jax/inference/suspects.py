@@ -27,7 +27,7 @@ class Suspect(NamedTuple):
     """A label that is probably wrong.
 
     Attributes:
-        is_test: Whether the image is a test image; otherwise it is a labeled training image.
+        is_test: Whether the image is a test image. Otherwise it is a labeled training image.
         position: Its place among the test or training images.
         label: The class it has.
         suggested: The class that it seems to belong to.

@@ -17,7 +17,7 @@ from cls_jax.io import PARTIAL, write_rows
 Row = Mapping[str, Any]
 _ROWS_PER_GROUP = 10_000
 
-# Column → type of its values; any value may be missing.
+# Column → type of its values. Any value may be missing.
 PREDICTION_COLUMNS = {
     "file": str,
     "label": str,
@@ -64,7 +64,7 @@ def check_path(
 
 
 def _read_columns(path: pathlib.Path) -> list[str] | None:
-    """The names of a table's columns; None if it is no table."""
+    """The names of a table's columns. None if it is no table."""
     try:
         if path.suffix.lower() == ".parquet":
             return importlib.import_module("pyarrow.parquet").read_schema(path).names

@@ -80,7 +80,7 @@ def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
-    """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) of no images."""
+    """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) without images."""
     from scipy.stats import binomtest  # Slow to import, and few commands need it.
 
     if not num_images:
