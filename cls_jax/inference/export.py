@@ -212,9 +212,13 @@ def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray
         # The converter prints its progress.
         with contextlib.redirect_stdout(io.StringIO()), depthwise.grouped():
             proto = jax2onnx.to_onnx(function, [shape], model_name="classifier", **names)
-        # Some of the converter's shape annotations are wrong, and onnxruntime, which infers shapes
-        # itself, would warn about each of them at every start.
+        # Some of the converter's shape annotations are wrong, and some of its constants unused.
+        # onnxruntime, which infers shapes itself, would warn about each of them at every start.
         del proto.graph.value_info[:]
+        used = {name for node in proto.graph.node for name in node.input}
+        constants = [value for value in proto.graph.initializer if value.name in used]
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(constants)
         model = proto.SerializeToString()
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         difference = measure_difference(
