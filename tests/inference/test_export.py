@@ -164,10 +164,18 @@ def install_fakes(monkeypatch, run):
         def run(self, names, feed):
             return [run(feed["images"])]
 
-    graph = types.SimpleNamespace(value_info=["of a wrong shape"])
-    proto = types.SimpleNamespace(
-        graph=graph, SerializeToString=lambda: b"" if graph.value_info else b"model"
+    constants = [types.SimpleNamespace(name=name) for name in ("unused", "used")]
+    graph = types.SimpleNamespace(
+        value_info=["of a wrong shape"],
+        node=[types.SimpleNamespace(input=["images", "used"])],
+        initializer=constants,
     )
+
+    def serialize():
+        is_clean = not graph.value_info and [value.name for value in graph.initializer] == ["used"]
+        return b"model" if is_clean else b""
+
+    proto = types.SimpleNamespace(graph=graph, SerializeToString=serialize)
     converter = types.SimpleNamespace(to_onnx=lambda *args, **options: print("loud") or proto)
     monkeypatch.setitem(sys.modules, "jax2onnx", converter)
     monkeypatch.setitem(sys.modules, "onnxruntime", types.SimpleNamespace(InferenceSession=Session))
