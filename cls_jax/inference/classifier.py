@@ -86,7 +86,7 @@ class Classifier:
         self.voter = voter
         self.image_shape = setup.dataset_spec.image_shape
         self.num_networks = setup.method.num_networks
-        if voter is not None:  # Whoever expects smaller images shrinks them.
+        if voter is not None:  # Networks for smaller images shrink them.
             self.image_shape = max(self.image_shape, voter.image_shape)
             voter.image_shape = self.image_shape
             self.num_networks += voter.num_networks

@@ -120,7 +120,8 @@ def choose_answer(
         result: The run's result, with the accuracies of the vote if it was measured.
         instant: The result of the instant classifier.
         keeps_graph: Whether the labels that the instant classifier learned from were a term of the
-            run's loss (`method.graph`). All such runs that we measured gained by training.
+            run's loss (`method.graph`). The vote gained in all such runs of 80 steps or more that
+            we measured.
 
     Returns:
         Additions to the run's result: `answer` ("vote", "trained" or "instant"), `answer_gain` (the
@@ -163,19 +164,19 @@ def describe_gain(result: dict[str, Any]) -> str | None:
     if final is None or probe is None:
         return None
     verb = "gained" if final >= probe else "lost"
-    return f"Unlabeled images {verb} {abs(final - probe):.1f} points over the labels alone."
+    return f"Unlabeled images {verb} {abs(final - probe):.1f} points over using only the labels."
 
 
 def describe_answer(result: dict[str, Any]) -> str | None:
-    """A sentence about the instant classifier, if it answers for a run, alone or with others."""
-    answer, gain = result.get("answer"), result.get("answer_gain")
-    if answer is None or (answer == "trained" and gain is not None):
-        return None
+    """A sentence about the instant classifier, if it answers for a run, by itself or in a vote."""
     answers = {
         "vote": "trained networks and the instant classifier vote: predict and export use both.",
         "trained": "trained networks are this run's answer: predict and export use them.",
         "instant": "instant classifier is this run's answer: predict and export use it.",
     }
+    answer, gain = str(result.get("answer")), result.get("answer_gain")
+    if answer not in answers or (answer == "trained" and gain is not None):
+        return None
     if gain is None:
         return (
             "Without test or validation images, nothing shows whether training helped. The "

@@ -84,7 +84,9 @@ def test_only_what_is_known_is_printed_in_percent():
 def test_result_says_what_unlabeled_images_and_training_gained():
     result = {"step": 0, "test_accuracy": 75.0, "test_accuracy_probe": 56.0}
     result["test_accuracy_instant"] = 75.0
-    assert describe_gain(result) == "Unlabeled images gained 19.0 points over the labels alone."
+    assert (
+        describe_gain(result) == "Unlabeled images gained 19.0 points over using only the labels."
+    )
     worse = {**result, "step": 300, "test_accuracy": 55.0}
     assert "lost 1.0 points" in describe_gain(worse)
     # What answers for the run is the instant classifier.
@@ -128,7 +130,14 @@ def test_networks_and_the_instant_classifier_vote_where_that_is_best(vote, insta
     assert result["answer"] == expected
     if expected == "vote":
         assert "gained 2.0 points over the instant classifier" in describe_answer(result)
-        assert "gained 14.0 points over the labels" in describe_gain(result)
+        assert "gained 14.0 points over using only the labels" in describe_gain(result)
+
+
+@pytest.mark.parametrize("answer", [None, "nobody", ["vote"]])
+def test_a_result_with_an_answer_of_nobody_is_described_without_it(answer):
+    result = {"answer": answer, "answer_gain": 1.0, "test_accuracy": 7.5}
+    assert describe_answer(result) is None
+    assert describe_gain(result) is None
 
 
 @pytest.mark.parametrize(
