@@ -30,7 +30,7 @@ from cls_jax.errors import UserError
 from cls_jax.features.graph import normalize_rows
 from cls_jax.features.store import KEY_BYTES, Store, get_cache_folder
 from cls_jax.models import MODELS, resolve_stem
-from cls_jax.models.layers import FEATURES, Architecture
+from cls_jax.models.layers import DESCRIPTORS, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
 from cls_jax.parallel.cpus import available_cpus
@@ -38,12 +38,24 @@ from cls_jax.parallel.cpus import available_cpus
 PRETRAINED = f"{BUILTIN}efficientnet_lite0"
 
 # Increase when features of the same image and weights come out differently.
-_VERSION = 1
+_VERSION = 2
 _BATCH_SIZE = 16  # Per device. Larger ones are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
 
 Progress = Callable[[int, int], None]  # Called with (images done, images in all).
+
+
+class FrozenFeatures(NamedTuple):
+    """What a frozen network says about B images.
+
+    Attributes:
+        pooled: the inputs of the network's heads, float16 [B, C].
+        descriptors: what similar images are found by, float16 [B, C], see `pool_descriptor`.
+    """
+
+    pooled: np.ndarray
+    descriptors: np.ndarray
 
 
 class FrozenNetwork(NamedTuple):
@@ -90,7 +102,7 @@ def load_features(
     init: str = PRETRAINED,
     on_progress: Progress | None = None,
 ) -> np.ndarray:
-    """Features of image files by pretrained weights, each of Euclidean norm 1.
+    """Descriptors of image files by pretrained weights, each of Euclidean norm 1.
 
     Args:
         files: image files of any size and color, which are scaled and center-cropped to the
@@ -104,7 +116,7 @@ def load_features(
     Raises:
         UserError: if the weights cannot be read.
     """
-    return normalize_rows(extract_features(files, open_network(init), on_progress))
+    return normalize_rows(extract_features(files, open_network(init), on_progress).descriptors)
 
 
 def extract_features(
@@ -112,8 +124,8 @@ def extract_features(
     network: FrozenNetwork,
     on_progress: Progress | None = None,
     images: ImageSource | None = None,
-) -> np.ndarray:
-    """Features of image files by a network, as its heads see them.
+) -> FrozenFeatures:
+    """Features of image files by a network.
 
     Args:
         files: same as for `load_features`.
@@ -122,7 +134,7 @@ def extract_features(
         images: uint8 [B, H, W, 3], the files as the network decodes them, if they are known.
 
     Returns:
-        float16 [B, C]. An image that cannot be read has zeros.
+        The features. An image that cannot be read has zeros.
 
     Raises:
         UserError: if the weights are those of another architecture.
@@ -130,7 +142,7 @@ def extract_features(
     paths = [os.fspath(file) for file in files]
     store, keys, is_missing, features = _read_stored(paths, network)
     if not is_missing.any() and features.shape[1]:
-        return features
+        return _split(features)
     compute, num_features, batch_size = _compile(network)
     if not features.shape[1]:
         features = np.zeros((len(paths), num_features), np.float16)
@@ -154,7 +166,12 @@ def extract_features(
             advance(len(batch.files))
     for i in np.flatnonzero(is_missing):
         features[i] = features[first[keys[i].tobytes()]]
-    return features
+    return _split(features)
+
+
+def _split(features: np.ndarray) -> FrozenFeatures:
+    """What a row holds, [B, 2C]."""
+    return FrozenFeatures(*np.split(features, 2, axis=1))
 
 
 def _cut_batches(
@@ -166,17 +183,19 @@ def _cut_batches(
         yield ImageBatch([paths[i] for i in part], [None] * len(part), images[part])
 
 
-def read_features(files: Sequence[str | os.PathLike], network: FrozenNetwork) -> np.ndarray | None:
+def read_features(
+    files: Sequence[str | os.PathLike], network: FrozenNetwork
+) -> FrozenFeatures | None:
     """What `extract_features` returns, if it has computed all of it before. Otherwise None."""
     _, keys, is_missing, features = _read_stored([os.fspath(file) for file in files], network)
     is_complete = keys.any(axis=1).all() and not is_missing.any() and features.shape[1]
-    return features if is_complete else None
+    return _split(features) if is_complete else None
 
 
 def _read_stored(
     paths: Sequence[str], network: FrozenNetwork
 ) -> tuple[Store, np.ndarray, np.ndarray, np.ndarray]:
-    """The store, the files' keys, bool [B] for features to be computed, and float16 [B, C]."""
+    """The store, the files' keys, bool [B] for features to be computed, and float16 [B, 2C]."""
     store = Store(get_cache_folder() / f"{network.name}-{_hash_network(network)}", np.float16)
     keys = _find_digests(paths)
     is_known, features = store.read(keys)
@@ -185,8 +204,8 @@ def _read_stored(
 
 def compute_features(
     images: Any, network: FrozenNetwork, on_progress: Progress | None = None
-) -> np.ndarray:
-    """Features of images in memory, float16 [B, C], which are not kept on disk.
+) -> FrozenFeatures:
+    """Features of images in memory, which are not kept on disk.
 
     Args:
         images: an `ImageSource` of uint8 [B, H, W, 1 or 3], scaled to the network's own resolution.
@@ -203,7 +222,7 @@ def compute_features(
             batch = np.asarray(images[start : start + batch_size])
             features[start : start + batch_size] = compute(_enlarge(batch, network.image_size))
             advance(len(batch))
-    return features
+    return _split(features)
 
 
 def _enlarge(images: np.ndarray, size: int) -> np.ndarray:
@@ -238,7 +257,7 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 
     Returns:
         A function uint8 [n, H, W, C] → float32 [n, features] for up to a batch of images, the
-        number of features, and the largest batch.
+        number of features (pooled ones and descriptors together), and the largest batch.
     """
     entry = MODELS[network.name]
     model = entry.create(num_classes=1, **dict(network.settings))
@@ -273,7 +292,7 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
         features = np.asarray(_forward(model, mean, std, variables, on_devices))
         return np.clip(features[: len(images)], -_FLOAT16_MAX, _FLOAT16_MAX)
 
-    return compute, num_features, batch_size
+    return compute, 2 * num_features, batch_size
 
 
 # Outside of `_compile`, so that the training and the test images share one compiled program.
@@ -285,7 +304,7 @@ def _forward(
     variables: Any,
     images: jax.Array,
 ) -> jax.Array:
-    features: Any = model.apply(variables, normalize(images, mean, std), head=FEATURES)
+    features: Any = model.apply(variables, normalize(images, mean, std), head=DESCRIPTORS)
     return features
 
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.special
+from scipy import sparse
 
-from cls_jax.features.graph import build_graph, compute_weight, normalize_rows, propagate_labels
+from cls_jax.features.graph import compute_weight, propagate_labels
 
 # Inverse penalties, scikit-learn's C. They are strong, for there are many features (1,280 in
 # EfficientNet-Lite0). With few labels, accuracies from 0.001 to 0.1 are the same.
@@ -64,6 +65,7 @@ class PropagatedLabels(NamedTuple):
 
 def spread_labels(
     features_BC: np.ndarray,
+    graph: sparse.csr_matrix,
     labels_B: np.ndarray,
     num_classes: int,
     class_frequencies: Sequence[float] | np.ndarray | None = None,
@@ -74,12 +76,12 @@ def spread_labels(
     The product of their probabilities is right more often than either.
 
     Args:
-        features_BC: floating [B, C].
+        features_BC: floating [B, C], for the probe.
+        graph: S from `build_graph`, [B, B].
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
         class_frequencies: how frequent the K classes are. None if that is not known.
     """
-    graph = build_graph(normalize_rows(features_BC))
     probabilities = propagate_labels(
         graph, labels_B, num_classes, class_frequencies=class_frequencies
     )
@@ -101,12 +103,13 @@ def _vote(p_BK: np.ndarray, q_BK: np.ndarray) -> np.ndarray:
 
 
 def cross_validate(
-    features_BC: np.ndarray, labels_B: np.ndarray, num_classes: int
+    features_BC: np.ndarray, graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int
 ) -> dict[str, float] | None:
     """Accuracies in percent on labels that were left out, a fifth at a time.
 
     Args:
-        features_BC: floating [B, C].
+        features_BC: floating [B, C], for the probe.
+        graph: S from `build_graph`, [B, B].
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
 
@@ -120,7 +123,7 @@ def cross_validate(
         return None
     # Sorted by class, so that every fold has some of each.
     order = labeled[np.argsort(labels_B[labeled], kind="stable")]
-    graph, is_correct = build_graph(features_BC), np.zeros((2, len(order)), bool)
+    is_correct = np.zeros((2, len(order)), bool)
     for fold in range(_NUM_FOLDS):
         hidden = order[fold::_NUM_FOLDS]
         rest = np.setdiff1d(order, hidden)

@@ -104,4 +104,4 @@ class EfficientNetLite0(Architecture):
         x = conv(NUM_FEATURES, (1, 1), name="top")(x)
         x = nn.relu6(norm(name="top_norm")(x, use_running_average=not train))
         x_BC = nn.Dropout(self.dropout_rate, deterministic=not dropout)(pool_mean(x))
-        return self.apply_heads(x_BC, head)
+        return self.apply_heads(x_BC, head, unpooled_BHWC=x)

@@ -19,8 +19,11 @@ dense_init = nn.initializers.glorot_normal()
 # Uniform within 1 / sqrt(fan_in), as PyTorch's `nn.Linear`.
 projection_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 FEATURES = "features"
+DESCRIPTORS = "features and descriptors"
 ALL_HEADS = "all heads"
 PROJECTION, PROJECTION_SIZE = "projection", 128  # Between the features and some extra heads.
+# Standard deviation of the weights in `pool_descriptor`, as a share of the image.
+_CENTER_WIDTH = 0.35
 
 
 class Head(NamedTuple):
@@ -142,7 +145,8 @@ class Architecture(nn.Module):
     normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
     "head" for the logits of the classes, the name of one of `extra_heads` for its own logits,
-    `ALL_HEADS` for all logits side by side, or `FEATURES` for the pooled features, float32 [B, C].
+    `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C], or
+    `DESCRIPTORS` for these and, beside them, what similar images are found by, float32 [B, 2C].
 
     Attributes:
         num_classes: K.
@@ -209,12 +213,17 @@ class Architecture(nn.Module):
         )
 
     def apply_heads(
-        self, x_BC: jax.Array, wanted: str, init: nn.initializers.Initializer = dense_init
+        self,
+        x_BC: jax.Array,
+        wanted: str,
+        init: nn.initializers.Initializer = dense_init,
+        unpooled_BHWC: jax.Array | None = None,
     ) -> jax.Array:
         """Adds the layers of all heads. Returns float32 [B, size of `wanted`], or the input.
 
         All heads get parameters. XLA removes the computation of those that the caller does not ask
-        for.
+        for. An architecture that does not pool has no `unpooled_BHWC`. Its features are also its
+        descriptors.
         """
         projected = x_BC
         if self._has_projection:
@@ -225,6 +234,9 @@ class Architecture(nn.Module):
             logits[head.name] = dense(projected if head.is_projected else x_BC)
         if wanted == ALL_HEADS:
             return jnp.concatenate(list(logits.values()), axis=-1)
+        if wanted == DESCRIPTORS:
+            beside = x_BC if unpooled_BHWC is None else pool_descriptor(unpooled_BHWC)
+            return jnp.concatenate([x_BC, beside], axis=-1)
         return x_BC if wanted == FEATURES else logits[wanted]
 
 
@@ -285,6 +297,32 @@ def _halve(x_BHWC: jax.Array, axis: int) -> jax.Array:
 def pool_mean(x_BHWC: jax.Array) -> jax.Array:
     """Means over the pixels, float32 [B, C]."""
     return jnp.mean(x_BHWC.astype(jnp.float32), axis=(1, 2))
+
+
+def pool_descriptor(x_BHWC: jax.Array) -> jax.Array:
+    """Generalized means (Σ w x³)^⅓ over the pixels, most of the weight in the middle.
+
+    Generalized means (GeM: Radenović et al., "Fine-tuning CNN Image Retrieval with No Human
+    Annotation", TPAMI 2019) let what an image shows count more than its background. Photographers
+    put it in the middle, so a Gaussian weighs the pixels. On photographs of clothing and on
+    CIFAR-10, labels that spread along neighbors found by these are right 1.9 to 2.4 points more
+    often than by plain means (experiments/results/photographs.md).
+
+    Args:
+        x_BHWC: activations of any type. Those below 0 count as 0.
+
+    Returns:
+        float32 [B, C].
+    """
+    weights = [_weigh_center(size) for size in x_BHWC.shape[1:3]]
+    cubes = jnp.maximum(x_BHWC.astype(jnp.float32), 0) ** 3
+    return jnp.cbrt(jnp.einsum("bhwc,h,w->bc", cubes, *weights))
+
+
+def _weigh_center(size: int) -> jax.Array:
+    """A Gaussian along one axis, float32 [size], with the sum 1."""
+    offsets = (jnp.arange(size) - (size - 1) / 2) / size
+    return jax.nn.softmax(-((offsets / _CENTER_WIDTH) ** 2) / 2)
 
 
 def count_parameters(params: Any) -> int:

@@ -120,7 +120,7 @@ class ResNet18(Architecture):
                     dropout_rate=self.dropout_rate,
                     name=f"stage{stage}_block{i + 1}",
                 )(x, train, dropout)
-        return self.apply_heads(pool_mean(x), head)
+        return self.apply_heads(pool_mean(x), head, unpooled_BHWC=x)
 
 
 class ResNet50(ResNet18):

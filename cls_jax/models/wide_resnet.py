@@ -106,4 +106,4 @@ class WideResNet(Architecture):
                     name=f"stage{stage}_block{i + 1}",
                 )(x, train, dropout)
         x = activation(norm(name="norm")(x, use_running_average=not train))
-        return self.apply_heads(pool_mean(x), head)
+        return self.apply_heads(pool_mean(x), head, unpooled_BHWC=x)

@@ -24,8 +24,9 @@ from jax.sharding import PartitionSpec as P
 from cls_jax.data.images.decode import get_decode_options
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
-from cls_jax.features.extract import FrozenNetwork, extract_features, read_features
+from cls_jax.features.extract import FrozenFeatures, FrozenNetwork, extract_features, read_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
+from cls_jax.features.graph import build_graph
 from cls_jax.features.instant import (
     INSTANT_C,
     PROBE_C,
@@ -136,14 +137,15 @@ def propagate_labels(
     """
     num_classes = setup.dataset_spec.num_classes
     network = _open_frozen_network(setup) if setup.config.model.init else None
-    features = _compute_frozen(setup, dataset, network, "train")
+    features, descriptors = _compute_frozen(setup, dataset, network, "train")
+    graph = build_graph(descriptors)
     labels = np.full(len(features), -1)
     labels[labeled] = dataset.train_labels[labeled]
-    spread, head = spread_labels(features, labels, num_classes), None
+    spread, head = spread_labels(features, graph, labels, num_classes), None
     unlabeled = np.flatnonzero(labels < 0)
     record(unlabeled, spread.labels[unlabeled], spread.weights[unlabeled])
     if len(dataset.test_images):
-        test_features = _compute_frozen(setup, dataset, network, "test")
+        test_features = _compute_frozen(setup, dataset, network, "test").pooled
         head = fit_head(features, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
         report(
             {
@@ -153,7 +155,7 @@ def propagate_labels(
             }
         )
     elif not len(dataset.validation_images):
-        accuracies = cross_validate(features, labels, num_classes) or {}
+        accuracies = cross_validate(features, graph, labels, num_classes) or {}
         report({f"labels/accuracy_{name}": value for name, value in accuracies.items()})
     return spread, head
 
@@ -175,7 +177,7 @@ def fit_instant_heads(
     if head is not None and setup.method.num_networks == 1 and network.image_size == image_size:
         return [head]
     network = network._replace(image_size=image_size)
-    features = _compute_frozen(setup, dataset, network, "train")
+    features = _compute_frozen(setup, dataset, network, "train").pooled
     return fit_heads(
         np.broadcast_to(features, (setup.method.num_networks, *features.shape)),
         spread.labels,
@@ -219,11 +221,12 @@ def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
 
 def _compute_frozen(
     setup: TrainSetup, dataset: Dataset, network: FrozenNetwork | None, part: str
-) -> np.ndarray:
-    """Features of the training or the test images, floating [B, C], or pixels."""
+) -> FrozenFeatures:
+    """Features of the training or the test images, or their pixels as both kinds of features."""
     if network is None:
         pixels = np.asarray(getattr(dataset, f"{part}_images")[:], np.float32)
-        return pixels.reshape(len(pixels), -1) / 255
+        pixels = pixels.reshape(len(pixels), -1) / np.float32(255)
+        return FrozenFeatures(pixels, pixels)
     images = getattr(dataset, f"{part}_images")
     if files := getattr(dataset, f"{part}_files"):
         root = pathlib.Path(setup.config.data.data_dir).expanduser()
@@ -263,7 +266,7 @@ def recall_features(setup: TrainSetup, dataset: Dataset, data_dir: str) -> Datas
             files = [root / file for file in getattr(dataset, f"{part}_files")]
             features = read_features(files, network)
             if features is not None:
-                known[f"{part}_images"] = features
+                known[f"{part}_images"] = features.pooled
     return dataclasses.replace(dataset, **known)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from cls_jax.cli.process import prepare_process
 from cls_jax.data.datasets import load_dataset
 from cls_jax.features.extract import extract_features, open_network
+from cls_jax.features.graph import build_graph
 from cls_jax.features.instant import INSTANT_C, PROBE_C, fit_head, spread_labels
 from experiments.paper import grid
 
@@ -28,7 +29,8 @@ _SEEDS = range(100, 104)
 class Photographs(NamedTuple):
     """Photographs of a folder."""
 
-    features: np.ndarray  # float16 [B, C]
+    features: np.ndarray  # float16 [B, C], the inputs of the network's heads.
+    descriptors: np.ndarray  # float16 [B, C], for the graph.
     truth: np.ndarray  # int [B]
     train: np.ndarray  # Rows of the training images.
     test: np.ndarray
@@ -41,7 +43,8 @@ def open_photographs(folder: str) -> Photographs:
         images = np.concatenate([digits.train_images, digits.test_images])
         truth = np.concatenate([digits.train_labels, digits.test_labels])
         rows = np.split(np.arange(len(truth)), [len(digits.train_labels)])
-        return Photographs(images.reshape(len(images), -1).astype(np.float16), truth, *rows)
+        pixels = images.reshape(len(images), -1).astype(np.float16)
+        return Photographs(pixels, pixels, truth, *rows)
     root = pathlib.Path(folder)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
@@ -49,7 +52,7 @@ def open_photographs(folder: str) -> Photographs:
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
     if not len(test):
         test = np.random.default_rng(0).permutation(len(files))[:_NUM_TEST]
-    return Photographs(features, truth, np.setdiff1d(np.arange(len(files)), test), test)
+    return Photographs(*features, truth, np.setdiff1d(np.arange(len(files)), test), test)
 
 
 def draw_labels(rng: np.random.Generator, truth: np.ndarray, number: int) -> np.ndarray:
@@ -84,10 +87,11 @@ def run_study(
 
 
 def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, float | None]:
-    features, truth, train, test = photographs
+    features, descriptors, truth, train, test = photographs
     labels = draw_labels(np.random.default_rng(seed), truth[train], number)
     num_classes, labeled = truth.max() + 1, np.flatnonzero(labels >= 0)
-    spread = spread_labels(features[train], labels, num_classes)
+    graph = build_graph(descriptors[train])
+    spread = spread_labels(features[train], graph, labels, num_classes)
     probe = fit_head(features[train[labeled]], labels[labeled], num_classes, PROBE_C)
     instant = fit_head(
         features[train], spread.labels, num_classes, INSTANT_C, spread.sample_weights

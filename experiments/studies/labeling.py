@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--output", default="experiments/results/labeling.md")
     arguments = parser.parse_args()
     photographs = open_photographs(arguments.data)
-    features, labels = normalize_rows(photographs.features), photographs.truth
+    features, labels = normalize_rows(photographs.descriptors), photographs.truth
     pools = [draw_pool(features, labels, int(seed)) for seed in arguments.seeds.split(",")]
     rows = []
     for name, choose in ORDERS.items():

@@ -18,9 +18,10 @@ from cls_jax.features.extract import (
     open_network,
     read_features,
 )
+from cls_jax.features.graph import normalize_rows
 from cls_jax.features.store import Store
 from cls_jax.models import MODELS
-from cls_jax.models.layers import FEATURES
+from cls_jax.models.layers import DESCRIPTORS
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 
@@ -70,11 +71,11 @@ def files(tmp_path):
 
 
 def _count(network, files):
-    """How many images are computed, and the features."""
+    """How many images are computed, and their features, pooled ones beside descriptors."""
     counts = []
     features = extract_features(files, network, lambda done, total: counts.append((done, total)))
     assert all(total == counts[-1][0] for _, total in counts)
-    return (counts[-1][0] if counts else 0), features
+    return (counts[-1][0] if counts else 0), np.hstack(features)
 
 
 def test_features_are_those_of_the_network(network, files, variables, monkeypatch):
@@ -83,15 +84,16 @@ def test_features_are_those_of_the_network(network, files, variables, monkeypatc
     model = MODELS["wide_resnet"].create(num_classes=3)
     inputs = (images / 255 - np.array(mean)) / np.array(std)
     apply = jax.jit(model.apply, static_argnames="head")
-    expected = apply(variables, inputs.astype(np.float32), head=FEATURES)
+    expected = apply(variables, inputs.astype(np.float32), head=DESCRIPTORS)
     num_computed, features = _count(network, files)
     assert num_computed == 9  # Copies are computed once.
     np.testing.assert_allclose(features, expected, rtol=2e-3, atol=2e-3)
-    np.testing.assert_allclose(extract.compute_features(images, network), features, atol=2e-3)
+    in_memory = np.hstack(extract.compute_features(images, network))
+    np.testing.assert_allclose(in_memory, features, atol=2e-3)
     # They are also those of images that have been decoded before.
     monkeypatch.setenv("XDG_CACHE_HOME", str(files[0].parent / "other"))
     again = extract_features(files, network, images=images)
-    np.testing.assert_array_equal(again, features)
+    np.testing.assert_array_equal(np.hstack(again), features)
 
 
 def test_second_call_computes_nothing(network, files, monkeypatch):
@@ -172,6 +174,8 @@ def test_rows_are_normalized_and_weights_come_from_a_file(network, files, tmp_pa
     features = load_features(files, str(weights), lambda done, total: None)
     assert features.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
+    descriptors = extract_features(files, network).descriptors
+    np.testing.assert_allclose(features, normalize_rows(descriptors))
 
 
 def test_weights_of_another_architecture_are_refused(network, files):

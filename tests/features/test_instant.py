@@ -10,6 +10,7 @@ from PIL import Image
 import cls_jax
 from cls_jax.config import read_config
 from cls_jax.features import extract
+from cls_jax.features.graph import build_graph
 from cls_jax.features.instant import cross_validate, fit_head, spread_labels
 from cls_jax.inference import classifier as classifier_lib
 from cls_jax.inference.classifier import Selection
@@ -39,7 +40,9 @@ def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_clas
     features, truth = _make_features(300, num_classes)
     test_features, test_truth = _make_features(300, num_classes, seed=1)
     labels = np.where(np.arange(300) < num_classes, truth, -1)
-    spread = spread_labels(features - features.mean(axis=0), labels, num_classes)
+    center = features.mean(axis=0)
+    features, test_features = features - center, test_features - center
+    spread = spread_labels(features, build_graph(features), labels, num_classes)
     np.testing.assert_array_equal(spread.labels[:num_classes], truth[:num_classes])
     np.testing.assert_array_equal(spread.weights[:num_classes], 1)
     instant = fit_head(features, spread.labels, num_classes, 0.01, spread.sample_weights)
@@ -52,13 +55,14 @@ def test_cross_validation_predicts_labels_that_it_does_not_see():
     features, truth = _make_features(300)
     features -= features.mean(axis=0)
     labels = np.where(np.arange(300) < 30, truth, -1)
-    accuracies = cross_validate(features, labels, K)
+    graph = build_graph(features)
+    accuracies = cross_validate(features, graph, labels, K)
     assert min(accuracies.values()) > 80
     # Every fifth label is wrong, in one fold: the others contradict it.
     order = np.argsort(labels[:30], kind="stable")
     labels[order[::5]] = (labels[order[::5]] + 1) % K
-    assert max(cross_validate(features, labels, K).values()) < 85
-    assert cross_validate(features, np.where(np.arange(300) < K, truth, -1), K) is None
+    assert max(cross_validate(features, graph, labels, K).values()) < 85
+    assert cross_validate(features, graph, np.where(np.arange(300) < K, truth, -1), K) is None
 
 
 def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
