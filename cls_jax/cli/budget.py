@@ -25,13 +25,16 @@ _ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
 # Share of the time for steps. The rest is for features, compilation and evaluations.
 _STEP_SHARE = 0.6
 _SIZES = (224, 160, 128, 96)  # For pretrained networks, in pixels.
+_CPU_SIZE = 160  # What two cores can afford in the default time.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
 # From here on, a higher resolution comes before more steps. Below, batches get smaller. On
 # photographs at 160 pixels, 80 steps gained 2.0 points, 54 steps 1.8, and 150 no more than 100.
 _ENOUGH_STEPS = 80
 _MAX_STEPS, _MAX_DEFAULT_STEPS = 20_000, 2_000
 _MIN_BATCH_SIZE = 4
+_ROUNDING = 20  # Numbers of steps are multiples of this.
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
+_ENOUGH_SECONDS = 10.0  # From then on, three steps suffice.
 
 
 class Rehearsal(NamedTuple):
@@ -45,8 +48,9 @@ class Rehearsal(NamedTuple):
 def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
     """Chooses steps, and for pretrained networks resolution and batch size, unless they are set.
 
-    A step of the configuration is measured. Another size is taken to cost in proportion to its
-    pixels, another batch in proportion to its images.
+    One step is measured. Another size is taken to cost in proportion to its pixels, another batch
+    in proportion to its images. The step is that of the most likely choice, because JAX keeps its
+    compiled program for the run.
 
     Args:
         given: The context, whose configuration is from `fit_to_folder` and is changed.
@@ -67,13 +71,18 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
         most = _MAX_DEFAULT_STEPS
         is_fast = given.resources.has_accelerator
         minutes = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES
+    sizes = [config.data.image_size]
+    if is_pretrained:
+        config.num_steps = _MAX_DEFAULT_STEPS if given.resources.has_accelerator else _ENOUGH_STEPS
+        if "data.image_size" not in given.is_set:
+            largest = max(find_short_side(given.summary.sizes), _LARGEST_ENLARGED)
+            sizes = [candidate for candidate in _SIZES if candidate <= largest]
+            most_likely = max(sizes) if given.resources.has_accelerator else _CPU_SIZE
+            config.data.image_size = most_likely
+        fit_to_folder(given._replace(is_set={*given.is_set, "data.image_size", "num_steps"}))
     measured = profile_folder(resolve_model(config), given.summary)
     size, seconds = config.data.image_size, 60 * _STEP_SHARE * minutes
     cost = measured.step_seconds / (size**2 * config.batch_size)
-    sizes = [size]
-    if is_pretrained and "data.image_size" not in given.is_set:
-        largest = max(find_short_side(given.summary.sizes), _LARGEST_ENLARGED)
-        sizes = [candidate for candidate in _SIZES if candidate <= largest]
     fitting = [s for s in sizes if seconds >= _ENOUGH_STEPS * cost * s**2 * config.batch_size]
     chosen = max(fitting, default=min(sizes))
     config.data.image_size = chosen
@@ -88,7 +97,7 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
         batch_size //= 2
     step = cost * chosen**2 * batch_size
     config.batch_size = batch_size
-    config.num_steps = min(max(int(seconds / step) // 10 * 10, 10), most)
+    config.num_steps = min(max(int(seconds / step) // _ROUNDING * _ROUNDING, _ROUNDING), most)
     fit_to_folder(given._replace(is_set={*is_set, "batch_size", "num_steps"}))
     reason = ""
     if len(sizes) > 1:
@@ -113,7 +122,7 @@ def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
 
 
 def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehearsal:
-    """Compiles the step of a run and takes five of them on a sample of its images. Writes nothing.
+    """Compiles the step of a run and takes a few on a sample of its images. Writes nothing.
 
     `num_images` are the training images of the whole dataset, which some methods keep a state for.
 
@@ -140,4 +149,6 @@ def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehe
             state, metrics = compiled(state, step_input)
             jax.block_until_ready((state, metrics))
             seconds.append(time.perf_counter() - started)
+            if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
+                break
     return Rehearsal(compile_seconds, statistics.median(seconds[1:]), memory)

@@ -12,6 +12,7 @@ from cls_jax.config.from_folder import (
     create_folder_config,
     fit_to_folder,
 )
+from cls_jax.training.start import resolve_model
 from tests.test_from_folder import CPU, PRETRAINED, create_summary
 
 
@@ -34,10 +35,10 @@ def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, *
 @pytest.mark.parametrize(
     ("seconds", "minutes", "image_size", "num_steps", "batch_size"),
     [
-        (1.0, None, 224, 110, 8),  # 60% of 10 minutes.
-        (0.3, None, 224, 390, 8),
-        (0.1, 2.0, 224, 230, 8),
-        (2.0, 10.0, 160, 110, 8),
+        (1.0, None, 224, 100, 8),  # 60% of 10 minutes.
+        (0.3, None, 224, 380, 8),
+        (0.1, 2.0, 224, 220, 8),
+        (2.0, 10.0, 160, 100, 8),
         (9.0, 10.0, 96, 140, 4),
         (60.0, 10.0, 96, 20, 4),
         (1e-4, None, 224, 2_000, 8),
@@ -54,6 +55,23 @@ def test_time_buys_resolution_then_steps(
     assert f"{image_size} pixels" in sentence
     # What depends on the number of steps follows.
     assert config.eval_every == min(math.ceil(num_steps / 3), 500)
+
+
+def test_most_likely_choice_is_measured(monkeypatch):
+    # Then the run's step need not be compiled again.
+    measured = []
+
+    def profile_folder(config, summary):
+        measured.append(config.to_dict())
+        return budget.Rehearsal(1.0, 4.4, "")
+
+    config = create_folder_config("photos", "cls")
+    given = FolderContext(config, create_summary(500), PRETRAINED)
+    fit_to_folder(given)
+    monkeypatch.setattr(budget, "profile_folder", profile_folder)
+    budget.fit_to_minutes(given, None)
+    assert (config.num_steps, config.data.image_size) == (80, 160)
+    assert measured == [resolve_model(config).to_dict()]
 
 
 def test_what_the_user_sets_wins(monkeypatch):
