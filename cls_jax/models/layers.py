@@ -304,9 +304,9 @@ def pool_descriptor(x_BHWC: jax.Array) -> jax.Array:
 
     Generalized means (GeM: Radenović et al., "Fine-tuning CNN Image Retrieval with No Human
     Annotation", TPAMI 2019) let what an image shows count more than its background. Photographers
-    put it in the middle, so a Gaussian weighs the pixels. On photographs of clothing and on
-    CIFAR-10, labels that spread along neighbors found by these are right 1.9 to 2.4 points more
-    often than by plain means (experiments/results/photographs.md).
+    put it in the middle, so a Gaussian weighs the pixels. On photographs of clothing, labels that
+    spread along neighbors found by these are right 2 points more often than by plain means
+    (experiments/results/photographs.md).
 
     Args:
         x_BHWC: activations of any type. Those below 0 count as 0.
