@@ -15,7 +15,7 @@ _HEADER_BYTES = 8  # Length of a row, and a checksum of it.
 
 def get_cache_folder() -> pathlib.Path:
     """The folder of all stores, which may be deleted at any time."""
-    return platformdirs.user_cache_path("cls_jax") / "features"
+    return platformdirs.user_cache_path("cls_jax", appauthor=False) / "features"
 
 
 class Store:
