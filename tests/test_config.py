@@ -123,6 +123,14 @@ def test_unknown_method_lists_the_known_ones():
         ({"method__name": "fixmatch"}, "configs/cifar10.py:250,fixmatch"),
         ({"optimizer__learning_rate": 0.0}, "choose a number above 0 and at most 100"),
         ({"optimizer__momentum": 1.0}, "choose a number of at least 0 and below 1"),
+        ({"optimizer__name": "adamw"}, "choose at most 0.01"),
+        (
+            {"optimizer__name": "adamw", "optimizer__learning_rate": 0.004}
+            | {"optimizer__head_learning_rate": 0.03},
+            "choose at most 0.01",
+        ),
+        ({"optimizer__warmup_steps": 6}, "choose fewer, or a larger num_steps"),
+        ({"optimizer__head_steps": 7}, "choose fewer, or a larger num_steps"),
         ({"mesh__data": -1}, "mesh.data=-1"),
         ({"num_labels": 0}, "choose a positive number of labels"),
         ({"num_labels": -1}, "num_labels=-1"),

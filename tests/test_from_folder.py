@@ -86,12 +86,6 @@ def test_memory_of_the_paper_setting_is_the_measured_one():
     assert 64 * estimate_memory_per_labeled_image(config) == pytest.approx(6.98e9, rel=0.2)
 
 
-def test_a_large_image_size_takes_a_smaller_batch():
-    small = GPU._replace(memory=8 * GIB)
-    sizes = [fit(resources=small, **{"data.image_size": size}).batch_size for size in (64, 512)]
-    assert sizes[0] > sizes[1]
-
-
 def test_means_and_evaluations_follow_the_number_of_steps():
     short, long = fit(num_steps=300), fit(num_steps=20_000)
     assert short.ema_decay == short.model.bn_momentum == 0.99

@@ -247,6 +247,7 @@ def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
         (["predict", "nothing", "IMAGES"], "nothing is not the folder of a run"),
         (["evaluate", "nothing"], "nothing is not the folder of a run"),
         (["report", "nothing"], "nothing is not the folder of a run"),
+        (["export", "nothing", "out"], "nothing is not the folder of a run"),
         (["export", "RUN"], "required: DIR"),
         (["suggest", "IMAGES", "--count", "0"], "choose 1 or more"),
         (["suggest", "IMAGES", "--count", "x"], "invalid int value"),

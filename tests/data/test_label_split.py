@@ -14,7 +14,6 @@ from cls_jax.data.label_split import (
     read_labeled_indices,
 )
 from cls_jax.errors import UserError
-from cls_jax.runs.folder import load_labeled_indices, write_labeled_indices
 from cls_jax.training import loop
 from tests.conftest import create_tiny_config
 
@@ -139,21 +138,6 @@ def test_budget_that_does_not_fit_the_run_is_refused(tmp_path):
     for wrong in ([0, 10], [-1, 0], [3, 3]):
         with pytest.raises(UserError, match="lists an image twice, or an image outside"):
             check_labeled_indices(path, np.asarray(wrong), num_labels=2, num_images=10)
-
-
-def test_long_tail_of_a_run_is_stored_and_comes_back_on_resume(tmp_path):
-    config = create_tiny_config("40", data__imbalance=10.0)
-    dataset = load_dataset(config)
-    draw = (config.num_labels, config.seed, config.data.imbalance)
-    labeled = load_labeled_indices(tmp_path, dataset, *draw)
-    counts = np.bincount(dataset.train_labels[labeled])
-    assert counts.sum() == 40
-    assert counts[0] > 5 * counts[9] > 0
-    write_labeled_indices(tmp_path, labeled, dataset)
-    again = load_labeled_indices(tmp_path, dataset, *draw)
-    np.testing.assert_array_equal(again, labeled)
-    arguments = (dataset.train_labels, 10, config.data.imbalance, config.seed)
-    assert set(again) <= set(choose_long_tail(*arguments))
 
 
 def test_training_sees_the_long_tail_only(tmp_path):

@@ -1,6 +1,5 @@
 """The variants of the step that the benchmark times are steps."""
 
-import contextlib
 import json
 
 import pytest
@@ -14,16 +13,14 @@ from tests.methods.tiny_model import use_tiny_model
 @pytest.mark.parametrize(
     "name",
     [
-        "highest,separate,synthetic",
+        "highest,separate,device",
         "float32,mesh,synthetic,3",  # More steps per call than the block has.
-        "float32,remat,device",
         "float32,unrolled,tfdata",
     ],
 )
 def test_every_variant_takes_steps(name):
     config = create_tiny_config(num_steps=100)
-    # Rematerialization is a matter of the network.
-    with contextlib.nullcontext() if "remat" in name else use_tiny_model():
+    with use_tiny_model():
         variant = create_variant(name, config)
     variant.run(2)
     variant.close()

@@ -21,7 +21,6 @@ from cls_jax.inference.prediction import create_prediction, describe_top
 from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.methods.losses import make_pseudo_labels
 from cls_jax.runs.folder import CONFIG, read_result
-from tests.conftest import ROOT
 from tests.outcomes import read_table
 
 
@@ -294,20 +293,3 @@ def test_output_that_cannot_be_written_names_the_remedy(tmp_path, name):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="give --output"):
         write_table(tmp_path / name, PREDICTION_COLUMNS, [])
-
-
-@pytest.mark.parametrize(
-    ("workdir", "images", "output", "remedy"),
-    [
-        ("RUN", "nothing", "p.csv", "There is no file nothing: name a folder"),
-        ("RUN", "configs", "p.csv", "There is no image in configs: name a folder"),
-        ("tests", "main.py", "p.csv", "name the folder that training printed"),
-        ("RUN", "main.py", "p.txt", "give --output"),
-    ],
-)
-def test_mistake_names_the_remedy(trained_run, monkeypatch, workdir, images, output, remedy):
-    monkeypatch.chdir(ROOT)
-    workdir = str(trained_run) if workdir == "RUN" else workdir
-    with pytest.raises(UserError, match=remedy):
-        commands.predict(workdir, [images], output)
-    assert not (ROOT / "p.csv").exists()

@@ -13,7 +13,6 @@ from cls_jax.data.images.files import ImageBatch
 from cls_jax.errors import UserError
 from cls_jax.features.extract import PRETRAINED
 from cls_jax.inference import suggest
-from cls_jax.inference.classifier import load
 from cls_jax.inference.suggest import (
     Files,
     compute_pixel_features,
@@ -104,12 +103,6 @@ def test_class_folders_without_unlabeled_images_name_the_remedy(folder):
     save(folder / "all" / "unlabeled" / "x.png", COLORS["red"], 1)
     (row,) = suggest_files(folder / "all", 3)
     assert row["file"] == str(folder / "all" / "unlabeled" / "x.png")
-
-
-def test_a_run_suggests_with_its_own_features(trained_run, folder):
-    files = Files(sorted(map(str, (folder / "images").glob("*.png"))), [])
-    rows = suggest_from(files, 3, load(trained_run))
-    assert len({row["file"] for row in rows}) == 3
 
 
 class Networks:

@@ -1,10 +1,8 @@
 """Only the page itself gets an answer, and nothing that comes from a client is a path or markup."""
 
-import asyncio
 import io
 import json
 import os
-import random
 
 import pytest
 from PIL import Image
@@ -54,11 +52,20 @@ def test_the_printed_address_opens_the_page_and_sets_a_strict_cookie(app):
     assert "set-cookie" not in client.get("/").headers
 
 
-@pytest.mark.parametrize("path", ["/", "/?token=", "/?token=Secret", f"/?token={TOKEN}&token=x"])
-def test_without_the_token_nothing_is_shown(app, path):
-    answer = TestClient(app, base_url=HERE).get(path)
-    assert answer.status_code == 403
-    assert "printed" in answer.text
+@pytest.mark.parametrize(
+    ("method", "code"), [("GET", 403), ("HEAD", 403), ("POST", 403), ("PUT", 405), ("OPTIONS", 405)]
+)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/?token=", "/?token=Secret", f"/?token={TOKEN}&token=x", "/?token=%ff"),
+        *("/page/main.js", "/api/state", "/api/proposals.csv", "/photographs/0/large", "/nothing"),
+    ],
+)
+def test_without_the_token_nothing_is_shown(app, method, code, path):
+    answer = TestClient(app, base_url=HERE).request(method, path)
+    assert answer.status_code == code
+    assert "printed" in answer.text or method != "GET"
 
 
 def test_every_answer_has_the_security_headers(client):
@@ -88,7 +95,11 @@ def test_the_page_needs_nothing_inline_and_nothing_from_outside(client):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1", f"127.0.0.1:{PORT}.evil.example", "127.0.0.1:1", ""]
+    "host",
+    [
+        *("evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT}.evil.example"),
+        *("127.0.0.1:1", "0.0.0.0", f"[::1]:{PORT}", ""),
+    ],
 )
 def test_other_hosts_are_refused(client, host):
     assert client.get("/api/state", headers={"Host": host}).status_code == 421
@@ -101,11 +112,15 @@ def test_other_hosts_are_refused(client, host):
         {"Origin": "null"},
         {"Origin": ""},
         {"Origin": "http://127.0.0.1:9999"},
+        {"Origin": f"https://127.0.0.1:{PORT}"},
+        {"Origin": f"{HERE}.evil"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
         {"Content-Type": "text/plain"},
         {"Content-Type": "application/x-www-form-urlencoded"},
-        {"Cookie": f"cls_jax_label_{PORT}=wrong"},
+        {"Cookie": f"cls_jax_label_{PORT}={TOKEN[:-1]}"},
+        {"Cookie": f"cls_jax_label_{PORT}=\u00e9".encode()},
+        {"Cookie": f"cls_jax_label_1={TOKEN}"},
     ],
 )
 def test_changes_come_only_from_the_page(client, folder, headers):
@@ -227,86 +242,6 @@ def test_a_folder_whose_name_is_not_unicode_can_be_labeled(tmp_path):
     assert decide(client).json()["folder"] == "photos ?"
     (folder / LABELS_CSV).write_text("no table")
     assert "cannot be read" in client.get("/api/state").json()["message"]
-
-
-def create_hostile_requests(count, seed=0):
-    """Requests of a foreign page, through a foreign host or without the cookie."""
-    rng = random.Random(seed)
-    cookie = f"cls_jax_label_{PORT}={TOKEN}"
-    bad_hosts = ["evil.example", f"evil.example:{PORT}", "127.0.0.1:80", "0.0.0.0", "[::1]:8123"]
-    bad_cookies = ["", f"cls_jax_label_{PORT}=", f"cls_jax_label_1={TOKEN}", "a=b; c"]
-    bad_cookies += [f"cls_jax_label_{PORT}={TOKEN[:-1]}", f"cls_jax_label_{PORT}=\u00e9"]
-    bad_sites = ["cross-site", "same-site", "x"]
-    bad_origins = ["null", "http://evil.example", f"https://127.0.0.1:{PORT}", f"{HERE}.evil"]
-    paths = ["/", "/api/state", "/api/check", "/api/proposals.csv", "/photographs/0/large"]
-    paths += ["/page/main.js", "/api/decide", "/api/undo", "/api/classes", "/../../etc/passwd"]
-    for _ in range(count):
-        headers = {"host": f"127.0.0.1:{PORT}", "cookie": cookie, "origin": HERE}
-        headers["content-type"] = "application/json"
-        method = rng.choice(["GET", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "HEAD"])
-        path = rng.choice(paths)
-        flaw = rng.choice(["host", "cookie", "site", "origin"])
-        if flaw == "host":
-            headers["host"] = rng.choice(bad_hosts)
-        elif flaw == "cookie":
-            headers["cookie"] = rng.choice(bad_cookies)
-        elif flaw == "site":
-            headers["sec-fetch-site"] = rng.choice(bad_sites)
-        else:
-            method, headers["origin"] = "POST", rng.choice(bad_origins)
-        if rng.random() < 0.2:
-            path += rng.choice(["?token=x", "?token=%ff", "?" + "a&" * 50, "?token=" + "x" * 5000])
-        if rng.random() < 0.1:
-            path = "/" + "".join(chr(rng.randrange(32, 0x250)) for _ in range(20))
-        changes = [{"image": 0, "decision": "label", "label": "cat", "revision": 0}]
-        yield method, path, headers, json.dumps({"changes": changes, "name": "evil"}).encode()
-
-
-async def send(app, method, path, headers, body):
-    """One request through the ASGI interface, without a client that would mend it."""
-    path, _, query = path.partition("?")
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": query.encode(),
-        "headers": [(key.encode(), value.encode()) for key, value in headers.items()],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", PORT),
-    }
-    sent = []
-
-    async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def collect(message):
-        sent.append(message)
-
-    await app(scope, receive, collect)
-    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
-
-
-def check_hostile_requests(app, folder, count):
-    """No request gets an answer that it should not get, and none changes anything."""
-
-    async def send_all():
-        for request in create_hostile_requests(count):
-            status, body = await send(app, *request)
-            assert status in (403, 405, 421), (request, status)
-            assert b"IMG_" not in body
-            assert TOKEN.encode() not in body
-
-    asyncio.run(send_all())
-    assert not (folder / LABELS_CSV).exists()
-
-
-def test_hostile_requests_get_nothing(app, folder):
-    check_hostile_requests(app, folder, int(os.environ.get("HOSTILE_REQUESTS", "1000")))
 
 
 def test_a_port_in_use_is_a_user_error():

@@ -29,13 +29,12 @@ pytestmark = pytest.mark.usefixtures("tiny_model")
 NUM_STEPS = 3
 # Each device mixes or drops out within its part of the batch, with the same draws.
 DRAWS_PER_DEVICE = ("remixmatch", "ups")
-# Each has something that the others lack: averages (AdaMatch), sums (SimPro), gathered values
-# (SoftMatch) and a gathered table (FlexMatch), thresholds and a fairness term (FreeMatch), a mean
-# over some of the images (UDA, UPS), a mixed batch and two heads (ReMixMatch), a queue and heads
-# that share a projection (IOMatch), the averaged network (Mean Teacher), exchanged labels and boxes
-# that belong to images (CLS+).
+# Each has something that the others lack: sums (SimPro), gathered values (SoftMatch) and a gathered
+# table (FlexMatch), thresholds and a fairness term (FreeMatch), a mean over some of the images
+# (UDA, UPS), a mixed batch and two heads (ReMixMatch), a queue and heads that share a projection
+# (IOMatch), the averaged network (Mean Teacher), exchanged labels and boxes that belong to images
+# (CLS+).
 REPRESENTATIVES = [
-    "adamatch",
     "cls_plus",
     "flexmatch",
     "freematch",

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from cls_jax.methods import cutmix as cutmix_lib
-from cls_jax.methods.cutmix import Mix, cutmix_loss
-from tests.methods.oracles import cross_entropy
 
 KEY = jax.random.key(0)
 sample_boxes = jax.jit(cutmix_lib.sample_boxes, static_argnums=(2, 3))
@@ -28,12 +26,6 @@ def test_mixed_image_is_share_itself_and_the_rest_its_partner():
         assert set(np.unique(image)) <= {i, int(mix.partner[i])}
         np.testing.assert_allclose(np.mean(image == i), mix.share[i], atol=1e-6)
     assert np.any(mix.share < 1)
-
-
-def test_last_of_an_odd_number_of_images_stays_itself():
-    mix = cutmix(KEY, create_images(5), jnp.arange(5))
-    np.testing.assert_array_equal(mix.images[4], 4)
-    np.testing.assert_array_equal(mix.partner, [1, 0, 3, 2, 4])
 
 
 def test_pasted_pixels_form_one_box():
@@ -83,15 +75,3 @@ def test_an_images_box_depends_on_the_image_and_not_on_its_place():
     np.testing.assert_array_equal(boxes[::-1], sample_boxes(KEY, index[::-1], 16, 16))
     assert np.any(boxes != sample_boxes(KEY, index + 1, 16, 16))
     assert np.any(boxes != sample_boxes(jax.random.key(1), index, 16, 16))
-
-
-def test_loss_gives_each_label_the_share_and_the_weight_of_its_image():
-    logits = np.random.default_rng(0).normal(size=(1, 2, 3)).astype(np.float32)
-    labels, weights = np.array([[2, 0]]), np.array([[0.5, 0.0]])
-    mix = Mix(images=None, share=jnp.array([0.75, 0.6]), partner=np.array([1, 0]))
-    expected = (
-        0.75 * 0.5 * cross_entropy(logits[0, 0], 2) + 0.4 * 0.5 * cross_entropy(logits[0, 1], 2)
-    ) / 2
-    np.testing.assert_allclose(
-        cutmix_loss(mix, jnp.asarray(logits), labels, weights), expected, rtol=1e-5
-    )

@@ -56,10 +56,7 @@ def test_sharpening_is_the_power_and_survives_zero():
     np.testing.assert_allclose(sharpen(jnp.asarray(p), 0.5), expected, atol=1e-6)
 
 
-SIZES = [(6, 6, 6), (64, 64, 64, 64), (7, 7, 7), (8, 8, 8), (5, 5, 5, 5), (4, 9, 9), (32, 128, 128)]
-
-
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("sizes", [(6, 6, 6), (7, 7, 7), (5, 5, 5, 5), (4, 9, 9)])
 def test_interleaving_equals_googles_and_can_be_undone(sizes):
     rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     chunks = interleave([jnp.asarray(group)[:, None] for group in rows], sizes)
@@ -69,16 +66,6 @@ def test_interleaving_equals_googles_and_can_be_undone(sizes):
     for group, expected in zip(interleave(logits, sizes, axis=1, inverse=True), rows, strict=True):
         np.testing.assert_array_equal(group[0, :, 0], expected)
         np.testing.assert_array_equal(group[1, :, 0], -expected)
-
-
-@pytest.mark.parametrize("sizes", SIZES)
-def test_first_chunk_holds_its_share_of_every_group_and_the_others_some_labeled(sizes):
-    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    first, *others = interleave([jnp.asarray(group) for group in rows], sizes)
-    for group in rows:
-        assert abs(np.isin(first, group).sum() - len(group) / len(sizes)) < 1
-    for chunk in others:
-        assert abs(np.isin(chunk, rows[0]).sum() - sizes[0] / len(sizes)) < 1
 
 
 @pytest.mark.parametrize("num_images", [1, 6, 8, 13])

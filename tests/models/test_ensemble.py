@@ -15,7 +15,6 @@ from cls_jax.models.ensemble import (
     flatten_before_update,
     init_networks,
     ravel_per_network,
-    stack_networks,
     take_network,
 )
 from cls_jax.parallel.mesh import NETWORK_AXIS, create_mesh
@@ -60,8 +59,11 @@ def test_all_lowerings_agree(stacked):
     ]
     expected = np.stack([logits for logits, _ in alone])
     outputs = {
-        name: run(Ensemble(MODEL, name), "forward", params, batch_stats, images, train=True)
-        for name in ("unrolled", "vmap")
+        name: run(ensemble, "forward", params, batch_stats, images, train=True)
+        for name, ensemble in (
+            *((name, Ensemble(MODEL, name)) for name in ("unrolled", "vmap")),
+            ("rematerialized", Ensemble(MODEL.clone(remat=True))),
+        )
     }
     outputs["mesh"] = jax.jit(spread)(params, batch_stats, images)
     for name, (logits, stats) in outputs.items():
@@ -128,29 +130,12 @@ def test_forward_and_gradient_have_the_precision_asked_for(stacked, precision, r
     assert {a or b for a, b in operations} == {precision.upper()}
 
 
-def test_precision_changes_nothing_on_a_cpu(stacked):
-    images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
-    default, highest = (
-        run(Ensemble(MODEL, matmul_precision=precision), "forward", *stacked, images, train=True)[0]
-        for precision in ("default", "highest")
-    )
-    np.testing.assert_array_equal(default, highest)
-
-
 def test_flattened_networks_are_rows():
     tree = {"b": jnp.arange(2.0)[:, None], "k": jnp.arange(8.0).reshape(2, 2, 2)}
     separated, rows = jax.jit(flatten_before_update)(tree)
     np.testing.assert_array_equal(rows, [[0, 0, 1, 2, 3], [1, 4, 5, 6, 7]])
     np.testing.assert_array_equal(rows, ravel_per_network(tree))
     jax.tree.map(np.testing.assert_array_equal, separated, tree)
-
-
-def test_stacked_networks_come_apart_again():
-    networks = [{"b": jnp.full(3, float(i)), "k": jnp.eye(2) * i} for i in range(3)]
-    stacked = stack_networks(networks)
-    assert stacked["k"].shape == (3, 2, 2)
-    for i, network in enumerate(networks):
-        jax.tree.map(np.testing.assert_array_equal, take_network(stacked, i), network)
 
 
 def test_rematerialization_keeps_less_for_the_gradient(stacked):

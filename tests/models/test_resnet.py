@@ -6,7 +6,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from cls_jax.methods import get_method
@@ -45,7 +44,7 @@ def test_parameter_count_is_torchvisions():
 
 @pytest.mark.parametrize(
     ("stem", "size", "expected"),
-    [("cifar", 32, 32), ("small", 64, 32), ("imagenet", 224, 56), ("imagenet", 128, 32)],
+    [("cifar", 32, 32), ("small", 64, 32), ("imagenet", 224, 56)],
 )
 @pytest.mark.parametrize("module", [ResNet18, WideResNet])
 def test_stem_leaves_the_blocks_as_many_pixels(module, stem, size, expected):
@@ -92,31 +91,6 @@ def small():
 
 
 @pytest.fixture(scope="module")
-def compute_gradients(small):
-    """Loss and gradients on 6 images of three colors, one per class."""
-    model, variables = small
-    y = jnp.arange(6) % 3
-    noise = jax.random.normal(jax.random.key(1), (6, 4, 4, 3))
-    x = 0.3 * noise + jax.nn.one_hot(y, 3)[:, None, None, :]
-
-    def compute_loss(params):
-        logits, _ = model.apply(
-            {**variables, "params": params}, x, train=True, mutable=["batch_stats"]
-        )
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
-
-    return jax.jit(jax.value_and_grad(compute_loss))
-
-
-def test_every_parameter_learns_and_other_heads_do_not(small, compute_gradients):
-    # Away from the start, where blocks are their shortcuts and most gradients are 0.
-    params = jax.tree.map(lambda leaf: leaf + 0.1, small[1]["params"])
-    gradients = jax.tree_util.tree_leaves_with_path(compute_gradients(params)[1])
-    dead = {path[0].key for path, leaf in gradients if not np.any(leaf)}
-    assert dead == {"rotation"}
-
-
-@pytest.fixture(scope="module")
 def apply(small):
     """The compiled network on two images: variables and the options of `model.apply` → logits."""
     x = jax.random.normal(jax.random.key(1), (2, 4, 4, 3))
@@ -145,24 +119,6 @@ def test_blocks_begin_as_their_shortcuts(small, apply):
 
     changed = jax.tree_util.tree_map_with_path(change, params)
     np.testing.assert_array_equal(apply(params), apply(changed))
-
-
-def test_loss_falls_from_the_first_steps_at_the_default_rate(small, compute_gradients):
-    optimizer = optax.sgd(0.03, momentum=0.9, nesterov=True)
-    params, losses = small[1]["params"], []
-    opt_state = optimizer.init(params)
-
-    @jax.jit
-    def update(gradients, opt_state, params):
-        updates, opt_state = optimizer.update(gradients, opt_state)
-        return optax.apply_updates(params, updates), opt_state
-
-    for _ in range(3):  # Each takes a second or two without optimizations.
-        loss, gradients = compute_gradients(params)
-        params, opt_state = update(gradients, opt_state, params)
-        losses.append(float(loss))
-    assert max(losses) < 1.2 * losses[0]
-    assert losses[-1] < 0.1 * losses[0]
 
 
 @pytest.mark.parametrize("size", [7, 8])

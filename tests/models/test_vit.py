@@ -54,18 +54,19 @@ def test_attention_on_an_nvidia_gpu_is_cudnns(monkeypatch, tokens):
     np.testing.assert_array_equal(np.asarray(jax.jit(vit_lib.attend)(x, x, x)), expected)
 
 
-def test_rematerialization_by_block_needs_less_memory_for_a_transformer():
+def test_rematerialization_by_block_keeps_less_of_a_transformer_for_the_gradient():
     images = jax.ShapeDtypeStruct((8, 32, 32, 3), jnp.float32)
     sizes = {}
     for remat in (False, True):
         model = VisionTransformer(10, width=64, depth=6, num_heads=2, patch=4, remat=remat)
         params = jax.eval_shape(model.init, jax.random.key(0), images)
 
-        def compute_loss(params, images, model=model):
-            return jnp.sum(model.apply(params, images, train=True))
+        def differentiate(params, images, model=model):
+            _, pull_back = jax.vjp(lambda params: model.apply(params, images, train=True), params)
+            return pull_back  # A pytree of what it kept.
 
-        compiled = jax.jit(jax.grad(compute_loss)).lower(params, images).compile()
-        sizes[remat] = compiled.memory_analysis().temp_size_in_bytes
+        kept = jax.tree.leaves(jax.eval_shape(differentiate, params, images))
+        sizes[remat] = sum(leaf.size * leaf.dtype.itemsize for leaf in kept)
     assert sizes[True] < 0.5 * sizes[False], sizes
 
 
@@ -77,9 +78,8 @@ def tiny_vit(monkeypatch):
 
 
 @pytest.mark.usefixtures("tiny_vit")
-@pytest.mark.parametrize("method", ["cls", "remixmatch"])
-def test_networks_without_batch_norm_train_in_every_kind_of_step(method):
-    config = create_tiny_config(f"20,{method}", model__name="vit_tiny", batch_size=4)
+def test_networks_without_batch_norm_train():
+    config = create_tiny_config("20,remixmatch", model__name="vit_tiny", batch_size=4)
     setup = create_train_setup(config, DATASET_SPEC)
     assert jax.tree.leaves(setup.state_shapes.batch_stats) == []
     state = setup.init_state()

@@ -122,19 +122,6 @@ def test_processes_of_different_runs_are_refused(start_all, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_process_without_a_device_in_the_mesh_ends_all_with_the_remedy(start_all, tmp_path):
-    codes, outputs = zip(*map(finish, start_all([tmp_path / "run"] * 3)), strict=True)
-    assert all(codes), outputs
-    # Whichever ends last may be told first that the others have left.
-    assert any(
-        "Processes [2] have no device in the mesh of 1 x 2" in output
-        and "start 2 process(es) only" in output
-        for output in outputs
-    ), outputs
-    assert not any("IndexError" in output for output in outputs)
-    assert not list(tmp_path.iterdir())
-
-
 CHECKPOINTS = """
 import pathlib, sys
 import jax, numpy as np

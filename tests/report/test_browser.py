@@ -58,7 +58,6 @@ def open_page(text, width, tmp_path):
 @pytest.mark.parametrize(
     ("width", "options"),
     [
-        (390, {"num_classes": 10}),
         (1200, {"num_classes": 40, "side": 120}),
         (390, {"class_names": (*HOSTILE[:3], "long " * 40, "w" * 300)}),
     ],

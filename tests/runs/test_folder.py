@@ -1,7 +1,6 @@
 """A run's folder can be created again after any interruption of its creation."""
 
 import errno
-import json
 import os
 import sys
 
@@ -11,7 +10,6 @@ import pytest
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.runs.folder import (
-    CONFIG,
     LABELED_INDICES,
     check_run_folder,
     create_run_folder,
@@ -150,12 +148,3 @@ def test_a_budget_that_was_interrupted_while_it_was_written_can_be_written_again
     assert left.name.startswith(LABELED_INDICES)
     assert left.name.endswith(".partial")
     check_run_folder(tmp_path, create_tiny_config())
-
-
-def test_a_folder_becomes_that_of_a_run_by_its_configuration(tmp_path, interrupter):
-    config = create_tiny_config()
-    with pytest.raises(Killed):
-        # The folder, the lock twice, and config.json under its temporary and under its own name.
-        interrupter.run(6, Killed(), start_run, tmp_path, config, make_dataset())
-    assert {path.name for path in tmp_path.iterdir()} >= {CONFIG, LOCK}
-    assert json.loads((tmp_path / CONFIG).read_text())["seed"] == config.seed

@@ -27,10 +27,9 @@ __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
 
-@pytest.mark.parametrize("pipeline", ["tfdata", "device"])
-def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path, pipeline):
+def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
     config = create_tiny_config(
-        "20,fixmatch", optimizer__learning_rate=100.0, num_steps=40, data__pipeline=pipeline
+        "20,fixmatch", optimizer__learning_rate=100.0, num_steps=40, data__pipeline="device"
     )
     workdir = tmp_path / "run"
     with pytest.raises(UserError, match=r"stopped at step \d+: train/.* last good checkpoint"):

@@ -52,12 +52,18 @@ def expect(image):
     return np.asarray(ImageOps.fit(image, (SIZE, SIZE), Image.Resampling.BICUBIC)).astype(int)
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"])
-def test_formats(format):
-    file = encode(Image.fromarray(create_photo()), format)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("RGB JPEG", "RGB PNG", "RGB WEBP", "RGB BMP", "RGB GIF", "RGB TIFF", "L PNG", "L JPEG"),
+        *("1 PNG", "P PNG", "P GIF", "CMYK JPEG", "LA PNG", "RGBA PNG", "RGBA WEBP"),
+    ],
+)
+def test_modes_and_formats(case):
+    mode, format = case.split()
+    file = encode(Image.fromarray(create_photo()).convert(mode), format)
     decoded = decode_image(file, SHAPE)
-    assert decoded.shape == (SIZE, SIZE, 3)
-    assert decoded.dtype == np.uint8
+    assert (decoded.shape, decoded.dtype) == (SHAPE, np.uint8)
     np.testing.assert_allclose(decoded, expect(Image.open(file).convert("RGB")), atol=2)
 
 
@@ -76,21 +82,6 @@ def test_image_of_the_wanted_size_stays_as_it_is():
     noise = RNG.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
     decoded = decode_image(encode(Image.fromarray(noise), "PNG"), SHAPE)
     np.testing.assert_array_equal(decoded, noise)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        *("L PNG", "L JPEG", "1 PNG", "P PNG", "P GIF", "CMYK JPEG", "LA PNG"),
-        *("RGBA PNG", "RGBA WEBP"),
-    ],
-)
-def test_modes(case):
-    mode, format = case.split()
-    photo = Image.fromarray(create_photo()).convert(mode)
-    file = encode(photo, format)
-    decoded = decode_image(file, SHAPE)
-    np.testing.assert_allclose(decoded, expect(Image.open(file).convert("RGB")), atol=2)
 
 
 @pytest.mark.parametrize("format", ["PNG", "WEBP"])
@@ -289,33 +280,12 @@ def test_first_frame_of_an_animation(format):
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
-def test_truncated_file_is_named(format):
+def test_what_is_not_a_whole_image_is_named(format):
     noise = Image.fromarray(RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8))
-    content = encode(noise, format).getvalue()
-    with pytest.raises(ImageError, match=r"damaged|not an image"):
-        decode_image(io.BytesIO(content[: len(content) // 2]), SHAPE)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"a text", b"\xff\xd8\xff", b"GIF89a", b"\x89PNG\r\n\x1a\n"]
-)
-def test_content_that_is_not_an_image_is_named(content):
-    with pytest.raises(ImageError, match=r"damaged|not an image"):
-        decode_image(io.BytesIO(content), SHAPE)
-
-
-def test_huge_image_is_refused_by_its_header():
-    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
-    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header
-    png += struct.pack(">I", zlib.crc32(b"IHDR" + header)) + struct.pack(">I", 0) + b"IDAT"
-    png += struct.pack(">I", zlib.crc32(b"IDAT"))
-    with pytest.raises(ImageError, match="more than 100,000,000 pixels"):
-        decode_image(io.BytesIO(png), SHAPE)
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(ImageError, match=r"^No such file"):
-        read_image(tmp_path / "none.jpg", SHAPE)
+    whole = encode(noise, format).getvalue()
+    for content in (whole[: len(whole) // 2], whole[:8], b"", b"a text"):
+        with pytest.raises(ImageError, match=r"damaged|not an image"):
+            decode_image(io.BytesIO(content), SHAPE)
 
 
 def test_gray_runs_get_one_channel():

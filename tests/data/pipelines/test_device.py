@@ -17,7 +17,7 @@ from PIL import Image
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline, device
-from cls_jax.data.sampling import create_stream_spec, get_batch_shapes
+from cls_jax.data.sampling import create_stream_spec
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.training.setup import create_train_setup
@@ -47,29 +47,10 @@ def create_device_batch(mesh=(1, 1), step=0, argument="20", sample_one_image=Fal
     return jax.device_get(batch), spec, dataset
 
 
-@pytest.fixture
-def tfdata():
-    pytest.importorskip("tensorflow")
-    from cls_jax.data.pipelines import tfdata
-
-    return tfdata
-
-
-@pytest.mark.parametrize("step", [0, 3])
-def test_samples_are_those_of_the_tf_pipeline(tfdata, step):
-    batch, spec, dataset = create_device_batch(step=step)
-    theirs = next(tfdata.create_stream(spec, dataset, step, step + 1))
-    for name in ("y", "u_index", "u_truth"):
-        np.testing.assert_array_equal(getattr(batch, name), getattr(theirs, name))
-    assert [value.shape for value in batch] == [value.shape for value in theirs]
-    assert [value.dtype for value in batch] == [value.dtype for value in theirs]
-
-
 def test_batch_does_not_depend_on_the_number_of_devices():
     expected, _, _ = create_device_batch((1, 1), data__randaugment_ops=1)
-    for mesh in ((1, 4), (2, 2)):
-        batch, _, _ = create_device_batch(mesh, data__randaugment_ops=1)
-        jax.tree.map(np.testing.assert_array_equal, batch, expected)
+    batch, _, _ = create_device_batch((2, 2), data__randaugment_ops=1)
+    jax.tree.map(np.testing.assert_array_equal, batch, expected)
 
 
 def test_shards_of_a_batch_share_no_random_numbers():
@@ -89,18 +70,15 @@ def test_seed_step_and_view_decide_the_random_numbers():
     assert len(set(views)) == 9
 
 
-def test_without_augmentation_batches_equal_the_tf_pipelines(tfdata):
+def test_without_augmentation_batches_equal_the_tf_pipelines():
+    pytest.importorskip("tensorflow")
+    from cls_jax.data.pipelines import tfdata
+
     nothing = {"data__shift": 0, "data__randaugment_ops": 0, "data__cutout": 0}
-    batch, spec, dataset = create_device_batch(**nothing)
-    theirs = next(tfdata.create_stream(spec, dataset, 0, 1))
+    batch, spec, dataset = create_device_batch(step=3, **nothing)
+    theirs = next(tfdata.create_stream(spec, dataset, 3, 4))
     jax.tree.map(np.testing.assert_array_equal, batch, theirs)
-
-
-def test_supervised_needs_no_unlabeled_images():
-    batch, spec, dataset = create_device_batch(argument="20,supervised")
-    shapes = get_batch_shapes(spec, dataset.image_shape)
-    assert [value.shape for value in batch] == [*shapes]
-    assert batch.u.size == batch.u_truth.size == 0
+    assert [value.dtype for value in batch] == [value.dtype for value in theirs]
 
 
 @pytest.mark.parametrize(("limit", "is_enough"), [(None, True), (2.0, True), (1.99, False)])
