@@ -5,7 +5,11 @@ import csv
 import functools
 import io
 import json
+import os
+import pathlib
 import struct
+import tempfile
+import unittest.mock
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -24,7 +28,16 @@ VALUES = (
     "../../../etc/passwd", "__import__('os').system('true')", "=1+1", '"', "'", "a,b;c", "猫",
 )
 _SIZES = (0, 1, 255, 256, 9999, 16383, 32767, 65535, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
+_NAMES = (
+    "cat", "dog", "test", "labeled", "unlabeled", "train", "labels.csv", "\n", "\r", "\x1b[31m",
+    "\udcff", "\u202e", '"', "a,b", "'", "猫", "</td>", " ", "-rf", "$(x)", "%s", "..",
+)
+_GOOD_NAMES = (
+    "cat/0.png", "dog/0.png", "labels.csv", "train/cat/1.png", "train/dog/1.png", "test/cat/2.png",
+    "test/bird/2.png", "labeled/cat/3.png", "labeled/dog/3.png", "unlabeled/4.png",
+)
 # fmt: on
+_JPEG_SCAN = b"\xff\xda"
 _TREES = st.recursive(
     st.sampled_from(VALUES) | st.integers() | st.floats() | st.text(max_size=20),
     lambda nodes: st.lists(nodes, max_size=4) | st.dictionaries(st.text(max_size=5), nodes),
@@ -36,6 +49,10 @@ def create_inputs(kind: str) -> st.SearchStrategy[bytes]:
     """The strategy for the content of the files of a kind."""
     if kind == "bomb":
         return st.sampled_from(BOMBS).map(lambda create: create())
+    if kind == "override":
+        return create_overrides()
+    if kind == "names":
+        return create_names()
     seeds = create_seeds(kind)
     if kind == "labels.csv":
         return damage(seeds) | create_tables()
@@ -119,6 +136,31 @@ def create_tables(draw: st.DrawFn) -> bytes:
     return text.getvalue().encode("utf-8", "surrogatepass")
 
 
+@st.composite
+def create_overrides(draw: st.DrawFn) -> bytes:
+    """`--config.KEY=VALUE`."""
+    from cls_jax.config import flatten
+
+    keys = (*flatten(json.loads(create_seeds("config.json")[0])), "method.nothing")
+    key = draw(st.sampled_from((*keys, "data", "model", "", "__class__", "seed.seed")))
+    known = (*map(str, VALUES), "(1,2)", "('a',)", "(" * 500, "1_0", "1e3", "[1]", "(0.5,)", "cls")
+    value = draw(st.sampled_from(known) | st.text(max_size=20))
+    text = f"--config.{key}={value}".replace("\0", "\1")  # An argument cannot contain a zero.
+    return text.encode("utf-8", "surrogatepass")
+
+
+@st.composite
+def create_names(draw: st.DrawFn) -> bytes:
+    """Names of a folder's files, each followed by a zero. One that starts with @ is a link."""
+    names = draw(st.lists(st.sampled_from(_GOOD_NAMES), max_size=5, unique=True))
+    parts = st.sampled_from(_NAMES)
+    for folders in draw(st.lists(st.lists(parts, max_size=3), min_size=1, max_size=8)):
+        ending = draw(st.sampled_from((".png", ".PNG", ".jpg", "", ".csv", ".png\n")))
+        link = draw(st.sampled_from(("", "", "", "@")))
+        names.append(link + "/".join([*folders, draw(parts) + ending]))
+    return b"".join(name.encode("utf-8", "surrogateescape") + b"\0" for name in names)
+
+
 @functools.cache
 def create_seeds(kind: str) -> tuple[bytes, ...]:
     """Files of a kind as they should be."""
@@ -131,6 +173,8 @@ def create_seeds(kind: str) -> tuple[bytes, ...]:
             b"file,label\na.png,cat\nb.png,dog\n",
             b"\xef\xbb\xbffile;label\r\nsub/c.png;cat\r\n",
         )
+    if kind.startswith("cache/"):
+        return (_create_cache(kind.removeprefix("cache/")),)
     return tuple(_encode_json(kind, value) for value in _create_documents(kind))
 
 
@@ -179,6 +223,18 @@ def _encode_array(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+@functools.cache
+def _create_jpeg() -> bytes:
+    return _create_flat("L", "JPEG", progressive=True, quality=10)
+
+
+def _create_progressive(num_scans: int) -> bytes:
+    """A JPEG whose last scan comes again and again."""
+    whole = _create_jpeg()
+    last = whole[whole.rindex(_JPEG_SCAN) : -2]
+    return whole[:-2] + num_scans * last + whole[-2:]
+
+
 def _create_flat(mode: str, format_: str, **options) -> bytes:
     return _encode(Image.new(mode, (_SIDE, _SIDE)), format_, **options)
 
@@ -201,13 +257,15 @@ def _create_png(color_type: int, depth: int, row_bytes: int, size: tuple[int, in
 _SIDE = 9_999
 # Images that decode to far more than they take.
 BOMBS: tuple[Callable[[], bytes], ...] = (
-    functools.partial(_create_png, 6, 8, 4 * _SIDE, (_SIDE, _SIDE)),
-    functools.partial(_create_png, 0, 16, 2 * _SIDE, (_SIDE, _SIDE)),
-    functools.partial(_create_png, 2, 8, 75_000_000, (25_000_000, 4)),
+    *(
+        functools.partial(_create_png, color_type, depth, num_bytes * _SIDE, (_SIDE, _SIDE))
+        for color_type, depth, num_bytes in ((6, 8, 4), (0, 16, 2))
+    ),
     functools.partial(_create_flat, "P", "GIF", transparency=0),
-    functools.partial(_create_flat, "L", "JPEG", progressive=True, quality=10),
+    functools.partial(_create_progressive, 5_000),
     functools.partial(_create_flat, "RGB", "TIFF", compression="tiff_lzw"),
     lambda: _encode(Image.new("RGBA", (7_000, 7_000)), "WEBP", lossless=True, quality=0, method=0),
+    functools.partial(_create_png, 2, 8, 75_000_000, (25_000_000, 4)),
 )
 
 
@@ -220,6 +278,24 @@ def _create_npz(save: Callable) -> bytes:
         **{"test_images": images, "test_labels": labels},
     )
     return file.getvalue()
+
+
+def _create_cache(name: str) -> bytes:
+    """What the cache stores of two images of 8 x 8: their pixels, or the folder's table."""
+    from cls_jax.data.images import cache, files
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder),
+    ):
+        root = pathlib.Path(folder) / "images"
+        root.mkdir()
+        for i in range(2):
+            (root / f"{i}.png").write_bytes(create_seeds("image")[5 + i])
+        cache.load_decoded(root, files.list_images(root).files, (8, 8, 3), is_silent=True)
+        pattern = "*/*.pack" if name == "pack" else "tables/" + "?" * 32
+        (made,) = cache.get_cache_folder().glob(pattern)
+        return made.read_bytes()
 
 
 def _create_documents(kind: str) -> list:

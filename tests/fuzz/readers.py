@@ -3,7 +3,10 @@
 import contextlib
 import csv
 import io
+import os
 import pathlib
+import shutil
+import sys
 import types
 import unicodedata
 from collections.abc import Callable
@@ -41,6 +44,36 @@ def read_labels_csv(content: bytes, folder: pathlib.Path) -> None:
     _check_csv(layout.skipped)
 
 
+def read_names(content: bytes, folder: pathlib.Path) -> None:
+    """Folders whose files have strange names."""
+    from cls_jax.data.images.files import find_images, list_images
+    from cls_jax.data.sources.folder_layout import read_layout
+
+    root, outside = folder / "images", folder / "outside"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    outside.mkdir(exist_ok=True)
+    for written in content.split(b"\0")[:-1]:
+        parts = [part for part in os.fsdecode(written).lstrip("@").split("/") if part != ".."]
+        path = root.joinpath(*parts)
+        with contextlib.suppress(OSError):  # A file of a folder's name.
+            if not path.parent.resolve().is_relative_to(root):
+                continue  # Through a link made before: nothing is to be written there.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if written.startswith(b"@"):
+                path.symlink_to("/dev/zero" if len(written) % 2 else outside)
+            else:
+                path.touch()
+    with contextlib.suppress(UserError):
+        find_images(str(root))
+    listing = list_images(root)
+    _check_csv(listing.skipped)
+    layout = read_layout(root, listing)
+    assert len(layout.train) + len(layout.test) + len(layout.skipped) >= len(listing.files)
+    for warning in layout.warnings:
+        _check_message(warning)
+
+
 def _check_csv(rows) -> None:
     from cls_jax.io import write_rows
 
@@ -59,6 +92,33 @@ def read_config(content: bytes, folder: pathlib.Path) -> None:
     (folder / "config.json").write_text(config.to_json(read))
     config.validate_config(config.read_config(folder / "config.json"))
     config.describe_differences(read, config.create_config("40"))
+
+
+def read_override(content: bytes, folder: pathlib.Path) -> None:
+    """An option of main.py."""
+    from absl import flags
+    from ml_collections import config_flags
+
+    from cls_jax.cli import process
+    from cls_jax.config import to_json, validate_config
+
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=values)
+    original, process.flags.FLAGS = flags.FLAGS, values
+    argument = content.decode("utf-8", "surrogateescape")
+    # ml_collections looks there for the keys to set.
+    before, sys.argv = sys.argv, ["main.py", "--config=configs/digits.py:20", argument]
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            process.parse_flags(sys.argv)
+    except SystemExit as end:
+        if end.code != 2:
+            raise
+        raise UserError(printed.getvalue().removesuffix("\n")) from end
+    finally:
+        process.flags.FLAGS, sys.argv = original, before
+    validate_config(values.config)
+    to_json(values.config)
 
 
 def read_dataset_description(content: bytes, folder: pathlib.Path) -> None:
@@ -128,6 +188,30 @@ def _check_page(**contents) -> None:
     assert page.count("<script") == 1
 
 
+def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
+    """Decoded images: what is damaged is decoded again."""
+    from cls_jax.data.images import cache
+    from cls_jax.data.images.decode import read_image
+    from cls_jax.data.images.files import list_images
+    from tests.fuzz.inputs import create_seeds
+
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    root = folder / "images"
+    if not root.exists():
+        root.mkdir()
+        for i in range(2):
+            (root / f"{i}.png").write_bytes(create_seeds("image")[5 + i])
+    files = list_images(root).files
+    shutil.rmtree(cache.get_cache_folder(), ignore_errors=True)
+    cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
+    pattern = "*/*.pack" if name == "pack" else "tables/" + "?" * 32
+    (made,) = cache.get_cache_folder().glob(pattern)
+    made.write_bytes(content)
+    decoded = cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
+    expected = [read_image(root / files[i].name, (8, 8, 3)) for i in decoded.rows]
+    np.testing.assert_array_equal(decoded.images[:], expected)
+
+
 def read_npz(content: bytes, folder: pathlib.Path) -> None:
     """A dataset in one file."""
     from cls_jax.data.sources.benchmarks import read_single_file
@@ -141,16 +225,24 @@ def read_npz(content: bytes, folder: pathlib.Path) -> None:
         assert labels.max(initial=0) < len(class_names)
 
 
+def _bind(reader: Callable, name: str) -> Reader:
+    return lambda content, folder: reader(name, content, folder)
+
+
 READERS: dict[str, Reader] = {
     "bomb": read_image,
     "image": read_image,
     "labels.csv": read_labels_csv,
+    "names": read_names,
     "config.json": read_config,
+    "override": read_override,
     "dataset.json": read_dataset_description,
     "labeled_indices.json": read_labeled_indices,
     "result.json": read_result,
     "metrics.jsonl": read_metrics,
     "sessions.jsonl": read_sessions,
+    "cache/pack": _bind(read_cache, "pack"),
+    "cache/table": _bind(read_cache, "table"),
     "npz": read_npz,
 }
 

@@ -15,14 +15,14 @@ import hypothesis
 import pytest
 
 from tests.conftest import ROOT
-from tests.fuzz.inputs import BOMBS, create_inputs
+from tests.fuzz.inputs import create_inputs
 from tests.fuzz.readers import READERS, try_to_read
 
 pytestmark = pytest.mark.skipif(
     not pathlib.Path("/proc/self/clear_refs").exists(), reason="reads memory as Linux reports it"
 )
-# Images have the most code behind them, and to draw a page costs most.
-COUNTS = {"image": 200, "bomb": len(BOMBS), "metrics.jsonl": 20}
+# Images have the most code behind them. Folders and pages cost the most.
+COUNTS = {"image": 200, "names": 10, "bomb": 8, "metrics.jsonl": 20}
 MAX_SECONDS, MAX_BYTES = 5.0, 10**9
 FORBIDDEN = {"os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen"}
 FORBIDDEN |= {"pickle.find_class", "socket.connect"}

@@ -110,6 +110,27 @@ def test_nothing_but_the_restored_state_stays_on_the_device(tmp_path, state):
     assert made == sum(leaf.nbytes for leaf in jax.tree.leaves(restored))
 
 
+def test_orbax_gets_copies_on_the_host(tmp_path, state, monkeypatch):
+    """On a GPU its own implicit copies would be refused by the loop's transfer guard."""
+    given = []
+
+    def note(arrays):
+        given.append(arrays)
+        return save_args(arrays)
+
+    save_args = checkpoint_lib.ocp.args.StandardSave
+    monkeypatch.setattr(checkpoint_lib.ocp.args, "StandardSave", note)
+    with jax.transfer_guard("disallow"), jax.transfer_guard_device_to_host("disallow"):
+        checkpointer = Checkpointer(tmp_path, keep=1)
+        checkpointer.save(3, state, {})
+    checkpointer.close()
+    views = jax.tree.leaves(jax.device_get(state))
+    for array, view in zip(jax.tree.leaves(given), views, strict=True):
+        assert isinstance(array, np.ndarray)
+        assert not np.shares_memory(array, view)
+    assert Checkpointer(tmp_path).restore_newest(state).step == 3
+
+
 def test_saving_fetches_the_state_explicitly(tmp_path, state, monkeypatch):
     """Once as a whole. Nothing converts a single array behind the guard's back."""
     fetch, fetched, implicit = jax.device_get, [], []

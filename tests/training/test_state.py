@@ -1,10 +1,14 @@
 """The initial state."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.training.setup import create_train_setup
+from cls_jax.data.pipelines import device
+from cls_jax.data.sampling import create_stream_spec
+from cls_jax.training.setup import create_train_setup, init_networks_and_key
+from cls_jax.training.step import create_context
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
 
@@ -25,3 +29,34 @@ def test_seed_decides_the_initial_weights():
 
     np.testing.assert_array_equal(kernel(0), kernel(0))
     assert np.all(kernel(0) != kernel(1))
+
+
+def test_augmentations_methods_and_weights_share_no_random_key(monkeypatch):
+    """The keys that the code draws from, at the step that has MixUp and CutMix beside views."""
+    config = create_tiny_config(data__pipeline="device")
+    setup = create_train_setup(config, DATASET_SPEC)
+    state = setup.init_state().replace(step=jnp.int32(0))
+    used = []
+
+    def note(key, shape, *_):
+        used.append(jax.random.key_data(key).tobytes())
+        return jnp.full(shape, 0.5)
+
+    monkeypatch.setattr(jax.random, "uniform", note)
+    monkeypatch.setattr(device, "_take_shard", lambda whole, num_shards: whole)
+    labeled, unlabeled = np.arange(20), np.arange(100)
+    spec = create_stream_spec(config, "weak", ("weak", "weak"), labeled, unlabeled)
+    images, labels = np.zeros((100, 8, 8, 1), np.uint8), np.zeros(100, np.int32)
+    data = device.DeviceData(np.uint32(config.seed), images, labels, labels, labeled, unlabeled)
+    device.make_batch_creator(spec, (8, 8, 1), setup.mesh)(state, data)
+    assert len(used) == 3
+    method_key = create_context(setup, state).key
+    derived = [*jax.random.split(method_key), *(jax.random.fold_in(method_key, i) for i in (2, 3))]
+    used += [jax.random.key_data(key).tobytes() for key in (method_key, *derived)]
+    monkeypatch.setattr(
+        "cls_jax.training.setup.init_networks",
+        lambda model, key, *_: (used.append(jax.random.key_data(key).tobytes()), None),
+    )
+    for round_index in range(3):
+        init_networks_and_key(setup.ensemble.model, config.seed, round_index, 2, (8, 8, 1))
+    assert len(set(used)) == len(used) == 11

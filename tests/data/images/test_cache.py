@@ -4,6 +4,9 @@ import concurrent.futures
 import os
 import pathlib
 import shutil
+import signal
+import subprocess
+import sys
 import time
 import types
 
@@ -17,6 +20,7 @@ from cls_jax.data.images.cache import get_cache_folder, load_decoded, shrink_cac
 from cls_jax.data.images.decode import DecodeOptions, ImageError, read_image
 from cls_jax.data.images.files import list_images
 from cls_jax.errors import UserError
+from tests.conftest import ROOT
 
 SIZE = 8
 SHAPE = (SIZE, SIZE, 3)
@@ -273,3 +277,28 @@ def test_reads_by_index_like_an_array(root, monkeypatch, has_preadv):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for part, read in zip(rows, pool.map(chosen.__getitem__, rows), strict=True):
             np.testing.assert_array_equal(read, array[[9, 3, 4, 5, 40]][part])
+
+
+_LOAD = """
+import pathlib, sys
+from cls_jax.data.images import cache
+from cls_jax.data.images.files import list_images
+cache._PACK_BYTES = 10 * 8 * 8 * 3
+root = pathlib.Path(sys.argv[1])
+files = list_images(root).files
+print("ready", flush=True)
+cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
+"""
+
+
+def test_killed_process_leaves_no_wrong_image(root):
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        command = [sys.executable, "-c", _LOAD, str(root)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    check(root)
+    assert list(get_cache_folder().rglob("partial-*")) == []
