@@ -86,7 +86,8 @@ def create_instant_config(config: ConfigDict) -> ConfigDict:
         if key.startswith(("data.", "model.", "mesh.")) or key in ("seed", "num_labels")
     }
     instant.update_from_flattened_dict(kept)
-    instant.num_steps, instant.model.init_head, instant.mesh.network = 0, "graph", 0
+    instant.num_steps, instant.mesh.network = 0, 0
+    instant.model.init_head, instant.model.final_head = "graph", "trained"
     instant.data.image_size = _find_own_image_size(config)
     return instant
 
@@ -130,6 +131,12 @@ def _choose_init_head(given: FolderContext) -> str:
     if not given.config.model.init:
         return "random"
     return "graph" if get_method(given.config.method.name).unlabeled_views else "probe"
+
+
+def _choose_final_head(given: FolderContext) -> str:
+    """What starts from labels of the graph ends with them: trained features make a better graph."""
+    is_trained = given.config.model.init_head == "graph" and given.config.num_steps > 0
+    return "graph" if is_trained else given.config.model.final_head
 
 
 def _choose_channels(given: FolderContext) -> int:
@@ -250,6 +257,7 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
     "mu": lambda given: min(given.config.mu, 8 if given.resources.has_accelerator else 4),
     "batch_size": _choose_batch_size,
     "num_steps": _choose_num_steps,
+    "model.final_head": _choose_final_head,
     "ema_decay": _choose_decay,
     "model.bn_momentum": _choose_decay,
     "method.statistics_decay": _choose_decay,

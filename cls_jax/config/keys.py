@@ -273,6 +273,12 @@ OPTIONS: dict[str, Option] = {
         "the labeled images (probe) or of all images with labels that are propagated along a graph "
         "of similar images (graph).",
     ),
+    "model.final_head": Option(
+        "trained",
+        one_of("trained", "graph"),
+        "Last layer of the averaged networks after the last step: as it was trained, or fitted to "
+        "labels that are propagated along a graph of their trained features (graph).",
+    ),
     "model.stem": Option(
         "cifar",
         one_of("auto", *STEMS),

@@ -54,6 +54,35 @@ class Selection:
         return self.source[self.indices[rows]]
 
 
+class Outputs:
+    """What a classifier says about the images of a source, each of which it looks at once.
+
+    Attributes:
+        classifier: The classifier.
+    """
+
+    def __init__(self, classifier: "Classifier", images: ImageSource):
+        """Computes nothing yet."""
+        self.classifier, self._images = classifier, images
+        self._places = np.full(len(images), -1)  # Of an image among those that were computed.
+        self._computed: tuple[np.ndarray, np.ndarray] | None = None
+
+    def compute(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The results of `Classifier.compute_both` for the images at `rows`, int64 [n]."""
+        missing = np.unique(rows[self._places[rows] < 0])
+        if self._computed is None or len(missing):
+            new = self.classifier.compute_both(Selection(self._images, missing))
+            if self._computed is None:
+                self._computed = new
+            else:
+                (p_NBK, f_BC), (new_p_NBK, new_f_BC) = self._computed, new
+                p_NBK, f_BC = np.hstack([p_NBK, new_p_NBK]), np.vstack([f_BC, new_f_BC])
+                self._computed = p_NBK, f_BC
+            self._places[missing] = len(self._computed[1]) - len(missing) + np.arange(len(missing))
+        p_NBK, f_BC = self._computed
+        return p_NBK[:, self._places[rows]], f_BC[self._places[rows]]
+
+
 class Classifier:
     """The EMA networks of a run.
 

@@ -27,9 +27,9 @@ from cls_jax.inference.calibration import (
     read_calibration,
     write_fitted,
 )
-from cls_jax.inference.classifier import Classifier, Selection, load
+from cls_jax.inference.classifier import Classifier, Outputs, load
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
-from cls_jax.inference.suspects import take_rows
+from cls_jax.inference.suspects import take_rows, take_unlabeled
 from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
 from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import (
@@ -47,9 +47,8 @@ from cls_jax.training.probe import recall_features
 from cls_jax.training.setup import TrainSetup, TrainState
 
 _MAX_NAMED = 10  # Classes in a message.
-# Training images that strangers are told by, of either kind: more would cost minutes on a CPU.
+# Labeled images that strangers are told by: more would cost minutes on a CPU.
 _MAX_LABELED = 500
-_MAX_UNLABELED = 1_000
 
 
 # Name of a set → probabilities float32 [N, n, K] and classes int [n] of its images.
@@ -100,8 +99,17 @@ class OpenRun:
 
     @functools.cached_property
     def held_out(self) -> HeldOut:
-        """What the classifier predicts for the held-out images."""
-        return predict_held_out(self.classifier, self.recalled)
+        """What the classifier predicts for the validation and test images, if there are any."""
+        return {
+            name: (self.classifier.predict_probabilities(images), np.asarray(labels))
+            for name, images, labels in self.recalled.held_out
+            if len(labels)
+        }
+
+    @functools.cached_property
+    def outputs(self) -> Outputs:
+        """What the classifier says about the training images."""
+        return Outputs(self.classifier, self.recalled.train_images)
 
     def train_calibrated(self) -> dict[str, Any]:
         """Trains or resumes the run as `training.loop.train` does, calibrates and assesses it.
@@ -151,32 +159,17 @@ class OpenRun:
         is_assessed = "per_class" in result or read_calibration(self.workdir, result["step"])
         if is_assessed or not self._has_checkpoint() or jax.process_count() > 1:
             return result
-        assess_run(self.workdir, self.classifier, self.recalled, self.held_out)
+        assess_run(self)
         return read_result(self.workdir) or result
 
 
-def predict_held_out(classifier: Classifier, dataset: Dataset) -> HeldOut:
-    """Predicts the validation and test images of a dataset, as far as there are any."""
-    return {
-        name: (classifier.predict_probabilities(images), np.asarray(labels))
-        for name, images, labels in dataset.held_out
-        if len(labels)
-    }
-
-
-def assess_run(
-    workdir: pathlib.Path,
-    classifier: Classifier,
-    dataset: Dataset,
-    held_out: HeldOut | None = None,
-) -> Figures | None:
+def assess_run(run: OpenRun) -> Figures | None:
     """Computes a run's figures per class, calibrates its confidences, learns to tell strangers.
 
     Writes `calibration.json`, fitted on the validation images or, where there are fewer than 100,
     on the test images if there are as many. Writes `per_class.csv`, and adds the figures to the
     result of the same step, if there is one. Writes `unknown.json`, if there are unlabeled images.
-    A folder that is read-only stays as it is. `held_out` is the result of `predict_held_out`, if it
-    is known.
+    A folder that is read-only stays as it is.
 
     Returns:
         The figures of network 1. None without test images.
@@ -184,16 +177,15 @@ def assess_run(
     Raises:
         UserError: If the result is damaged.
     """
-    held_out = predict_held_out(classifier, dataset) if held_out is None else held_out
-    figures = None
-    if "test" in held_out:
-        p_NBK, labels = held_out["test"]
-        figures = compute_figures(p_NBK[0], labels, classifier.class_names)
+    workdir, step, figures = run.workdir, run.classifier.step, None
+    if "test" in run.held_out:
+        p_NBK, labels = run.held_out["test"]
+        figures = compute_figures(p_NBK[0], labels, run.classifier.class_names)
     with contextlib.suppress(OSError):
-        _calibrate(workdir / CALIBRATION, classifier.step, held_out)
+        _calibrate(workdir / CALIBRATION, step, run.held_out)
         if figures is not None:
-            write_figures(workdir, classifier.step, figures)
-        if unknown := assess_unknown(workdir, classifier, dataset):
+            write_figures(workdir, step, figures)
+        if unknown := assess_unknown(run):
             write_fitted(workdir / UNKNOWN, unknown)
     return figures
 
@@ -229,9 +221,7 @@ def _calibrate(path: pathlib.Path, step: int, held_out: HeldOut) -> None:
             return
 
 
-def assess_unknown(
-    workdir: pathlib.Path, classifier: Classifier, dataset: Dataset
-) -> UnknownScore | None:
+def assess_unknown(run: OpenRun) -> UnknownScore | None:
     """Fits the score of unknown images to at most 500 labeled and 1,000 unlabeled images of a run.
 
     Returns:
@@ -240,18 +230,16 @@ def assess_unknown(
     Raises:
         UserError: If the list of labeled images is damaged.
     """
-    path = workdir / LABELED_INDICES
+    path, classifier = run.workdir / LABELED_INDICES, run.classifier
     if not path.exists():
         return None
     labeled = np.sort(read_labeled_indices(path, classifier.class_names))
-    rest = np.setdiff1d(np.arange(len(dataset.train_images)), labeled)
-    if not len(rest):
+    unlabeled = take_unlabeled(len(run.dataset.train_images), labeled)
+    if not len(unlabeled):
         return None
-    chosen = [take_rows(labeled, _MAX_LABELED), take_rows(rest, _MAX_UNLABELED)]
-    labels = np.full(sum(map(len, chosen)), -1)
-    labels[: len(chosen[0])] = dataset.train_labels[chosen[0]]
-    images = Selection(dataset.train_images, np.concatenate(chosen))
-    features = classifier.compute_features(images)
+    rows = np.concatenate([take_rows(labeled, _MAX_LABELED), unlabeled])
+    labels = np.where(np.isin(rows, labeled), run.dataset.train_labels[rows], -1)
+    _, features = run.outputs.compute(rows)
     score = fit_unknown(features, labels, len(classifier.class_names), classifier.step)
     if score is not None and classifier.step:
         # Networks pull together the images whose labels they have learned. On digits, where there
@@ -282,12 +270,11 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
             f"{dataset.name} has no test images to evaluate on: add them as test/<class>/ beside "
             "the training images."
         )
-    dataset = run.recalled
     evaluate = create_evaluate(classifier.setup)
-    accuracies = evaluate(classifier.state, dataset.test_images, dataset.test_labels)
+    accuracies = evaluate(classifier.state, run.recalled.test_images, dataset.test_labels)
     figures = None
     if jax.process_count() == 1:
-        figures = assess_run(workdir, classifier, dataset, run.held_out)
+        figures = assess_run(run)
         if voter:
             accuracies |= assess_vote(workdir, run, _open_finished(voter, data_dir))
     return Evaluation(classifier.step, accuracies, figures)

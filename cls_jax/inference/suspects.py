@@ -12,14 +12,14 @@ import numpy as np
 from cls_jax.data.sources.folder import take_evenly
 from cls_jax.data.types import Dataset
 from cls_jax.features.graph import build_graph, propagate_labels
-from cls_jax.inference.classifier import Classifier, Selection
+from cls_jax.inference.classifier import Outputs, Selection
 from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"
 NUM_FOLDS = 10
-# More images take minutes to compare on a CPU.
+# More images take minutes on a CPU.
 _MAX_IMAGES = 10_000
-_MAX_UNLABELED = 2_000
+_MAX_UNLABELED = 1_000
 _COLUMNS = ("rank", "file", "part", "label", "suggested", "quality", "neighbors", "networks")
 
 
@@ -45,34 +45,38 @@ class Suspect(NamedTuple):
     networks: float
 
 
-def find_suspects(classifier: Classifier, dataset: Dataset, labeled: np.ndarray) -> list[Suspect]:
+def find_suspects(outputs: Outputs, dataset: Dataset, labeled: np.ndarray) -> list[Suspect]:
     """Looks for wrong labels among the labeled training images and the test images of a run.
 
-    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered. `labeled`
-    are the labeled images among the training images, int [num_labels].
+    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered.
+
+    Args:
+        outputs: What a classifier says about the training images.
+        dataset: The run's images and labels.
+        labeled: Rows of the labeled images among the training images, int [num_labels].
 
     Returns:
         The labels that both the neighbors and all evidence together contradict, the worst first.
     """
     train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
-    labeled = take_rows(np.sort(labeled[train_labels[labeled] >= 0]), _MAX_IMAGES)
+    all_labeled, labeled = labeled, labeled[train_labels[labeled] >= 0]
+    labeled = take_rows(np.sort(labeled), _MAX_IMAGES)
     test = take_rows(np.flatnonzero(test_labels >= 0), _MAX_IMAGES)
     # Unlabeled images connect labeled ones that have no neighbor in common.
-    rest = np.setdiff1d(np.arange(len(dataset.train_images)), labeled)
-    train = np.concatenate([labeled, take_rows(rest, _MAX_UNLABELED)])
+    train = np.concatenate([labeled, take_unlabeled(len(train_labels), all_labeled)])
     if len(labeled) + len(test) < 2:
         return []
-    parts = [(dataset.train_images, train), (dataset.test_images, test)]
-    images = [Selection(source, indices) for source, indices in parts if len(indices)]
-    outputs = [classifier.compute_both(part) for part in images]
-    features_BC = np.concatenate([features for _, features in outputs])
+    parts = [outputs.compute(train)]
+    if len(test):
+        parts.append(outputs.classifier.compute_both(Selection(dataset.test_images, test)))
+    features_BC = np.concatenate([features for _, features in parts])
     labels = np.full(len(features_BC), -1)
     labels[: len(labeled)] = train_labels[labeled]
     labels[len(train) :] = test_labels[test]
     known = np.flatnonzero(labels >= 0)
-    p_NBK = np.concatenate([probabilities for probabilities, _ in outputs], axis=1)
+    p_NBK = np.concatenate([probabilities for probabilities, _ in parts], axis=1)
     p_BK, labels_known = p_NBK.mean(axis=0)[known], labels[known]
-    q_BK = hold_out_labels(features_BC, labels, len(classifier.class_names))[known]
+    q_BK = hold_out_labels(features_BC, labels, len(outputs.classifier.class_names))[known]
     # Networks that agree with a label that they were trained on may have memorized it.
     is_learned = (known < len(train)) & (p_BK.argmax(axis=1) == labels_known)
     evidence_BK = np.where(is_learned[:, None], q_BK, (p_BK + q_BK) / 2)
@@ -164,3 +168,11 @@ def write_suspects(
 def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
     """At most `limit` of int64 [n], evenly spaced."""
     return np.array(take_evenly(indices.tolist(), limit), np.int64)
+
+
+def take_unlabeled(num_images: int, labeled: np.ndarray) -> np.ndarray:
+    """Rows of at most 1,000 of the other training images, int64 [n], evenly spaced.
+
+    Whatever asks for some unlabeled images gets the same ones, so that the networks see them once.
+    """
+    return take_rows(np.setdiff1d(np.arange(num_images), labeled), _MAX_UNLABELED)

@@ -16,14 +16,12 @@ from cls_jax.data.types import Dataset
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.inference.scores import Figures, compute_figures
-from cls_jax.inference.suspects import Suspect, find_suspects
+from cls_jax.inference.suspects import Suspect, find_suspects, take_unlabeled
 from cls_jax.io import describe_error
 from cls_jax.runs.folder import CONFIG, LABELED_INDICES, read_dataset_description, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import read_sessions
 
-# Without test images, the networks are compared on this number of training images.
-_NUM_TRAINING_IMAGES = 1000
 NUM_PICTURES = 24  # Of each kind on the page.
 _LARGEST = 1e30  # Axes cannot be scaled to more.
 
@@ -183,7 +181,7 @@ def collect_run(
         if run.labeled is not None:
             suspects = attempt(
                 "No suspect labels",
-                lambda: find_suspects(source.classifier, source.recalled, run.labeled),
+                lambda: find_suspects(source.outputs, source.recalled, run.labeled),
             )
             run.suspects = suspects or []
     return run
@@ -225,22 +223,14 @@ def predict(run: OpenRun, labeled: np.ndarray | None) -> Predictions:
             "several processes trained this run, so add predictions with cls-jax report "
             f"{run.workdir}"
         )
-    classifier, dataset = run.classifier, run.recalled
-    is_test = len(dataset.test_labels) > 0
-    if is_test:
-        images, labels = dataset.test_images, np.asarray(dataset.test_labels)
-        indices = np.arange(len(labels))
-    else:
-        unlabeled = np.setdiff1d(
-            np.arange(len(dataset.train_images)), [] if labeled is None else labeled
-        )
-        shuffled = np.random.default_rng(0).permutation(unlabeled)
-        indices = np.sort(shuffled[:_NUM_TRAINING_IMAGES])
-        images = dataset.train_images[indices]
-        labels = np.asarray(dataset.train_labels)[indices]
-    return Predictions(
-        classifier.step, classifier.predict_probabilities(images), labels, indices, is_test
-    )
+    dataset, step = run.recalled, run.classifier.step
+    if len(dataset.test_labels):
+        p_NBK, labels = run.held_out["test"]
+        return Predictions(step, p_NBK, labels, np.arange(len(labels)), is_test=True)
+    known = np.array([], np.int64) if labeled is None else labeled
+    rows = take_unlabeled(len(dataset.train_images), known)
+    p_NBK, _ = run.outputs.compute(rows)
+    return Predictions(step, p_NBK, np.asarray(dataset.train_labels)[rows], rows, is_test=False)
 
 
 def _load_same_dataset(run: OpenRun, class_names: tuple[str, ...], shape) -> Dataset:

@@ -30,7 +30,7 @@ from cls_jax.runs.folder import describe_finished, read_result, write_pseudo_lab
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.probe import recall_features
+from cls_jax.training.probe import fit_final_heads, recall_features
 from cls_jax.training.progress import (
     MetricsQueue,
     PausableTimer,
@@ -165,6 +165,8 @@ class _Session:
             )
             for step in range(self._first_step, config.num_steps + 1):
                 is_last = step == config.num_steps
+                if is_last and step > self._first_step:  # Otherwise it has been done and saved.
+                    self._fit_final_heads()
                 if is_last or _is_due(step, config.eval_every):
                     self._measure_accuracies(step, stop.interrupts_eval)
                 is_stopping = stop.should_stop(step)
@@ -240,6 +242,16 @@ class _Session:
                     self._setup, self._dataset, self._spec, record
                 )
             self.state = self._start_round(self.state, step)
+
+    def _fit_final_heads(self) -> None:
+        if self._config.model.final_head != "graph":
+            return
+        self._bar.say("fitting heads to labels propagated along a graph of the trained features")
+        record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
+        labeled = self._spec.labeled_indices
+        self._metrics.drain()
+        with self._timer.paused(), jax.transfer_guard("allow"):
+            self.state = fit_final_heads(self._setup, self.state, self._dataset, labeled, record)
 
     def _recreate_batch(self, step: int, step_input: Any) -> Any:
         # A batch is a function of seed and step, so the newest state also makes an older one.

@@ -1,9 +1,13 @@
-"""Linear heads as the start of fine-tuning (LP-FT: Kumar et al., ICLR 2022).
+"""Linear heads before and after fine-tuning.
 
 A randomly initialized head backpropagates its errors into the pretrained layers, and its pseudo
-labels are wrong. `model.init_head=probe` first fits the heads to the features of the labeled
-images, `model.init_head=graph` to the features of all images, with propagated labels. Training then
-goes on as in any other run, or ends at once with `num_steps=0`.
+labels are wrong. So fine-tuning starts from a linear probe (LP-FT: Kumar et al., ICLR 2022):
+`model.init_head=probe` first fits the heads to the features of the labeled images,
+`model.init_head=graph` to the features of all images, with propagated labels. Training then goes on
+as in any other run, or ends at once with `num_steps=0`.
+
+In trained features the classes lie farther apart, so labels spread to more of the right images.
+`model.final_head=graph` propagates them once more and fits the heads of the EMA networks again.
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -22,11 +26,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.data.images.decode import get_decode_options
+from cls_jax.data.sources.folder import take_evenly
 from cls_jax.data.types import Dataset, ImageSource
 from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures, FrozenNetwork, extract_features, read_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
-from cls_jax.features.graph import build_graph
+from cls_jax.features.graph import build_graph, normalize_rows
 from cls_jax.features.instant import (
     INSTANT_C,
     PROBE_C,
@@ -39,11 +44,17 @@ from cls_jax.features.instant import (
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.losses import PseudoLabels
 from cls_jax.models import MODELS
-from cls_jax.models.layers import FEATURES
+from cls_jax.models.layers import DESCRIPTORS, FEATURES
 from cls_jax.parallel.distributed import check_same_weights
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.training.evaluate import iterate_padded
 from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
+
+# Unlabeled images that the heads of networks to be trained are fitted to. Their features, of the
+# run's resolution, serve nothing else, and more images make no better heads.
+_MAX_UNLABELED = 1_000
+# Images in the graph of trained features. More would take minutes on a CPU.
+_MAX_FINAL = 10_000
 
 # Takes indices of training images int [m], their pseudo-labels int [m] and weights float [m].
 RecordLabels = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
@@ -84,7 +95,7 @@ def init_state(
     seed = (setup.config.seed, round_index)
     if init_head == "graph":
         assert spread is not None
-        heads = fit_instant_heads(setup, dataset, spread, seed, head)
+        heads = fit_instant_heads(setup, dataset, labeled, spread, seed, head)
     else:
         labels = dataset.train_labels[labeled]
         features_NBC = compute_features(setup, state, dataset.train_images, labeled)
@@ -94,6 +105,53 @@ def init_state(
         params=_replace_heads(setup, state.params, heads),
         ema_params=_replace_heads(setup, state.ema_params, heads),
     )
+
+
+def fit_final_heads(
+    setup: TrainSetup,
+    state: TrainState,
+    dataset: Dataset,
+    labeled: np.ndarray,
+    record: RecordLabels = lambda *columns: None,
+) -> TrainState:
+    """Fits the heads of the EMA networks again, to labels propagated along their features.
+
+    All networks share the graph, whose descriptors are those of all networks side by side, and its
+    labels. Each has a head on all of its own features. Besides the labeled images, at most 10,000
+    others are used, evenly spaced.
+
+    Args:
+        setup: The run's setup.
+        state: Its state after the last step.
+        dataset: Its training images and their labels.
+        labeled: Indices of the labeled images.
+        record: Called with the propagated labels of the unlabeled images.
+
+    Returns:
+        The state with other heads in `ema_params`. They do not depend on the heads there were.
+    """
+    unlabeled = np.setdiff1d(np.arange(len(dataset.train_images)), labeled)
+    unlabeled = np.array(take_evenly(unlabeled, _MAX_FINAL), np.int64)
+    rows = np.concatenate([labeled, unlabeled])
+    labels = np.full(len(rows), -1)
+    labels[: len(labeled)] = dataset.train_labels[labeled]
+    both_NBC = compute_features(setup, state, dataset.train_images, rows, DESCRIPTORS)
+    features_NBC, descriptors_NBC = np.split(both_NBC, 2, axis=-1)
+    graph = build_graph(_join(descriptors_NBC))
+    num_classes = setup.dataset_spec.num_classes
+    spread = spread_labels(_join(features_NBC), graph, labels, num_classes)
+    record(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])
+    heads = [
+        fit_head(features_BC, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
+        for features_BC in features_NBC
+    ]
+    check_same_weights(heads)
+    return state.replace(ema_params=_replace_heads(setup, state.ema_params, heads))
+
+
+def _join(features_NBC: np.ndarray) -> np.ndarray:
+    """Features of N networks, each at unit length, side by side: float32 [B, N C]."""
+    return np.concatenate([normalize_rows(features_BC) for features_BC in features_NBC], axis=-1)
 
 
 def fit_heads(
@@ -163,28 +221,36 @@ def propagate_labels(
 def fit_instant_heads(
     setup: TrainSetup,
     dataset: Dataset,
+    labeled: np.ndarray,
     spread: PropagatedLabels,
     seed: tuple[int, ...],
     head: Head | None,
 ) -> list[Head]:
-    """A head for every network, fitted to labels that were propagated to all images.
+    """A head for every network, fitted to propagated labels.
 
     The heads see features of the run's resolution. On photographs, a head on half of the features
     is as good as one on all. A single network at its own resolution has the `head` of
-    `propagate_labels`. The other arguments are the same as for `init_state` and `fit_heads`.
+    `propagate_labels`. Networks that are trained at another resolution have heads that are fitted
+    to the labeled and at most 1,000 other images. The other arguments are the same as for
+    `init_state` and `fit_heads`.
     """
-    image_size, network = setup.config.data.image_size, _open_frozen_network(setup)
-    if head is not None and setup.method.num_networks == 1 and network.image_size == image_size:
+    config, network = setup.config, _open_frozen_network(setup)
+    image_size, num_networks = config.data.image_size, setup.method.num_networks
+    if head is not None and num_networks == 1 and network.image_size == image_size:
         return [head]
+    rows = np.arange(len(spread.labels))
+    if config.num_steps and network.image_size != image_size:
+        rest = take_evenly(np.setdiff1d(rows, labeled), _MAX_UNLABELED)
+        rows = np.sort([*labeled, *rest])
     network = network._replace(image_size=image_size)
-    features = _compute_frozen(setup, dataset, network, "train").pooled
+    features = _compute_frozen(setup, dataset, network, "train", rows).pooled
     return fit_heads(
-        np.broadcast_to(features, (setup.method.num_networks, *features.shape)),
-        spread.labels,
+        np.broadcast_to(features, (num_networks, *features.shape)),
+        spread.labels[rows],
         setup.dataset_spec.num_classes,
         seed,
         INSTANT_C,
-        spread.sample_weights,
+        spread.sample_weights[rows],
     )
 
 
@@ -220,15 +286,24 @@ def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
 
 
 def _compute_frozen(
-    setup: TrainSetup, dataset: Dataset, network: FrozenNetwork | None, part: str
+    setup: TrainSetup,
+    dataset: Dataset,
+    network: FrozenNetwork | None,
+    part: str,
+    rows: np.ndarray | None = None,
 ) -> FrozenFeatures:
-    """Features of the training or the test images, or their pixels as both kinds of features."""
+    """Features of the training or the test images, or their pixels as both kinds of features.
+
+    `rows` are the places of the wanted images among them. None for all.
+    """
+    images, files = getattr(dataset, f"{part}_images"), getattr(dataset, f"{part}_files")
+    if rows is not None:
+        images, files = images[rows], [files[row] for row in rows if files]
     if network is None:
-        pixels = np.asarray(getattr(dataset, f"{part}_images")[:], np.float32)
+        pixels = np.asarray(images[:], np.float32)
         pixels = pixels.reshape(len(pixels), -1) / np.float32(255)
         return FrozenFeatures(pixels, pixels)
-    images = getattr(dataset, f"{part}_images")
-    if files := getattr(dataset, f"{part}_files"):
+    if files:
         root = pathlib.Path(setup.config.data.data_dir).expanduser()
         is_decoded = dataset.image_shape == (network.image_size, network.image_size, 3)
         decoded = images if is_decoded else None
@@ -271,16 +346,20 @@ def recall_features(setup: TrainSetup, dataset: Dataset, data_dir: str) -> Datas
 
 
 def compute_features(
-    setup: TrainSetup, state: TrainState, images: ImageSource, indices: np.ndarray
+    setup: TrainSetup,
+    state: TrainState,
+    images: ImageSource,
+    indices: np.ndarray,
+    kind: str = FEATURES,
 ) -> np.ndarray:
     """Features of clean images by the EMA networks, normalized by their running statistics.
 
     Returns:
-        float32 [N, len(indices), C].
+        float32 [N, len(indices), C], or 2C with the `kind` DESCRIPTORS.
     """
 
     def apply(state: TrainState, images: jax.Array) -> jax.Array:
-        return setup.infer(state.ema_params, state.batch_stats, images, FEATURES)
+        return setup.infer(state.ema_params, state.batch_stats, images, kind)
 
     compute = jax.jit(apply, out_shardings=NamedSharding(setup.mesh, P()))
     size, parts = min(setup.config.eval_batch_size, len(indices)), []

@@ -35,11 +35,11 @@ def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, *
 @pytest.mark.parametrize(
     ("seconds", "minutes", "image_size", "num_steps", "batch_size"),
     [
-        (1.0, None, 224, 100, 8),  # 60% of 10 minutes.
-        (0.3, None, 224, 380, 8),
-        (0.1, 2.0, 224, 220, 8),
-        (2.0, 10.0, 160, 100, 8),
-        (9.0, 10.0, 96, 140, 4),
+        (1.0, None, 224, 80, 8),  # 97 in half of 10 minutes.
+        (0.3, None, 224, 320, 8),
+        (0.1, 2.0, 224, 160, 8),
+        (2.0, 10.0, 160, 80, 8),
+        (9.0, 10.0, 96, 80, 4),
         (60.0, 10.0, 96, 20, 4),
         (1e-4, None, 224, 2_000, 8),
         (1e-4, 60.0, 224, 20_000, 8),
@@ -63,7 +63,7 @@ def test_most_likely_choice_is_measured(monkeypatch):
 
     def profile_folder(config, summary):
         measured.append(config.to_dict())
-        return budget.Rehearsal(1.0, 4.4, "")
+        return budget.Rehearsal(1.0, 3.6, "")
 
     config = create_folder_config("photos", "cls")
     given = FolderContext(config, create_summary(500), PRETRAINED)
@@ -90,5 +90,5 @@ def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
     config, sentence = choose(monkeypatch, 0.5, None, CPU)
     assert (config.num_steps, sentence) == (5000, None)
     config, sentence = choose(monkeypatch, 16.0, 10.0, CPU)
-    assert (config.num_steps, config.data.image_size) == (360, 32)
-    assert "360 steps" in sentence
+    assert (config.num_steps, config.data.image_size) == (240, 32)
+    assert "240 steps" in sentence

@@ -190,6 +190,8 @@ def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(t
     assert read_result(run.workdir / "instant")["test_accuracy"] == 100
     best = max(run.result[f"test_accuracy_{voters}"] for voters in ("vote", "ensemble"))
     assert (run.result["answer"] == "instant") == (best < 100)
+    kernels = np.asarray(cls_jax.load(run, trained=True).state.ema_params["head"]["kernel"])
+    assert (kernels != 0).any(axis=-1).all()  # Fitted again. They began with half of the features.
     classifiers = {}
     for answer, step, num_networks in (("trained", 2, 2), ("instant", 0, 1), ("vote", 2, 3)):
         write_result(run.workdir, run.result | {"answer": answer})

@@ -17,8 +17,7 @@ from cls_jax.inference.calibration import (
     read_calibration,
     write_fitted,
 )
-from cls_jax.inference.classifier import load
-from cls_jax.inference.evaluate_run import assess_run, evaluate_run
+from cls_jax.inference.evaluate_run import OpenRun, assess_run, evaluate_run
 from cls_jax.inference.scores import PER_CLASS, compute_reliability
 from cls_jax.runs.folder import read_result
 from tests.conftest import create_tiny_config
@@ -115,9 +114,11 @@ def test_too_few_test_images_are_not_calibrated_on(trained_run, tmp_path):
     few = dataclasses.replace(
         dataset, test_images=dataset.test_images[:99], test_labels=dataset.test_labels[:99]
     )
-    assert assess_run(tmp_path, load(trained_run), few).macro.support == 99
-    assert (tmp_path / PER_CLASS).exists()
-    assert not (tmp_path / CALIBRATION).exists()
+    run = OpenRun(create_tiny_config(), shutil.copytree(trained_run, tmp_path / "run"))
+    run.dataset = few
+    assert assess_run(run).macro.support == 99
+    assert (run.workdir / PER_CLASS).exists()
+    assert not (run.workdir / CALIBRATION).exists()
 
 
 @pytest.mark.parametrize(

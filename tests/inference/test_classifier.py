@@ -12,7 +12,7 @@ from PIL import Image
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.inference import classifier as classifier_module
-from cls_jax.inference.classifier import Classifier, load, shrink
+from cls_jax.inference.classifier import Classifier, Outputs, load, shrink
 from cls_jax.inference.export import create_function, serialize
 from cls_jax.runs.folder import DATASET
 from tests.conftest import create_tiny_config
@@ -83,6 +83,20 @@ def test_a_batch_is_padded_no_further_than_needed(run):
     # Rounded up to what the devices can share. Nothing is compiled again for a smaller batch.
     assert sizes[0] < sizes[-1] == classifier.batch_size
     assert sizes == sorted(sizes)
+
+
+def test_each_image_is_looked_at_once(run):
+    classifier, images = load(run[0]), run[1].test_images
+    expected, seen = classifier.compute_both(images), []
+    outputs = Outputs(classifier, images)
+    classifier.compute_both = lambda part: (
+        seen.append(part.indices) or Classifier.compute_both(classifier, part)
+    )
+    for rows in ([5, 3], [3, 9, 3, 1], [9, 5], []):
+        p_NBK, features = outputs.compute(np.array(rows, np.int64))
+        np.testing.assert_allclose(p_NBK, expected[0][:, rows], atol=1e-6)
+        np.testing.assert_allclose(features, expected[1][rows], atol=1e-6)
+    assert np.concatenate(seen).tolist() == [3, 5, 1, 9]
 
 
 def test_many_images_take_the_program_of_fewer_where_these_are_enough(run, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from cls_jax.data.types import Dataset
+from cls_jax.inference.classifier import Outputs
 from cls_jax.inference.suspects import (
     SUSPECTS,
     Suspect,
@@ -110,7 +111,7 @@ def test_suspects_of_a_run_are_found_although_the_networks_know_the_labels_by_he
     )
     answers = np.concatenate([labels[:200], truth[200:]])
     known = {image.tobytes(): label for image, label in zip(images, answers, strict=True)}
-    suspects = find_suspects(Memorizer(known), dataset, labeled)
+    suspects = find_suspects(Outputs(Memorizer(known), dataset.train_images), dataset, labeled)
     found = {(row.is_test, row.position): row for row in suspects}
     assert found[True, 6].suggested == truth[1506]
     assert found[True, 6] in suspects[:5]

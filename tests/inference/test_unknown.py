@@ -13,7 +13,7 @@ from cls_jax.errors import UserError
 from cls_jax.features.graph import build_graph
 from cls_jax.inference.calibration import write_fitted
 from cls_jax.inference.classifier import load
-from cls_jax.inference.evaluate_run import assess_run
+from cls_jax.inference.evaluate_run import OpenRun, assess_run
 from cls_jax.inference.predict_files import predict_files
 from cls_jax.inference.unknown import (
     UNKNOWN,
@@ -103,7 +103,7 @@ def test_without_labels_or_unlabeled_images_there_is_no_score():
 def classifier(trained_run, tmp_path_factory):
     """Of a run that was assessed after its training."""
     workdir = shutil.copytree(trained_run, tmp_path_factory.mktemp("unknown") / "run")
-    assess_run(workdir, load(workdir), load_dataset(create_tiny_config()))
+    assess_run(OpenRun(create_tiny_config(), workdir))
     assert (workdir / UNKNOWN).exists()
     return load(workdir)
 

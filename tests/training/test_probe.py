@@ -10,7 +10,12 @@ from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.training.probe import compute_features, fit_heads, init_state
+from cls_jax.training.probe import (
+    compute_features,
+    fit_final_heads,
+    fit_heads,
+    init_state,
+)
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import create_tiny_config
 
@@ -85,6 +90,31 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run)
         np.testing.assert_array_equal,
         {name: value for name, value in state.params.items() if name not in heads},
         {name: value for name, value in start.params.items() if name not in heads},
+    )
+
+
+def test_final_heads_say_what_spreads_along_the_graph_of_their_features():
+    config = create_tiny_config()
+    dataset, labeled, recorded = load_dataset(config), np.arange(0, 600, 6), []
+    setup = create_train_setup(config, dataset.shape)
+    state = setup.init_state()
+    arguments = (dataset, labeled, lambda *columns: recorded.append(columns))
+    fitted = fit_final_heads(setup, state, *arguments)
+    [(unlabeled, labels, weights)] = recorded
+    assert sorted([*labeled, *unlabeled]) == list(range(len(dataset.train_images)))
+    assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8
+    assert ((weights >= 0) & (weights <= 1)).all()
+    features = compute_features(setup, state, dataset.train_images, unlabeled)
+    head = jax.device_get(fitted.ema_params["head"])
+    for i, (kernel, bias) in enumerate(zip(head["kernel"], head["bias"], strict=True)):
+        assert kernel.any(axis=1).all()
+        assert np.mean((features[i] @ kernel + bias).argmax(axis=1) == labels) > 0.6  # Chance is 0.1.
+    # Nothing else changes, and the heads before do not matter: a resumed run does the same.
+    kept = state.replace(ema_params=fitted.ema_params | {"head": state.ema_params["head"]})
+    given = fitted.replace(ema_params=kept.ema_params)
+    jax.tree.map(np.testing.assert_array_equal, given, state)
+    jax.tree.map(
+        np.testing.assert_array_equal, fit_final_heads(setup, fitted, *arguments), fitted
     )
 
 

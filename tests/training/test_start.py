@@ -111,7 +111,7 @@ def test_a_run_starts_from_another_with_a_probe_and_resumes_exactly_without_it(
     source, workdir = tmp_path / "source", tmp_path / "run"
     shutil.copytree(trained_run, source)
     config = create_tiny_config("20,fixmatch", model__init=str(source), data__mean=(), data__std=())
-    config.model.init_head = "probe"
+    config.model.init_head, config.model.final_head = "probe", "graph"
     train(config, tmp_path / "whole")
     train_interrupted(config, workdir, 3)
     assert read_config(workdir / CONFIG).model.init == str(source)
