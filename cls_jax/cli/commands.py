@@ -123,7 +123,7 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
     Raises:
         UserError: If there is no run, or the images are missing or do not fit it.
     """
-    from cls_jax.inference.calibration import CALIBRATION, VOTE_CALIBRATION, read_calibration
+    from cls_jax.inference.calibration import read_calibration
     from cls_jax.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.inference.scores import describe_figures
     from cls_jax.runs.folder import find_answer
@@ -132,9 +132,7 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
     if folder is None:
         evaluation = evaluate_run(workdir, data_dir)
         title = f"Test accuracy after {evaluation.step:,} steps:"
-        answer, voter = find_answer(workdir)
-        file = VOTE_CALIBRATION if voter else CALIBRATION
-        calibration = read_calibration(answer, evaluation.step, file)
+        calibration = read_calibration(find_answer(workdir), evaluation.step)
     else:
         _check_single_process("evaluate with a folder")
         evaluation, num_images, num_unreadable = evaluate_folder(workdir, folder)

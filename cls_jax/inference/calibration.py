@@ -29,7 +29,6 @@ from cls_jax.errors import UserError
 from cls_jax.io import describe_error, is_number, read_json, write_atomically
 
 CALIBRATION = "calibration.json"
-VOTE_CALIBRATION = "calibration_vote.json"  # Of a run's networks with its instant classifier.
 MIN_IMAGES = 100
 # One in five predictions at this calibrated confidence is wrong.
 ABSTAIN_BELOW = 0.8
@@ -96,15 +95,13 @@ def write_fitted(path: pathlib.Path, fitted: Fitted) -> None:
     write_atomically(path, json.dumps(fitted._asdict()) + "\n")
 
 
-def read_calibration(
-    workdir: pathlib.Path, step: int, name: str = CALIBRATION
-) -> Calibration | None:
+def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
     """The calibration of the checkpoint of a step, or None.
 
     Raises:
         UserError: If the file is damaged.
     """
-    return read_fitted(workdir / name, step, _from_json, "a calibration")
+    return read_fitted(workdir / CALIBRATION, step, _from_json, "a calibration")
 
 
 def read_fitted(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
@@ -18,8 +17,6 @@ from cls_jax.data.images.decode import ImageError, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource
 from cls_jax.inference.calibration import (
-    CALIBRATION,
-    VOTE_CALIBRATION,
     Calibration,
     read_calibration,
 )
@@ -97,7 +94,6 @@ class Classifier:
         step: The training step of the checkpoint.
         calibration: The calibration of this checkpoint, if it has one.
         unknown: The score by which this checkpoint tells strangers from its classes, if it has one.
-        voter: The instant classifier that the run began with, if it votes as one more network.
     """
 
     def __init__(
@@ -108,17 +104,11 @@ class Classifier:
         step: int,
         calibration: Calibration | None = None,
         unknown: UnknownScore | None = None,
-        voter: "Classifier | None" = None,
     ):
         """Wraps a restored run. Most callers want `load`."""
         self.class_names = class_names
-        self.voter = voter
         self.image_shape = setup.dataset_spec.image_shape
         self.num_networks = setup.method.num_networks
-        if voter is not None:  # Networks for smaller images shrink them.
-            self.image_shape = max(self.image_shape, voter.image_shape)
-            voter.image_shape = self.image_shape
-            self.num_networks += voter.num_networks
         self.config, self.setup = setup.config, setup
         self.step = step
         self.calibration = calibration
@@ -175,8 +165,6 @@ class Classifier:
         digest.update(repr((self.calibration, self.unknown)).encode())
         for leaf in jax.tree.leaves(networks):
             digest.update(np.ascontiguousarray(leaf).data)
-        if self.voter is not None:
-            digest.update(self.voter.compute_fingerprint().encode())
         return digest.hexdigest()
 
     def predict_probabilities(self, images: ImageSource) -> np.ndarray:
@@ -189,7 +177,7 @@ class Classifier:
             ValueError: If the images have another shape or type.
         """
         (p_NBK,) = self._collect(images, 0)
-        return self._add_vote(p_NBK, images)
+        return p_NBK
 
     def compute_features(self, images: ImageSource) -> np.ndarray:
         """The inputs of the networks' last layers, scaled to unit length for each network.
@@ -203,13 +191,7 @@ class Classifier:
     def compute_both(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray]:
         """The results of `predict_probabilities` and `compute_features`, in one pass."""
         p_NBK, f_NBC = self._collect(images, 0, 1)
-        return self._add_vote(p_NBK, images), _join_features(f_NBC)
-
-    def _add_vote(self, p_NBK: np.ndarray, images: ImageSource) -> np.ndarray:
-        """The probabilities of the run's networks, and those of the voter if there is one."""
-        if self.voter is None:
-            return p_NBK
-        return np.concatenate([p_NBK, self.voter.predict_probabilities(images)])
+        return p_NBK, _join_features(f_NBC)
 
     def _collect(self, images: ImageSource, *wanted: int) -> list[np.ndarray]:
         """The wanted outputs of `_forward`, by index, for all images, each [N, n, …]."""
@@ -233,8 +215,7 @@ class Classifier:
 
         @jax.jit  # The weights are an argument: the same program serves all runs.
         def compute(variables: Any, images: jax.Array, classes: jax.Array) -> jax.Array:
-            images = self.setup.normalize(shrink(images, self.setup.dataset_spec.image_shape))
-            return compute_heat_maps(model, variables, images, classes)
+            return compute_heat_maps(model, variables, self.setup.normalize(images), classes)
 
         size, parts = min(len(images), _HEAT_MAPS_AT_ONCE), []
         for start in range(0, len(images), size):
@@ -279,55 +260,24 @@ def load(
     trained: bool = False,
     end: tuple[TrainSetup, TrainState, int] | None = None,
 ) -> Classifier:
-    """Opens what answers for a run: its newest checkpoint, its instant classifier, or their vote.
+    """Opens what answers for a run: its newest checkpoint, or the instant classifier it began with.
 
     Args:
         run: The run's folder, or what `cls_jax.train` returned.
-        trained: Whether to open the checkpoint without the instant classifier in any case.
+        trained: Whether to open the checkpoint in any case.
         end: What the checkpoint holds, if this process has just written it: setup, state and step.
 
     Raises:
         UserError: If the folder is not a run's folder, holds no checkpoint yet, or has a damaged
             file.
     """
-    workdir, voter = pathlib.Path(run), None
-    if not trained:
-        workdir, voter_folder = find_answer(workdir)
-        voter = load(voter_folder) if voter_folder else None
+    workdir = pathlib.Path(run) if trained else find_answer(pathlib.Path(run))
     setup, state, step = end or restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
     num_networks, num_features, _ = state.ema_params["head"]["kernel"].shape
     unknown = read_unknown(workdir, step, num_networks * num_features)
-    calibration = read_calibration(workdir, step, VOTE_CALIBRATION if voter else CALIBRATION)
-    return Classifier(setup, state, class_names, step, calibration, unknown, voter)
-
-
-def shrink(images: jax.Array, image_shape: tuple[int, int, int]) -> jax.Array:
-    """Images uint8 [B, H, W, C] at a lower resolution, uint8 [B, h, w, C], as decoding shrinks.
-
-    Features [B, C], and images of `image_shape`, (h, w, C), stay what they are.
-    """
-    if images.ndim == 2 or images.shape[1:] == image_shape:
-        return images
-    # Not `jax.image.resize`, which the converter to ONNX does not take for any batch size.
-    rows = _create_bicubic_weights(images.shape[1], image_shape[0])
-    columns = _create_bicubic_weights(images.shape[2], image_shape[1])
-    pixels = images.astype(jnp.float32)
-    pixels = jnp.einsum("hH,bHWC,wW->bhwC", rows, pixels, columns, precision="highest")
-    return jnp.clip(jnp.round(pixels), 0, 255).astype(jnp.uint8)
-
-
-def _create_bicubic_weights(size: int, smaller: int) -> np.ndarray:
-    """Weights of `size` pixels in each of `smaller` ones, float32 [smaller, size].
-
-    The filter is Keys' (1981) with a = -0.5, as wide as the larger pixels, as in Pillow.
-    """
-    centers = (np.arange(smaller)[:, None] + 0.5) * size / smaller
-    x = np.abs(np.arange(size) + 0.5 - centers) * smaller / size
-    near = (1.5 * x - 2.5) * x**2 + 1
-    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
-    weights = np.where(x < 1, near, np.where(x < 2, far, 0))
-    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    calibration = read_calibration(workdir, step)
+    return Classifier(setup, state, class_names, step, calibration, unknown)
 
 
 def _join_features(f_NBC: np.ndarray) -> np.ndarray:
@@ -344,7 +294,6 @@ def _compile(setup: TrainSetup) -> Forward:
     """
 
     def forward(state: TrainState, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        images = shrink(images, setup.dataset_spec.image_shape)
         infer = functools.partial(setup.infer, state.ema_params, state.batch_stats, images)
         return jax.nn.softmax(infer()), infer(FEATURES)
 

@@ -21,7 +21,6 @@ from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
     CALIBRATION,
     MIN_IMAGES,
-    VOTE_CALIBRATION,
     Calibration,
     fit_calibration,
     read_calibration,
@@ -118,7 +117,7 @@ class OpenRun:
 
         A run on a folder of images that starts from propagated labels begins with the instant
         classifier, a run without steps in the folder `instant`. `choose_answer` says which of the
-        two answers, or that both vote.
+        two answers.
 
         Returns:
             The contents of `result.json`.
@@ -140,9 +139,6 @@ class OpenRun:
             instant = start.train_calibrated()
         result = self._train_assessed()
         if "answer" not in result:
-            if self._has_checkpoint() and start._has_checkpoint():
-                accuracies = assess_vote(self.workdir, self, start)
-                result |= {key.replace("/", "_"): value for key, value in accuracies.items()}
             result |= choose_answer(result, instant, bool(config.method.get("graph")))
             write_result(self.workdir, result)
         return result
@@ -190,28 +186,6 @@ def assess_run(run: OpenRun) -> Figures | None:
     return figures
 
 
-def assess_vote(workdir: pathlib.Path, run: OpenRun, start: OpenRun) -> Accuracies:
-    """Evaluates and calibrates the vote of a run's networks and of its instant classifier, `start`.
-
-    Writes `calibration_vote.json`, fitted as `assess_run` does. A folder that is read-only stays as
-    it is.
-
-    Returns:
-        Accuracies in percent: "test/accuracy_vote" and "validation/accuracy_vote", as far as there
-        are images.
-    """
-    held_out = {
-        name: (np.concatenate([p_NBK, start.held_out[name][0]]), labels)
-        for name, (p_NBK, labels) in run.held_out.items()
-    }
-    with contextlib.suppress(OSError):
-        _calibrate(workdir / VOTE_CALIBRATION, run.classifier.step, held_out)
-    return {
-        f"{name}/accuracy_vote": 100 * float(np.mean(p_NBK.mean(axis=0).argmax(axis=-1) == labels))
-        for name, (p_NBK, labels) in held_out.items()
-    }
-
-
 def _calibrate(path: pathlib.Path, step: int, held_out: HeldOut) -> None:
     """Writes a calibration, if there are enough images. Raises an OSError if the system refuses."""
     for name, (p_NBK, labels) in held_out.items():
@@ -257,7 +231,7 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
         UserError: If `workdir` is not a run's folder or holds no checkpoint yet, or the dataset has
             no test images or other classes.
     """
-    workdir, voter = find_answer(workdir)
+    workdir = find_answer(workdir)
     run = _open_finished(workdir, data_dir)
     classifier, dataset, class_names = run.classifier, run.dataset, run.classifier.class_names
     if dataset.class_names != class_names:
@@ -275,8 +249,6 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
     figures = None
     if jax.process_count() == 1:
         figures = assess_run(run)
-        if voter:
-            accuracies |= assess_vote(workdir, run, _open_finished(voter, data_dir))
     return Evaluation(classifier.step, accuracies, figures)
 
 

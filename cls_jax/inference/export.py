@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.inference.classifier import Classifier, load, shrink
+from cls_jax.inference.classifier import Classifier, load
 from cls_jax.io import write_atomically
 from cls_jax.models import depthwise
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
-from cls_jax.training.setup import TrainSetup, TrainState, create_model
+from cls_jax.training.setup import create_model
 from cls_jax.training.start import collect_weights
 
 MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
@@ -132,27 +132,16 @@ def create_function(classifier: Classifier) -> Function:
     Returns:
         uint8 [B, H, W, C] → mean probabilities of the networks, float32 [B, K].
     """
-    voters = [classifier] if classifier.voter is None else [classifier, classifier.voter]
-    functions = [_create_function(voter.setup, voter.state) for voter in voters]
-
-    def predict(images: jax.Array) -> jax.Array:
-        return jnp.mean(jnp.concatenate([function(images) for function in functions]), axis=0)
-
-    return predict
-
-
-def _create_function(setup: TrainSetup, state: TrainState) -> Function:
-    """The networks of one run: uint8 [B, H, W, C] → probabilities float32 [N, B, K]."""
+    setup, state = classifier.setup, classifier.state
     params, batch_stats = jax.device_get((state.ema_params, state.batch_stats))
     model = create_model(setup.config, setup.method, setup.dataset_spec.num_classes)
     ensemble = Ensemble(model)
 
-    def compute_probabilities(images: jax.Array) -> jax.Array:
-        images = setup.normalize(shrink(images, setup.dataset_spec.image_shape))
-        logits, _ = ensemble.forward(params, batch_stats, images, train=False)
-        return jax.nn.softmax(logits)
+    def predict(images: jax.Array) -> jax.Array:
+        logits, _ = ensemble.forward(params, batch_stats, setup.normalize(images), train=False)
+        return jnp.mean(jax.nn.softmax(logits), axis=0)
 
-    return compute_probabilities
+    return predict
 
 
 def create_images(image_shape: tuple[int, int, int]) -> np.ndarray:

@@ -24,8 +24,7 @@ class Prediction(NamedTuple):
         weight: float32 [B] in [0, 1], w = 1 - H(p) / log K of the mean probabilities p: 0 where
             the prediction is uniform, 1 where it is one-hot.
         network_labels: str [N, B], each network's most probable class.
-        agree: bool [B], whether these are the same. True for a single network. A voting instant
-            classifier counts as a network.
+        agree: bool [B], whether these are the same. True for a single network.
         complementary_label: str [B], the class with the lowest mean probability.
         probabilities: float32 [B, K], the mean over networks.
         network_probabilities: float32 [N, B, K].

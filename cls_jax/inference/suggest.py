@@ -63,7 +63,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
             f"The run in {path} was trained on {config.data.name}, which has all its labels: name "
             "a run on a folder of images."
         )
-    folder_of_answer, _ = find_answer(path)
+    folder_of_answer = find_answer(path)
     answer = read_config(folder_of_answer / CONFIG)
     # An instant classifier has these features as they are, and they are on disk.
     is_frozen = answer.num_steps == 0 and answer.model.init == PRETRAINED

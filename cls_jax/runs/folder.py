@@ -45,7 +45,6 @@ PSEUDO_LABELS = "pseudo_labels.csv"
 _FIGURES = ("test_", "validation_", "labels_", "answer_gain")  # How names of numbers begin.
 # The folder, within a run's, of the run without steps that it began with.
 INSTANT = "instant"
-VOTE = "vote"
 # Files that a folder may contain before it becomes a run's: a label budget, the instant classifier,
 # and what remains of a process that died before it could write config.json, the first file of a
 # run.
@@ -383,22 +382,16 @@ def _check_result(result: Any) -> None:
         raise ValueError("an accuracy or a monitor is not a number")
 
 
-def find_answer(workdir: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path | None]:
-    """The folders of the networks that answer for a run, as its finished result says (`answer`).
+def find_answer(workdir: pathlib.Path) -> pathlib.Path:
+    """The folder of the networks that answer for a run, as its finished result says (`answer`).
 
-    See `runs.result.choose_answer`.
-
-    Returns:
-        The run's own folder or its instant classifier's, and the latter's if both vote.
+    It is the run's own folder or its instant classifier's, see `runs.result.choose_answer`.
 
     Raises:
         UserError: If the result is damaged.
     """
-    answer = (read_result(workdir) or {}).get("answer")
-    instant = workdir / INSTANT
-    if answer not in (INSTANT, VOTE) or not (instant / CONFIG).exists():
-        return workdir, None
-    return (workdir, instant) if answer == VOTE else (instant, None)
+    answer, instant = (read_result(workdir) or {}).get("answer"), workdir / INSTANT
+    return instant if answer == INSTANT and (instant / CONFIG).exists() else workdir
 
 
 def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:

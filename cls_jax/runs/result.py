@@ -100,7 +100,6 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
         "test_accuracy_at_best_validation": "network 1 at the step of the best validation accuracy",
         "validation_accuracy": "network 1 on the validation images",
         "validation_accuracy_best": "network 1 on the validation images, at its best step",
-        "test_accuracy_vote": "vote of the networks (EMA weights) and the instant classifier",
         "test_accuracy_instant": "instant classifier: propagated labels, before any step",
         "test_accuracy_probe": "linear probe on the labels only",
     }
@@ -111,23 +110,22 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
 def choose_answer(
     result: dict[str, Any], instant: dict[str, Any], keeps_graph: bool
 ) -> dict[str, Any]:
-    """Decides who answers for a run: its networks, its instant classifier, or the vote of both.
+    """Decides who answers for a run: its networks, or the instant classifier it began with.
 
     They are compared on the validation images or, without any, on the test images. The accuracy of
     networks is the ensemble's where it was measured, because the ensemble is what predicts.
 
     Args:
-        result: The run's result, with the accuracies of the vote if it was measured.
+        result: The run's result.
         instant: The result of the instant classifier.
         keeps_graph: Whether the labels that the instant classifier learned from were a term of the
-            run's loss (`method.graph`). The vote gained in all such runs of 80 steps or more that
-            we measured.
+            run's loss (`method.graph`). In all such runs that we measured, with the last heads that
+            `cls-jax train` chooses, the networks were better than the instant classifier.
 
     Returns:
-        Additions to the run's result: `answer` ("vote", "trained" or "instant"), `answer_gain` (the
-        points that the vote or training gained over the instant classifier) and `answer_images`
-        ("validation" or "test"). Without such images, both vote if `keeps_graph`, and otherwise
-        the instant classifier answers.
+        Additions to the run's result: `answer` ("trained" or "instant"), `answer_gain` (the points
+        that training gained) and `answer_images` ("validation" or "test"). Without such images, the
+        networks answer if `keeps_graph`, and otherwise the instant classifier.
     """
     for part in ("validation", "test"):
         trained, start = (
@@ -137,17 +135,13 @@ def choose_answer(
             for row in (result, instant)
         )
         if trained is not None and start is not None:
-            vote = result.get(f"{part}_accuracy_vote")
-            answer, best = "trained", trained
-            if vote is not None and vote >= trained:
-                answer, best = "vote", vote
-            gain = best - start
+            gain = trained - start
             return {
-                "answer": answer if gain >= 0 else "instant",
+                "answer": "trained" if gain >= 0 else "instant",
                 "answer_gain": gain,
                 "answer_images": part,
             }
-    return {"answer": "vote" if keeps_graph else "instant"}
+    return {"answer": "trained" if keeps_graph else "instant"}
 
 
 def describe_gain(result: dict[str, Any]) -> str | None:
@@ -159,7 +153,7 @@ def describe_gain(result: dict[str, Any]) -> str | None:
             f"{instant:.1f}%."
         )
     answer = result.get("answer")
-    name = f"test_accuracy_{answer}" if answer in ("instant", "vote") else "test_accuracy"
+    name = "test_accuracy_instant" if answer == "instant" else "test_accuracy"
     final, probe = result.get(name), result.get("test_accuracy_probe")
     if final is None or probe is None:
         return None
@@ -168,28 +162,25 @@ def describe_gain(result: dict[str, Any]) -> str | None:
 
 
 def describe_answer(result: dict[str, Any]) -> str | None:
-    """A sentence about the instant classifier, if it answers for a run, by itself or in a vote."""
+    """A sentence about who answers for a run that began with the instant classifier."""
     answers = {
-        "vote": "trained networks and the instant classifier vote: predict and export use both.",
         "trained": "trained networks are this run's answer: predict and export use them.",
         "instant": "instant classifier is this run's answer: predict and export use it.",
     }
     answer, gain = str(result.get("answer")), result.get("answer_gain")
-    if answer not in answers or (answer == "trained" and gain is not None):
+    if answer not in answers:
         return None
     if gain is None:
         return (
             "Without test or validation images, nothing shows whether training helped. The "
             f"{answers[answer]}"
         )
-    if answer == "vote":
-        return (
-            f"The {answers[answer]} On the {result.get('answer_images')} images, they gained "
-            f"{gain:.1f} points over the instant classifier."
-        )
+    images = f"the {result.get('answer_images')} images"
+    if answer == "trained":
+        return f"Training gained {gain:.1f} points over the instant classifier on {images}."
     return (
-        f"Training lost {-gain:.1f} points on the {result.get('answer_images')} images, so the "
-        "instant classifier stays this run's answer: predict, evaluate and export use it."
+        f"Training lost {-gain:.1f} points on {images}, so the instant classifier stays this run's "
+        "answer: predict, evaluate and export use it."
     )
 
 

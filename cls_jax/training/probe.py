@@ -130,8 +130,8 @@ def fit_final_heads(
     Returns:
         The state with other heads in `ema_params`. They do not depend on the heads there were.
     """
-    unlabeled = np.setdiff1d(np.arange(len(dataset.train_images)), labeled)
-    unlabeled = np.array(take_evenly(unlabeled, _MAX_FINAL), np.int64)
+    rest = np.setdiff1d(np.arange(len(dataset.train_images)), labeled)
+    unlabeled = np.array(take_evenly(rest.tolist(), _MAX_FINAL), np.int64)
     rows = np.concatenate([labeled, unlabeled])
     labels = np.full(len(rows), -1)
     labels[: len(labeled)] = dataset.train_labels[labeled]
@@ -240,8 +240,8 @@ def fit_instant_heads(
         return [head]
     rows = np.arange(len(spread.labels))
     if config.num_steps and network.image_size != image_size:
-        rest = take_evenly(np.setdiff1d(rows, labeled), _MAX_UNLABELED)
-        rows = np.sort([*labeled, *rest])
+        rest = np.setdiff1d(rows, labeled).tolist()
+        rows = np.sort([*labeled, *take_evenly(rest, _MAX_UNLABELED)])
     network = network._replace(image_size=image_size)
     features = _compute_frozen(setup, dataset, network, "train", rows).pooled
     return fit_heads(

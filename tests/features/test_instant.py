@@ -15,7 +15,7 @@ from cls_jax.features.instant import cross_validate, fit_head, spread_labels
 from cls_jax.inference import classifier as classifier_lib
 from cls_jax.inference.classifier import Selection
 from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
-from cls_jax.inference.export import MODEL, create_images, export_run
+from cls_jax.inference.export import export_run
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.layout import Weights, to_torch
@@ -188,33 +188,23 @@ def test_features_on_disk_stand_in_for_the_images_of_an_instant_run(run, monkeyp
 def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(train, tmp_path):
     run = train("trained", num_steps=2, batch_size=2, mu=2, method__graph=1.0)
     assert read_result(run.workdir / "instant")["test_accuracy"] == 100
-    best = max(run.result[f"test_accuracy_{voters}"] for voters in ("vote", "ensemble"))
-    assert (run.result["answer"] == "instant") == (best < 100)
+    is_instant = run.result["test_accuracy_ensemble"] < 100
+    assert run.result["answer"] == ("instant" if is_instant else "trained")
     kernels = np.asarray(cls_jax.load(run, trained=True).state.ema_params["head"]["kernel"])
     assert (kernels != 0).any(axis=-1).all()  # Fitted again. They began with half of the features.
-    classifiers = {}
-    for answer, step, num_networks in (("trained", 2, 2), ("instant", 0, 1), ("vote", 2, 3)):
+    fingerprints = set()
+    for answer, step, num_networks in (("trained", 2, 2), ("instant", 0, 1)):
         write_result(run.workdir, run.result | {"answer": answer})
-        classifier = classifiers[answer] = cls_jax.load(run)
+        classifier = cls_jax.load(run)
         assert (classifier.step, classifier.num_networks) == (step, num_networks)
-        accuracies = evaluate_run(run.workdir).accuracies
-        assert accuracies.get("test/accuracy_vote") == (
-            run.result["test_accuracy_vote"] if answer == "vote" else None
-        )
+        fingerprints.add(classifier.compute_fingerprint())
+        assert evaluate_run(run.workdir).step == step
         export_run(run.workdir, tmp_path / answer)
         networks = "EMA network" if num_networks == 1 else f"{num_networks} EMA networks"
         readme = (tmp_path / answer / "README.md").read_text()
         assert f"The {networks} of the run" in readme
     assert cls_jax.load(run, trained=True).num_networks == 2
-    images = create_images(classifier.image_shape)
-    p_NBK, *others = (
-        classifiers[answer].predict_probabilities(images)
-        for answer in ("vote", "trained", "instant")
-    )
-    np.testing.assert_array_equal(p_NBK, np.concatenate(others))
-    model = jax.export.deserialize(bytearray((tmp_path / "vote" / MODEL).read_bytes()))
-    np.testing.assert_allclose(model.call(images), p_NBK.mean(axis=0), atol=1e-5)
-    assert len({voters.compute_fingerprint() for voters in classifiers.values()}) == 3
+    assert len(fingerprints) == 2
     write_result(run.workdir, run.result)
     # Resumed, it has nothing to do, and says the same.
     assert train("trained", num_steps=2, batch_size=2, mu=2, method__graph=1.0).result == run.result

@@ -1,19 +1,15 @@
 """A trained run as a function from images to classes."""
 
-import dataclasses
 import json
 import shutil
 
-import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
 from cls_jax.inference import classifier as classifier_module
-from cls_jax.inference.classifier import Classifier, Outputs, load, shrink
-from cls_jax.inference.export import create_function, serialize
+from cls_jax.inference.classifier import Classifier, Outputs, load
 from cls_jax.runs.folder import DATASET
 from tests.conftest import create_tiny_config
 
@@ -23,37 +19,6 @@ CLASSES = tuple("0123456789")
 @pytest.fixture(scope="module")
 def run(trained_run):
     return trained_run, load_dataset(create_tiny_config())
-
-
-def test_voter_of_a_higher_resolution_sees_the_images_as_they_are(run):
-    setup, state = load(run[0]).setup, load(run[0]).state
-    spec = setup.dataset_spec._replace(image_shape=(16, 16, 1))
-    large = dataclasses.replace(setup, dataset_spec=spec)
-    voter, alone = Classifier(large, state, CLASSES, 1), Classifier(setup, state, CLASSES, 1)
-    both = Classifier(setup, state, CLASSES, 1, voter=voter)
-    assert (both.image_shape, both.num_networks) == ((16, 16, 1), 4)
-    images = np.repeat(np.repeat(run[1].test_images[:5], 2, axis=1), 2, axis=2)
-    p_NBK, features = both.compute_both(images)
-    small = np.asarray(shrink(images, (8, 8, 1)))
-    np.testing.assert_array_equal(p_NBK[:2], alone.predict_probabilities(small))
-    np.testing.assert_array_equal(p_NBK[2:], voter.predict_probabilities(images))
-    np.testing.assert_array_equal(features, alone.compute_features(small))
-    np.testing.assert_array_equal(both.predict(images).probabilities, p_NBK.mean(axis=0))
-    model = jax.export.deserialize(bytearray(serialize(create_function(both), both.image_shape)))
-    np.testing.assert_allclose(model.call(images), p_NBK.mean(axis=0), atol=1e-5)
-    found = both.compute_heat_maps(images, np.arange(5))
-    expected = alone.compute_heat_maps(small, np.arange(5))
-    np.testing.assert_array_equal(found, expected)
-
-
-def test_images_shrink_as_pillow_shrinks_them():
-    # Of little contrast: Pillow clips what overshoots after each of two passes, and we do once.
-    image = np.random.default_rng(0).integers(64, 192, (1, 28, 28, 3), np.uint8)
-    expected = np.asarray(Image.fromarray(image[0]).resize((20, 20), Image.Resampling.BICUBIC))
-    found = np.asarray(shrink(image, (20, 20, 3)))[0]
-    assert found.dtype == np.uint8
-    assert np.abs(found.astype(int) - expected).max() <= 1
-    assert shrink(image, (28, 28, 3)) is image
 
 
 def test_an_image_counts_the_same_alone_and_among_others(run):

@@ -108,14 +108,13 @@ def test_final_heads_say_what_spreads_along_the_graph_of_their_features():
     head = jax.device_get(fitted.ema_params["head"])
     for i, (kernel, bias) in enumerate(zip(head["kernel"], head["bias"], strict=True)):
         assert kernel.any(axis=1).all()
-        assert np.mean((features[i] @ kernel + bias).argmax(axis=1) == labels) > 0.6  # Chance is 0.1.
+        predicted = (features[i] @ kernel + bias).argmax(axis=1)
+        assert np.mean(predicted == labels) > 0.6  # Chance is 0.1.
     # Nothing else changes, and the heads before do not matter: a resumed run does the same.
     kept = state.replace(ema_params=fitted.ema_params | {"head": state.ema_params["head"]})
     given = fitted.replace(ema_params=kept.ema_params)
     jax.tree.map(np.testing.assert_array_equal, given, state)
-    jax.tree.map(
-        np.testing.assert_array_equal, fit_final_heads(setup, fitted, *arguments), fitted
-    )
+    jax.tree.map(np.testing.assert_array_equal, fit_final_heads(setup, fitted, *arguments), fitted)
 
 
 def test_features_do_not_depend_on_the_batch():
