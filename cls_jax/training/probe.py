@@ -125,7 +125,7 @@ def fit_final_heads(
         state: Its state after the last step.
         dataset: Its training images and their labels.
         labeled: Indices of the labeled images.
-        record: Called with the propagated labels of the unlabeled images.
+        record: Called with the propagated labels of the unlabeled images, if all of them are used.
 
     Returns:
         The state with other heads in `ema_params`. They do not depend on the heads there were.
@@ -140,7 +140,8 @@ def fit_final_heads(
     graph = build_graph(_join(descriptors_NBC))
     num_classes = setup.dataset_spec.num_classes
     spread = spread_labels(_join(features_NBC), graph, labels, num_classes)
-    record(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])
+    if len(unlabeled) == len(rest):
+        record(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])
     heads = [
         fit_head(features_BC, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
         for features_BC in features_NBC
