@@ -17,6 +17,21 @@ class ImageSource(Protocol):
         """Returns uint8 [len(indices), H, W, C] for int indices [n] or a slice."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Selection:
+    """The images of a source at `indices`, int64 [n], read when they are needed."""
+
+    source: ImageSource
+    indices: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Those at `rows` of the selection."""
+        return self.source[self.indices[rows]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Dataset:
     """Images and labels for training and testing.

@@ -160,8 +160,8 @@ def fit_head(
     chosen = np.arange(num_features) if chosen is None else chosen
     weights_B = np.ones(len(labels_B)) if weights_B is None else weights_B
     used = np.flatnonzero(weights_B > 0)
-    if len(used) > _MAX_FITTED:  # Those that are most certain, in each class alike.
-        used = np.argsort(-weights_B, kind="stable")[:_MAX_FITTED]
+    if len(used) > _MAX_FITTED:
+        used = used[_take_certain(weights_B[used], labels_B[used], _MAX_FITTED)]
     part = features_BC[np.ix_(used, chosen)].astype(np.float32)
     labels, weights = labels_B[used], weights_B[used]
     mean, deviation = part.mean(axis=0), part.std(axis=0)
@@ -184,3 +184,12 @@ def fit_head(
     head.kernel[np.ix_(chosen, classifier.classes_)] = kernel
     head.bias[classifier.classes_] = bias - mean @ kernel
     return head
+
+
+def _take_certain(weights_B: np.ndarray, labels_B: np.ndarray, number: int) -> np.ndarray:
+    """Positions of the images with the largest weights, the same share of every class."""
+    order = np.lexsort((-weights_B, labels_B))
+    sizes = np.bincount(labels_B)
+    starts = np.cumsum(sizes) - sizes
+    shares = (np.arange(len(order)) - starts[labels_B[order]]) / sizes[labels_B[order]]
+    return order[np.argsort(shares, kind="stable")[:number]]

@@ -1,6 +1,5 @@
 """A trained run as a function from images to classes."""
 
-import dataclasses
 import functools
 import hashlib
 import os
@@ -15,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from cls_jax.config import to_json
 from cls_jax.data.images.decode import ImageError, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
-from cls_jax.data.types import ImageSource
+from cls_jax.data.types import ImageSource, Selection
 from cls_jax.inference.calibration import (
     Calibration,
     read_calibration,
@@ -34,21 +33,6 @@ _HEAT_MAPS_AT_ONCE = 16
 # A program for so many images is not compiled again for more of them: larger batches are no faster.
 _ENOUGH_IMAGES = 1024
 Forward = Callable[[TrainState, jax.Array], tuple[jax.Array, jax.Array]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Selection:
-    """The images of a source at `indices`, int64 [n], read when they are needed."""
-
-    source: ImageSource
-    indices: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        """Those at `rows` of the selection."""
-        return self.source[self.indices[rows]]
 
 
 class Outputs:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cls_jax.data.sources.folder import take_evenly
-from cls_jax.data.types import Dataset
+from cls_jax.data.types import Dataset, Selection
 from cls_jax.features.graph import build_graph, propagate_labels
-from cls_jax.inference.classifier import Outputs, Selection
+from cls_jax.inference.classifier import Outputs
 from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"

@@ -146,6 +146,14 @@ def from_main_process(value: Any) -> Any:
         return json.loads(multihost_utils.broadcast_one_to_all(content).tobytes())
 
 
+def arrays_from_main_process(tree: Any) -> Any:
+    """Process 0's NumPy arrays in every process. All must call this, with arrays of its shapes."""
+    if jax.process_count() == 1:
+        return tree
+    with jax.transfer_guard("allow"):
+        return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
+
+
 def all_processes(value: bool) -> bool:
     """Whether it is true in every process. All must call this."""
     if jax.process_count() == 1:

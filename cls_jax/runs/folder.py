@@ -214,7 +214,7 @@ def write_pseudo_labels(
     labels: np.ndarray,
     weights: np.ndarray,
 ) -> None:
-    """Writes the pseudo-labels that training starts from, by file, if the images are files.
+    """Writes the pseudo-labels of unlabeled images by file, if they are files.
 
     Columns have m rows: indices of training images (int), their pseudo-labels (int), and weights
     from 0 to 1 (float).

@@ -9,6 +9,9 @@ The order within a step, and the reasons:
 3. Dispatch the step, without waiting for it.
 4. Write the metrics of an earlier step: the host runs ahead of the device and never waits for the
    step that it has just dispatched.
+
+After the last step, heads may be fitted again (`model.final_head`), before it is evaluated and
+saved.
 """
 
 import contextlib
@@ -113,6 +116,7 @@ class _Session:
         self._timer = PausableTimer(seconds)
         is_new = self._checkpointer.latest_step() is None
         self._is_unsaved = config.num_steps == 0 and is_new  # Then the start is the result.
+        self._fits_final_heads = config.model.final_head == "graph"
         if is_main_process():
             announce(run, self.state, self._first_step)
         self._inputs: Any = None
@@ -165,13 +169,16 @@ class _Session:
             )
             for step in range(self._first_step, config.num_steps + 1):
                 is_last = step == config.num_steps
-                if is_last and step > self._first_step:  # Otherwise it has been done and saved.
+                is_new = step > self._first_step  # Otherwise it has been done and saved.
+                if is_last and is_new and self._fits_final_heads:
                     self._fit_final_heads()
                 if is_last or _is_due(step, config.eval_every):
                     self._measure_accuracies(step, stop.interrupts_eval)
                 is_stopping = stop.should_stop(step)
                 is_save_due = is_last or is_stopping or _is_due(step, config.checkpoint_every)
-                if is_save_due and (step > self._first_step or self._is_unsaved):
+                # The last heads may take minutes. A process killed meanwhile repeats one step.
+                is_save_due |= self._fits_final_heads and step == config.num_steps - 1
+                if is_save_due and (is_new or self._is_unsaved):
                     self._save(step)
                 if is_stopping:
                     checkpointer.finish()
@@ -244,14 +251,11 @@ class _Session:
             self.state = self._start_round(self.state, step)
 
     def _fit_final_heads(self) -> None:
-        if self._config.model.final_head != "graph":
-            return
         self._bar.say("fitting heads to labels propagated along a graph of the trained features")
         record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
-        labeled = self._spec.labeled_indices
         self._metrics.drain()
         with self._timer.paused(), jax.transfer_guard("allow"):
-            self.state = fit_final_heads(self._setup, self.state, self._dataset, labeled, record)
+            self.state = fit_final_heads(self._setup, self.state, self._dataset, self._spec, record)
 
     def _recreate_batch(self, step: int, step_input: Any) -> Any:
         # A batch is a function of seed and step, so the newest state also makes an older one.

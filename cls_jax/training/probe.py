@@ -17,7 +17,7 @@ import dataclasses
 import pathlib
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.data.images.decode import get_decode_options
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.sources.folder import take_evenly
-from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures, FrozenNetwork, extract_features, read_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
@@ -45,7 +46,7 @@ from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.losses import PseudoLabels
 from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS, FEATURES
-from cls_jax.parallel.distributed import check_same_weights
+from cls_jax.parallel.distributed import arrays_from_main_process, check_same_weights
 from cls_jax.parallel.mesh import to_global_arrays
 from cls_jax.training.evaluate import iterate_padded
 from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
@@ -53,7 +54,7 @@ from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
 # Unlabeled images that the heads of networks to be trained are fitted to. Their features, of the
 # run's resolution, serve nothing else, and more images make no better heads.
 _MAX_UNLABELED = 1_000
-# Images in the graph of trained features. More would take minutes on a CPU.
+# Labeled images in the graph of trained features, and others. More would take minutes on a CPU.
 _MAX_FINAL = 10_000
 
 # Takes indices of training images int [m], their pseudo-labels int [m] and weights float [m].
@@ -63,7 +64,7 @@ RecordLabels = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
 def init_state(
     setup: TrainSetup,
     dataset: Dataset,
-    labeled: np.ndarray,
+    spec: StreamSpec,
     round_index: int = 0,
     report: Callable[[dict[str, float]], Any] = lambda accuracies: None,
     record: RecordLabels = lambda *columns: None,
@@ -73,7 +74,7 @@ def init_state(
     Args:
         setup: The run's setup.
         dataset: Its training images and their labels.
-        labeled: Indices of the labeled images.
+        spec: Which of them it uses, and which are labeled.
         round_index: The round of a method with several.
         report: With the head "graph", called with the accuracies in percent of the linear probe
             and the instant classifier on the test images or, where there are neither test nor
@@ -84,21 +85,21 @@ def init_state(
         UserError: If the pretrained weights cannot be read or do not fit.
     """
     state = setup.init_state(round_index)
-    init_head, spread, head = setup.config.model.init_head, None, None
+    init_head, start = setup.config.model.init_head, None
     if init_head == "graph" or setup.config.method.get("graph"):
-        spread, head = propagate_labels(setup, dataset, labeled, report, record)
-    if spread is not None and setup.config.method.get("graph"):
+        start = propagate_labels(setup, dataset, spec, report, record)
+    if start is not None and setup.config.method.get("graph"):
         own, _ = state.method_state
-        state = state.replace(method_state=(own, _create_graph_labels(setup, spread)))
+        state = state.replace(method_state=(own, _create_graph_labels(setup, start)))
     if init_head == "random":
         return state
     seed = (setup.config.seed, round_index)
     if init_head == "graph":
-        assert spread is not None
-        heads = fit_instant_heads(setup, dataset, labeled, spread, seed, head)
+        assert start is not None
+        heads = fit_instant_heads(setup, dataset, start, seed)
     else:
-        labels = dataset.train_labels[labeled]
-        features_NBC = compute_features(setup, state, dataset.train_images, labeled)
+        labels = dataset.train_labels[spec.labeled_indices]
+        features_NBC = compute_features(setup, state, dataset.train_images, spec.labeled_indices)
         heads = fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
     check_same_weights(heads)
     return state.replace(
@@ -111,27 +112,30 @@ def fit_final_heads(
     setup: TrainSetup,
     state: TrainState,
     dataset: Dataset,
-    labeled: np.ndarray,
+    spec: StreamSpec,
     record: RecordLabels = lambda *columns: None,
 ) -> TrainState:
     """Fits the heads of the EMA networks again, to labels propagated along their features.
 
     All networks share the graph, whose descriptors are those of all networks side by side, and its
-    labels. Each has a head on all of its own features. Besides the labeled images, at most 10,000
-    others are used, evenly spaced.
+    labels. Each has a head on all of its own features. At most 10,000 labeled images are used, and
+    as many others, evenly spaced.
 
     Args:
         setup: The run's setup.
         state: Its state after the last step.
         dataset: Its training images and their labels.
-        labeled: Indices of the labeled images.
+        spec: Which of them it uses, and which are labeled.
         record: Called with the propagated labels of the unlabeled images, if all of them are used.
 
     Returns:
         The state with other heads in `ema_params`. They do not depend on the heads there were.
     """
-    rest = np.setdiff1d(np.arange(len(dataset.train_images)), labeled)
-    unlabeled = np.array(take_evenly(rest.tolist(), _MAX_FINAL), np.int64)
+    rest = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
+    labeled, unlabeled = (
+        np.array(take_evenly(indices.tolist(), _MAX_FINAL), np.int64)
+        for indices in (spec.labeled_indices, rest)
+    )
     rows = np.concatenate([labeled, unlabeled])
     labels = np.full(len(rows), -1)
     labels[: len(labeled)] = dataset.train_labels[labeled]
@@ -146,7 +150,8 @@ def fit_final_heads(
         fit_head(features_BC, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
         for features_BC in features_NBC
     ]
-    check_same_weights(heads)
+    # Sums on several devices round differently, and here a difference must not cost the run.
+    heads = arrays_from_main_process(heads)
     return state.replace(ema_params=_replace_heads(setup, state.ema_params, heads))
 
 
@@ -180,29 +185,43 @@ def fit_heads(
     ]
 
 
+class InstantLabels(NamedTuple):
+    """Labels that were propagated along a graph of frozen features.
+
+    Attributes:
+        rows: The training images that a run uses, int [B], sorted.
+        is_labeled: bool [B].
+        spread: Their labels.
+        head: A head that was fitted to them, if there are test images.
+    """
+
+    rows: np.ndarray
+    is_labeled: np.ndarray
+    spread: PropagatedLabels
+    head: Head | None
+
+
 def propagate_labels(
     setup: TrainSetup,
     dataset: Dataset,
-    labeled: np.ndarray,
+    spec: StreamSpec,
     report: Callable[[dict[str, float]], Any],
     record: RecordLabels,
-) -> tuple[PropagatedLabels, Head | None]:
-    """Labels for all training images, along a graph of features at the network's own resolution.
+) -> InstantLabels:
+    """Labels for the training images, along a graph of features at the network's own resolution.
 
     Without pretrained weights, pixels are the features. Takes the same arguments as `init_state`.
-
-    Returns:
-        The labels, and the head that was fitted to them if there are test images.
     """
     num_classes = setup.dataset_spec.num_classes
     network = _open_frozen_network(setup) if setup.config.model.init else None
-    features, descriptors = _compute_frozen(setup, dataset, network, "train")
+    # All of them, unless `data.imbalance` leaves some out.
+    rows = np.union1d(spec.labeled_indices, spec.unlabeled_indices)
+    features, descriptors = _compute_frozen(setup, dataset, network, "train", rows)
     graph = build_graph(descriptors)
-    labels = np.full(len(features), -1)
-    labels[labeled] = dataset.train_labels[labeled]
+    is_labeled = np.isin(rows, spec.labeled_indices)
+    labels = np.where(is_labeled, dataset.train_labels[rows], -1)
     spread, head = spread_labels(features, graph, labels, num_classes), None
-    unlabeled = np.flatnonzero(labels < 0)
-    record(unlabeled, spread.labels[unlabeled], spread.weights[unlabeled])
+    record(rows[~is_labeled], spread.labels[~is_labeled], spread.weights[~is_labeled])
     if len(dataset.test_images):
         test_features = _compute_frozen(setup, dataset, network, "test").pooled
         head = fit_head(features, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
@@ -216,55 +235,54 @@ def propagate_labels(
     elif not len(dataset.validation_images):
         accuracies = cross_validate(features, graph, labels, num_classes) or {}
         report({f"labels/accuracy_{name}": value for name, value in accuracies.items()})
-    return spread, head
+    return InstantLabels(rows, is_labeled, spread, head)
 
 
 def fit_instant_heads(
-    setup: TrainSetup,
-    dataset: Dataset,
-    labeled: np.ndarray,
-    spread: PropagatedLabels,
-    seed: tuple[int, ...],
-    head: Head | None,
+    setup: TrainSetup, dataset: Dataset, start: InstantLabels, seed: tuple[int, ...]
 ) -> list[Head]:
     """A head for every network, fitted to propagated labels.
 
     The heads see features of the run's resolution. On photographs, a head on half of the features
-    is as good as one on all. A single network at its own resolution has the `head` of
-    `propagate_labels`. Networks that are trained at another resolution have heads that are fitted
-    to the labeled and at most 1,000 other images. The other arguments are the same as for
-    `init_state` and `fit_heads`.
+    is as good as one on all. A single network at its own resolution has the head of `start`, if
+    there is one. Networks that are trained at another resolution have heads that are fitted to the
+    labeled and at most 1,000 other images. The other arguments are the same as for `init_state` and
+    `fit_heads`.
     """
     config, network = setup.config, _open_frozen_network(setup)
     image_size, num_networks = config.data.image_size, setup.method.num_networks
-    if head is not None and num_networks == 1 and network.image_size == image_size:
-        return [head]
-    rows = np.arange(len(spread.labels))
+    if start.head is not None and num_networks == 1 and network.image_size == image_size:
+        return [start.head]
+    chosen = np.arange(len(start.rows))
     if config.num_steps and network.image_size != image_size:
-        rest = np.setdiff1d(rows, labeled).tolist()
-        rows = np.sort([*labeled, *take_evenly(rest, _MAX_UNLABELED)])
+        others = take_evenly(chosen[~start.is_labeled].tolist(), _MAX_UNLABELED)
+        chosen = np.sort([*chosen[start.is_labeled], *others])
     network = network._replace(image_size=image_size)
-    features = _compute_frozen(setup, dataset, network, "train", rows).pooled
+    features = _compute_frozen(setup, dataset, network, "train", start.rows[chosen]).pooled
     return fit_heads(
         np.broadcast_to(features, (num_networks, *features.shape)),
-        spread.labels[rows],
+        start.spread.labels[chosen],
         setup.dataset_spec.num_classes,
         seed,
         INSTANT_C,
-        spread.sample_weights[rows],
+        start.spread.sample_weights[chosen],
     )
 
 
-def _create_graph_labels(setup: TrainSetup, spread: PropagatedLabels) -> PseudoLabels:
-    """The targets of `method.graph`, on the mesh: arrays [N, B], weights with the mean 1."""
+def _create_graph_labels(setup: TrainSetup, start: InstantLabels) -> PseudoLabels:
+    """The targets of `method.graph` by training image, on the mesh, weights with the mean 1."""
+    spread, p = start.spread, start.spread.probabilities
     weights = spread.weights / max(spread.weights.mean(), 1e-12)
-    p = spread.probabilities
-    arrays = (spread.labels, p.argmin(axis=1), weights, p.max(axis=1))
-    labels = PseudoLabels(*map(jnp.asarray, arrays))
+    columns = PseudoLabels(*map(jnp.asarray, (spread.labels, p.argmin(axis=1), weights, p.max(1))))
     _, shapes = setup.state_shapes.method_state
-    stacked = jax.tree.map(
-        lambda leaf, shape: np.broadcast_to(leaf, shape.shape).astype(shape.dtype), labels, shapes
-    )
+
+    def fill(column: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        """A table [N, images], with zeros for those that the run does not use."""
+        table = np.zeros(shape.shape, shape.dtype)
+        table[:, start.rows] = column
+        return table
+
+    stacked = jax.tree.map(fill, columns, shapes)
     return to_global_arrays(stacked, setup.mesh, setup.state_specs.method_state[1])
 
 
@@ -299,7 +317,7 @@ def _compute_frozen(
     """
     images, files = getattr(dataset, f"{part}_images"), getattr(dataset, f"{part}_files")
     if rows is not None:
-        images, files = images[rows], [files[row] for row in rows if files]
+        images, files = Selection(images, rows), [files[row] for row in rows if files]
     if network is None:
         pixels = np.asarray(images[:], np.float32)
         pixels = pixels.reshape(len(pixels), -1) / np.float32(255)

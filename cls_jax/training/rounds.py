@@ -63,7 +63,7 @@ def create_start_round(
         is_chosen = rows[0]["label"] != NO_LABEL
         chosen = candidates[is_chosen], rows[0]["label"][is_chosen]
         record(*chosen, np.ones(len(chosen[0])))
-        fresh = init_state(setup, dataset, spec.labeled_indices, round_index)
+        fresh = init_state(setup, dataset, spec, round_index)
         no_labels = setup.method.init_state(setup.init_context)
         method_state = jax.tree.map(replace_candidates, no_labels, *rows)
         method_state = to_global_arrays(method_state, setup.mesh, setup.state_specs.method_state)

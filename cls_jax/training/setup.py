@@ -61,7 +61,8 @@ class TrainState(flax.struct.PyTreeNode):
         params: The networks' parameters, float32.
         batch_stats: BatchNorm's running mean and variance, float32. The EMA networks use these too,
             not averages of them (authors' code).
-        ema_params: Exponential moving average of `params`, float32.
+        ema_params: Exponential moving average of `params`, float32. Its heads may be fitted again
+            after the last step (`model.final_head`).
         opt_state: Momentum, and the schedule's step count.
         method_state: The method's own state, empty for most.
     """

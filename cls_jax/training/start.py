@@ -139,7 +139,7 @@ def restore_or_init(
         state = init_state(
             run.setup,
             run.dataset,
-            run.spec.labeled_indices,
+            run.spec,
             report=report,
             record=functools.partial(write_pseudo_labels, run.workdir, run.dataset),
         )

@@ -2,10 +2,10 @@
 
     python -m experiments.studies.instant FOLDER 1 5 10
 
-FOLDER/test/<class>/ is for testing. Without it, 300 of the photographs are. For each number of
-labels per class it prints, over the seeds 100 to 103, mean and standard error in percent: the
-accuracies of the probe, of the propagated labels on the training images, and of the instant
-classifier.
+FOLDER/test/<class>/ is for testing. Without it, 300 of the photographs are, others for each seed.
+For each number of labels per class it prints, over the seeds 100 to 111, mean and standard error in
+percent: the accuracies of the probe, of the propagated labels on the training images, and of the
+instant classifier.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ from cls_jax.features.instant import INSTANT_C, PROBE_C, fit_head, spread_labels
 from experiments.paper import grid
 
 _NUM_TEST = 300
-_SEEDS = range(100, 104)
+_SEEDS = range(100, 112)
 
 
 class Photographs(NamedTuple):
@@ -33,7 +33,7 @@ class Photographs(NamedTuple):
     descriptors: np.ndarray  # float16 [B, C], for the graph.
     truth: np.ndarray  # int [B]
     train: np.ndarray  # Rows of the training images.
-    test: np.ndarray
+    test: np.ndarray  # Maybe none, see `split`.
 
 
 def open_photographs(folder: str) -> Photographs:
@@ -50,9 +50,15 @@ def open_photographs(folder: str) -> Photographs:
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
     features = extract_features(files, open_network())
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
-    if not len(test):
-        test = np.random.default_rng(0).permutation(len(files))[:_NUM_TEST]
     return Photographs(*features, truth, np.setdiff1d(np.arange(len(files)), test), test)
+
+
+def split(photographs: Photographs, seed: int) -> Photographs:
+    """The same with 300 of the training images for testing, unless there are test images."""
+    if len(photographs.test):
+        return photographs
+    order = np.random.default_rng((seed, 1)).permutation(photographs.train)
+    return photographs._replace(test=order[:_NUM_TEST], train=np.sort(order[_NUM_TEST:]))
 
 
 def draw_labels(rng: np.random.Generator, truth: np.ndarray, number: int) -> np.ndarray:
@@ -78,7 +84,7 @@ def run_study(
     folder, *numbers = arguments
     photographs = open_photographs(folder)
     for number in map(int, numbers):
-        rows = [measure(photographs, number, seed) for seed in seeds]
+        rows = [measure(split(photographs, seed), number, seed) for seed in seeds]
         for name in rows[0]:
             values = [100 * row[name] for row in rows if row[name] is not None]
             if values:

@@ -16,7 +16,6 @@ Finished runs are skipped and interrupted ones resume; the probe has no run and 
 """
 
 import argparse
-import functools
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -26,11 +25,9 @@ import numpy as np
 from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import choose_labeled_indices
-from cls_jax.runs.folder import use_mean_and_std
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.probe import init_state
-from cls_jax.training.setup import create_train_setup
-from cls_jax.training.start import read_weights, resolve_model, use_own_normalization
+from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
 from experiments.paper import grid
 
 _INIT = "builtin:efficientnet_lite0"
@@ -116,12 +113,8 @@ def probe(config: Any) -> float:
         *(config.seed, config.data.imbalance),
     )
     dataset = use_own_normalization(config, dataset, pathlib.Path())
-    setup = create_train_setup(
-        use_mean_and_std(config, dataset.mean, dataset.std),
-        dataset.shape,
-        read_weights=functools.partial(read_weights, config),
-    )
-    state = init_state(setup, dataset, labeled)
+    setup, spec = create_setup(config, dataset, labeled, np.arange(len(dataset.train_images)))
+    state = init_state(setup, dataset, spec)
     return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]
 
 

@@ -1,6 +1,7 @@
 """Linear heads on frozen features, and runs that end with them."""
 
 import csv
+import dataclasses
 
 import jax
 import numpy as np
@@ -9,11 +10,12 @@ from PIL import Image
 
 import cls_jax
 from cls_jax.config import read_config
-from cls_jax.features import extract
+from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.types import Selection
+from cls_jax.features import extract, instant
 from cls_jax.features.graph import build_graph
 from cls_jax.features.instant import cross_validate, fit_head, spread_labels
 from cls_jax.inference import classifier as classifier_lib
-from cls_jax.inference.classifier import Selection
 from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
 from cls_jax.inference.export import export_run
 from cls_jax.models import MODELS
@@ -22,7 +24,7 @@ from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.runs.folder import read_result, write_result
 from cls_jax.training import loop
-from cls_jax.training.probe import recall_features
+from cls_jax.training.probe import init_state, recall_features
 
 K = 3
 SIZE = 16
@@ -74,6 +76,21 @@ def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
     expected = fit_head(features[:30], truth[:30], K, 0.1, chosen=chosen)
     np.testing.assert_allclose(head.kernel, expected.kernel, atol=1e-6)
     assert (np.delete(head.kernel, chosen, axis=0) == 0).all()
+
+
+def test_head_that_sees_only_the_most_certain_images_sees_as_large_a_share_of_every_class(
+    monkeypatch,
+):
+    monkeypatch.setattr(instant, "_MAX_FITTED", 60)
+    features, labels = _make_features(300)
+    order = np.argsort(labels, kind="stable")
+    features, labels = features[order], labels[order]
+    head = fit_head(features, labels, K, 0.01, np.full(300, 20.0))
+    assert np.mean(head.predict(features) == labels) > 0.9
+    weights = np.where(np.arange(300) % 5, 0.1, 1.0)  # The certain ones are a fifth.
+    wrong = np.where(weights == 1, labels, (labels + 1) % K)
+    head = fit_head(features, wrong, K, 0.01, weights)
+    assert np.mean(head.predict(features) == labels) > 0.9
 
 
 def test_head_for_one_class_predicts_it():
@@ -183,6 +200,20 @@ def test_features_on_disk_stand_in_for_the_images_of_an_instant_run(run, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(run.workdir / "nothing"))
     again = OpenRun(opened.config, run.workdir)
     assert again.recalled.train_images is again.dataset.train_images
+
+
+def test_heads_for_features_on_disk_read_no_image(run):
+    config, classifier = read_config(run.workdir / "config.json"), cls_jax.load(run)
+    dataset = OpenRun(config, run.workdir).dataset
+    number, nothing = len(dataset.train_images), dataset.test_images[:0]
+    dataset = dataclasses.replace(
+        dataset, train_images=range(number), test_images=nothing, test_labels=np.zeros(0, int)
+    )
+    labeled = np.flatnonzero(dataset.train_labels >= 0)
+    spec = create_stream_spec(config, "weak", (), labeled, np.arange(number))
+    state = init_state(classifier.setup, dataset, spec)
+    head, expected = (s.params["head"]["kernel"] for s in (state, classifier.state))
+    np.testing.assert_allclose(head, expected, atol=1e-6)
 
 
 def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(train, tmp_path):

@@ -126,7 +126,9 @@ CHECKPOINTS = """
 import pathlib, sys
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from cls_jax.parallel.distributed import all_processes, from_main_process, initialize_distributed
+from cls_jax.parallel.distributed import (
+    all_processes, arrays_from_main_process, from_main_process, initialize_distributed
+)
 
 address, rank, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
 initialize_distributed(address, 2, rank)
@@ -155,6 +157,8 @@ checkpointer = Checkpointer(folder, keep=3)
 states = {step: make(step) for step in (1, 2)}
 with jax.transfer_guard("disallow"):
     assert from_main_process({"rank": [rank]}) == {"rank": [0]}
+    shared = arrays_from_main_process([np.full((2, 3), 0.1 + rank, np.float32)])
+    np.testing.assert_array_equal(shared, [np.full((2, 3), 0.1, np.float32)])
     assert all_processes(True) and not all_processes(rank == 0)
     for step, state in states.items():
         checkpointer.save(step, state, {})

@@ -8,6 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
+from cls_jax.data.sampling import create_stream_spec
 from cls_jax.errors import UserError
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.training.probe import (
@@ -17,7 +18,12 @@ from cls_jax.training.probe import (
     init_state,
 )
 from cls_jax.training.setup import create_train_setup
+from cls_jax.training.start import create_setup
 from tests.conftest import create_tiny_config
+
+
+def create_spec(config, labeled, unlabeled):
+    return create_stream_spec(config, "weak", ("weak", "weak"), labeled, unlabeled)
 
 
 def draw_features(num_networks, num_images, num_classes):
@@ -71,7 +77,7 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run)
     config.mesh.network, config.mesh.data = mesh
     dataset, labeled = load_dataset(config), np.arange(50)
     setup = create_train_setup(config, dataset.shape)
-    state = init_state(setup, dataset, labeled)
+    state = init_state(setup, dataset, create_spec(config, labeled, np.arange(1000)))
     for leaf, shape in zip(
         jax.tree.leaves(state), jax.tree.leaves(setup.state_shapes), strict=True
     ):
@@ -93,15 +99,32 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run)
     )
 
 
+def test_labels_spread_only_to_the_images_that_the_run_uses():
+    config = create_tiny_config(method__graph=1.0)
+    dataset, labeled, recorded = load_dataset(config), np.arange(0, 900, 9), []
+    used = np.arange(0, 1000, 2)
+    setup, spec = create_setup(config, dataset, labeled, used)
+    state = init_state(setup, dataset, spec, record=lambda *columns: recorded.append(columns))
+    [(unlabeled, labels, _)] = recorded
+    np.testing.assert_array_equal(unlabeled, np.setdiff1d(used, labeled))
+    assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8
+    targets = jax.device_get(state.method_state[1])
+    np.testing.assert_array_equal(targets.pseudo[:, unlabeled], [labels] * 2)
+    left_out = np.setdiff1d(np.arange(1000), np.union1d(used, labeled))
+    assert not targets.weight[:, left_out].any()
+    assert targets.weight[:, used].all()
+
+
 def test_final_heads_say_what_spreads_along_the_graph_of_their_features():
     config = create_tiny_config()
     dataset, labeled, recorded = load_dataset(config), np.arange(0, 600, 6), []
+    used = np.arange(len(dataset.train_images) - 100)
     setup = create_train_setup(config, dataset.shape)
-    state = setup.init_state()
-    arguments = (dataset, labeled, lambda *columns: recorded.append(columns))
+    state, spec = setup.init_state(), create_spec(config, labeled, used)
+    arguments = (dataset, spec, lambda *columns: recorded.append(columns))
     fitted = fit_final_heads(setup, state, *arguments)
     [(unlabeled, labels, weights)] = recorded
-    assert sorted([*labeled, *unlabeled]) == list(range(len(dataset.train_images)))
+    assert sorted([*labeled, *unlabeled]) == list(used)
     assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8
     assert ((weights >= 0) & (weights <= 1)).all()
     features = compute_features(setup, state, dataset.train_images, unlabeled)

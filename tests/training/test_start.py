@@ -12,7 +12,9 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.layout import OWN, Weights, to_torch
+from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import CONFIG, read_mean_and_std
+from cls_jax.training import loop
 from cls_jax.training.loop import train
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.start import resolve_model, use_own_normalization
@@ -114,6 +116,11 @@ def test_a_run_starts_from_another_with_a_probe_and_resumes_exactly_without_it(
     config.model.init_head, config.model.final_head = "probe", "graph"
     train(config, tmp_path / "whole")
     train_interrupted(config, workdir, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "fit_final_heads", None)
+        with pytest.raises(TypeError):
+            train(config, workdir)
+    assert Checkpointer(workdir, 3).latest_step() == config.num_steps - 1
     assert read_config(workdir / CONFIG).model.init == str(source)
     assert read_mean_and_std(workdir) == ((0.3053,), (0.3186,))  # Of the source's configuration.
     shutil.rmtree(source)
