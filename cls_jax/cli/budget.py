@@ -29,7 +29,7 @@ _SIZES = (224, 160, 128, 96)  # For pretrained networks, in pixels.
 _CPU_SIZE = 160  # What two cores can afford in the default time.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
 # From here on, a higher resolution comes before more steps. Below, batches get smaller. On
-# photographs at 160 pixels, 80 steps gained 2.0 points, 54 steps 1.8, and 150 no more than 100.
+# photographs at 160 pixels, 80 steps ended at 79.2%, 40 steps at 78.4%.
 _ENOUGH_STEPS = 80
 _MAX_STEPS, _MAX_DEFAULT_STEPS = 20_000, 2_000
 _MIN_BATCH_SIZE = 4

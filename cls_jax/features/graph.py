@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
+from tqdm import tqdm
 
 # Share of 2,768 photographs in ten unequal classes that get the right label with 1, 5 and 10 labels
 # per class (means of twelve draws): 58.4%, 70.6% and 75.6% with 10 neighbors and alpha 0.9, 59.8%,
@@ -33,6 +34,8 @@ _MAX_BLOCK_ROWS = 1024
 # From here on, accelerators look for most of the neighbors instead of all. On a CPU the search
 # takes much less time than the inner products, so there it is always exact.
 _MIN_APPROXIMATE = 100_000
+
+_MIN_SHOWN = 20_000  # Images whose search shows a progress bar.
 
 _MAX_ITERATIONS = 1000
 _CLASSES_AT_ONCE = 64
@@ -91,7 +94,10 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     is_exact = jax.default_backend() == "cpu" or num_images < _MIN_APPROXIMATE
     indices = np.empty((num_images, num_neighbors), np.int32)
     cosines = np.empty((num_images, num_neighbors), np.float32)
-    for start in range(0, num_images, rows_at_once):
+    # It takes seconds on a CPU from here on, and minutes with many more images.
+    is_quick = num_images < _MIN_SHOWN
+    steps = range(0, num_images, rows_at_once)
+    for start in tqdm(steps, "Neighbors", unit="block", dynamic_ncols=True, disable=is_quick):
         # The last block overlaps the one before, so that all have one shape.
         first = min(start, num_images - rows_at_once)
         chosen = slice(first, first + rows_at_once)
