@@ -17,7 +17,7 @@ from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import FolderSummary, find_short_side, load_sample
 from cls_jax.data.types import Dataset
 from cls_jax.models.weights.sources import BUILTIN
-from cls_jax.training.start import create_setup, resolve_model
+from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
 from cls_jax.training.step import compile_step, create_train_step
 
 # Minutes where the user names none, with and without an accelerator.
@@ -135,6 +135,8 @@ def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehe
     """
     mean, std = compute_mean_and_std(dataset.train_images)
     dataset = dataclasses.replace(dataset, mean=mean, std=std)
+    # Constants of the program, which must be the run's for JAX to keep it for the run.
+    dataset = use_own_normalization(config, dataset)
     labeled = np.flatnonzero(dataset.train_labels >= 0).astype(np.int32)
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
     setup, stream = create_setup(config, dataset, labeled, everything, num_images)

@@ -34,7 +34,6 @@ _MALLOC_SETTINGS = ":".join(
     [
         "glibc.malloc.hugetlb=1",  # Use large pages where the system offers them.
         "glibc.malloc.trim_threshold=17179869184",  # Keep up to 16 GiB of freed memory,
-        "glibc.malloc.arena_max=1",  # in one heap for all threads,
         "glibc.malloc.mmap_threshold=268435456",  # except for blocks of 256 MiB and more.
     ]
 )
@@ -85,7 +84,9 @@ def reexec_with_malloc_settings() -> None:
     takes 0.62–0.64 s that way and 0.46–0.48 s with these settings. glibc reads them before Python
     starts, hence the restart. Only the largest blocks of a step are still requested every time: in
     the heap they would leave holes of their own size (2.68 GB for this step, against 1.39 GB
-    outside the heap, with no measurable difference in time: experiments/results/cpu_speed.md).
+    outside the heap, with no measurable difference in time). Each thread keeps a heap of its own:
+    in a single one, what the compiler left behind doubled the time of a step for EfficientNet-Lite0
+    (experiments/results/cpu_speed.md).
     """
     name, version = platform.libc_ver()
     has_settings = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)

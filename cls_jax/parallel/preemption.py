@@ -3,10 +3,12 @@
 import os
 import signal
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax.experimental import multihost_utils
+
+from cls_jax.errors import StoppedError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -52,6 +54,16 @@ class PreemptionHandler:
     def interrupts_eval(self) -> bool:
         """Whether to break off an evaluation. Never with several processes, which must agree."""
         return self._received is not None and jax.process_count() == 1
+
+    def end_session(self, step: int, saved: str) -> NoReturn:
+        """Ends a session before `step`. `saved` names the newest checkpoint.
+
+        Raises:
+            StoppedError: Always.
+        """
+        raise StoppedError(
+            f"Stopped before step {step}, and {saved}: rerun the command to continue.", self.signal
+        )
 
     def should_stop(self, step: int) -> bool:
         """Whether to save and stop before this step. The same in every process."""

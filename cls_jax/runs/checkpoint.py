@@ -108,11 +108,28 @@ class Checkpointer:
 
         self._try(write)
 
-    def finish(self) -> None:
-        """Waits until the last state is complete, or reports why it is not."""
+    def finish(self, expected: int | None = None) -> str:
+        """Waits until the last state is complete, or reports why it is not.
+
+        Args:
+            expected: The step of the state that must be there. None for any.
+
+        Returns:
+            A clause that names the newest checkpoint.
+
+        Raises:
+            UserError: If the expected state could not be written.
+        """
         if self._unconfirmed is not None:
             self._try(self._manager.wait_until_finished)
             self._unconfirmed = None
+        newest = describe_newest(self.latest_step())
+        if expected is not None and self.latest_step() != expected:
+            raise UserError(
+                f"The last state could not be written, and {newest}: free disk space and rerun the "
+                "command to continue."
+            )
+        return newest
 
     def _try(self, write: Callable[[], None]) -> None:
         """Writes. On failure tidies up and reports it."""

@@ -25,10 +25,9 @@ from ml_collections import ConfigDict
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.errors import StoppedError, UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler
-from cls_jax.runs.checkpoint import Checkpointer, describe_newest
+from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import describe_finished, read_result, write_pseudo_labels, write_result
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
 from cls_jax.runs.result import create_result
@@ -181,21 +180,10 @@ class _Session:
                 if is_save_due and (is_new or self._is_unsaved):
                     self._save(step)
                 if is_stopping:
-                    checkpointer.finish()
-                    saved = describe_newest(checkpointer.latest_step())
-                    raise StoppedError(
-                        f"Stopped before step {step}, and {saved}: rerun the command to continue.",
-                        stop.signal,
-                    )
+                    stop.end_session(step, checkpointer.finish())
                 if not is_last:
                     self._take_step(step)
-            checkpointer.finish()
-            if checkpointer.latest_step() != config.num_steps:
-                raise UserError(
-                    "The last state could not be written, and "
-                    f"{describe_newest(checkpointer.latest_step())}: free disk space and rerun the "
-                    "command to continue."
-                )
+            checkpointer.finish(config.num_steps)
         return self._timer.seconds
 
     def _measure_accuracies(self, step: int, should_stop: Callable[[], bool]) -> None:

@@ -199,7 +199,9 @@ def collect_weights(setup: TrainSetup, state: TrainState) -> Weights:
     return Weights(to_torch(variables, layout), (tuple(data.mean), tuple(data.std)))
 
 
-def use_own_normalization(config: ConfigDict, dataset: Dataset, workdir: pathlib.Path) -> Dataset:
+def use_own_normalization(
+    config: ConfigDict, dataset: Dataset, workdir: pathlib.Path | None = None
+) -> Dataset:
     """The dataset with the mean and deviation that the pretrained weights expect.
 
     They replace those computed from the images, not those that the user sets. A run that resumes
@@ -207,7 +209,7 @@ def use_own_normalization(config: ConfigDict, dataset: Dataset, workdir: pathlib
     """
     if not config.model.init or config.data.mean:
         return dataset
-    if (workdir / DATASET).exists():
+    if workdir is not None and (workdir / DATASET).exists():
         mean, std = read_mean_and_std(workdir)
     else:
         own = read_weights(config).normalization

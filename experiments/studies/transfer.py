@@ -112,7 +112,7 @@ def probe(config: Any) -> float:
         *(dataset.train_labels, config.num_labels, dataset.num_classes),
         *(config.seed, config.data.imbalance),
     )
-    dataset = use_own_normalization(config, dataset, pathlib.Path())
+    dataset = use_own_normalization(config, dataset)
     setup, spec = create_setup(config, dataset, labeled, np.arange(len(dataset.train_images)))
     state = init_state(setup, dataset, spec)
     return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]

@@ -12,7 +12,11 @@ from cls_jax.config.from_folder import (
     create_folder_config,
     fit_to_folder,
 )
-from cls_jax.training.start import resolve_model
+from cls_jax.data.datasets import load_dataset
+from cls_jax.errors import UserError
+from cls_jax.models import MODELS
+from cls_jax.training.start import resolve_model, use_own_normalization
+from tests.conftest import create_tiny_config
 from tests.test_from_folder import CPU, PRETRAINED, create_summary
 
 
@@ -92,3 +96,20 @@ def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
     config, sentence = choose(monkeypatch, 16.0, 10.0, CPU)
     assert (config.num_steps, config.data.image_size) == (240, 32)
     assert "240 steps" in sentence
+
+
+def test_a_rehearsal_normalizes_images_as_the_run_does_whose_program_it_compiles(monkeypatch):
+    config = create_tiny_config(model__init="builtin:efficientnet_lite0")
+    given = []
+
+    def create_setup(config, dataset, *_):
+        given.append((dataset.mean, dataset.std))
+        raise UserError("seen")
+
+    monkeypatch.setattr(budget, "create_setup", create_setup)
+    config = resolve_model(config)
+    with pytest.raises(UserError, match="seen"):
+        budget.profile_steps(config, load_dataset(config), 1000)
+    normalization = MODELS["efficientnet_lite0"].layout.normalization
+    run = use_own_normalization(config, load_dataset(config))
+    assert given == [(run.mean, run.std)] == [normalization]
