@@ -1,7 +1,6 @@
 """`--minutes`: resolution and number of steps that fit a time, from a few measured steps."""
 
 import contextlib
-import dataclasses
 import statistics
 import time
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config.from_folder import FolderContext, fit_to_folder
-from cls_jax.data.datasets import compute_mean_and_std
+from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import FolderSummary, find_short_side, load_sample
@@ -133,10 +132,8 @@ def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehe
         UserError: If pretrained weights cannot be read, the step does not fit into the device's
             memory, or the devices cannot be arranged as `config.mesh` says.
     """
-    mean, std = compute_mean_and_std(dataset.train_images)
-    dataset = dataclasses.replace(dataset, mean=mean, std=std)
     # Constants of the program, which must be the run's for JAX to keep it for the run.
-    dataset = use_own_normalization(config, dataset)
+    dataset = use_own_normalization(config, add_mean_and_std(config, dataset))
     labeled = np.flatnonzero(dataset.train_labels >= 0).astype(np.int32)
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
     setup, stream = create_setup(config, dataset, labeled, everything, num_images)

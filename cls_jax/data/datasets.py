@@ -37,6 +37,11 @@ def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
     dataset = load_folder(config.data, layout) if layout else LOADERS[name](config.data)
     if config.data.validation:
         dataset = hold_out_validation(dataset, config.data.validation, config.seed)
+    return add_mean_and_std(config, dataset)
+
+
+def add_mean_and_std(config: ConfigDict, dataset: Dataset) -> Dataset:
+    """The dataset with the mean and deviation of the configuration, or of its training images."""
     mean, std = tuple(config.data.mean), tuple(config.data.std)
     if not mean and not config.model.init:  # Pretrained weights bring their own.
         mean, std = compute_mean_and_std(dataset.train_images)

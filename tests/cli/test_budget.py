@@ -99,7 +99,9 @@ def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
 
 
 def test_a_rehearsal_normalizes_images_as_the_run_does_whose_program_it_compiles(monkeypatch):
-    config = create_tiny_config(model__init="builtin:efficientnet_lite0")
+    config = create_tiny_config(
+        model__init="builtin:efficientnet_lite0", data__mean=(), data__std=()
+    )
     given = []
 
     def create_setup(config, dataset, *_):
