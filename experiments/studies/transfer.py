@@ -24,10 +24,9 @@ import numpy as np
 
 from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.probe import init_state
-from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
+from cls_jax.training.start import prepare_run, resolve_model
 from experiments.paper import grid
 
 _INIT = "builtin:efficientnet_lite0"
@@ -105,15 +104,9 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
     return grid.Cell(config, pathlib.Path(arguments.runs) / name)
 
 
-def probe(config: Any) -> float:
+def probe(cell: grid.Cell) -> float:
     """Test accuracy in percent of the head that `model.init_head=probe` gives to one network."""
-    dataset = load_dataset(config)
-    labeled = choose_labeled_indices(
-        *(dataset.train_labels, config.num_labels, dataset.num_classes),
-        *(config.seed, config.data.imbalance),
-    )
-    dataset = use_own_normalization(config, dataset)
-    setup, spec = create_setup(config, dataset, labeled, np.arange(len(dataset.train_images)))
+    setup, dataset, spec, _ = prepare_run(cell.config, cell.workdir, load_dataset)
     state = init_state(setup, dataset, spec)
     return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]
 
@@ -125,7 +118,7 @@ def train_rows(arguments: argparse.Namespace, rows: Sequence[str]) -> Outcomes:
         for budget in arguments.budgets:
             cells = [create_cell(arguments, row, budget, seed) for seed in arguments.seeds]
             if row == PROBE:
-                outcomes[row, budget] = [{"test_accuracy": probe(cell.config)} for cell in cells]
+                outcomes[row, budget] = [{"test_accuracy": probe(cell)} for cell in cells]
             else:
                 runs[row, budget] = cells
     return outcomes | grid.run_groups(runs)
