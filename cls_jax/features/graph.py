@@ -133,6 +133,12 @@ def normalize_rows(features_BC: np.ndarray) -> np.ndarray:
     return features_BC / np.maximum(norms, np.finfo(np.float32).tiny)
 
 
+def join_features(features_NBC: np.ndarray) -> np.ndarray:
+    """Features of N networks, each at unit length, side by side: float32 [B, N C]."""
+    norms = np.linalg.norm(features_NBC, axis=-1, keepdims=True)
+    return np.concatenate(list(features_NBC / np.maximum(norms, 1e-12)), axis=-1)
+
+
 def propagate_labels(
     graph: sparse.csr_matrix,
     labels_B: np.ndarray,

@@ -15,10 +15,8 @@ from cls_jax.config import to_json
 from cls_jax.data.images.decode import ImageError, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource, Selection
-from cls_jax.inference.calibration import (
-    Calibration,
-    read_calibration,
-)
+from cls_jax.features.graph import join_features
+from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
 from cls_jax.inference.unknown import UnknownScore, read_unknown
 from cls_jax.models.ensemble import take_network
@@ -170,12 +168,12 @@ class Classifier:
         features per network.
         """
         (f_NBC,) = self._collect(images, 1)
-        return _join_features(f_NBC)
+        return join_features(f_NBC)
 
     def compute_both(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray]:
         """The results of `predict_probabilities` and `compute_features`, in one pass."""
         p_NBK, f_NBC = self._collect(images, 0, 1)
-        return p_NBK, _join_features(f_NBC)
+        return p_NBK, join_features(f_NBC)
 
     def _collect(self, images: ImageSource, *wanted: int) -> list[np.ndarray]:
         """The wanted outputs of `_forward`, by index, for all images, each [N, n, …]."""
@@ -262,12 +260,6 @@ def load(
     unknown = read_unknown(workdir, step, num_networks * num_features)
     calibration = read_calibration(workdir, step)
     return Classifier(setup, state, class_names, step, calibration, unknown)
-
-
-def _join_features(f_NBC: np.ndarray) -> np.ndarray:
-    """Features of N networks, each at unit length, side by side: float32 [B, N C]."""
-    f_NBC = f_NBC / np.maximum(np.linalg.norm(f_NBC, axis=-1, keepdims=True), 1e-12)
-    return np.concatenate(list(f_NBC), axis=-1)
 
 
 def _compile(setup: TrainSetup) -> Forward:

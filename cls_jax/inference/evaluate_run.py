@@ -14,7 +14,7 @@ from cls_jax.config import read_config
 from cls_jax.config.from_folder import create_instant_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import read_labeled_indices
-from cls_jax.data.sources.folder import list_layout
+from cls_jax.data.sources.folder import list_layout, take_rows
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
@@ -28,7 +28,7 @@ from cls_jax.inference.calibration import (
 )
 from cls_jax.inference.classifier import Classifier, Outputs, load
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
-from cls_jax.inference.suspects import take_rows, take_unlabeled
+from cls_jax.inference.suspects import take_unlabeled
 from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
 from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.data.sources.folder import take_evenly
+from cls_jax.data.sources.folder import take_rows
 from cls_jax.data.types import Dataset, Selection
 from cls_jax.features.graph import build_graph, propagate_labels
 from cls_jax.inference.classifier import Outputs
@@ -163,11 +163,6 @@ def write_suspects(
         classes = class_names[row.label], class_names[row.suggested]
         rows.append([rank, name, part, *classes, *numbers])
     write_atomically(workdir / SUSPECTS, to_csv(rows))
-
-
-def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
-    """At most `limit` of int64 [n], evenly spaced."""
-    return np.array(take_evenly(indices.tolist(), limit), np.int64)
 
 
 def take_unlabeled(num_images: int, labeled: np.ndarray) -> np.ndarray:

@@ -116,6 +116,7 @@ class _Session:
         is_new = self._checkpointer.latest_step() is None
         self._is_unsaved = config.num_steps == 0 and is_new  # Then the start is the result.
         self._fits_final_heads = config.model.final_head == "graph"
+        self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
         if is_main_process():
             announce(run, self.state, self._first_step)
         self._inputs: Any = None
@@ -232,18 +233,18 @@ class _Session:
         # Nothing is in flight between rounds, so copies to the host delay nothing.
         with self._timer.paused(), jax.transfer_guard("allow"):
             if self._start_round is None:
-                record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
                 self._start_round = create_start_round(
-                    self._setup, self._dataset, self._spec, record
+                    self._setup, self._dataset, self._spec, self._record
                 )
             self.state = self._start_round(self.state, step)
 
     def _fit_final_heads(self) -> None:
         self._bar.say("fitting heads to labels propagated along a graph of the trained features")
-        record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
         self._metrics.drain()
         with self._timer.paused(), jax.transfer_guard("allow"):
-            self.state = fit_final_heads(self._setup, self.state, self._dataset, self._spec, record)
+            self.state = fit_final_heads(
+                self._setup, self.state, self._dataset, self._spec, self._record
+            )
 
     def _recreate_batch(self, step: int, step_input: Any) -> Any:
         # A batch is a function of seed and step, so the newest state also makes an older one.

@@ -27,12 +27,12 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.data.images.decode import get_decode_options
 from cls_jax.data.sampling import StreamSpec
-from cls_jax.data.sources.folder import take_evenly
+from cls_jax.data.sources.folder import take_rows
 from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures, FrozenNetwork, extract_features, read_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
-from cls_jax.features.graph import build_graph, normalize_rows
+from cls_jax.features.graph import build_graph, join_features
 from cls_jax.features.instant import (
     INSTANT_C,
     PROBE_C,
@@ -132,18 +132,15 @@ def fit_final_heads(
         The state with other heads in `ema_params`. They do not depend on the heads there were.
     """
     rest = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
-    labeled, unlabeled = (
-        np.array(take_evenly(indices.tolist(), _MAX_FINAL), np.int64)
-        for indices in (spec.labeled_indices, rest)
-    )
+    labeled, unlabeled = take_rows(spec.labeled_indices, _MAX_FINAL), take_rows(rest, _MAX_FINAL)
     rows = np.concatenate([labeled, unlabeled])
     labels = np.full(len(rows), -1)
     labels[: len(labeled)] = dataset.train_labels[labeled]
     both_NBC = compute_features(setup, state, dataset.train_images, rows, DESCRIPTORS)
     features_NBC, descriptors_NBC = np.split(both_NBC, 2, axis=-1)
-    graph = build_graph(_join(descriptors_NBC))
+    graph = build_graph(join_features(descriptors_NBC))
     num_classes = setup.dataset_spec.num_classes
-    spread = spread_labels(_join(features_NBC), graph, labels, num_classes)
+    spread = spread_labels(join_features(features_NBC), graph, labels, num_classes)
     if len(unlabeled) == len(rest):
         record(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])
     heads = [
@@ -153,11 +150,6 @@ def fit_final_heads(
     # Sums on several devices round differently, and here a difference must not cost the run.
     heads = arrays_from_main_process(heads)
     return state.replace(ema_params=_replace_heads(setup, state.ema_params, heads))
-
-
-def _join(features_NBC: np.ndarray) -> np.ndarray:
-    """Features of N networks, each at unit length, side by side: float32 [B, N C]."""
-    return np.concatenate([normalize_rows(features_BC) for features_BC in features_NBC], axis=-1)
 
 
 def fit_heads(
@@ -255,8 +247,8 @@ def fit_instant_heads(
         return [start.head]
     chosen = np.arange(len(start.rows))
     if config.num_steps and network.image_size != image_size:
-        others = take_evenly(chosen[~start.is_labeled].tolist(), _MAX_UNLABELED)
-        chosen = np.sort([*chosen[start.is_labeled], *others])
+        others = take_rows(chosen[~start.is_labeled], _MAX_UNLABELED)
+        chosen = np.sort(np.concatenate([chosen[start.is_labeled], others]))
     network = network._replace(image_size=image_size)
     features = _compute_frozen(setup, dataset, network, "train", start.rows[chosen]).pooled
     return fit_heads(

@@ -79,7 +79,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
         warnings += _describe_leak(part, what, train, labels, decoded.digests)
     if not len(test) and layout.test:
         warnings.append("No test image could be read, so there will be no test accuracy.")
-    paths = [root / names[i] for i in take_evenly(train.tolist(), _NUM_SAMPLED)]
+    paths = [root / names[i] for i in take_rows(train, _NUM_SAMPLED)]
     warnings += _describe_bit_depth(paths, options)
 
     def select(part: np.ndarray) -> DecodedImages:
@@ -295,8 +295,13 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
 
 def take_evenly(rows: Sequence, limit: int) -> list:
     """At most `limit` of the rows, evenly spaced."""
-    count = min(len(rows), limit)
-    return [rows[i] for i in np.linspace(0, len(rows) - 1, count).astype(int)]
+    return [rows[i] for i in take_rows(np.arange(len(rows)), limit)]
+
+
+def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
+    """At most `limit` of the indices, int [n], evenly spaced."""
+    count = min(len(indices), limit)
+    return indices[np.linspace(0, len(indices) - 1, count).astype(int)]
 
 
 def sample_headers(paths: Sequence[str | os.PathLike]) -> tuple[np.ndarray, int]:
