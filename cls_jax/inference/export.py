@@ -16,7 +16,7 @@ import numpy as np
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.io import write_atomically
-from cls_jax.models import depthwise
+from cls_jax.models import convolutions
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
 from cls_jax.training.setup import create_model
@@ -199,7 +199,7 @@ def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray
     names = {"input_names": ["images"], "output_names": ["probabilities"]}
     try:
         # The converter prints its progress.
-        with contextlib.redirect_stdout(io.StringIO()), depthwise.grouped():
+        with contextlib.redirect_stdout(io.StringIO()), convolutions.grouped():
             proto = jax2onnx.to_onnx(function, [shape], model_name="classifier", **names)
         # Some of the converter's shape annotations are wrong, and some of its constants unused.
         # onnxruntime, which infers shapes itself, would warn about each of them at every start.

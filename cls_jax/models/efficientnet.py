@@ -5,12 +5,13 @@ The layers follow github.com/tensorflow/tpu, models/official/efficientnet/lite.
 Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 
-from cls_jax.models.depthwise import DepthwiseConv
+from cls_jax.models.convolutions import DepthwiseConv, convolve_pointwise
 from cls_jax.models.layers import Architecture, pool_mean
 
 NUM_FEATURES = 1280
@@ -56,7 +57,7 @@ class InvertedResidual(nn.Module):
 
     stage: Stage
     stride: int
-    conv: Any
+    pointwise: Any
     norm: Any
     dtype: Any
 
@@ -65,11 +66,11 @@ class InvertedResidual(nn.Module):
         """Returns float32 or bfloat16 [B, ⌈H / stride⌉, ⌈W / stride⌉, features]."""
         y, stage = x, self.stage
         if stage.expansion > 1:
-            y = self.conv(x.shape[-1] * stage.expansion, (1, 1), name="expand")(y)
+            y = self.pointwise(x.shape[-1] * stage.expansion, name="expand")(y)
             y = nn.relu6(self.norm(name="expand_norm")(y, use_running_average=not train))
         y = DepthwiseConv(stage.kernel, self.stride, self.dtype, name="depthwise")(y)
         y = nn.relu6(self.norm(name="depthwise_norm")(y, use_running_average=not train))
-        y = self.conv(stage.features, (1, 1), name="project")(y)
+        y = self.pointwise(stage.features, name="project")(y)
         y = self.norm(name="project_norm")(y, use_running_average=not train)
         return x + y if x.shape == y.shape else y
 
@@ -88,6 +89,9 @@ class EfficientNetLite0(Architecture):
     ) -> jax.Array:
         """See `Architecture`."""
         conv, norm = self.conv_layer(padding="SAME"), self.norm_layer()
+        pointwise = functools.partial(
+            conv, kernel_size=(1, 1), conv_general_dilated=convolve_pointwise
+        )
         block = self.block_layer(InvertedResidual, train)
         x = conv(_STEM_FEATURES, (3, 3), strides=(2, 2), name="stem")(x_BHWC.astype(self.dtype))
         x = nn.relu6(norm(name="stem_norm")(x, use_running_average=not train))
@@ -96,12 +100,12 @@ class EfficientNetLite0(Architecture):
                 x = block(
                     stage,
                     stage.stride if j == 0 else 1,
-                    conv=conv,
+                    pointwise=pointwise,
                     norm=norm,
                     dtype=self.dtype,
                     name=f"stage{i}_block{j + 1}",
                 )(x, train)
-        x = conv(NUM_FEATURES, (1, 1), name="top")(x)
+        x = pointwise(NUM_FEATURES, name="top")(x)
         x = nn.relu6(norm(name="top_norm")(x, use_running_average=not train))
         x_BC = nn.Dropout(self.dropout_rate, deterministic=not dropout)(pool_mean(x))
         return self.apply_heads(x_BC, head, unpooled_BHWC=x)

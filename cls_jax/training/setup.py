@@ -41,7 +41,7 @@ from cls_jax.parallel.mesh import (
     to_global_arrays,
     to_shardings,
 )
-from cls_jax.training.optimizer import create_optimizer
+from cls_jax.training.optimizer import create_optimizer, split_frozen
 
 PyTree = Any
 
@@ -230,8 +230,15 @@ def create_train_setup(
         method.num_networks, batch_sizes, config.mesh.network, config.mesh.data, devices
     )
     model = create_model(config, method, dataset_spec.num_classes)
+    networks = get_network_shapes(model, method.num_networks, dataset_spec.image_shape)
+    # Pretrained networks have the same weights at the start, and keep those that are not trained.
+    _, frozen = split_frozen(networks[0], config.optimizer.frozen_stages, model)
     ensemble = Ensemble(
-        model, config.model.lowering, mesh.shape[NETWORK_AXIS], config.model.matmul_precision
+        model,
+        config.model.lowering,
+        mesh.shape[NETWORK_AXIS],
+        config.model.matmul_precision,
+        frozenset(frozen if config.model.init else ()),
     )
     optimizer = create_optimizer(config, model)
     split = split or create_even_split(dataset_spec)
@@ -257,7 +264,6 @@ def create_train_setup(
         )
 
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
-    networks = get_network_shapes(model, method.num_networks, dataset_spec.image_shape)
     abstract = jax.eval_shape(start_state, key, *networks)
     specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), abstract)
     specs = specs.replace(key=P())

@@ -31,7 +31,7 @@ from cls_jax.inference.export import (
     create_images,
     export_run,
 )
-from cls_jax.models.depthwise import depthwise_conv
+from cls_jax.models.convolutions import depthwise_conv
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.sources import WEIGHTS_FILE
 from cls_jax.runs.folder import CONFIG

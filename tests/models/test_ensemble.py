@@ -72,6 +72,30 @@ def test_all_lowerings_agree(stacked):
             assert_close(take_network(stats, i), alone[i][1]["batch_stats"], atol=1e-5)
 
 
+def test_modules_that_networks_share_are_computed_once(stacked):
+    shared = frozenset({"stem", "stage1_block1"})
+    params, batch_stats = (
+        {
+            name: take_network(leaves, np.zeros(2, int)) if name in shared else leaves
+            for name, leaves in tree.items()
+        }
+        for tree in stacked
+    )
+    images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
+    programs = [
+        jax.jit(functools.partial(ensemble.forward, train=True))
+        .lower(params, batch_stats, images)
+        .compile()
+        for ensemble in (Ensemble(MODEL), Ensemble(MODEL, shared=shared))
+    ]
+    apart, together = (program(params, batch_stats, images) for program in programs)
+    assert_close(together, apart, rtol=1e-5, atol=1e-5)
+    flops_apart, flops_together = (program.cost_analysis()["flops"] for program in programs)
+    # Multiplications and additions of the stem and of stage 1 for the 6 x 6 inner pixels.
+    saved = 2 * 36 * (3 * 3 * 16 + 2 * 3 * 3 * 16 * 16) * len(images)
+    assert flops_apart - flops_together > saved
+
+
 def test_joint_forward_splits_what_one_pass_computes(stacked):
     params, batch_stats = stacked
     images = jax.random.normal(jax.random.key(1), (9, 8, 8, 1))

@@ -18,9 +18,15 @@ from cls_jax.training import loop
 from cls_jax.training.loop import train
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.start import resolve_model, use_own_normalization
-from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
+from cls_jax.training.step import create_train_step
+from tests.conftest import (
+    DATASET_SPEC,
+    create_raw_batch,
+    create_tiny_config,
+    train_interrupted,
+)
 from tests.models.make_fixtures import draw_parameter
-from tests.outcomes import describe_difference, read_end
+from tests.outcomes import assert_close, describe_difference, read_end
 
 
 def draw_weights(setup):
@@ -62,6 +68,24 @@ def test_both_networks_start_from_the_weights_with_their_own_heads(create):
     random = dataclasses.replace(setup, read_weights=None).init_state()
     np.testing.assert_allclose(state.params["head"]["kernel"], random.params["head"]["kernel"])
     jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
+
+
+def test_frozen_stages_are_computed_once_for_both_networks(create):
+    setup, _ = create(optimizer__frozen_stages=1)
+    assert setup.ensemble.shared == {"stem", "stage1_block1"}
+    apart = dataclasses.replace(setup.ensemble, shared=frozenset())
+    batch = create_raw_batch(setup.config)
+    states = []
+    for ensemble in (setup.ensemble, apart):
+        program = dataclasses.replace(setup, ensemble=ensemble)
+        step, state = create_train_step(program), program.init_state()
+        for _ in range(2):
+            state, _ = step(state, batch)
+        states.append(state)
+    assert_close(*states, atol=1e-5)
+    # Networks from random weights differ in stages that are never trained.
+    random = create_tiny_config(optimizer__frozen_stages=1)
+    assert not create_train_setup(random, DATASET_SPEC).ensemble.shared
 
 
 @pytest.mark.parametrize(
