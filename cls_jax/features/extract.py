@@ -27,7 +27,7 @@ from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions, ImageError, o
 from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource
 from cls_jax.errors import UserError
-from cls_jax.features.graph import normalize_rows
+from cls_jax.features.neighbors import normalize_rows
 from cls_jax.features.store import KEY_BYTES, Store, get_cache_folder
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.layers import DESCRIPTORS, Architecture

@@ -7,14 +7,12 @@ CVPR 2019). A few labels reach all images that lie in the same region of the fea
 Shape suffixes: B images, C features, K classes.
 """
 
-import functools
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
-from tqdm import tqdm
+
+from cls_jax.features.neighbors import find_neighbors
 
 # Share of 2,768 photographs in ten unequal classes that get the right label with 1, 5 and 10 labels
 # per class (means of twelve draws): 58.4%, 70.6% and 75.6% with 10 neighbors and alpha 0.9, 59.8%,
@@ -28,15 +26,6 @@ _EXPONENT = 3  # Of the similarity, as in Iscen et al.
 _SHARPNESS = 10
 _SINKHORN_ITERATIONS = 30
 
-# Inner products in memory at once, 256 MB in float32.
-_BLOCK_ELEMENTS = 2**26
-_MAX_BLOCK_ROWS = 1024
-# From here on, accelerators look for most of the neighbors instead of all. On a CPU the search
-# takes much less time than the inner products, so there it is always exact.
-_MIN_APPROXIMATE = 100_000
-
-_MIN_SHOWN = 20_000  # Images whose search shows a progress bar.
-
 _MAX_ITERATIONS = 1000
 _CLASSES_AT_ONCE = 64
 
@@ -46,7 +35,7 @@ def build_graph(features_BC: np.ndarray, num_neighbors: int = NUM_NEIGHBORS) -> 
 
     Image i has an edge of weight max(0, cosine)³ to each of its nearest neighbors. W is the mean of
     these weights and their transpose, D has the sums of its rows, and the graph is D^-½ W D^-½.
-    Memory grows linearly with the number of images, time with its square.
+    Memory grows linearly with the number of images.
 
     Args:
         features_BC: floating [B, C], need not be normalized. Rows of zeros have no neighbors.
@@ -70,67 +59,6 @@ def build_graph(features_BC: np.ndarray, num_neighbors: int = NUM_NEIGHBORS) -> 
     scale = np.divide(1, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
     graph.data *= scale[graph.indices] * np.repeat(scale, np.diff(graph.indptr))
     return graph
-
-
-def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the nearest neighbors of each image by cosine similarity.
-
-    Args:
-        features_BC: floating [B, C], need not be normalized.
-        num_neighbors: k, less than B, the image itself excluded.
-
-    Returns:
-        Indices int32 [B, k] and cosines float32 [B, k], the nearest first.
-
-    Raises:
-        ValueError: if a feature is not finite.
-    """
-    num_images = len(features_BC)
-    if num_neighbors <= 0:
-        return np.zeros((num_images, 0), np.int32), np.zeros((num_images, 0), np.float32)
-    normalized = normalize_rows(features_BC)
-    columns = jnp.asarray(normalized.T)  # Contiguous, for twice as fast inner products on a CPU.
-    rows_at_once = min(_MAX_BLOCK_ROWS, max(1, _BLOCK_ELEMENTS // num_images), num_images)
-    is_exact = jax.default_backend() == "cpu" or num_images < _MIN_APPROXIMATE
-    indices = np.empty((num_images, num_neighbors), np.int32)
-    cosines = np.empty((num_images, num_neighbors), np.float32)
-    # It takes seconds on a CPU from here on, and minutes with many more images.
-    is_quick = num_images < _MIN_SHOWN
-    steps = range(0, num_images, rows_at_once)
-    for start in tqdm(steps, "Neighbors", unit="block", dynamic_ncols=True, disable=is_quick):
-        # The last block overlaps the one before, so that all have one shape.
-        first = min(start, num_images - rows_at_once)
-        chosen = slice(first, first + rows_at_once)
-        cosines[chosen], indices[chosen] = _search_block(
-            normalized[chosen], first, columns, num_neighbors, is_exact
-        )
-    return indices, cosines
-
-
-@functools.partial(jax.jit, static_argnames=("num_neighbors", "is_exact"))
-def _search_block(
-    rows: jax.Array, first: int, columns: jax.Array, num_neighbors: int, is_exact: bool
-) -> tuple[jax.Array, jax.Array]:
-    """Largest inner products of rows [R, C], which begin at `first`, with columns [C, B]."""
-    products = jnp.matmul(rows, columns, precision=jax.lax.Precision.HIGHEST)
-    itself = first + jnp.arange(len(rows))
-    products = products.at[jnp.arange(len(rows)), itself].set(-jnp.inf)
-    if is_exact:
-        return jax.lax.top_k(products, num_neighbors)
-    return jax.lax.approx_max_k(products, num_neighbors)
-
-
-def normalize_rows(features_BC: np.ndarray) -> np.ndarray:
-    """Divides each row of [B, C] by its Euclidean norm, in float32. Rows of zeros stay as they are.
-
-    Raises:
-        ValueError: if a feature is not finite.
-    """
-    features_BC = np.asarray(features_BC, np.float32)
-    norms = np.linalg.norm(features_BC, axis=1, keepdims=True)
-    if not np.isfinite(norms).all():
-        raise ValueError("Features must be finite.")
-    return features_BC / np.maximum(norms, np.finfo(np.float32).tiny)
 
 
 def join_features(features_NBC: np.ndarray) -> np.ndarray:

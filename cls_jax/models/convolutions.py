@@ -110,8 +110,8 @@ def _varying_axes(array: jax.Array) -> frozenset[str]:
 def _convolve(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """`convolve_shifted` with a gradient of its own.
 
-    XLA's takes five times as long, because it sums each entry of the filters' gradient over all
-    images before the next, and they fit into no cache.
+    XLA's sums each entry of the filters' gradient over all images before the next, and they fit
+    into no cache. That takes five times as long.
     """
     size = tuple(-(-length // stride) for length in x_BHWC.shape[1:3])
     padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride), (0, 0)))
@@ -153,6 +153,8 @@ def _pull_to_kernel(
     """The gradient of the filters, in float32: all entries in one pass over each image."""
     x_BHWC, y_bar = x_BHWC.astype(jnp.float32), y_bar.astype(jnp.float32)
     padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride), (0, 0)))
+    # Otherwise XLA would compute `y_bar` again for each of the k² products.
+    padded, y_bar = jax.lax.optimization_barrier((padded, y_bar))
     shifts = _shifts(padded, kernel.shape[0], stride, y_bar.shape[1:3])
     zero = _vary(jnp.zeros(()), _varying_axes(y_bar))
     # One reduction of k² arrays. k² reductions of one array each would read the images k² times.

@@ -14,7 +14,8 @@ import numpy as np
 
 from cls_jax.errors import UserError
 from cls_jax.features.extract import compute_features, open_network
-from cls_jax.features.graph import NUM_NEIGHBORS, find_neighbors
+from cls_jax.features.graph import NUM_NEIGHBORS
+from cls_jax.features.neighbors import find_neighbors
 from experiments.paper import grid
 
 LENGTH = 1_280  # The features of EfficientNet-Lite0.

@@ -20,10 +20,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from cls_jax.features import graph as graphs
 from cls_jax.features.coverage import Coverage
-from cls_jax.features.graph import build_graph, compute_weight, normalize_rows
+from cls_jax.features.graph import NUM_NEIGHBORS, build_graph, compute_weight
 from cls_jax.features.instant import INSTANT_C
+from cls_jax.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.labeling.propagation import Propagation
 from cls_jax.labeling.session import Change, Features, Session
 from experiments.paper import grid
@@ -143,7 +143,7 @@ def choose_by_coverage(pool: Pool, num_answers: int) -> np.ndarray:
 def choose_typical(pool: Pool, num_answers: int) -> np.ndarray:
     """From each of as many k-means clusters as answers, the image with the nearest neighbors."""
     clusters = KMeans(num_answers, n_init=1, random_state=pool.seed).fit_predict(pool.features)
-    density = graphs.find_neighbors(pool.features, graphs.NUM_NEIGHBORS)[1].mean(axis=1)
+    density = find_neighbors(pool.features, NUM_NEIGHBORS)[1].mean(axis=1)
     members = (np.flatnonzero(clusters == k) for k in range(num_answers))
     return np.array([part[density[part].argmax()] for part in members])
 

@@ -16,8 +16,9 @@ import numpy as np
 import scipy.special
 from sklearn.metrics import roc_auc_score
 
-from cls_jax.features.graph import build_graph, compute_weight, normalize_rows
+from cls_jax.features.graph import build_graph, compute_weight
 from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, spread_labels
+from cls_jax.features.neighbors import normalize_rows
 from cls_jax.inference.unknown import fit_unknown
 from experiments.studies.instant import Photographs, draw_labels, run_study
 

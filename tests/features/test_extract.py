@@ -18,7 +18,7 @@ from cls_jax.features.extract import (
     open_network,
     read_features,
 )
-from cls_jax.features.graph import normalize_rows
+from cls_jax.features.neighbors import normalize_rows
 from cls_jax.features.store import Store
 from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from cls_jax.features import graph as graph_module
-from cls_jax.features.graph import build_graph, compute_weight, find_neighbors, propagate_labels
+from cls_jax.features.graph import build_graph, compute_weight, propagate_labels, solve
 
 K = 3
 
@@ -65,7 +64,7 @@ def test_residual_of_the_solution_is_within_the_tolerance():
     graph = build_graph(features)
     one_hot = (_label(cluster, [0, 1, 2])[:, None] == np.arange(K)).astype(float)
     for tolerance in (1e-2, 1e-6):
-        scores = graph_module.solve(graph, one_hot, 0.9, tolerance)
+        scores = solve(graph, one_hot, 0.9, tolerance)
         residual = one_hot - (scores - 0.9 * (graph @ scores))
         assert (np.linalg.norm(residual, axis=0) <= 1.01 * tolerance).all()
 
@@ -132,15 +131,6 @@ def test_images_without_features_stay_unlabeled():
     features[7] = 0
     probabilities = propagate_labels(build_graph(features), _label(cluster, [0, 1, 2]), K)
     np.testing.assert_allclose(probabilities[7], 1 / K, rtol=1e-6)
-
-
-def test_neighbors_are_the_same_for_any_block_size(monkeypatch):
-    features, _ = _make_features(50)
-    expected, _ = find_neighbors(features, 6)
-    for rows in (1, 7, 50):
-        monkeypatch.setattr(graph_module, "_MAX_BLOCK_ROWS", rows)
-        np.testing.assert_array_equal(find_neighbors(features, 6)[0], expected)
-    assert (expected != np.arange(50)[:, None]).all()
 
 
 @pytest.mark.parametrize("num_images", [0, 1, 2])
