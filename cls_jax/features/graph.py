@@ -4,7 +4,7 @@ Label propagation (Zhou et al., "Learning with Local and Global Consistency", NI
 features of a deep network (Iscen et al., "Label Propagation for Deep Semi-supervised Learning",
 CVPR 2019). A few labels reach all images that lie in the same region of the feature space.
 
-Shape suffixes: B images, C features, K classes.
+Shape suffixes: N networks, B images, C features, K classes.
 """
 
 from collections.abc import Sequence

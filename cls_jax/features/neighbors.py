@@ -1,6 +1,6 @@
 """The nearest neighbors of each image, by the cosine of their features.
 
-Shape suffixes: B images, C features, N networks.
+Shape suffixes: B images, C features, R rows of a block, M candidates, S samples.
 """
 
 import functools
@@ -8,9 +8,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import sparse
 from tqdm import tqdm
 
-# Inner products in memory at once, 256 MB in float32.
+# Inner products in memory at once, 256 MB in float32. In clusters, twice as much for their order.
 _BLOCK_ELEMENTS = 2**26
 _MAX_BLOCK_ROWS = 1024
 _MIN_SHOWN = 20_000  # Images whose search shows a progress bar.
@@ -84,8 +85,7 @@ def _find_in_clusters(
     """
     num_images = len(normalized_BC)
     centers = _find_centers(normalized_BC)
-    blocks = np.array_split(normalized_BC, -(-num_images // _MAX_BLOCK_ROWS))
-    cluster_B = np.concatenate([(rows @ centers.T).argmax(axis=1) for rows in blocks])
+    cluster_B = _find_nearest(normalized_BC, centers)
     sizes = np.bincount(cluster_B, minlength=len(centers))
     members = np.split(np.argsort(cluster_B), np.cumsum(sizes)[:-1])
     similarities = centers @ centers.T
@@ -110,14 +110,31 @@ def _find_in_clusters(
 
 
 def _find_centers(normalized_BC: np.ndarray) -> np.ndarray:
-    """Centers of √B clusters of a sample of B images, each at unit length: float32 [√B, C]."""
-    from sklearn.cluster import KMeans
+    """Centers of √B clusters of a sample of B images, each at unit length: float32 [√B, C].
 
+    Spherical k-means (Dhillon and Modha, 2001). scikit-learn's adds up the parts of its threads as
+    they finish, so that the same images would not always have the same neighbors.
+    """
     num_clusters = round(len(normalized_BC) ** 0.5)
     num_samples = min(len(normalized_BC), _SAMPLES_PER_CLUSTER * num_clusters)
     sample = np.random.default_rng(0).choice(len(normalized_BC), num_samples, replace=False)
-    means = KMeans(num_clusters, init="random", max_iter=_CLUSTER_ITERATIONS, random_state=0)
-    return normalize_rows(means.fit(normalized_BC[np.sort(sample)]).cluster_centers_)
+    sample_SC = normalized_BC[sample]
+    centers = sample_SC[:num_clusters]
+    for _ in range(_CLUSTER_ITERATIONS):
+        members = (_find_nearest(sample_SC, centers), np.arange(num_samples))
+        is_member = sparse.csr_matrix(
+            (np.ones(num_samples, np.float32), members), shape=(num_clusters, num_samples)
+        )
+        sums = is_member @ sample_SC
+        # A center without images stays where it is.
+        centers = np.where(sums.any(axis=1, keepdims=True), normalize_rows(sums), centers)
+    return centers
+
+
+def _find_nearest(normalized_BC: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Which of the centers [clusters, C] is the nearest to each image, int [B]."""
+    blocks = np.array_split(normalized_BC, -(-len(normalized_BC) // _MAX_BLOCK_ROWS))
+    return np.concatenate([(rows @ centers.T).argmax(axis=1) for rows in blocks])
 
 
 def _take_largest(values_RM: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -57,8 +57,9 @@ def depthwise_conv(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Arr
 def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
     """Convolves with a kernel [1, 1, C, F] and stride 1: a product of matrices.
 
-    For `nn.Conv.conv_general_dilated`, whose other arguments say nothing about such a kernel. As a
-    convolution, its gradient takes three times as long on a CPU, because XLA transposes the images.
+    For `nn.Conv.conv_general_dilated`, whose other arguments say nothing about such a kernel. The
+    kernel's gradient of a convolution takes three times as long on a CPU, because XLA transposes
+    the images.
 
     Returns:
         [B, H, W, F] of the images' dtype.
@@ -110,7 +111,7 @@ def _varying_axes(array: jax.Array) -> frozenset[str]:
 def _convolve(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """`convolve_shifted` with a gradient of its own.
 
-    XLA's sums each entry of the filters' gradient over all images before the next, and they fit
+    XLA's own gradient sums each entry of the filters over all images before the next, and they fit
     into no cache. That takes five times as long.
     """
     size = tuple(-(-length // stride) for length in x_BHWC.shape[1:3])

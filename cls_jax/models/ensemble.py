@@ -35,7 +35,8 @@ class Ensemble:
         matmul_precision: precision of float32 convolutions and products, see
             `jax.default_matmul_precision`.
         shared: modules whose parameters and statistics are the same in all networks. Networks see
-            the same images, so the compiler computes these modules once for all unrolled networks.
+            the same images, so the compiler computes these modules once for all networks that are
+            unrolled on a device.
     """
 
     model: Architecture
@@ -88,13 +89,13 @@ class Ensemble:
             return jax.vmap(apply_one)(params, batch_stats)
         num_networks = jax.tree.leaves(params)[0].shape[0]
         outputs = [
-            apply_one(self._take_network(params, i), self._take_network(batch_stats, i))
+            apply_one(self._take_own_or_shared(params, i), self._take_own_or_shared(batch_stats, i))
             for i in range(num_networks)
         ]
         logits, batch_stats = zip(*outputs, strict=True)
         return jnp.stack(logits), stack_networks(batch_stats)
 
-    def _take_network(self, tree: dict[str, PyTree], index: int) -> dict[str, PyTree]:
+    def _take_own_or_shared(self, tree: dict[str, PyTree], index: int) -> dict[str, PyTree]:
         """One network's slice, of shared modules always the first one's."""
         return {
             name: take_network(module, 0 if name in self.shared else index)

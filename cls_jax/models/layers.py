@@ -65,7 +65,8 @@ STEMS = {
 
 
 def _is_convolution(primitive: Any, *_: Any, **__: Any) -> bool:
-    return primitive is jax.lax.conv_general_dilated_p
+    # Pointwise convolutions can be products of matrices, see `convolve_pointwise`.
+    return primitive in (jax.lax.conv_general_dilated_p, jax.lax.dot_general_p)
 
 
 class BatchNorm(nn.Module):

@@ -238,7 +238,7 @@ def create_train_setup(
         config.model.lowering,
         mesh.shape[NETWORK_AXIS],
         config.model.matmul_precision,
-        frozenset(frozen if config.model.init else ()),
+        frozenset(frozen if config.model.init and read_weights else ()),
     )
     optimizer = create_optimizer(config, model)
     split = split or create_even_split(dataset_spec)

@@ -13,6 +13,7 @@ A variant is written "precision,lowering,input" or "precision,lowering,input,rep
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -29,6 +30,7 @@ from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
+from cls_jax.training.start import read_weights
 from cls_jax.training.step import create_train_step, measure_step_memory
 
 NUM_IMAGES, NUM_CLASSES = 50_000, 10  # As many as CIFAR-10 has.
@@ -98,7 +100,9 @@ def create_variant(name: str, config, title: str = "") -> StepVariant:
     config, source = configure_variant(name, config)
     repeat = int(name.split(",")[3]) if name.count(",") == 3 else 1
     dataset = create_random_dataset(config)
-    setup = create_train_setup(config, dataset.shape)
+    setup = create_train_setup(
+        config, dataset.shape, read_weights=functools.partial(read_weights, config)
+    )
     state = setup.init_state()
     inputs, input_specs, create_batch = create_inputs(source, config, setup, dataset)
     step = create_train_step(setup, create_batch, input_specs)

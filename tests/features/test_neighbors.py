@@ -61,7 +61,6 @@ def test_clusters_find_most_of_the_neighbors(clusters):
     assert 0.8 < np.mean(overlap) < 1
 
 
-@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 def test_clusters_of_duplicates_and_of_images_without_features(clusters):
     clusters(30)
     features = np.concatenate([np.repeat(draw_features(3), 40, axis=0), np.zeros((5, 16))])

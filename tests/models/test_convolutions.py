@@ -12,6 +12,7 @@ from cls_jax.models.convolutions import (
     convolve_shifted,
     depthwise_conv,
 )
+from cls_jax.models.efficientnet import EfficientNetLite0
 from cls_jax.models.layers import create_conv
 from cls_jax.parallel.mesh import create_mesh
 from tests.outcomes import assert_close
@@ -45,6 +46,25 @@ def test_pointwise_convolution_is_a_product():
     ]
     expected, actual = (layer.apply({"params": {"kernel": kernel}}, x) for layer in layers)
     assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_rematerialization_computes_no_pointwise_convolution_again():
+    images = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+    counts = []
+    for remat in (False, True):
+        model = EfficientNetLite0(num_classes=3, remat=remat)
+        variables = jax.eval_shape(model.init, jax.random.key(0), images)
+
+        def compute_loss(params, batch_stats, images, model=model):
+            variables = {"params": params, "batch_stats": batch_stats}
+            return model.apply(variables, images, train=True, mutable=["batch_stats"])[0].sum()
+
+        program = jax.make_jaxpr(jax.grad(compute_loss))(
+            variables["params"], variables["batch_stats"], images
+        )
+        counts.append(str(program).count("dot_general["))
+    # The head and 32 pointwise convolutions, with two gradients each.
+    assert counts == [3 * 33, 3 * 33]
 
 
 def test_gradient_exists_for_stacked_rematerialized_and_spread_networks():

@@ -46,9 +46,9 @@ def create():
 
     def create(**changes):
         config = create_tiny_config(model__init="w.safetensors", **changes)
-        setup = create_train_setup(config, DATASET_SPEC)
-        weights = draw_weights(setup)
-        return dataclasses.replace(setup, read_weights=lambda: Weights(weights)), weights
+        weights = draw_weights(create_train_setup(config, DATASET_SPEC))
+        read_weights = lambda: Weights(weights)  # noqa: E731
+        return create_train_setup(config, DATASET_SPEC, read_weights=read_weights), weights
 
     return create
 
@@ -84,8 +84,9 @@ def test_frozen_stages_are_computed_once_for_both_networks(create):
         states.append(state)
     assert_close(*states, atol=1e-5)
     # Networks from random weights differ in stages that are never trained.
+    assert not create_train_setup(setup.config, DATASET_SPEC).ensemble.shared
     random = create_tiny_config(optimizer__frozen_stages=1)
-    assert not create_train_setup(random, DATASET_SPEC).ensemble.shared
+    assert not create_train_setup(random, DATASET_SPEC, read_weights=dict).ensemble.shared
 
 
 @pytest.mark.parametrize(
