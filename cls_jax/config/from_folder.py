@@ -36,7 +36,7 @@ INSTANT_METHOD = "pseudo_label"
 # EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
 _COLORS = 3  # Channels that pretrained networks expect.
-_FINAL_LABELS = (3, 25)  # From and to, per class, see `_choose_final_head`.
+_FINAL_LABELS = (2, 25)  # From and to, per class, see `_choose_final_head`.
 
 
 class Resources(NamedTuple):
