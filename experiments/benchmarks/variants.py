@@ -100,9 +100,8 @@ def create_variant(name: str, config, title: str = "") -> StepVariant:
     config, source = configure_variant(name, config)
     repeat = int(name.split(",")[3]) if name.count(",") == 3 else 1
     dataset = create_random_dataset(config)
-    setup = create_train_setup(
-        config, dataset.shape, read_weights=functools.partial(read_weights, config)
-    )
+    read = functools.partial(read_weights, config)
+    setup = create_train_setup(config, dataset.shape, read_weights=read)
     state = setup.init_state()
     inputs, input_specs, create_batch = create_inputs(source, config, setup, dataset)
     step = create_train_step(setup, create_batch, input_specs)
