@@ -50,7 +50,7 @@ class TrainState(flax.struct.PyTreeNode):
     """The state after `step` steps.
 
     Every leaf that is not a scalar, except `key`, has a leading axis of N networks: that is how
-    `create_train_setup` knows what to spread over the mesh axis "network".
+    `spread_state` knows what to spread over the mesh axis "network".
 
     Attributes:
         step: int32 scalar.
@@ -233,12 +233,13 @@ def create_train_setup(
     networks = get_network_shapes(model, method.num_networks, dataset_spec.image_shape)
     # Pretrained networks have the same weights at the start, and keep those that are not trained.
     _, frozen = split_frozen(networks[0], config.optimizer.frozen_stages, model)
+    is_pretrained = bool(config.model.init and read_weights)
     ensemble = Ensemble(
         model,
         config.model.lowering,
         mesh.shape[NETWORK_AXIS],
         config.model.matmul_precision,
-        frozenset(frozen if config.model.init and read_weights else ()),
+        frozenset(frozen if is_pretrained else ()),
     )
     optimizer = create_optimizer(config, model)
     split = split or create_even_split(dataset_spec)
@@ -264,14 +265,7 @@ def create_train_setup(
         )
 
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
-    abstract = jax.eval_shape(start_state, key, *networks)
-    specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), abstract)
-    specs = specs.replace(key=P())
-    shapes = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        abstract,
-        to_shardings(mesh, specs),
-    )
+    shapes, specs = spread_state(mesh, jax.eval_shape(start_state, key, *networks))
     return TrainSetup(
         config,
         method,
@@ -285,6 +279,22 @@ def create_train_setup(
         specs,
         read_weights,
     )
+
+
+def spread_state(mesh: Mesh, state: TrainState) -> tuple[TrainState, TrainState]:
+    """Spreads the networks of an abstract state over the mesh axis "network".
+
+    Returns:
+        `TrainSetup.state_shapes` and `TrainSetup.state_specs`.
+    """
+    specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), state)
+    specs = specs.replace(key=P())
+    shapes = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        state,
+        to_shardings(mesh, specs),
+    )
+    return shapes, specs
 
 
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:
