@@ -53,6 +53,9 @@ class InvertedResidual(nn.Module):
     Attributes:
         stage: the sizes.
         stride: this block's.
+        pointwise: makes a 1x1 convolution, given its number of channels.
+        norm: makes a BatchNorm.
+        dtype: of the depthwise convolution.
     """
 
     stage: Stage
