@@ -4,6 +4,7 @@
 its `predict(images)` labels images.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +32,4 @@ def __getattr__(name: str) -> Any:
     """Imports a name at its first use, because programs must set up JAX before it is loaded."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     return getattr(importlib.import_module(_MODULES[name]), name)

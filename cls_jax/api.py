@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 
 from cls_jax.cli.plan import open_run, plan_run
 from cls_jax.cli.process import enable_compilation_cache, use_all_cores_for_convolutions
-from cls_jax.config import validate_config
 from cls_jax.config.from_folder import apply_settings
 from cls_jax.data.types import ImageSource
 from cls_jax.errors import UserError
@@ -20,15 +19,10 @@ from cls_jax.inference.prediction import Prediction
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A finished run, which can be used as a path, as in `cls_jax.load(run)`.
+    """A finished run, which can be used as a path, as in `cls_jax.load(run)`."""
 
-    Attributes:
-        workdir: The run's folder, see docs/run_folder.md.
-        result: The contents of its `result.json`, with accuracies in percent.
-    """
-
-    workdir: pathlib.Path
-    result: dict[str, Any]
+    workdir: pathlib.Path  # Its folder, see docs/run_folder.md.
+    result: dict[str, Any]  # The contents of its `result.json`, with accuracies in percent.
 
     def __fspath__(self) -> str:
         return str(self.workdir)
@@ -80,7 +74,6 @@ def train(
             raise UserError("start_from needs a folder of images: set model__init instead.")
         config = folder_or_config.copy_and_resolve_references()
         apply_settings(config, values)
-        validate_config(config)
         run = open_run(config, workdir)
     else:
         plan = plan_run(folder_or_config, method, workdir, values, start_from, instant, minutes)

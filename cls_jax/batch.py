@@ -24,15 +24,10 @@ class DatasetSpec(NamedTuple):
 
 
 class TrainingSplit(NamedTuple):
-    """Statistics of the labeled and unlabeled sets, for a method's initial state.
+    """Statistics of the labeled and unlabeled sets, for a method's initial state."""
 
-    Attributes:
-        class_frequencies: Shares of the K classes in the labeled images, which sum to 1.
-        num_unlabeled: How many images the unlabeled stream shows.
-    """
-
-    class_frequencies: tuple[float, ...]
-    num_unlabeled: int
+    class_frequencies: tuple[float, ...]  # Shares of the K classes in the labeled images.
+    num_unlabeled: int  # How many images the unlabeled stream shows.
 
 
 def create_split(labels: np.ndarray, num_classes: int, num_unlabeled: int) -> TrainingSplit:

@@ -42,16 +42,15 @@ def open_regular(path: str | os.PathLike) -> BinaryIO:
     Raises:
         OSError: If the system refuses or it is not a regular file.
     """
-    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115
+    # Otherwise opening a pipe waits for a writer. Windows has no such flag, nor such pipes.
+    at_once = getattr(os, "O_NONBLOCK", 0)
+    file = open(  # noqa: SIM115
+        path, "rb", opener=lambda path, flags: os.open(path, flags | at_once)
+    )
     if not os.path.isfile(file.fileno()):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return file
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    # Otherwise opening a pipe waits for a writer. Windows has no such flag, nor such pipes.
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_bytes(path: str | os.PathLike, max_bytes: int) -> bytes:
@@ -69,12 +68,7 @@ def read_bytes(path: str | os.PathLike, max_bytes: int) -> bytes:
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Reads a JSON file.
-
-    Raises:
-        OSError: Same as `read_bytes`.
-        ValueError: If it is not JSON, too large or nested too deeply.
-    """
+    """Reads a JSON file. Raises the same as `read_bytes` and `parse_json`."""
     return parse_json(read_bytes(path, MAX_JSON_BYTES).decode("utf-8"))
 
 

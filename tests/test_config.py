@@ -9,7 +9,6 @@ from cls_jax.config import (
     create_config,
     describe_differences,
     get_options,
-    parse_argument,
     read_config,
     to_json,
     validate_config,
@@ -93,7 +92,7 @@ def test_datasets_set_hyperparameters_of_the_method_they_name_only():
 @pytest.mark.parametrize("argument", ["", "many", "40.5", "-40", "40,fixmatch,cls", ",cls"])
 def test_argument_of_another_form_is_refused(argument):
     with pytest.raises(UserError, match="write the number of labels"):
-        parse_argument(argument)
+        create_config(argument)
 
 
 def test_unknown_method_lists_the_known_ones():

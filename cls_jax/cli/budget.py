@@ -14,7 +14,6 @@ from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import FolderSummary, find_short_side, load_sample
-from cls_jax.data.types import Dataset
 from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
 from cls_jax.training.step import compile_step, create_train_step
@@ -40,7 +39,7 @@ _ENOUGH_SECONDS = 10.0  # From then on, three steps suffice.
 class Rehearsal(NamedTuple):
     """What a few real steps took."""
 
-    compile_seconds: float  # The time to compile the step.
+    compile_seconds: float
     step_seconds: float  # The median of the steps after the first.
     memory: str  # A sentence that compares what a step needs with what the device has.
 
@@ -61,81 +60,70 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
         A sentence about the choice and its reason. None if there was nothing to choose.
 
     Raises:
-        UserError: Same as `profile_steps`.
+        UserError: Same as `profile_folder`.
     """
     config, is_pretrained = given.config, given.config.model.init.startswith(BUILTIN)
+    is_fast, most = given.resources.has_accelerator, _MAX_STEPS
     if "num_steps" in given.is_set or (minutes is None and not is_pretrained):
         return None
-    most = _MAX_STEPS
     if minutes is None:
-        most = _MAX_DEFAULT_STEPS
-        is_fast = given.resources.has_accelerator
-        minutes = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES
+        minutes, most = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES, _MAX_DEFAULT_STEPS
+
+    def fit_rest(*chosen: str) -> None:
+        fit_to_folder(given._replace(is_set={*given.is_set, *chosen}))
+
     sizes = [config.data.image_size]
     if is_pretrained:
-        config.num_steps = _MAX_DEFAULT_STEPS if given.resources.has_accelerator else _ENOUGH_STEPS
+        config.num_steps = _MAX_DEFAULT_STEPS if is_fast else _ENOUGH_STEPS
         if "data.image_size" not in given.is_set:
             largest = max(find_short_side(given.summary.sizes), _LARGEST_ENLARGED)
             sizes = [candidate for candidate in _SIZES if candidate <= largest]
-            most_likely = max(sizes) if given.resources.has_accelerator else _CPU_SIZE
-            config.data.image_size = most_likely
-        fit_to_folder(given._replace(is_set={*given.is_set, "data.image_size", "num_steps"}))
+            config.data.image_size = max(sizes) if is_fast else _CPU_SIZE
+        fit_rest("data.image_size", "num_steps")
     measured = profile_folder(resolve_model(config), given.summary)
-    size, seconds = config.data.image_size, 60 * _STEP_SHARE * minutes
-    cost = measured.step_seconds / (size**2 * config.batch_size)
-    fitting = [s for s in sizes if seconds >= _ENOUGH_STEPS * cost * s**2 * config.batch_size]
-    chosen = max(fitting, default=min(sizes))
-    config.data.image_size = chosen
-    is_set = {*given.is_set, "data.image_size"}
-    fit_to_folder(given._replace(is_set=is_set))  # With as many images as the memory then holds.
+    measured_size, seconds = config.data.image_size, 60 * _STEP_SHARE * minutes
+    cost = measured.step_seconds / (measured_size**2 * config.batch_size)
+    enough = _ENOUGH_STEPS * cost
+    fitting = [size for size in sizes if seconds >= enough * size**2 * config.batch_size]
+    config.data.image_size = size = max(fitting, default=min(sizes))
+    fit_rest("data.image_size")  # With as many images as the memory then holds.
     batch_size = config.batch_size
-    while (
-        "batch_size" not in given.is_set
-        and batch_size >= 2 * _MIN_BATCH_SIZE
-        and seconds < _ENOUGH_STEPS * cost * chosen**2 * batch_size
-    ):
-        batch_size //= 2
-    step = cost * chosen**2 * batch_size
+    if "batch_size" not in given.is_set:
+        while batch_size >= 2 * _MIN_BATCH_SIZE and seconds < enough * size**2 * batch_size:
+            batch_size //= 2
     config.batch_size = batch_size
+    step = cost * size**2 * batch_size
     affordable = max(int(seconds / step), _ROUNDING)
     unit = _ENOUGH_STEPS if affordable >= _ENOUGH_STEPS else _ROUNDING
     config.num_steps = min(affordable // unit * unit, most)
-    fit_to_folder(given._replace(is_set={*is_set, "batch_size", "num_steps"}))
+    fit_rest("data.image_size", "batch_size", "num_steps")
     reason = ""
-    if len(sizes) > 1:
-        reason = (
-            f", the highest of {', '.join(map(str, sizes))} pixels with at least {_ENOUGH_STEPS} "
-            "steps"
-            if fitting
-            else f", too few steps for more than {chosen} pixels"
-        )
+    if len(sizes) > 1 and fitting:
+        shown = ", ".join(map(str, sizes))
+        reason = f", the highest of {shown} pixels with at least {_ENOUGH_STEPS} steps"
+    elif len(sizes) > 1:
+        reason = f", too few steps for more than {size} pixels"
     return (
-        f"{minutes:g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {chosen} pixels "
+        f"{minutes:g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
         f"with {batch_size} labeled images each (measured: {measured.step_seconds:.2f} s at "
-        f"{size} pixels{reason})."
+        f"{measured_size} pixels{reason})."
     )
 
 
 def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
-    """Measures a few steps of a configuration on a sample of the folder's images."""
-    options, shape = get_decode_options(config.data), get_image_shape(config.data)
-    sample = load_sample(summary, shape, _NUM_SAMPLED, options)
-    return profile_steps(config, sample, summary.num_labeled + summary.num_unlabeled)
-
-
-def profile_steps(config: ConfigDict, dataset: Dataset, num_images: int) -> Rehearsal:
     """Compiles the step of a run and takes a few on a sample of its images. Writes nothing.
-
-    `num_images` are the training images of the whole dataset, which some methods keep a state for.
 
     Raises:
         UserError: If pretrained weights cannot be read, the step does not fit into the device's
             memory, or the devices cannot be arranged as `config.mesh` says.
     """
+    options, shape = get_decode_options(config.data), get_image_shape(config.data)
+    dataset = load_sample(summary, shape, _NUM_SAMPLED, options)
     # Constants of the program, which must be the run's for JAX to keep it for the run.
     dataset = use_own_normalization(config, add_mean_and_std(config, dataset))
     labeled = np.flatnonzero(dataset.train_labels >= 0).astype(np.int32)
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
+    num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state for each.
     setup, stream = create_setup(config, dataset, labeled, everything, num_images)
     pipeline = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
     step: Any = create_train_step(setup, pipeline.create_batch, pipeline.input_specs)

@@ -1,7 +1,8 @@
 """What each verb of `cls-jax` does and prints. `main.py` trains and evaluates with these functions.
 
 Functions are named after their verbs and parameters after the options, which
-`console.create_parser` describes.
+`console.create_parser` describes. All raise a UserError where a run, images or an extra are missing
+or do not fit, or where the output cannot be written or would replace something else.
 """
 
 import importlib.util
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING
 import jax
 from ml_collections import ConfigDict
 
-from cls_jax.config import validate_config
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
@@ -32,19 +32,15 @@ if TYPE_CHECKING:
 
 def train(
     folder: str,
-    method: str = "cls",
-    workdir: str | None = None,
-    overrides: Sequence[str] = (),
-    start_from: str | None = None,
-    instant: bool = False,
-    minutes: float | None = None,
-    dry_run: bool = False,
+    method: str,
+    workdir: str | None,
+    overrides: Sequence[str],
+    start_from: str | None,
+    instant: bool,
+    minutes: float | None,
+    dry_run: bool,
 ) -> None:
-    """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
-
-    Raises:
-        UserError: Same as `train_config`.
-    """
+    """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.cli.dry_run import describe_dry_run
     from cls_jax.cli.plan import describe_imbalance, parse_overrides, plan_run
 
@@ -63,13 +59,9 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
     """Starts or resumes training, then prints the accuracy and where to read more.
 
     `workdir` is None for the default under runs/.
-
-    Raises:
-        UserError: If the folder, the data or the devices do not fit the configuration.
     """
     from cls_jax.cli.plan import open_run
 
-    validate_config(config)
     _train_to_end(open_run(config, workdir))
 
 
@@ -83,26 +75,17 @@ def _train_to_end(run: "OpenRun") -> None:
         return
     has_test = result["test_accuracy"] is not None
     if has_test or result.get("validation_accuracy") is not None:
-        print(f"\n{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:")
-        print(describe_accuracies(result), flush=True)
+        outcome = f"{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:"
+        outcome += f"\n{describe_accuracies(result)}"
     elif monitors := describe_monitors(result["monitors"]):
-        print(
-            f"\nNo test set. Averages over the last logged batches (step {result['step']:,}):\n"
-            f"{monitors}",
-            flush=True,
-        )
+        outcome = "No test set. Averages over the last logged batches "
+        outcome += f"(step {result['step']:,}):\n{monitors}"
     else:  # Without a step there are no monitors.
-        print(
-            "\nNo test set. To measure the accuracy on labeled images: "
-            f"{_write_command('evaluate', folder)} FOLDER",
-            flush=True,
-        )
-    sentences = (
-        describe_gain(result),
-        describe_answer(result),
-        describe_far(read_unknown(folder, result["step"])),
-    )
-    for sentence in filter(None, sentences):
+        outcome = "No test set. To measure the accuracy on labeled images: "
+        outcome += f"{_write_command('evaluate', folder)} FOLDER"
+    print(f"\n{outcome}", flush=True)
+    far = describe_far(read_unknown(folder, result["step"]))
+    for sentence in filter(None, (describe_gain(result), describe_answer(result), far)):
         print(sentence, flush=True)
     report = _write_report_after_training(run)
     print()
@@ -118,11 +101,7 @@ def _train_to_end(run: "OpenRun") -> None:
 
 
 def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -> None:
-    """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences.
-
-    Raises:
-        UserError: If there is no run, or the images are missing or do not fit it.
-    """
+    """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences."""
     from cls_jax.inference.calibration import read_calibration
     from cls_jax.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.inference.scores import describe_figures
@@ -157,11 +136,7 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
 def predict(
     run: str, images: Sequence[str], output: str | None = None, overwrite: bool = False
 ) -> None:
-    """Labels image files with a run's networks.
-
-    Raises:
-        UserError: If there is no run or no image, or the output cannot be written.
-    """
+    """Labels image files with a run's networks."""
     from cls_jax.data.images.files import find_images
     from cls_jax.inference.classifier import load
     from cls_jax.inference.predict_files import describe_predictions, predict_files
@@ -188,11 +163,7 @@ def predict(
 
 
 def suggest(folder: str, count: int, output: str | None = None) -> None:
-    """Lists images to label next.
-
-    Raises:
-        UserError: If there is no unlabeled image, or the output cannot be written.
-    """
+    """Lists images to label next."""
     from cls_jax.inference.suggest import SUGGESTION_COLUMNS, suggest_files
     from cls_jax.inference.tables import check_path, write_table
     from cls_jax.runs.folder import CONFIG
@@ -222,11 +193,7 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
 
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
-    """Serves a page to label images in the browser, until it is interrupted.
-
-    Raises:
-        UserError: If the extra `label` is not installed, there is no image, or the port is in use.
-    """
+    """Serves a page to label images in the browser, until it is interrupted."""
     if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
         raise UserError("Labeling in the browser needs two packages: pip install '.[label]'.")
     from cls_jax.labeling.start import label_folder
@@ -254,11 +221,7 @@ def cache(clear: bool = False) -> None:
 
 
 def export(run: str, output: str) -> None:
-    """Writes a run's networks as files that work without this project.
-
-    Raises:
-        UserError: If there is no run, or the output cannot be written or would be overwritten.
-    """
+    """Writes a run's networks as files that work without this project."""
     from cls_jax.inference.export import EXAMPLE, export_run
 
     _check_single_process("export")
@@ -271,11 +234,7 @@ def export(run: str, output: str) -> None:
 
 
 def report(run: str, data_dir: str | None = None) -> None:
-    """Writes `report.html`, the page about a run.
-
-    Raises:
-        UserError: If there is no run or its folder cannot be written.
-    """
+    """Writes `report.html`, the page about a run."""
     from cls_jax.report.page import write_report
 
     _check_single_process("report")

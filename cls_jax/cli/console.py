@@ -9,7 +9,7 @@ import argparse
 import importlib.metadata
 import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cls_jax.cli.process import exit_with_error, prepare_process, run_to_end
 
@@ -41,19 +41,17 @@ def create_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"cls-jax {_find_version()}")
+    try:
+        version = importlib.metadata.version("cls-jax")
+    except importlib.metadata.PackageNotFoundError:
+        version = "(not installed)"
+    parser.add_argument("--version", action="version", version=f"cls-jax {version}")
     common = _Parser(add_help=False)
     common.add_argument("--device", choices=_PLATFORMS, help="compute on this (default: the best)")
     on_run = _Parser(add_help=False, parents=[common])
     on_run.add_argument("run", metavar="RUN", help="folder of the run")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    _add_train(verbs, common)
-    _add_verbs_on_runs(verbs, on_run)
-    _add_verbs_on_images(verbs, common)
-    return parser
 
-
-def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     train = verbs.add_parser(
         "train",
         parents=[common],
@@ -86,11 +84,14 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
             type=f"--config.{key}={{}}".format,  # As if it had been written in full.
             help=f"{help_} (--config.{key})",
         )
-    for option, help_ in [
-        ("--instant", "fit a classifier to frozen features and train no network"),
-        ("--dry-run", "print what it would do and the cost, then stop"),
-    ]:
-        train.add_argument(option, action="store_true", help=help_)
+    train.add_argument(
+        "--instant",
+        action="store_true",
+        help="fit a classifier to frozen features and train no network",
+    )
+    train.add_argument(
+        "--dry-run", action="store_true", help="print what it would do and the cost, then stop"
+    )
     train.add_argument(
         "--minutes",
         type=float,
@@ -99,8 +100,6 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         "networks: 10, with an accelerator 30)",
     )
 
-
-def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
     predict.add_argument(
         "images", metavar="IMAGE_OR_FOLDER", nargs="+", help="files, folders or quoted patterns"
@@ -126,8 +125,6 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     )
     export.add_argument("output", metavar="DIR", help="folder to write")
 
-
-def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     cache = verbs.add_parser(
         "cache",
         parents=[common],
@@ -149,13 +146,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
         "--port", type=int, default=0, metavar="P", help="port of the page (default: a free one)"
     )
     label.add_argument("--no-browser", action="store_true", help="only print the address")
-
-
-def _find_version() -> str:
-    try:
-        return importlib.metadata.version("cls-jax")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
+    return parser
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

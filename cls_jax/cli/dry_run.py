@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cls_jax.cli.budget import Rehearsal, profile_folder
+from cls_jax.cli.budget import profile_folder
 from cls_jax.cli.plan import Plan, describe_imbalance
 from cls_jax.data.sources.folder import FolderSummary
 from cls_jax.io import make_printable
@@ -19,57 +19,59 @@ def describe_dry_run(plan: Plan) -> str:
     Raises:
         UserError: If no labeled image can be read or a step does not fit into memory.
     """
-    lines = [*describe_folder(plan.summary), *describe_training(plan)]
+    lines = [*describe_folder(plan.summary), *_describe_training(plan)]
     if plan.config.num_steps:
-        lines += describe_costs(plan, profile_folder(plan.config, plan.summary))
+        measured = profile_folder(plan.config, plan.summary)
+        seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
+        lines += [
+            f"Memory:      {measured.memory}",
+            f"Duration:    about {_describe_duration(seconds)} without evaluations: "
+            f"{measured.step_seconds:.3f} s per step, the median of a few, and "
+            f"{measured.compile_seconds:.0f} s to compile",
+        ]
     return "\n".join([*lines, "Nothing was written: rerun without --dry-run to train."])
 
 
 def describe_folder(summary: FolderSummary) -> list[str]:
     """Lines about the images."""
-    counts = list(summary.class_counts.items())
-    width = min(max(len(name) for name in summary.class_counts), 40)
-    classes = [
-        f"  {make_printable(name):{width}}  {count:,}"
-        for name, count in counts[:_NUM_SHOWN_CLASSES]
-    ]
-    if len(counts) > _NUM_SHOWN_CLASSES:
-        classes.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
-    short = summary.sizes.min(axis=1)
-    imbalance = describe_imbalance(summary)
-    pixels = []
-    if summary.channels not in (1, 3):
-        pixels = [f"Channels:    {summary.channels}"]
-    if summary.bit_depth < 16:
-        largest = 2**summary.bit_depth - 1
-        pixels += [f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use"]
+    counts, short = summary.class_counts, summary.sizes.min(axis=1)
+    width = min(max(map(len, counts)), 40)
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
-    return [
+    lines = [
         f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
         f"{validation} and {summary.num_test:,} test images; {len(counts):,} classes with labels:",
-        *classes,
-        *([imbalance] if imbalance else []),
+    ]
+    for name, count in list(counts.items())[:_NUM_SHOWN_CLASSES]:
+        lines.append(f"  {make_printable(name):{width}}  {count:,}")
+    if len(counts) > _NUM_SHOWN_CLASSES:
+        lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
+    if imbalance := describe_imbalance(summary):
+        lines.append(imbalance)
+    lines += [
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
-        *pixels,
     ]
+    if summary.channels not in (1, 3):
+        lines.append(f"Channels:    {summary.channels}")
+    if summary.bit_depth < 16:
+        largest = 2**summary.bit_depth - 1
+        lines.append(f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use")
+    return lines
 
 
-def describe_training(plan: Plan) -> list[str]:
+def _describe_training(plan: Plan) -> list[str]:
     """Lines about what would be trained."""
-    config = plan.config
-    method = get_method(config.method.name)
-    num_unlabeled = config.batch_size * config.mu if method.unlabeled_views else 0
-    unlabeled = f" and {num_unlabeled} unlabeled" if num_unlabeled else ""
+    config, method = plan.config, get_method(plan.config.method.name)
     verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
     labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
     if config.data.validation:
         labels += f", after {config.data.validation:.0%} of them are held out for validation"
-    steps = (
-        f"{config.num_steps:,} with {config.batch_size} labeled{unlabeled} images each"
-        if config.num_steps
-        else "none: labels spread along a graph of similar images, and linear heads learn from them"
-    )
+    steps = "none: labels spread along a graph of similar images, and linear heads learn from them"
+    if config.num_steps:
+        kinds = f"{config.batch_size} labeled"
+        if method.unlabeled_views:
+            kinds += f" and {config.batch_size * config.mu} unlabeled"
+        steps = f"{config.num_steps:,} with {kinds} images each"
     return [
         f"Method:      {config.method.name}, {method.num_networks} x {describe_model(config)} at "
         f"{config.data.image_size} pixels, with {labels}",
@@ -79,18 +81,7 @@ def describe_training(plan: Plan) -> list[str]:
     ]
 
 
-def describe_costs(plan: Plan, rehearsal: Rehearsal) -> list[str]:
-    """Lines about time and memory."""
-    steps = plan.config.num_steps * rehearsal.step_seconds
-    return [
-        f"Memory:      {rehearsal.memory}",
-        f"Duration:    about {describe_duration(steps + rehearsal.compile_seconds)} without "
-        f"evaluations: {rehearsal.step_seconds:.3f} s per step, the median of a few, and "
-        f"{rehearsal.compile_seconds:.0f} s to compile",
-    ]
-
-
-def describe_duration(seconds: float) -> str:
+def _describe_duration(seconds: float) -> str:
     """A duration in the largest unit of which it has at least two."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:

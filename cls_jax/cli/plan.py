@@ -1,10 +1,9 @@
 """What to train on a folder of images: its configuration and the run's folder."""
 
-import dataclasses
 import importlib.util
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from absl import flags
@@ -33,25 +32,14 @@ from cls_jax.runs.folder import CONFIG, choose_workdir, describe_other_data, get
 from cls_jax.training.start import resolve_model
 from cls_jax.training.step import get_device_memory
 
-# Classes count as unequal from this ratio of the largest to the smallest.
-_UNEQUAL = 2
 
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """A run on a folder of images that has not started, or is to be resumed.
-
-    Attributes:
-        config: The validated configuration.
-        workdir: The run's folder, which need not exist.
-        summary: A summary of the folder of images.
-        budget: A sentence about what was chosen to fit the time. None if nothing was.
-    """
+class Plan(NamedTuple):
+    """A run on a folder of images that has not started, or is to be resumed."""
 
     config: ConfigDict
-    workdir: pathlib.Path
+    workdir: pathlib.Path  # It need not exist.
     summary: FolderSummary
-    budget: str | None = None
+    budget: str | None  # A sentence about what was chosen to fit the time. None if nothing was.
 
     def open_run(self) -> OpenRun:
         """The run, to be trained."""
@@ -77,7 +65,7 @@ def plan_run(
     Raises:
         UserError: If the folder has no layout, or there is no such method, key or value.
     """
-    settings = {**(_begin_with(pathlib.Path(start_from)) if start_from else {}), **(settings or {})}
+    settings = _begin_with(start_from) | dict(settings or {})
     if instant:
         settings = {"model.init": PRETRAINED, **settings, "model.init_head": "graph"}
         settings["num_steps"] = 0
@@ -104,13 +92,14 @@ def plan_run(
     return Plan(resolve_model(config), path, summary, budget)
 
 
-def _begin_with(run: pathlib.Path) -> dict[str, Any]:
+def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
     """The settings of a run that begins with another run's weights, in the same architecture."""
-    config = read_config(run / CONFIG)
-    model = ("model.name", "model.depth", "model.width", "model.stem")
-    keys = (*model, "data.image_size", "data.channels")
-    stored = flatten(config.to_dict())
-    return {"model.init": str(run.resolve()), **{key: stored[key] for key in keys}}
+    if not run:
+        return {}
+    stored = flatten(read_config(pathlib.Path(run) / CONFIG).to_dict())
+    kept = ["model.name", "model.depth", "model.width", "model.stem"]
+    kept += ["data.image_size", "data.channels"]
+    return {"model.init": str(pathlib.Path(run).resolve())} | {key: stored[key] for key in kept}
 
 
 def choose_run(
@@ -143,8 +132,10 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> OpenRun:
     """The run of any configuration, in its folder.
 
     Raises:
-        UserError: Same as `choose_run`, or if the images are not a folder that can be trained on.
+        UserError: Same as `validate_config` and `choose_run`, or if the images are not a folder
+            that can be trained on.
     """
+    validate_config(config)
     root = pathlib.Path(config.data.data_dir).expanduser()
     has_layout = config.data.name == "folder" and config.data.data_dir and root.is_dir()
     layout = list_layout(root) if has_layout else None
@@ -180,8 +171,8 @@ def find_resources() -> Resources:
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
-    """A sentence about classes with unequal numbers of labels. None if they are about equal."""
-    if summary.imbalance < _UNEQUAL:
+    """A sentence about classes of which one has twice the labels of another. None if none has."""
+    if summary.imbalance < 2:
         return None
     counts = summary.class_counts
     largest, smallest = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)

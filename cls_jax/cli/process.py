@@ -18,24 +18,18 @@ from cls_jax.io import PARSE_ERRORS, make_printable
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 )
-
 # One of these exists where an NVIDIA driver is loaded: on Linux, in a container, in WSL 2.
 _NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
-
 # Found in errors of the libraries through which processes communicate.
 _LOST_PROCESS_WORDS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
-
 # Raised by values of flags, and by configuration files that cannot be loaded.
 USAGE_ERRORS: tuple[type[Exception], ...] = (flags.Error, *PARSE_ERRORS)
-
 _DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-_MALLOC_SETTINGS = ":".join(
-    [
-        "glibc.malloc.hugetlb=1",  # Use large pages where the system offers them.
-        "glibc.malloc.trim_threshold=17179869184",  # Keep up to 16 GiB of freed memory,
-        "glibc.malloc.mmap_threshold=268435456",  # except for blocks of 256 MiB and more.
-    ]
+# Use large pages where the system offers them, and keep up to 16 GiB of freed memory, except for
+# blocks of 256 MiB and more.
+_MALLOC_SETTINGS = (
+    "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=17179869184:"
+    "glibc.malloc.mmap_threshold=268435456"
 )
 
 
@@ -82,11 +76,9 @@ def reexec_with_malloc_settings() -> None:
     A step on a CPU allocates hundreds of MB, which glibc would return to the system and request
     again at every step, page by page. For CLS with two WRN-28-2 on 60 images and 2 cores, a step
     takes 0.62–0.64 s that way and 0.46–0.48 s with these settings. glibc reads them before Python
-    starts, hence the restart. Only the largest blocks of a step are still requested every time: in
-    the heap they would leave holes of their own size (2.68 GB for this step, against 1.39 GB
-    outside the heap, with no measurable difference in time). Each thread keeps a heap of its own:
-    in a single one, what the compiler left behind doubled the time of a step for EfficientNet-Lite0
-    (experiments/results/cpu_speed.md).
+    starts, hence the restart. The largest blocks are still requested every time: in the heap they
+    would leave holes of their own size. A single heap for all threads would double the time of
+    other steps (experiments/results/cpu_speed.md).
     """
     name, version = platform.libc_ver()
     has_settings = name == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
@@ -100,10 +92,9 @@ def use_all_cores_for_convolutions() -> None:
     """Has XLA compute convolutions on a CPU with Eigen, on all cores. Does nothing for a GPU.
 
     jaxlib hands them to YNNPACK, which in version 0.10 uses one core: forward and backward of
-    WRN-28-2 on 60 images and 2 cores take 507 ms with it and 349 ms with Eigen. WRN-10-1 on 288
-    digits takes 56 and 41 ms. With 0.11, CLS's step for WRN-28-2 takes 680 and 582 ms. The leading
-    minus removes only convolutions from YNNPACK's list: reductions are faster there. Other versions
-    of jaxlib may not know the flag, and XLA aborts on unknown flags.
+    WRN-28-2 on 60 images and 2 cores take 507 ms with it and 349 ms with Eigen. With 0.11, CLS's
+    step takes 680 and 582 ms. The leading minus removes only convolutions from YNNPACK's list:
+    reductions are faster there. Other versions may not know the flag, on which XLA aborts.
     """
     xla_flags = os.environ.get("XLA_FLAGS", "")
     is_known = importlib.metadata.version("jaxlib").startswith(("0.10.", "0.11."))

@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import ml_collections
 from flax.traverse_util import flatten_dict, unflatten_dict
+from ml_collections import ConfigDict
 
 from cls_jax.config.keys import OPTIONS, Option, get_options
 from cls_jax.config.retired import drop_retired
@@ -20,20 +20,26 @@ _MAX_ADAMW_RATE = 0.01
 
 def create_config(
     argument: str, method_settings: Mapping[str, Mapping[str, Any]] | None = None
-) -> ml_collections.ConfigDict:
+) -> ConfigDict:
     """Builds the defaults for an argument such as "250" (of CLS) or "250,fixmatch".
 
     Raises:
         UserError: If the argument cannot be read or its method is unknown.
     """
-    return create_defaults(*parse_argument(argument), method_settings)
+    budget, _, method = argument.partition(",")
+    if not budget.isdecimal() or "," in method:
+        raise UserError(
+            f"Cannot read {argument!r:.200} after the config's colon: write the number of labels, "
+            "optionally followed by a method, as in 250 or 250,fixmatch."
+        )
+    return create_defaults(int(budget), method or "cls", method_settings)
 
 
 def create_defaults(
     num_labels: int,
     method_name: str,
     method_settings: Mapping[str, Mapping[str, Any]] | None = None,
-) -> ml_collections.ConfigDict:
+) -> ConfigDict:
     """Builds the defaults for a label budget (0: all labels) and a method. No key can be added.
 
     `method_settings` are the hyperparameters by method for which the dataset has another default.
@@ -45,22 +51,7 @@ def create_defaults(
     values["num_labels"] = num_labels
     for name, value in (method_settings or {}).get(method_name, {}).items():
         values[f"method.{name}"] = value
-    return ml_collections.ConfigDict(unflatten(values)).lock()
-
-
-def parse_argument(argument: str) -> tuple[int, str]:
-    """Reads "250" or "250,fixmatch" as (label budget, method name).
-
-    Raises:
-        UserError: If the argument has another form.
-    """
-    budget, _, method = argument.partition(",")
-    if not budget.isdecimal() or "," in method:
-        raise UserError(
-            f"Cannot read {argument!r:.200} after the config's colon: write the number of labels, "
-            "optionally followed by a method, as in 250 or 250,fixmatch."
-        )
-    return int(budget), method or "cls"
+    return ConfigDict(unflatten_dict(values, sep=".")).lock()
 
 
 def flatten(tree: dict[str, Any]) -> dict[str, Any]:
@@ -68,17 +59,12 @@ def flatten(tree: dict[str, Any]) -> dict[str, Any]:
     return flatten_dict(tree, sep=".")
 
 
-def unflatten(flat: dict[str, Any]) -> dict[str, Any]:
-    """Values by dotted key → nested dicts."""
-    return unflatten_dict(flat, sep=".")
-
-
 def show_value(value: Any) -> str:
     """A value as the command line takes it."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def validate_config(config: ml_collections.ConfigDict) -> None:
+def validate_config(config: ConfigDict) -> None:
     """Checks everything that can be checked without the data.
 
     Raises:
@@ -86,13 +72,14 @@ def validate_config(config: ml_collections.ConfigDict) -> None:
             the remedy.
     """
     values = flatten(config.to_dict())
-    keys = get_options(values["method.name"]) if "method.name" in values else get_options("cls")
+    keys = get_options(values.get("method.name", "cls"))
     _check_names(values, keys)
     for key, row in keys.items():
         if not _is_valid(values[key], row):
-            raise UserError(f"{key}={_shorten(values[key])} is invalid: choose {row.rule.text}.")
-    _check_combinations(values)
-    _check_optimizer(values, get_round_length(config))
+            text = show_value(values[key])
+            shown = text if len(text) <= 100 else text[:100] + "…"
+            raise UserError(f"{key}={shown} is invalid: choose {row.rule.text}.")
+    _check_combinations(values, get_round_length(config))
 
 
 def _check_names(values: Mapping[str, Any], keys: Mapping[str, Option]) -> None:
@@ -119,7 +106,7 @@ def _is_valid(value: Any, row: Option) -> bool:
         return False
 
 
-def _check_combinations(values: Mapping[str, Any]) -> None:
+def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
     """Raises a UserError if two values, each of them valid, contradict each other."""
     if values["batch_size"] % values["accumulate_steps"]:
         raise UserError(
@@ -151,10 +138,6 @@ def _check_combinations(values: Mapping[str, Any]) -> None:
             f"data.shift={values['data.shift']} needs images of more than that many pixels, not "
             f"{values['data.image_size']}: choose a smaller shift."
         )
-
-
-def _check_optimizer(values: Mapping[str, Any], num_steps: int) -> None:
-    """Raises a UserError if the settings contradict each other in a round of `num_steps`."""
     rate = max(values["optimizer.learning_rate"], values["optimizer.head_learning_rate"])
     if values["optimizer.name"] == "adamw" and rate > _MAX_ADAMW_RATE:
         raise UserError(
@@ -162,33 +145,26 @@ def _check_optimizer(values: Mapping[str, Any], num_steps: int) -> None:
             f"at most {_MAX_ADAMW_RATE:g}, for example --config.optimizer.learning_rate=5e-4."
         )
     for key in ("optimizer.warmup_steps", "optimizer.head_steps"):
-        if values[key] >= num_steps > 0:
+        if values[key] >= round_length > 0:
             raise UserError(
-                f"{key}={values[key]:,} would last for all of the {num_steps:,} steps: choose "
+                f"{key}={values[key]:,} would last for all of the {round_length:,} steps: choose "
                 "fewer, or a larger num_steps."
             )
 
 
-def _shorten(value: Any) -> str:
-    text = show_value(value)
-    return text if len(text) <= 100 else text[:100] + "…"
-
-
-def to_json(config: ml_collections.ConfigDict) -> str:
+def to_json(config: ConfigDict) -> str:
     """The whole configuration as indented JSON."""
     return json.dumps(config.to_dict(), indent=2) + "\n"
 
 
-def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
+def read_config(path: pathlib.Path) -> ConfigDict:
     """Reads and validates the `config.json` of a run's folder.
 
-    A run that is older than a key lacks it and gets the default, because a new key's default
-    changes nothing. Retired keys are dropped if their value changed nothing
-    (`cls_jax.config.retired`).
+    A run that is older than a key lacks it and gets the default, which changes nothing. Retired
+    keys are dropped if their value changed nothing (`cls_jax.config.retired`).
 
     Raises:
-        UserError: If the file is missing, damaged, or has a key or a value that this version does
-            not know.
+        UserError: If the file is missing or damaged, or this version does not know a key or value.
     """
     try:
         return _from_stored(read_json(path))
@@ -204,8 +180,8 @@ def read_config(path: pathlib.Path) -> ml_collections.ConfigDict:
         ) from error
 
 
-def _from_stored(stored: Any) -> ml_collections.ConfigDict:
-    """Builds and validates the configuration that `to_json` wrote."""
+def _from_stored(stored: Any) -> ConfigDict:
+    """The configuration that `to_json` wrote, validated."""
     values = flatten(stored) if isinstance(stored, dict) else {}
     if "method.name" not in values:
         raise ValueError("it has no method.name")
@@ -217,7 +193,7 @@ def _from_stored(stored: Any) -> ml_collections.ConfigDict:
         key: _restore_type(values[key], row.default) if key in values else row.default
         for key, row in keys.items()
     }
-    config = ml_collections.ConfigDict(unflatten(restored)).lock()
+    config = ConfigDict(unflatten_dict(restored, sep=".")).lock()
     validate_config(config)
     return config
 
@@ -229,9 +205,7 @@ def _restore_type(value: Any, default: Any) -> Any:
     return float(value) if type(value) is int and isinstance(default, float) else value
 
 
-def describe_differences(
-    config: ml_collections.ConfigDict, other: ml_collections.ConfigDict
-) -> list[str]:
+def describe_differences(config: ConfigDict, other: ConfigDict) -> list[str]:
     """Lists where two configurations differ, as "key: other's value → value".
 
     Runtime keys, which may change when a run resumes, are left out.

@@ -14,29 +14,24 @@ from ml_collections import ConfigDict
 from cls_jax.config.build import create_defaults, flatten
 from cls_jax.data.sources.folder import FolderSummary, are_photographs, find_short_side
 from cls_jax.errors import UserError
+from cls_jax.features.extract import PRETRAINED
 from cls_jax.methods import choose_decay, get_method, get_round_length
 from cls_jax.models import MODELS
 from cls_jax.models.layers import STEMS, resolve_stem
 from cls_jax.models.weights.sources import BUILTIN
 
 _EVAL_PIXELS = 2**20  # In all images of an evaluation batch.
-_MIN_IMAGE_SIZE = 16
-_MIN_STEPS = 1000
-# Every training image is shown about so often, within the bounds on the number of steps.
-_EPOCHS = 64
 # Bytes that a network keeps per image of a step with a feature map of 32 pixels: measured for
 # WRN-28-2 (6.98 GB for two networks and 960 images). ResNet-18's is within 10% of it.
 _BYTES_PER_IMAGE = 4e6
 _MAX_MEMORY_SHARE = 0.5
 
 _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
-PRETRAINED = "builtin:efficientnet_lite0"
 # An instant classifier is one network that learns from pseudo-labels, those of the graph.
 INSTANT_METHOD = "pseudo_label"
 # EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
 _COLORS = 3  # Channels that pretrained networks expect.
-_FINAL_LABELS = (2, 25)  # From and to, per class, see `_choose_final_head`.
 
 
 class Resources(NamedTuple):
@@ -59,18 +54,15 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
     config = create_defaults(num_labels=0, method_name=method_name)
     config.num_steps = 20_000  # With few images, more steps only repeat them.
     config.batch_size = 32
-    config.eval_every = 500
-    config.checkpoint_every = 500
-    config.data.name = "folder"
-    config.data.data_dir = path
+    config.eval_every = config.checkpoint_every = 500
+    config.data.name, config.data.data_dir = "folder", path
     config.data.image_size = 64
     image_size = config.data.get_ref("image_size")
     # 256 images of 64 pixels or 20 of 224: a few hundred MB either way.
     config.eval_batch_size = _EVAL_PIXELS // (image_size * image_size)
     config.data.shift = image_size // 8  # The authors' shares of the image size.
     config.data.cutout = image_size // 2
-    config.data.mean = ()
-    config.data.std = ()
+    config.data.mean = config.data.std = ()
     config.model.stem = "auto"
     return config
 
@@ -81,12 +73,9 @@ def create_instant_config(config: ConfigDict) -> ConfigDict:
     One network, whose head sees all features at the network's own resolution.
     """
     instant = create_folder_config(config.data.data_dir, INSTANT_METHOD)
-    kept = {
-        key: value
-        for key, value in flatten(config.to_dict()).items()
-        if key.startswith(("data.", "model.", "mesh.")) or key in ("seed", "num_labels")
-    }
-    instant.update_from_flattened_dict(kept)
+    for key, value in flatten(config.to_dict()).items():
+        if key.startswith(("data.", "model.", "mesh.")) or key in ("seed", "num_labels"):
+            instant.update_from_flattened_dict({key: value})
     instant.num_steps, instant.mesh.network = 0, 0
     instant.model.init_head, instant.model.final_head = "graph", "trained"
     instant.data.image_size = _find_own_image_size(config)
@@ -105,9 +94,9 @@ def _find_own_image_size(config: ConfigDict) -> int:
 class FolderContext(NamedTuple):
     """What a rule may look at."""
 
-    config: ConfigDict  # The configuration with the user's values and the results of earlier rules.
-    summary: FolderSummary  # The folder's summary.
-    resources: Resources  # The machine's resources.
+    config: ConfigDict  # With the user's values and the results of earlier rules.
+    summary: FolderSummary
+    resources: Resources
     is_set: Collection[str] = ()  # Dotted keys that the user has set.
 
 
@@ -121,10 +110,13 @@ def fit_to_folder(given: FolderContext) -> None:
 
 def _choose_init(given: FolderContext) -> str:
     """Pretrained weights for gray and color photographs, if installed and no network is chosen."""
-    has_network = not _ARCHITECTURE.isdisjoint(given.is_set)
-    is_photograph = are_photographs(given.summary.sizes)
-    is_fitting = is_photograph and given.summary.channels in (1, _COLORS) and not has_network
-    return PRETRAINED if given.resources.has_pretrained and is_fitting else given.config.model.init
+    is_fitting = (
+        given.resources.has_pretrained
+        and _ARCHITECTURE.isdisjoint(given.is_set)
+        and given.summary.channels in (1, _COLORS)
+        and are_photographs(given.summary.sizes)
+    )
+    return PRETRAINED if is_fitting else given.config.model.init
 
 
 def _choose_init_head(given: FolderContext) -> str:
@@ -144,8 +136,7 @@ def _choose_final_head(given: FolderContext) -> str:
     num_known = sum(counts.values()) * (1 - config.data.validation)
     per_class = (config.num_labels or num_known) / len(counts)
     is_trained = config.model.init_head == "graph" and config.num_steps > 0
-    is_measured = _FINAL_LABELS[0] <= per_class <= _FINAL_LABELS[1]
-    return "graph" if is_trained and is_measured else config.model.final_head
+    return "graph" if is_trained and 2 <= per_class <= 25 else config.model.final_head
 
 
 def _choose_channels(given: FolderContext) -> int:
@@ -157,15 +148,15 @@ def _choose_channels(given: FolderContext) -> int:
 def _choose_image_size(given: FolderContext) -> int:
     """The median short side, at most 64 pixels on an accelerator and 32 on a CPU.
 
-    From 96 to 128 for weights that were trained on larger images: their features of smaller ones
+    From 96 to 128 for weights that were trained on larger images, whose features of smaller ones
     are worth little. Their own size where nothing is trained.
     """
     own_size = _find_own_image_size(given.config)
     if given.config.num_steps == 0:
         return own_size
-    smallest, largest = _MIN_IMAGE_SIZE, 64 if given.resources.has_accelerator else 32
+    smallest, largest = 16, 64 if given.resources.has_accelerator else 32
     if given.config.model.init:
-        smallest, largest = (96 if own_size >= 96 else _MIN_IMAGE_SIZE), 128
+        smallest, largest = (96 if own_size >= 96 else 16), 128
     return min(max(int(find_short_side(given.summary.sizes)) // 8 * 8, smallest), largest)
 
 
@@ -175,13 +166,11 @@ def _choose_batch_size(given: FolderContext) -> int:
     At most 16 on a CPU, and 8 for pretrained networks: in the same time they gain more from images
     of a higher resolution.
     """
-    largest = 32
-    if not given.resources.has_accelerator:
-        largest = 8 if given.config.model.init else 16
+    on_cpu = 8 if given.config.model.init else 16
     needed = estimate_memory_per_labeled_image(given.config)
     fitting = int(_MAX_MEMORY_SHARE * given.resources.memory / needed)
     power_of_two = 1 << max(fitting, 1).bit_length() - 1
-    return min(power_of_two, largest)
+    return min(power_of_two, 32 if given.resources.has_accelerator else on_cpu)
 
 
 def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
@@ -203,11 +192,9 @@ def _choose_num_steps(given: FolderContext) -> int:
 
     Pretrained networks need fewer: 8 times, from 300 to 2,000 steps.
     """
-    is_pretrained = bool(given.config.model.init)
-    fewest, most = _MIN_STEPS, 20_000 if given.resources.has_accelerator else 5_000
-    epochs = _EPOCHS
-    if is_pretrained:
-        fewest, most, epochs = 300, 2_000, _EPOCHS // 8
+    fewest, most, epochs = 1_000, 20_000 if given.resources.has_accelerator else 5_000, 64
+    if given.config.model.init:
+        fewest, most, epochs = 300, 2_000, 8
     num_images = given.summary.num_labeled + given.summary.num_unlabeled
     wanted = epochs * num_images / (given.config.batch_size * given.config.mu)
     return min(max(100 * math.ceil(wanted / 100), fewest), most)

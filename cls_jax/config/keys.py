@@ -4,30 +4,23 @@
 FixMatch.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
 from cls_jax.data.images.decode import MAX_CHANNELS, RESIZE_MODES
 from cls_jax.io import is_number
-from cls_jax.methods import Hyperparameter, get_method
+from cls_jax.methods import get_method
 from cls_jax.models import MODELS, STEMS
 
 
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """The values that a key may have.
+class Rule(NamedTuple):
+    """The values that a key may have."""
 
-    Attributes:
-        accepts: Value of the default's type → whether it is one of them. May raise a TypeError if
-            it is a tuple.
-        text: The same in words, which follow "choose" in an error message.
-    """
-
+    # Tells whether a value of the default's type is one of them. May raise a TypeError for a tuple.
     accepts: Callable[[Any], bool]
-    text: str
+    text: str  # The same in words, which follow "choose" in an error message.
 
 
 def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
@@ -91,339 +84,183 @@ STEP_RANGE = Rule(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """A value that a user may set as `--config.KEY=VALUE`.
+class Option(NamedTuple):
+    """A value that a user may set as `--config.KEY=VALUE`."""
 
-    Attributes:
-        default: The value if the user sets none. Only its type is accepted.
-        rule: The valid values.
-        help: The key's meaning and unit.
-        source: The origin of the default. Empty if it is our own choice.
-        is_runtime: Whether the value may change when a run resumes, because it decides where and
-            how the run computes, not what it trains.
-    """
-
-    default: Any
+    default: Any  # Only its type is accepted.
     rule: Rule
-    help: str
-    source: str = ""
+    help: str  # The key's meaning and unit.
+    source: str = ""  # The origin of the default. Empty if it is our own choice.
+    # Whether the value may change when a run resumes, because it decides where and how the run
+    # computes, not what it trains.
     is_runtime: bool = False
 
 
+# A table, in this layout: the default and its rule, then the help and the source.
+# fmt: off
 OPTIONS: dict[str, Option] = {
-    "seed": Option(
-        0,
-        COUNT,
-        "Seed of the initial weights, the label split, the sample order and the augmentation.",
-    ),
-    "num_labels": Option(
-        0,
-        COUNT,
+    "seed": Option(0, COUNT,
+        "Seed of the initial weights, the label split, the sample order and the augmentation."),
+    "num_labels": Option(0, COUNT,
         "Labeled training images, the number after the colon of `--config`. 0, for "
-        "`configs/folder.py` only, uses all that have a label.",
-    ),
-    "num_steps": Option(
-        307_200,
-        COUNT,
+        "`configs/folder.py` only, uses all that have a label."),
+    "num_steps": Option(307_200, COUNT,
         "Training steps. 0 ends with the heads of `model.init_head`.",
-        "paper: 300 epochs of 1,024 steps",
-    ),
+        "paper: 300 epochs of 1,024 steps"),
     "batch_size": Option(64, between(1, 2**20), "Labeled images per step.", "paper"),
-    "mu": Option(
-        7, between(1, 2**20), "Unlabeled images per labeled image. Each method has its own default."
-    ),
-    "accumulate_steps": Option(
-        1,
-        between(1, 2**10),
+    "mu": Option(7, between(1, 2**20),
+        "Unlabeled images per labeled image. Each method has its own default."),
+    "accumulate_steps": Option(1, between(1, 2**10),
         "Parts into which a batch is divided, one after the other on each device, to need less "
         "memory. Gradients are averaged over them. BatchNorm, and methods that relate the images "
-        "of a batch to one another, see only a part.",
-    ),
-    "ema_decay": Option(
-        0.999,
-        BELOW_1,
+        "of a batch to one another, see only a part."),
+    "ema_decay": Option(0.999, BELOW_1,
         "Decay per step of the weights' exponential moving average (EMA). 0 averages nothing.",
-        "authors' `--ema-decay`",
-    ),
+        "authors' `--ema-decay`"),
     "log_every": Option(64, AT_LEAST_1, "Log metrics every N steps."),
     "eval_every": Option(1024, AT_LEAST_1, "Evaluate every N steps.", "authors' `--eval-step`"),
     "checkpoint_every": Option(1024, AT_LEAST_1, "Save a checkpoint every N steps."),
     "keep_checkpoints": Option(3, AT_LEAST_1, "How many of the newest checkpoints are kept."),
     "eval_batch_size": Option(500, between(1, 2**16), "Images evaluated at once."),
-    "debug_nans": Option(
-        False,
-        YES_OR_NO,
-        "Stop at the operation that produces the first NaN, which is slow.",
-        is_runtime=True,
-    ),
-    "profile": Option(
-        "",
-        STEP_RANGE,
+    "debug_nans": Option(False, YES_OR_NO,
+        "Stop at the operation that produces the first NaN, which is slow.", is_runtime=True),
+    "profile": Option("", STEP_RANGE,
         "FIRST:LAST, steps of which JAX's profiler writes a trace into the run's folder, for "
-        "TensorBoard or Perfetto. Empty writes none.",
-        is_runtime=True,
-    ),
-    "data.name": Option(
-        "", TEXT, "Dataset: cifar10, cifar100, digits or folder. Set by the config file."
-    ),
-    "data.data_dir": Option(
-        "",
-        TEXT,
+        "TensorBoard or Perfetto. Empty writes none.", is_runtime=True),
+    "data.name": Option("", TEXT,
+        "Dataset: cifar10, cifar100, digits or folder. Set by the config file."),
+    "data.data_dir": Option("", TEXT,
         "Dataset path: a TFDS folder or an `.npz` for CIFAR (empty: TFDS's own folder), the folder "
-        "of images for `configs/folder.py`.",
-        is_runtime=True,
-    ),
-    "data.pipeline": Option(
-        "tfdata",
-        one_of("tfdata", "device"),
-        "Where batches are made: by tf.data on the host, or on the accelerator.",
-    ),
-    "data.image_size": Option(
-        32, between(8, 1024), "Height and width in pixels to which images are scaled."
-    ),
-    "data.channels": Option(
-        3,
-        between(1, MAX_CHANNELS),
-        "Channels of images in a folder: 1 (gray), 3 (RGB), or as many as its files have.",
-    ),
-    "data.resize": Option(
-        "crop",
-        one_of(*RESIZE_MODES),
+        "of images for `configs/folder.py`.", is_runtime=True),
+    "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
+        "Where batches are made: by tf.data on the host, or on the accelerator."),
+    "data.image_size": Option(32, between(8, 1024),
+        "Height and width in pixels to which images are scaled."),
+    "data.channels": Option(3, between(1, MAX_CHANNELS),
+        "Channels of images in a folder: 1 (gray), 3 (RGB), or as many as its files have."),
+    "data.resize": Option("crop", one_of(*RESIZE_MODES),
         "How images in a folder become square: crop keeps the center, pad keeps all and adds gray "
-        "borders, stretch keeps all and changes the aspect ratio.",
-    ),
-    "data.bit_depth": Option(
-        16, between(8, 16), "Bits that 16-bit images in a folder use: 12 maps 4,095 to white."
-    ),
-    "data.cache_gigabytes": Option(
-        20.0,
-        between(0.0, 1e6),
+        "borders, stretch keeps all and changes the aspect ratio."),
+    "data.bit_depth": Option(16, between(8, 16),
+        "Bits that 16-bit images in a folder use: 12 maps 4,095 to white."),
+    "data.cache_gigabytes": Option(20.0, between(0.0, 1e6),
         "Size of the cache of decoded images. Beyond it, the least recently used are deleted.",
-        is_runtime=True,
-    ),
-    "data.validation": Option(
-        0.0,
-        BELOW_1,
+        is_runtime=True),
+    "data.validation": Option(0.0, BELOW_1,
         "Share of the training images of known class that are held out, before `num_labels` are "
         "drawn, to validate the run while it trains and to calibrate it. 0: only those of a "
-        "folder's `val/`.",
-    ),
-    "data.unlabeled_includes_labeled": Option(
-        True, YES_OR_NO, "Show the labeled images in the unlabeled stream as well.", "authors"
-    ),
-    "data.imbalance": Option(
-        1.0,
-        between(1.0, 1e6),
+        "folder's `val/`."),
+    "data.unlabeled_includes_labeled": Option(True, YES_OR_NO,
+        "Show the labeled images in the unlabeled stream as well.", "authors"),
+    "data.imbalance": Option(1.0, between(1.0, 1e6),
         "Ratio of the largest class to the smallest, among labeled and unlabeled images: a long "
-        "tail. 1 leaves the classes as they are.",
-    ),
-    "data.mean": Option(
-        (0.5, 0.5, 0.5),
-        NUMBERS,
-        "Mean per channel on the scale from 0 to 1. Empty, like `data.std`, computes it from "
-        "the training images.",
-    ),
-    "data.std": Option(
-        (0.5, 0.5, 0.5), POSITIVE_NUMBERS, "Standard deviation per channel, in the same form."
-    ),
+        "tail. 1 leaves the classes as they are."),
+    "data.mean": Option((0.5, 0.5, 0.5), NUMBERS,
+        "Mean per channel on the scale from 0 to 1. Empty, like `data.std`, computes it from the "
+        "training images."),
+    "data.std": Option((0.5, 0.5, 0.5), POSITIVE_NUMBERS,
+        "Standard deviation per channel, in the same form."),
     "data.flip": Option(True, YES_OR_NO, "Flip half of the images horizontally.", "authors"),
-    "data.shift": Option(
-        4, between(0), "Pixels of reflected border to crop from.", "authors: 32 / 8"
-    ),
-    "data.randaugment": Option(
-        "authors",
-        one_of("authors", "torchssl"),
+    "data.shift": Option(4, between(0),
+        "Pixels of reflected border to crop from.", "authors: 32 / 8"),
+    "data.randaugment": Option("authors", one_of("authors", "torchssl"),
         "How strong views are made. The preset torchssl fixes operations, levels and the square's "
-        "side: of the four keys below it uses only the pool, and whether `data.cutout` is 0.",
-    ),
-    "data.randaugment_ops": Option(
-        2, between(0, 14), "RandAugment operations per strong view.", "authors: `n=2`"
-    ),
-    "data.randaugment_levels": Option(
-        10,
-        between(2, PARAMETER_MAX),
+        "side: of the four keys below it uses only the pool, and whether `data.cutout` is 0."),
+    "data.randaugment_ops": Option(2, between(0, 14),
+        "RandAugment operations per strong view.", "authors: `n=2`"),
+    "data.randaugment_levels": Option(10, between(2, PARAMETER_MAX),
         "Exclusive upper bound on RandAugment's magnitude: an operation's level is drawn from 1 to "
-        "this minus 1.",
-        "authors: `m=10`",
-    ),
-    "data.randaugment_pool": Option(
-        tuple(OPS), POOL, "RandAugment operations to draw from.", "FixMatch: all 14"
-    ),
-    "data.cutout": Option(
-        16,
-        between(0),
+        "this minus 1.", "authors: `m=10`"),
+    "data.randaugment_pool": Option(tuple(OPS), POOL,
+        "RandAugment operations to draw from.", "FixMatch: all 14"),
+    "data.cutout": Option(16, between(0),
         "Side in pixels of the gray square in strong views. 0: no square.",
-        "authors: half the image",
-    ),
-    "model.name": Option(
-        "wide_resnet", one_of(*MODELS), "Architecture. `model.init=builtin:NAME` implies it."
-    ),
-    "model.init": Option(
-        "",
-        TEXT,
+        "authors: half the image"),
+    "model.name": Option("wide_resnet", one_of(*MODELS),
+        "Architecture. `model.init=builtin:NAME` implies it."),
+    "model.init": Option("", TEXT,
         "Pretrained weights that the networks start from, all except their last layer: "
         "`builtin:efficientnet_lite0`, a `.safetensors` file, the folder of a run or an export, or "
-        "`hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights.",
-    ),
-    "model.init_head": Option(
-        "random",
-        one_of("random", "probe", "graph"),
+        "`hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights."),
+    "model.init_head": Option("random", one_of("random", "probe", "graph"),
         "Last layer of pretrained networks: random weights, or logistic regression on features, of "
         "the labeled images (probe) or of all images with labels that are propagated along a graph "
-        "of similar images (graph).",
-    ),
-    "model.final_head": Option(
-        "trained",
-        one_of("trained", "graph"),
+        "of similar images (graph)."),
+    "model.final_head": Option("trained", one_of("trained", "graph"),
         "Last layer of the averaged networks after the last step: as it was trained, or fitted to "
-        "labels that are propagated along a graph of their trained features (graph).",
-    ),
-    "model.stem": Option(
-        "cifar",
-        one_of("auto", *STEMS),
+        "labels that are propagated along a graph of their trained features (graph)."),
+    "model.stem": Option("cifar", one_of("auto", *STEMS),
         "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet). "
-        "`auto` chooses by `data.image_size`.",
-    ),
+        "`auto` chooses by `data.image_size`."),
     "model.depth": Option(28, DEPTH, "Layers of a Wide ResNet.", "paper: WRN-28-2"),
-    "model.width": Option(
-        2,
-        between(1, 64),
-        "Width factor of a Wide ResNet.",
-        "paper: WRN-28-2 (WRN-28-8 on CIFAR-100)",
-    ),
-    "model.dtype": Option(
-        "float32",
-        one_of("float32", "bfloat16"),
+    "model.width": Option(2, between(1, 64),
+        "Width factor of a Wide ResNet.", "paper: WRN-28-2 (WRN-28-8 on CIFAR-100)"),
+    "model.dtype": Option("float32", one_of("float32", "bfloat16"),
         "Type of convolutions and activations. Parameters, BatchNorm statistics and losses are "
-        "always float32.",
-    ),
-    "model.matmul_precision": Option(
-        "default",
-        one_of("default", "high", "highest"),
+        "always float32."),
+    "model.matmul_precision": Option("default", one_of("default", "high", "highest"),
         "How exactly an accelerator multiplies float32, as JAX's `default_matmul_precision`. On "
         "NVIDIA GPUs since Ampere, default and high round factors to TensorFloat-32 (10 bits of "
         "mantissa), which is faster. `highest` keeps all 23 bits, as CPUs always do.",
-        "PyTorch convolutions, hence the authors' code",
-        is_runtime=True,
-    ),
-    "model.lowering": Option(
-        "unrolled",
-        one_of("unrolled", "vmap"),
+        "PyTorch convolutions, hence the authors' code", is_runtime=True),
+    "model.lowering": Option("unrolled", one_of("unrolled", "vmap"),
         "How two networks on one device are compiled: one after the other, or as grouped "
-        "convolutions.",
-    ),
-    "model.remat": Option(
-        False,
-        YES_OR_NO,
-        "Recompute normalizations and activations for the gradient: less memory, more work.",
-    ),
-    "model.bn_momentum": Option(
-        0.999,
-        BELOW_1,
-        "Decay per step of BatchNorm's running statistics.",
-        "authors: PyTorch's momentum 0.001",
-    ),
-    "model.bn_epsilon": Option(
-        1e-5,
-        ABOVE_0,
+        "convolutions."),
+    "model.remat": Option(False, YES_OR_NO,
+        "Recompute normalizations and activations for the gradient: less memory, more work."),
+    "model.bn_momentum": Option(0.999, BELOW_1,
+        "Decay per step of BatchNorm's running statistics.", "authors: PyTorch's momentum 0.001"),
+    "model.bn_epsilon": Option(1e-5, ABOVE_0,
         "Added to the variance in BatchNorm of ResNets. EfficientNet has its own, 1e-3.",
-        "PyTorch's default",
-    ),
-    "model.bn_frozen": Option(
-        False,
-        YES_OR_NO,
-        "Normalize by pretrained running statistics in training, too, and leave them as they are.",
-    ),
-    "model.bn_statistics": Option(
-        "batch",
-        one_of("batch", "device"),
+        "PyTorch's default"),
+    "model.bn_frozen": Option(False, YES_OR_NO,
+        "Normalize by pretrained running statistics in training, too, and leave them as they are."),
+    "model.bn_statistics": Option("batch", one_of("batch", "device"),
         "Where several devices share a batch: BatchNorm takes the mean and variance of the whole "
-        "batch, or of each device's part, which saves an exchange per layer.",
-    ),
-    "model.leaky_slope": Option(
-        0.1, between(0.0, 1.0), "Slope of a Wide ResNet's LeakyReLU below 0.", "authors"
-    ),
+        "batch, or of each device's part, which saves an exchange per layer."),
+    "model.leaky_slope": Option(0.1, between(0.0, 1.0),
+        "Slope of a Wide ResNet's LeakyReLU below 0.", "authors"),
     "method.name": Option("cls", TEXT, "Method. Choose it after the colon of `--config`."),
-    "optimizer.name": Option(
-        "sgd",
-        one_of("sgd", "adamw"),
-        "Optimizer: SGD with Nesterov momentum, or AdamW. See docs/finetuning.md for settings "
-        "for pretrained networks.",
-        "paper, FixMatch",
-    ),
-    "optimizer.learning_rate": Option(
-        0.03,
-        between(0.0, 100.0, excludes="low"),
-        "Initial learning rate. AdamW needs far less than SGD, at most 0.01.",
-        "paper, FixMatch",
-    ),
+    "optimizer.name": Option("sgd", one_of("sgd", "adamw"),
+        "Optimizer: SGD with Nesterov momentum, or AdamW. See docs/finetuning.md for settings for "
+        "pretrained networks.", "paper, FixMatch"),
+    "optimizer.learning_rate": Option(0.03, between(0.0, 100.0, excludes="low"),
+        "Initial learning rate. AdamW needs far less than SGD, at most 0.01.", "paper, FixMatch"),
     "optimizer.momentum": Option(0.9, BELOW_1, "Nesterov momentum of SGD.", "paper, FixMatch"),
-    "optimizer.beta1": Option(
-        0.9, BELOW_1, "Decay per step of AdamW's mean gradient.", "PyTorch's default"
-    ),
-    "optimizer.beta2": Option(
-        0.999, BELOW_1, "Decay per step of AdamW's mean squared gradient.", "PyTorch's default"
-    ),
-    "optimizer.epsilon": Option(
-        1e-8, ABOVE_0, "Added to the root of AdamW's mean squared gradient.", "PyTorch's default"
-    ),
-    "optimizer.weight_decay": Option(
-        5e-4,
-        BELOW_1,
+    "optimizer.beta1": Option(0.9, BELOW_1,
+        "Decay per step of AdamW's mean gradient.", "PyTorch's default"),
+    "optimizer.beta2": Option(0.999, BELOW_1,
+        "Decay per step of AdamW's mean squared gradient.", "PyTorch's default"),
+    "optimizer.epsilon": Option(1e-8, ABOVE_0,
+        "Added to the root of AdamW's mean squared gradient.", "PyTorch's default"),
+    "optimizer.weight_decay": Option(5e-4, BELOW_1,
         "Weight decay of kernels. All other parameters have none. SGD adds it to the gradient, "
-        "AdamW to the update.",
-        "authors' `--wdecay`",
-    ),
-    "optimizer.cosine_cycles": Option(
-        7 / 16,
-        between(0.0, 0.5),
-        "Share of a cosine's half cycle over which the rate falls: 0 keeps it constant, 7/16 "
-        "ends at a fifth, ½ at 0.",
-        "FixMatch",
-    ),
-    "optimizer.warmup_steps": Option(
-        0,
-        COUNT,
+        "AdamW to the update.", "authors' `--wdecay`"),
+    "optimizer.cosine_cycles": Option(7 / 16, between(0.0, 0.5),
+        "Share of a cosine's half cycle over which the rate falls: 0 keeps it constant, 7/16 ends "
+        "at a fifth, ½ at 0.", "FixMatch"),
+    "optimizer.warmup_steps": Option(0, COUNT,
         "Steps over which the rate rises linearly from 0. The cosine begins after them.",
-        "FixMatch",
-    ),
-    "optimizer.layer_decay": Option(
-        1.0,
-        ABOVE_0,
-        "Factor on the learning rate per block, counted from the head. 1: all layers learn alike.",
-    ),
-    "optimizer.head_learning_rate": Option(
-        0.0, between(0.0, 100.0), "Learning rate of the heads. 0: `optimizer.learning_rate`."
-    ),
-    "optimizer.head_steps": Option(
-        0,
-        COUNT,
+        "FixMatch"),
+    "optimizer.layer_decay": Option(1.0, ABOVE_0,
+        "Factor on the learning rate per block, counted from the head. 1: all layers learn alike."),
+    "optimizer.head_learning_rate": Option(0.0, between(0.0, 100.0),
+        "Learning rate of the heads. 0: `optimizer.learning_rate`."),
+    "optimizer.head_steps": Option(0, COUNT,
         "First steps in which only the heads are trained. BatchNorm's running statistics move all "
-        "the same, unless `model.bn_frozen`.",
-    ),
-    "optimizer.frozen_stages": Option(
-        0,
-        between(0, 1000),
+        "the same, unless `model.bn_frozen`."),
+    "optimizer.frozen_stages": Option(0, between(0, 1000),
         "Stages (of a network without stages: blocks) that are never trained, with the stem, "
-        "counted from the images. This saves time. 0: everything is trained.",
-    ),
-    "optimizer.clip_norm": Option(
-        0.0,
-        between(0.0, 1e6),
+        "counted from the images. This saves time. 0: everything is trained."),
+    "optimizer.clip_norm": Option(0.0, between(0.0, 1e6),
         "Largest Euclidean norm of a network's gradient, to which longer ones are shortened. Each "
-        "network has its own norm. 0: gradients keep their length.",
-    ),
-    "mesh.network": Option(
-        0,
-        COUNT,
-        "Devices over which the networks are spread. 0: chosen automatically.",
-        is_runtime=True,
-    ),
-    "mesh.data": Option(
-        0, COUNT, "Devices over which a batch is spread. 0: chosen automatically.", is_runtime=True
-    ),
+        "network has its own norm. 0: gradients keep their length."),
+    "mesh.network": Option(0, COUNT,
+        "Devices over which the networks are spread. 0: chosen automatically.", is_runtime=True),
+    "mesh.data": Option(0, COUNT,
+        "Devices over which a batch is spread. 0: chosen automatically.", is_runtime=True),
 }
+# fmt: on
 
 
 def get_options(method_name: str) -> dict[str, Option]:
@@ -433,21 +270,13 @@ def get_options(method_name: str) -> dict[str, Option]:
         UserError: If there is no such method.
     """
     method = get_method(method_name)
-    hyperparameters = {
-        f"method.{name}": _to_key(hyperparameter)
-        for name, hyperparameter in method.hyperparameters.items()
+    options = OPTIONS | {
+        "mu": OPTIONS["mu"]._replace(default=method.mu),
+        "method.name": OPTIONS["method.name"]._replace(default=method_name),
     }
-    return {
-        **OPTIONS,
-        "mu": dataclasses.replace(OPTIONS["mu"], default=method.mu),
-        "method.name": dataclasses.replace(OPTIONS["method.name"], default=method_name),
-        **hyperparameters,
-    }
-
-
-def _to_key(hyperparameter: Hyperparameter) -> Option:
-    low, high, choices = hyperparameter.low, hyperparameter.high, hyperparameter.choices
-    rule = one_of(*choices) if choices else between(low, high)
-    if isinstance(hyperparameter.default, bool):
-        rule = YES_OR_NO
-    return Option(hyperparameter.default, rule, "", hyperparameter.source)
+    for name, own in method.hyperparameters.items():
+        rule = one_of(*own.choices) if own.choices else between(own.low, own.high)
+        if isinstance(own.default, bool):
+            rule = YES_OR_NO
+        options[f"method.{name}"] = Option(own.default, rule, "", own.source)
+    return options

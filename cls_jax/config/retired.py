@@ -8,26 +8,22 @@ from cls_jax.errors import UserError
 # The last commit that has the keys below.
 _LAST_COMMIT = "878afb8"
 
-# Old key → new key, with the same values.
-RENAMED = {"method.lambda_alike": "method.lambda_consistency"}
-# Old key → new key, and old value → new value.
-CHANGED = {"data.unlabeled": ("data.unlabeled_includes_labeled", {"all": True, "rest": False})}
+# Old key → new key, and old value → new value where these differ.
+RENAMED: dict[str, tuple[str, dict[Any, Any]]] = {
+    "method.lambda_alike": ("method.lambda_consistency", {}),
+    "data.unlabeled": ("data.unlabeled_includes_labeled", {"all": True, "rest": False}),
+}
 
 
 class Retired(NamedTuple):
-    """A key that no longer exists.
+    """A key that no longer exists."""
 
-    Attributes:
-        harmless: Values with which a run is the same without the key. None if that is any.
-        remedy: What to do with another value, as the end of a sentence.
-    """
-
-    harmless: tuple[Any, ...] | None
-    remedy: str = f"use commit {_LAST_COMMIT} for this run"
+    harmless: tuple[Any, ...] | None  # Values with which a run is the same without it. None: any.
+    remedy: str = f"use commit {_LAST_COMMIT} for this run"  # What to do with another value.
 
 
-# Of the methods in which two networks exchange labels.
-_SWITCHES = {
+RETIRED = {
+    "model.init_noise": Retired((0.0,)),
     "method.adaptive_tau": Retired(("off",)),
     "method.exchange_rule": Retired(("all",)),
     "method.ramp": Retired((0.0,)),
@@ -40,7 +36,6 @@ _SWITCHES = {
     "method.lambda_cutmix": Retired((0.0,)),
     "method.statistics_decay": Retired(None),  # Only the switches above read it.
 }
-RETIRED = {"model.init_noise": Retired((0.0,)), **_SWITCHES}
 # Method → where it differs from the above.
 _BY_METHOD = {"cls_plus": {"method.align": Retired(("joint",))}}
 
@@ -54,14 +49,13 @@ def drop_retired(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, 
     kept = {}
     table = RETIRED | _BY_METHOD.get(values["method.name"], {})
     for key, value in values.items():
-        if key in CHANGED:
-            new_key, new_values = CHANGED[key]
+        if key in RENAMED:
+            new_key, new_values = RENAMED[key]
             kept[new_key] = new_values.get(value, value)
-            continue
-        if key in keys or key not in table:
-            kept[key if key in keys else RENAMED.get(key, key)] = value
-            continue
-        harmless, remedy = table[key]
-        if harmless is not None and value not in harmless:
-            raise UserError(f"{key}={value!s:.100} is no longer supported: {remedy}.")
+        elif key in keys or key not in table:
+            kept[key] = value
+        else:
+            harmless, remedy = table[key]
+            if harmless is not None and value not in harmless:
+                raise UserError(f"{key}={value!s:.100} is no longer supported: {remedy}.")
     return kept

@@ -24,11 +24,7 @@ class Coverage:
     """
 
     def __init__(self, graph: sparse.csr_matrix):
-        """Computes which images each image reaches.
-
-        Args:
-            graph: S from `build_graph`, [B, B].
-        """
+        """Computes which images each image reaches in a graph from `build_graph`, [B, B]."""
         step = sparse.identity(graph.shape[0], np.float32, format="csr")
         self._reach_BB = step
         for _ in range(_NUM_STEPS):
@@ -36,15 +32,11 @@ class Coverage:
             self._reach_BB = (self._reach_BB + step).tocsr().astype(np.float32)
 
     def choose(self, is_open_B: np.ndarray, num_images: int) -> tuple[np.ndarray, np.ndarray]:
-        """Chooses images without a label, the most helpful first.
-
-        Args:
-            is_open_B: bool [B], whether an image has no label yet.
-            num_images: The number to choose. Fewer, if there are not as many.
+        """Chooses images that are open, bool [B], as they have no label: the most helpful first.
 
         Returns:
-            The images, int [M], and by how much each increases the sum of the coverage, in which
-            an image counts 1 for itself, float [M].
+            At most `num_images` images, int [M], and by how much each increases the sum of the
+            coverage, in which an image counts 1 for itself, float [M].
         """
         covered_B = np.zeros(len(is_open_B), np.float32)
         answered = self._reach_BB[~is_open_B]

@@ -29,7 +29,7 @@ from cls_jax.data.types import ImageSource
 from cls_jax.errors import UserError
 from cls_jax.features.neighbors import normalize_rows
 from cls_jax.features.store import KEY_BYTES, Store, get_cache_folder
-from cls_jax.models import MODELS, resolve_stem
+from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
@@ -42,81 +42,48 @@ _VERSION = 2
 _BATCH_SIZE = 16  # Per device. Larger ones are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
+_create_hash = functools.partial(hashlib.blake2b, digest_size=KEY_BYTES)
 
 Progress = Callable[[int, int], None]  # Called with (images done, images in all).
 
 
 class FrozenFeatures(NamedTuple):
-    """What a frozen network says about B images.
+    """What a frozen network says about B images."""
 
-    Attributes:
-        pooled: the inputs of the network's heads, float16 [B, C].
-        descriptors: what similar images are found by, float16 [B, C], see `pool_descriptor`.
-    """
-
-    pooled: np.ndarray
-    descriptors: np.ndarray
+    pooled: np.ndarray  # The inputs of the network's heads, float16 [B, C].
+    descriptors: np.ndarray  # What similar images are found by, see `pool_descriptor`. The same.
 
 
 class FrozenNetwork(NamedTuple):
-    """A network whose features are used as they are.
+    """A network whose features are used as they are."""
 
-    Attributes:
-        name: name of the architecture, see `MODELS`.
-        weights: arrays by PyTorch's names, and the normalization of the images they expect.
-        image_size: height and width of its images in pixels.
-        settings: keys of `config.model` that the architecture has, with their values.
-        decoding: how image files become squares.
-    """
-
-    name: str
+    name: str  # One of `MODELS`.
     weights: Weights
-    image_size: int
-    settings: tuple[tuple[str, Any], ...] = ()
+    image_size: int  # The height and width of its images in pixels.
+    settings: tuple[tuple[str, Any], ...] = ()  # Keys of `config.model` that it has, and values.
     decoding: DecodeOptions = CENTER_CROP
 
 
-def open_network(init: str = PRETRAINED, name: str | None = None) -> FrozenNetwork:
-    """Reads pretrained weights, to be used at the network's own resolution.
-
-    Args:
-        init: "builtin:NAME", "hf:OWNER/NAME" or a `.safetensors` file.
-        name: name of the architecture, which "builtin:NAME" implies.
+def open_network() -> FrozenNetwork:
+    """Reads the weights `PRETRAINED`, to be used at the network's own resolution.
 
     Raises:
-        UserError: if the weights cannot be read.
+        UserError: If the weights cannot be read.
     """
-    weights = read_init(init)
-    if init.startswith(BUILTIN):
-        name = name or init.removeprefix(BUILTIN)
-    if name not in MODELS:
-        raise UserError(f"{init:.100} has weights of an unknown architecture: set model.name.")
-    entry = MODELS[name]
+    name = PRETRAINED.removeprefix(BUILTIN)
+    weights, entry = read_init(PRETRAINED), MODELS[name]
     weights = weights._replace(normalization=weights.normalization or entry.layout.normalization)
-    settings = (("stem", resolve_stem("auto", entry.image_size)),) if "stem" in entry.keys else ()
-    return FrozenNetwork(name, weights, entry.image_size, settings)
+    return FrozenNetwork(name, weights, entry.image_size)
 
 
 def load_features(
-    files: Sequence[str | os.PathLike],
-    init: str = PRETRAINED,
-    on_progress: Progress | None = None,
+    files: Sequence[str | os.PathLike], on_progress: Progress | None = None
 ) -> np.ndarray:
-    """Descriptors of image files by pretrained weights, each of Euclidean norm 1.
+    """Descriptors of image files by `open_network`, each of Euclidean norm 1: float32 [B, C].
 
-    Args:
-        files: image files of any size and color, which are scaled and center-cropped to the
-            network's own resolution.
-        init: see `open_network`.
-        on_progress: called after each batch that is computed. None shows a progress bar.
-
-    Returns:
-        float32 [B, C]. An image that cannot be read has zeros.
-
-    Raises:
-        UserError: if the weights cannot be read.
+    Takes and raises the same as `extract_features`.
     """
-    return normalize_rows(extract_features(files, open_network(init), on_progress).descriptors)
+    return normalize_rows(extract_features(files, open_network(), on_progress).descriptors)
 
 
 def extract_features(
@@ -125,19 +92,16 @@ def extract_features(
     on_progress: Progress | None = None,
     images: ImageSource | None = None,
 ) -> FrozenFeatures:
-    """Features of image files by a network.
+    """Features of image files by a network. An image that cannot be read has zeros.
 
     Args:
-        files: same as for `load_features`.
-        network: from `open_network`.
-        on_progress: same as for `load_features`.
+        files: Images of any size and color.
+        network: The network, whose `decoding` makes them squares.
+        on_progress: Called after each batch that is computed. None shows a progress bar.
         images: uint8 [B, H, W, 3], the files as the network decodes them, if they are known.
 
-    Returns:
-        The features. An image that cannot be read has zeros.
-
     Raises:
-        UserError: if the weights are those of another architecture.
+        UserError: If the weights are of another architecture.
     """
     paths = [os.fspath(file) for file in files]
     store, keys, is_missing, features = _read_stored(paths, network)
@@ -150,11 +114,11 @@ def extract_features(
     first = {keys[i].tobytes(): i for i in np.flatnonzero(is_missing)[::-1]}
     missing = sorted(first.values())
     shape = (network.image_size, network.image_size, 3)
-    with _report(on_progress, len(missing)) as advance:
-        if images is not None:
-            batches = _cut_batches(paths, images, np.array(missing), batch_size)
-        else:
-            batches = read_ahead([paths[i] for i in missing], shape, batch_size, network.decoding)
+    if images is not None:
+        batches = _cut_batches(paths, images, np.array(missing), batch_size)
+    else:
+        batches = read_ahead([paths[i] for i in missing], shape, batch_size, network.decoding)
+    with _report(on_progress, len(missing)) as report:
         for start, batch in zip(itertools.count(0, batch_size), batches, strict=False):
             rows = np.array(missing[start : start + batch_size])
             rows = rows[[error is None for error in batch.errors]]
@@ -163,7 +127,7 @@ def extract_features(
                 # A full disk must not stop a command that only wants the features.
                 with contextlib.suppress(OSError):
                     store.append(keys[rows], features[rows])
-            advance(len(batch.files))
+            report(start + len(batch.files))
     for i in np.flatnonzero(is_missing):
         features[i] = features[first[keys[i].tobytes()]]
     return _split(features)
@@ -205,23 +169,17 @@ def _read_stored(
 def compute_features(
     images: Any, network: FrozenNetwork, on_progress: Progress | None = None
 ) -> FrozenFeatures:
-    """Features of images in memory, which are not kept on disk.
+    """Features of an `ImageSource` of uint8 [B, H, W, 1 or 3], which are not kept on disk.
 
-    Args:
-        images: an `ImageSource` of uint8 [B, H, W, 1 or 3], scaled to the network's own resolution.
-        network: from `open_network`.
-        on_progress: same as for `load_features`.
-
-    Raises:
-        UserError: if the weights are those of another architecture.
+    The images are scaled to the network's own resolution. Raises the same as `extract_features`.
     """
     compute, num_features, batch_size = _compile(network)
     features = np.zeros((len(images), num_features), np.float16)
-    with _report(on_progress, len(images)) as advance:
+    with _report(on_progress, len(images)) as report:
         for start in range(0, len(images), batch_size):
             batch = np.asarray(images[start : start + batch_size])
             features[start : start + batch_size] = compute(_enlarge(batch, network.image_size))
-            advance(len(batch))
+            report(start + len(batch))
     return _split(features)
 
 
@@ -234,22 +192,15 @@ def _enlarge(images: np.ndarray, size: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _report(on_progress: Progress | None, total: int) -> Iterator[Callable[[int], None]]:
-    """A function that is called with the number of images of every batch."""
-    if on_progress is None:
-        with tqdm(
-            total=total, unit="image", desc="Features", dynamic_ncols=True, disable=not total
-        ) as bar:
-            yield bar.update
+def _report(on_progress: Progress | None, total: int) -> Iterator[Callable[[int], Any]]:
+    """A function to call with the number of images done so far."""
+    if on_progress is not None:
+        yield lambda done: on_progress(done, total)
         return
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        on_progress(done, total)
-
-    yield advance
+    with tqdm(
+        total=total, unit="image", desc="Features", dynamic_ncols=True, disable=not total
+    ) as bar:
+        yield lambda done: bar.update(done - bar.n)
 
 
 def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray], int, int]:
@@ -310,7 +261,7 @@ def _forward(
 
 def _hash_network(network: FrozenNetwork) -> str:
     """32 hexadecimal digits for everything that features depend on but the images."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = _create_hash()
     settings = network._replace(weights=network.weights._replace(arrays={}))
     digest.update(repr((_VERSION, settings)).encode())
     for name in sorted(network.weights.arrays):
@@ -321,7 +272,7 @@ def _hash_network(network: FrozenNetwork) -> str:
 
 
 def _find_digests(paths: Sequence[str]) -> np.ndarray:
-    """Hashes of the files' contents, uint8 [n, 16]; zeros for files that cannot be read.
+    """Hashes of the files' contents, uint8 [n, 16]. Zeros for files that cannot be read.
 
     A file is read again only if its name, size or times have changed.
     """
@@ -350,16 +301,13 @@ def _hash_status(path: str) -> np.ndarray:
         return np.zeros(KEY_BYTES, np.uint8)
     times = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     text = f"{os.path.abspath(path)}\0{times}"
-    digest = hashlib.blake2b(os.fsencode(text), digest_size=KEY_BYTES)
-    return np.frombuffer(digest.digest(), np.uint8)
+    return np.frombuffer(_create_hash(os.fsencode(text)).digest(), np.uint8)
 
 
 def _hash_content(path: str) -> np.ndarray:
     try:
         with open_file(path) as file:
-            digest = hashlib.blake2b(digest_size=KEY_BYTES)
-            while block := file.read(2**20):
-                digest.update(block)
-            return np.frombuffer(digest.digest(), np.uint8)
+            digest = hashlib.file_digest(file, _create_hash)  # type: ignore[arg-type] # It fits.
+        return np.frombuffer(digest.digest(), np.uint8)
     except (ImageError, OSError):
         return np.zeros(KEY_BYTES, np.uint8)

@@ -38,14 +38,14 @@ def build_graph(features_BC: np.ndarray, num_neighbors: int = NUM_NEIGHBORS) -> 
     Memory grows linearly with the number of images.
 
     Args:
-        features_BC: floating [B, C], need not be normalized. Rows of zeros have no neighbors.
-        num_neighbors: neighbors per image, itself excluded.
+        features_BC: Floating [B, C], need not be normalized. Rows of zeros have no neighbors.
+        num_neighbors: Neighbors per image, itself excluded.
 
     Returns:
         float64 [B, B], symmetric, with zeros on the diagonal and eigenvalues in [-1, 1].
 
     Raises:
-        ValueError: if a feature is not finite.
+        ValueError: If a feature is not finite.
     """
     num_images = len(features_BC)
     neighbors, similarities = find_neighbors(features_BC, min(num_neighbors, num_images - 1))
@@ -71,9 +71,7 @@ def propagate_labels(
     graph: sparse.csr_matrix,
     labels_B: np.ndarray,
     num_classes: int,
-    alpha: float = ALPHA,
     class_frequencies: Sequence[float] | np.ndarray | None = None,
-    tolerance: float = 1e-8,
 ) -> np.ndarray:
     """Spreads labels along a graph S: solves (I - alpha S) F = Y, with Y the one-hot labels.
 
@@ -85,38 +83,23 @@ def propagate_labels(
         graph: S from `build_graph`, [B, B].
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
-        alpha: share of its probabilities that an image takes from its neighbors, in [0, 1).
-        class_frequencies: how frequent the K classes are, in any unit. None if that is not known.
-        tolerance: the largest norm of Y - (I - alpha S) F for each class, relative to the norm
-            of Y.
+        class_frequencies: How frequent the K classes are, in any unit, each more than 0. None if
+            that is not known.
 
     Returns:
         Probabilities, float32 [B, K]. Labeled images keep their label with probability 1. An image
         that no label reaches has the class frequencies themselves, and a class without a label
         has probability 0 in the others.
-
-    Raises:
-        ValueError: if arguments do not fit together.
     """
-    labels_B = np.asarray(labels_B)
     is_known = class_frequencies is not None
     frequencies = np.asarray(class_frequencies if is_known else np.ones(num_classes), float)
-    if graph.shape != (len(labels_B), len(labels_B)):
-        raise ValueError(f"A graph of {graph.shape} does not fit {len(labels_B)} labels.")
-    if len(labels_B) and not -1 <= labels_B.min() <= labels_B.max() < num_classes:
-        raise ValueError(f"Labels must be from -1 to {num_classes - 1}.")
-    if frequencies.shape != (num_classes,) or not (frequencies > 0).all():
-        raise ValueError(f"class_frequencies must be {num_classes} positive numbers.")
-    if not 0 <= alpha < 1:
-        raise ValueError("alpha must be at least 0 and below 1.")
-
     labeled = np.flatnonzero(labels_B >= 0)
     probabilities = np.zeros((len(labels_B), num_classes), np.float32)
     for first in range(0, num_classes, _CLASSES_AT_ONCE):
         classes = np.arange(first, min(first + _CLASSES_AT_ONCE, num_classes))
         one_hot = np.zeros((len(labels_B), len(classes)))
         one_hot[labeled] = labels_B[labeled, None] == classes
-        scores = solve(graph, one_hot, alpha, tolerance)
+        scores = solve(graph, one_hot)
         sums = scores.sum(axis=0)
         probabilities[:, classes] = scores / np.where(sums > 0, sums, 1)
     is_reached = probabilities.any(axis=1)
@@ -130,12 +113,10 @@ def propagate_labels(
 
 
 def sharpen(scores_BK: np.ndarray) -> None:
-    """Divides each row by its largest entry, then raises all entries to the tenth power, in place.
+    """Divides each row [B, K] by its largest entry, then takes the tenth power, in place.
 
-    Divided first: of a million images, none has less than float32 can hold.
-
-    Args:
-        scores_BK: floating [B, K], in columns of equal sums. Rows of zeros stay as they are.
+    The columns have equal sums. Rows of zeros stay as they are. Divided first, none of a million
+    images has less than float32 can hold.
     """
     largest = scores_BK.max(axis=1, keepdims=True, initial=0)
     np.divide(scores_BK, largest, out=scores_BK, where=largest > 0)
@@ -173,15 +154,15 @@ def solve(
     Args:
         graph: S from `build_graph`, [B, B].
         source_BM: Y, float64 [B, M], not negative.
-        alpha: same as for `propagate_labels`.
-        tolerance: same as for `propagate_labels`.
-        start_BM: an earlier solution to begin from, float64 [B, M]. None for 0.
+        alpha: The share that an image takes from its neighbors, in [0, 1).
+        tolerance: The largest norm of Y - (I - alpha S) F per column, relative to the norm of Y.
+        start_BM: An earlier solution to begin from, float64 [B, M]. None for 0.
 
     Returns:
         F, float64 [B, M].
 
     Raises:
-        ValueError: if the tolerance is not reached.
+        ValueError: If the tolerance is not reached.
     """
     solution = np.zeros_like(source_BM) if start_BM is None else start_BM.copy()
     residual = source_BM - solution + alpha * (graph @ solution)

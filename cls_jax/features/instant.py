@@ -3,7 +3,6 @@
 Shape suffixes: B images, C features, K classes.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,29 +45,17 @@ class Head(NamedTuple):
 
 
 class PropagatedLabels(NamedTuple):
-    """What the graph and the linear probe say about every image.
+    """What the graph and the linear probe say about every image."""
 
-    Attributes:
-        probabilities: float32 [B, K].
-        labels: int [B], the most probable classes, and the given labels where there are any.
-        weights: float32 [B] in [0, 1], w = 1 - H(p) / log K, and 1 for labeled images.
-        sample_weights: float32 [B], for a head: as `weights`, but larger for labeled images.
-        probe: the linear probe.
-    """
-
-    probabilities: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
-    sample_weights: np.ndarray
+    probabilities: np.ndarray  # float32 [B, K].
+    labels: np.ndarray  # int [B], the most probable classes: the given ones of labeled images.
+    weights: np.ndarray  # float32 [B] in [0, 1], w = 1 - H(p) / log K, and 1 for labeled images.
+    sample_weights: np.ndarray  # float32 [B], for a head: the same, but larger for labeled images.
     probe: Head
 
 
 def spread_labels(
-    features_BC: np.ndarray,
-    graph: sparse.csr_matrix,
-    labels_B: np.ndarray,
-    num_classes: int,
-    class_frequencies: Sequence[float] | np.ndarray | None = None,
+    features_BC: np.ndarray, graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int
 ) -> PropagatedLabels:
     """Two labelers vote: the graph of the features' nearest neighbors, and the linear probe.
 
@@ -76,15 +63,12 @@ def spread_labels(
     The product of their probabilities is right more often than either.
 
     Args:
-        features_BC: floating [B, C], for the probe.
+        features_BC: Floating [B, C], for the probe.
         graph: S from `build_graph`, [B, B].
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
-        class_frequencies: how frequent the K classes are. None if that is not known.
     """
-    probabilities = propagate_labels(
-        graph, labels_B, num_classes, class_frequencies=class_frequencies
-    )
+    probabilities = propagate_labels(graph, labels_B, num_classes)
     labeled = np.flatnonzero(labels_B >= 0)
     probe = fit_head(features_BC[labeled], labels_B[labeled], num_classes, PROBE_C)
     probabilities = _vote(probabilities, probe.compute_probabilities(features_BC))
@@ -107,16 +91,9 @@ def cross_validate(
 ) -> dict[str, float] | None:
     """Accuracies in percent on labels that were left out, a fifth at a time.
 
-    Args:
-        features_BC: floating [B, C], for the probe.
-        graph: S from `build_graph`, [B, B].
-        labels_B: int [B], -1 for images without a label.
-        num_classes: K.
-
-    Returns:
-        The accuracy of the linear probe on the other labels ("probe") and of its vote with the
-        labels that spread from them along the graph ("instant"). None if a class has fewer than
-        two labels.
+    "probe" is the linear probe on the other labels, "instant" its vote with the labels that spread
+    from them along the graph. None if a class has fewer than two labels. Takes the same arguments
+    as `spread_labels`.
     """
     labeled = np.flatnonzero(labels_B >= 0)
     if np.bincount(labels_B[labeled], minlength=num_classes).min() < 2:
@@ -149,11 +126,11 @@ def fit_head(
     """Logistic regression on standardized features, as a head for features as they are.
 
     Args:
-        features_BC: floating [B, C].
+        features_BC: Floating [B, C].
         labels_B: int [B].
         num_classes: K. Classes without an image have the kernel and bias 0.
         inverse_penalty: C of scikit-learn.
-        weights_B: weights of the images, float [B]. None for equal ones.
+        weights_B: Weights of the images, float [B]. None for equal ones.
         chosen: int [m], features to use. The others get the kernel 0. None for all.
     """
     num_features = features_BC.shape[1]

@@ -14,7 +14,7 @@ from tqdm import tqdm
 # Inner products in memory at once, 256 MB in float32. In clusters, twice as much for their order.
 _BLOCK_ELEMENTS = 2**26
 _MAX_BLOCK_ROWS = 1024
-_MIN_SHOWN = 20_000  # Images whose search shows a progress bar.
+_MIN_SHOWN = 20_000  # Images whose search shows a progress bar: it takes seconds on a CPU.
 # From here on, most of the nearest neighbors are found instead of all.
 _MIN_APPROXIMATE = 100_000
 # Images that a CPU then searches for each. Of 50,000 images, 20,000 candidates hold 97% of the
@@ -31,14 +31,14 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     accelerators, among the images of the nearest clusters on a CPU.
 
     Args:
-        features_BC: floating [B, C], need not be normalized.
+        features_BC: Floating [B, C], need not be normalized.
         num_neighbors: k, less than B, the image itself excluded.
 
     Returns:
         Indices int32 [B, k] and cosines float32 [B, k], the nearest first.
 
     Raises:
-        ValueError: if a feature is not finite.
+        ValueError: If a feature is not finite.
     """
     num_images = len(features_BC)
     if num_neighbors <= 0:
@@ -51,9 +51,8 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     rows_at_once = min(_MAX_BLOCK_ROWS, max(1, _BLOCK_ELEMENTS // num_images), num_images)
     indices = np.empty((num_images, num_neighbors), np.int32)
     cosines = np.empty((num_images, num_neighbors), np.float32)
-    # It takes seconds on a CPU from here on.
-    is_quick = num_images < _MIN_SHOWN
     steps = range(0, num_images, rows_at_once)
+    is_quick = num_images < _MIN_SHOWN
     for start in tqdm(steps, "Neighbors", unit="block", dynamic_ncols=True, disable=is_quick):
         # The last block overlaps the one before, so that all have one shape.
         first = min(start, num_images - rows_at_once)
@@ -151,7 +150,7 @@ def normalize_rows(features_BC: np.ndarray) -> np.ndarray:
     """Divides each row of [B, C] by its Euclidean norm, in float32. Rows of zeros stay as they are.
 
     Raises:
-        ValueError: if a feature is not finite.
+        ValueError: If a feature is not finite.
     """
     features_BC = np.asarray(features_BC, np.float32)
     norms = np.linalg.norm(features_BC, axis=1, keepdims=True)

@@ -30,10 +30,7 @@ class Store:
         self._path, self._dtype = path, dtype
 
     def read(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Looks up rows.
-
-        Args:
-            keys: uint8 [n, 16].
+        """Looks up the rows of keys uint8 [n, 16].
 
         Returns:
             Whether each key has a row, bool [n], and the rows [n, length], 0 for missing ones. An
@@ -50,14 +47,12 @@ class Store:
         return is_known, rows
 
     def append(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Adds rows. A row with an existing key replaces the earlier one.
+        """Adds rows [n, length], of the same length each time, by keys uint8 [n, 16].
 
-        Args:
-            keys: uint8 [n, 16].
-            rows: [n, length], of the same length each time.
+        A row with an existing key replaces the earlier one.
 
         Raises:
-            OSError: if the file cannot be written.
+            OSError: If the file cannot be written.
         """
         records = np.zeros(len(keys), self._get_record(rows.shape[1]))
         records["key"], records["row"] = keys, rows

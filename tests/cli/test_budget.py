@@ -109,9 +109,10 @@ def test_a_rehearsal_normalizes_images_as_the_run_does_whose_program_it_compiles
         raise UserError("seen")
 
     monkeypatch.setattr(budget, "create_setup", create_setup)
+    monkeypatch.setattr(budget, "load_sample", lambda *_: load_dataset(config))
     config = resolve_model(config)
     with pytest.raises(UserError, match="seen"):
-        budget.profile_steps(config, load_dataset(config), 1000)
+        budget.profile_folder(config, create_summary())
     normalization = MODELS["efficientnet_lite0"].layout.normalization
     run = use_own_normalization(config, load_dataset(config))
     assert given == [(run.mean, run.std)] == [normalization]
