@@ -25,8 +25,8 @@ def images(tmp_path, monkeypatch):
 
 def test_a_folder_is_trained_on_and_predicted(images):
     settings = {"data__image_size": 8, "data__pipeline": "device", "mesh__data": 1}
-    settings["data__randaugment_ops"] = 0
-    run = cls_jax.train(images, method="supervised", num_steps=2, batch_size=4, **settings)
+    settings |= {"data__randaugment_ops": 0, "num_steps": 2, "batch_size": 4}
+    run = cls_jax.train(images, method="supervised", **settings)
     assert run.workdir.name == "photos-all-supervised-seed0"
     assert run.result["step"] == 2
     files = sorted(map(str, images.rglob("*.png")))
@@ -42,18 +42,14 @@ def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
     assert (run.result["step"], run.result["method"]) == (2, "supervised")
     assert cls_jax.load(run).config.optimizer.learning_rate == 0.01
     assert config.num_steps == 6
+    with pytest.raises(cls_jax.UserError, match="mu=0 is invalid"):
+        cls_jax.train(config, tmp_path / "other", mu=0)
+    with pytest.raises(cls_jax.UserError, match="set model__init instead"):
+        cls_jax.train(config, start_from=run)
 
 
-@pytest.mark.parametrize(
-    ("settings", "remedy"),
-    [
-        ({"sead": 1}, "has no key sead"),
-        ({"data__image_size": "large"}, "cannot be 'large'"),
-        ({"mu": 0}, "choose an integer"),
-        ({"method": "fixmatsch"}, "choose one of"),
-    ],
-)
-def test_mistakes_are_user_errors(images, settings, remedy):
-    with pytest.raises(cls_jax.UserError, match=remedy):
-        cls_jax.train(images, **settings)
+def test_mistakes_are_user_errors(images):
+    for settings in ({"data__image_size": "large"}, {"mu": 0}, {"method": "fixmatsch"}):
+        with pytest.raises(cls_jax.UserError, match=r"cannot be 'large'|an integer|choose one of"):
+            cls_jax.train(images, **settings)
     assert not (images.parent / "runs").exists()

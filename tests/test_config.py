@@ -19,48 +19,35 @@ from cls_jax.methods import METHODS
 from cls_jax.models import MODELS
 from tests.conftest import ROOT, create_tiny_config, load_config
 
-BUDGETS = {"cifar10": (40, 250, 4000), "cifar100": (400, 2500, 10_000), "digits": (20, 40)}
+# Every file of configs/, with its budgets, and the argument for a method.
+ARGUMENTS = [("cifar10", budget, f"{budget},{{}}") for budget in (40, 250, 4000)]
+ARGUMENTS += [("cifar100", budget, f"{budget},{{}}") for budget in (400, 2500, 10_000)]
+ARGUMENTS += [("digits", budget, f"{budget},{{}}") for budget in (20, 40)]
+ARGUMENTS += [("cifar10", 250, "250,{},small"), ("folder", 0, "/data/a, b,{}")]
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    ("name", "budget"), [(name, budget) for name, budgets in BUDGETS.items() for budget in budgets]
-)
-def test_every_config_builds_for_every_method(name, budget, method):
-    config = load_config(name, f"{budget},{method}")
-    validate_config(config)
-    assert config.is_locked
-    assert (config.num_labels, config.method.name) == (budget, method)
-    assert set(config.method) == {"name", *METHODS[method].hyperparameters}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_small_cifar_recipe_builds_for_every_method(method):
-    config = load_config("cifar10", f"250,{method},small")
-    validate_config(config)
-    assert (config.num_labels, config.method.name) == (250, method)
-    assert (config.num_steps, config.model.depth, config.data.pipeline) == (8000, 10, "device")
-    # Running means must forget their start long before the end.
-    assert config.method.get("statistics_decay", 0.995) == 0.995
-
-
-def test_every_file_of_configs_is_tested():
-    assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {*BUDGETS, "folder"}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_folder_config_builds_for_every_method(method):
-    config = load_config("folder", f"/data/a, b,{method}")
-    validate_config(config)
-    assert config.is_locked
-    assert (config.data.data_dir, config.method.name) == ("/data/a, b", method)
-    assert config.num_labels == 0
+def test_every_configuration_builds_for_every_method_and_every_key_is_explained(method):
+    assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {a[0] for a in ARGUMENTS}
+    for name, budget, argument in ARGUMENTS:
+        config = load_config(name, argument.format(method))
+        validate_config(config)
+        assert config.is_locked
+        assert (config.num_labels, config.method.name) == (budget, method)
+        assert set(config.method) == {"name", *METHODS[method].hyperparameters}
+        if "small" in argument:  # Running means must forget their start long before the end.
+            assert (config.num_steps, config.data.pipeline) == (8000, "device")
+            assert config.method.get("statistics_decay", 0.995) == 0.995
+    for key, row in get_options(method).items():
+        assert row.rule.accepts(row.default), key
+        assert row.help or row.source, key
 
 
 @pytest.mark.parametrize("path", ["/data", "/data,fixmatsch", "/da,ta", "", "/data,"])
 def test_folder_path_may_contain_commas(path):
     config = load_config("folder", path)
     assert (config.data.data_dir, config.method.name) == (path, "cls")
+    assert load_config("folder", f"{path},uda").data.data_dir == path
 
 
 def test_folder_sizes_follow_the_image_size():
@@ -72,7 +59,7 @@ def test_folder_sizes_follow_the_image_size():
     assert (config.data.image_size, config.data.shift) == (224, 5)
 
 
-def test_cls_on_cifar10_has_the_papers_settings():
+def test_settings_are_those_of_the_papers_and_datasets_set_those_of_the_method_they_name_only():
     config = load_config("cifar10", "250")
     assert (config.batch_size, config.mu, config.num_steps) == (64, 8, 307_200)
     assert (config.method.lambda_self, config.method.lambda_co, config.method.tau) == (2, 1, 0.85)
@@ -80,9 +67,6 @@ def test_cls_on_cifar10_has_the_papers_settings():
     assert (config.model.depth, config.model.width, config.ema_decay) == (28, 2, 0.999)
     assert load_config("cifar10", "250,fixmatch").mu == 7
     assert load_config("cifar100", "2500").optimizer.weight_decay == 1e-3
-
-
-def test_datasets_set_hyperparameters_of_the_method_they_name_only():
     assert load_config("cifar100", "2500,mixmatch").method.lambda_u == 150
     assert load_config("cifar10", "250,mixmatch").method.lambda_u == 75
     assert load_config("cifar100", "2500,uda").method.lambda_u == 1
@@ -103,23 +87,29 @@ def test_unknown_method_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"num_steps": 0},
-            "num_steps=0 would leave the last layers random: set model.init_head=graph",
-        ),
+        ({"num_steps": 0}, "num_steps=0 would leave the last layers random: set model.init_head"),
+        ({"num_labels": 0}, "choose a positive number of labels"),
         ({"seed": -1}, "seed=-1"),
-        ({"batch_size": 0}, "batch_size=0"),
         ({"mu": 0}, "mu=0"),
-        ({"ema_decay": 1.0}, "ema_decay=1.0"),
+        ({"log_every": 0}, "log_every=0 is invalid: choose an integer of at least 1"),
+        ({"accumulate_steps": 3}, "does not divide batch_size=8: choose one of its divisors"),
         ({"data__pipeline": "torch"}, "choose tfdata or device"),
-        ({"optimizer__name": "adam"}, "choose sgd or adamw"),
-        ({"data__randaugment_pool": ("identity", "invert")}, "choose some of autocontrast"),
         ({"data__shift": 8}, "choose a smaller shift"),
+        ({"data__flip": None}, "data.flip=None is invalid: choose True or False"),
+        ({"data__data_dir": "a\0b"}, r"data\.data_dir"),
+        ({"data__mean": ()}, "set both, or set both to"),
+        ({"data__mean": ("a", "b", "c")}, r"data\.mean"),
+        ({"data__std": (None,) * 3}, r"data\.std"),
+        ({"data__std": (0.0,)}, "choose positive numbers"),
+        ({"data__randaugment_levels": 11}, "choose an integer from 2 to 10"),
+        ({"data__randaugment_pool": ("identity", "invert")}, "choose some of autocontrast"),
+        ({"data__randaugment_pool": ("identity",) * 1000}, r"data\.randaugment_pool=.{100}… is"),
         ({"model__depth": 12}, "choose 6n \\+ 4"),
-        ({"model__dtype": "float16"}, "choose float32 or bfloat16"),
+        ({"model__name": "vgg"}, "choose wide_resnet, resnet18, "),
+        ({"model__init_head": "probe"}, "needs the features of a pretrained network"),
         ({"method__tau": 1.5}, "method.tau=1.5 is invalid: choose a number from 0 to 1"),
-        ({"method__lambda_co": -1.0}, "method.lambda_co=-1.0 is invalid"),
         ({"method__name": "fixmatch"}, "configs/cifar10.py:250,fixmatch"),
+        ({"profile": "9:8"}, "choose FIRST:LAST"),
         ({"optimizer__learning_rate": 0.0}, "choose a number above 0 and at most 100"),
         ({"optimizer__momentum": 1.0}, "choose a number of at least 0 and below 1"),
         ({"optimizer__name": "adamw"}, "choose at most 0.01"),
@@ -130,21 +120,6 @@ def test_unknown_method_lists_the_known_ones():
         ),
         ({"optimizer__warmup_steps": 6}, "choose fewer, or a larger num_steps"),
         ({"optimizer__head_steps": 7}, "choose fewer, or a larger num_steps"),
-        ({"mesh__data": -1}, "mesh.data=-1"),
-        ({"num_labels": 0}, "choose a positive number of labels"),
-        ({"num_labels": -1}, "num_labels=-1"),
-        ({"data__mean": ()}, "set both, or set both to"),
-        ({"data__mean": ("a", "b", "c")}, r"data\.mean"),
-        ({"data__mean": (0.5, 0.5)}, r"data\.mean"),
-        ({"data__std": (None,) * 3}, r"data\.std"),
-        ({"data__data_dir": "a\0b"}, r"data\.data_dir"),
-        ({"data__randaugment_pool": ("identity",) * 1000}, r"data\.randaugment_pool"),
-        ({"log_every": 0}, "log_every=0 is invalid: choose an integer of at least 1"),
-        ({"data__randaugment_levels": 11}, "choose an integer from 2 to 10"),
-        ({"data__flip": None}, "data.flip=None is invalid: choose True or False"),
-        ({"model__matmul_precision": "float32"}, "choose default, high or highest"),
-        ({"model__name": "vgg"}, "choose wide_resnet, resnet18, "),
-        ({"model__stem": "big"}, "choose auto, cifar, small or imagenet"),
     ],
 )
 def test_invalid_value_names_the_remedy(changes, message):
@@ -152,30 +127,19 @@ def test_invalid_value_names_the_remedy(changes, message):
         validate_config(create_tiny_config(**changes))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        create_tiny_config(method__tau=0.5, data__data_dir="somewhere"),
-        load_config("folder", "/data,fixmatch"),
-    ],
-)
-def test_config_comes_back_from_json(tmp_path, config):
-    (tmp_path / "config.json").write_text(to_json(config))
-    restored = read_config(tmp_path / "config.json")
-    assert restored.to_dict() == config.to_dict()
-    assert restored.is_locked
-
-
-# What runs of commit 878afb8 have in `config.json`, and this version does not.
-_OLD_SWITCHES = {
-    "align": "off",
-    "adaptive_tau": "off",
-    "exchange_rule": "all",
-    "lambda_cutmix": 0.0,
-    "ramp": 0.0,
-    "weight_power": 1.0,
-    "statistics_decay": 0.97,
-}
+def test_interval_ends_where_its_text_says_and_every_architecture_can_be_chosen():
+    values = (-1e-9, 0, 0.5, 1, 1.001, float("nan"))
+    for excludes, text, accepted in [
+        ("high", "a number of at least 0 and below 1", [0, 0.5]),
+        ("low", "a number above 0 and at most 1", [0.5, 1]),
+        ("", "a number from 0 to 1", [0, 0.5, 1]),
+    ]:
+        rule = between(0.0, 1.0, excludes=excludes)
+        assert rule.text == text
+        assert [value for value in values if rule.accepts(value)] == accepted
+        assert not rule.accepts(True)
+    assert between(2, 1000).text == "an integer from 2 to 1,000"
+    assert all(OPTIONS["model.name"].rule.accepts(name) for name in MODELS)
 
 
 @pytest.fixture
@@ -192,19 +156,46 @@ def read_changed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "hyperparameters"),
+    "config",
     [
-        *((method, _OLD_SWITCHES) for method in ("cls", "cls_no_nl", "cls_no_rw")),
-        ("cls_plus", _OLD_SWITCHES | {"align": "joint", "lambda_cutmix": 1.0}),
-        ("infomatch", {"lambda_alike": 0.002}),
+        create_tiny_config(method__tau=0.5, data__data_dir="somewhere"),
+        load_config("folder", "/data,fixmatch"),
     ],
 )
-def test_retired_keys_of_an_older_run_are_dropped_where_they_changed_nothing(
-    read_changed, method, hyperparameters
+def test_config_comes_back_from_json(read_changed, config):
+    restored = read_changed(config, lambda stored: None)
+    assert to_json(restored) == to_json(config)
+    assert restored.is_locked
+
+
+# What runs of commit 878afb8 have in `config.json`, and this version does not.
+_OLD = {"align": "off", "adaptive_tau": "off", "exchange_rule": "all", "lambda_cutmix": 0.0}
+_OLD |= {"ramp": 0.0, "weight_power": 1.0, "statistics_decay": 0.97}
+_OLD_PLUS = _OLD | {"align": "joint", "lambda_cutmix": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("method", "section", "old", "remedy"),
+    [
+        *((method, "method", _OLD, None) for method in ("cls", "cls_no_nl", "cls_no_rw")),
+        ("cls_plus", "method", _OLD_PLUS, None),
+        ("infomatch", "method", {"lambda_alike": 0.002}, None),
+        ("fixmatch", "model", {"init_noise": 0.0}, None),
+        ("cls", "method", {"align": "joint"}, "cls_plus with method.lambda_cutmix=0"),
+        ("cls", "method", {"ramp": 0.4}, r"method.ramp=0.4 .*use commit 878afb8"),
+        ("cls_plus", "method", {"align": "own"}, "method.align=own .*use commit 878afb8"),
+        ("fixmatch", "model", {"init_noise": 0.1}, "model.init_noise=0.1 .*use commit 878afb8"),
+    ],
+)
+def test_retired_key_of_an_older_run_is_dropped_where_it_changed_nothing_and_else_refused(
+    read_changed, method, section, old, remedy
 ):
     expected = create_config(f"40,{method}")
-    old = {"method": hyperparameters, "model": {"init_noise": 0.0}}
-    config = read_changed(expected, lambda stored: [stored[key].update(old[key]) for key in old])
+    if remedy is not None:
+        with pytest.raises(UserError, match=remedy):
+            read_changed(expected, lambda stored: stored[section].update(old))
+        return
+    config = read_changed(expected, lambda stored: stored[section].update(old))
     if "statistics_decay" in expected.method:
         expected.method.statistics_decay = config.method.statistics_decay
     assert to_json(config) == to_json(expected)
@@ -228,67 +219,13 @@ def test_renamed_key_of_an_older_run_is_read(
     assert read_changed(create_config(f"40,{method}"), rename)[section][new] == value
 
 
-@pytest.mark.parametrize(
-    ("method", "hyperparameters", "model", "remedy"),
-    [
-        ("cls", {"align": "joint"}, {}, "cls_plus with method.lambda_cutmix=0"),
-        ("cls", {"ramp": 0.4}, {}, r"method.ramp=0.4 .*use commit 878afb8"),
-        ("cls_plus", {"align": "own"}, {}, "method.align=own .*use commit 878afb8"),
-        ("fixmatch", {}, {"init_noise": 0.1}, "model.init_noise=0.1 .*use commit 878afb8"),
-    ],
-)
-def test_other_values_of_retired_keys_are_refused(
-    read_changed, method, hyperparameters, model, remedy
-):
-    old = {"method": hyperparameters, "model": model}
-    with pytest.raises(UserError, match=remedy):
-        read_changed(
-            create_config(f"40,{method}"),
-            lambda stored: [stored[key].update(old[key]) for key in old],
-        )
-
-
-def test_run_older_than_a_key_has_the_keys_default(read_changed):
-    """As runs made before `model.remat`, `model.matmul_precision` or another key existed."""
-
+def test_run_older_than_a_key_has_the_keys_default_and_an_edited_number_the_keys_type(read_changed):
     def age(stored):
         del stored["model"]["matmul_precision"], stored["method"]["tau"], stored["mesh"]
-        del stored["data"]["randaugment"], stored["data"]["imbalance"]
+        stored["method"]["lambda_co"] = 2
 
-    expected = create_tiny_config(mesh__network=0, mesh__data=0)
-    assert read_changed(create_tiny_config(), age).to_dict() == expected.to_dict()
-
-
-def test_number_edited_by_hand_keeps_the_type_of_its_key(read_changed):
-    config = read_changed(create_tiny_config(), lambda stored: stored["method"].update(tau=1))
-    assert to_json(config) == to_json(create_tiny_config(method__tau=1.0))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_default_is_valid_and_every_key_is_explained(method):
-    keys = get_options(method)
-    assert set(OPTIONS) <= set(keys)
-    for key, row in keys.items():
-        assert row.rule.accepts(row.default), key
-        assert row.help or row.source, key
-
-
-def test_architectures_that_can_be_chosen_are_those_that_can_be_built():
-    assert all(OPTIONS["model.name"].rule.accepts(name) for name in MODELS)
-
-
-def test_interval_ends_where_its_text_says():
-    rule = between(0.0, 1.0, excludes="high")
-    assert rule.text == "a number of at least 0 and below 1"
-    assert [rule.accepts(v) for v in (-1e-9, 0, 0.999, 1, float("nan"))] == [
-        *(False, True, True, False, False)
-    ]
-    rule = between(0.0, 1.0, excludes="low")
-    assert rule.text == "a number above 0 and at most 1"
-    assert [rule.accepts(v) for v in (0, 1e-9, 1, 1.001)] == [False, True, True, False]
-    rule = between(2, 10)
-    assert rule.text == "an integer from 2 to 10"
-    assert [rule.accepts(v) for v in (1, 2, 10, 11, True)] == [False, True, True, False, False]
+    expected = create_tiny_config(mesh__network=0, mesh__data=0, method__lambda_co=2.0)
+    assert to_json(read_changed(create_tiny_config(), age)) == to_json(expected)
 
 
 def test_differences_name_the_keys_that_change_results():
@@ -304,7 +241,6 @@ def test_differences_name_the_keys_that_change_results():
         lambda stored: stored.pop("method"),
         lambda stored: stored.update(num_labels="x"),
         lambda stored: stored.update(learning_rate=1),
-        lambda stored: stored["model"].update(depth="deep"),
         lambda stored: stored["model"].update(depth=11),
         lambda stored: stored["data"].update(flip=None),
         lambda stored: stored["method"].update(threshold=0.5),  # Of another method.
@@ -312,5 +248,14 @@ def test_differences_name_the_keys_that_change_results():
     ],
 )
 def test_foreign_config_is_refused(read_changed, change):
-    with pytest.raises(UserError, match=r"config\.json is not the configuration of a run"):
+    with pytest.raises(UserError, match=r"not the configuration of a run .*name the folder of an"):
         read_changed(create_tiny_config(), change)
+
+
+@pytest.mark.parametrize("key", ["data", "method", "mesh"])
+def test_section_that_was_replaced_is_refused(key):
+    config = create_config("40")
+    with config.unlocked():
+        config[key] = {}
+    with pytest.raises(UserError, match=f"{key}.* is missing"):
+        validate_config(config)

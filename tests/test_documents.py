@@ -10,11 +10,9 @@ from cls_jax.methods import METHODS
 from docs.write_configuration import PAGE, create_page
 from tests.conftest import ROOT
 
-PAGES = sorted(
-    str(path.relative_to(ROOT))
-    for pattern in ("*.md", "docs/*.md", "experiments/**/*.md")
-    for path in ROOT.glob(pattern)
-)
+PAGES = [
+    path for where in ("*.md", "docs/*.md", "experiments/**/*.md") for path in ROOT.glob(where)
+]
 
 
 def find_links(text):
@@ -28,49 +26,34 @@ def find_tests(text):
     return set(re.findall(r"`(tests/[\w/.]*)(?:::(\w+))?`", text))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
-    path = ROOT / page
-    links = find_links(path.read_text("utf-8"))
-    assert [link for link in links if not (path.parent / link).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_named_tests_exist(page):
-    for file, name in find_tests((ROOT / page).read_text("utf-8")):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere_and_named_tests_exist(page):
+    text = page.read_text("utf-8")
+    assert [link for link in find_links(text) if not (page.parent / link).exists()] == []
+    for file, name in find_tests(text):
         assert (ROOT / file).exists(), file
         if name:
-            tree = ast.parse((ROOT / file).read_text("utf-8"))
-            functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-            assert name in {function.name for function in functions}
+            nodes = ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
+            assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
-def test_every_room_is_on_the_page_of_the_architecture():
+def test_every_package_is_on_the_page_of_the_architecture():
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    packages = [path for path in (ROOT / "cls_jax").iterdir() if not path.name.startswith("__")]
-    for package in packages:
-        assert package.suffix in (".typed", "") or f"`{package.name}`" in page, package
-        assert not package.is_dir() or f"`{package.name}/`" in page, package
+    for package in (ROOT / "cls_jax").iterdir():
+        if not package.name.startswith("__") and package.suffix != ".typed":
+            assert f"`{package.name}{'/' if package.is_dir() else ''}`" in page, package
     assert find_links(page)
     assert find_tests(page)
 
 
-def test_page_of_the_configuration_is_the_one_that_the_table_of_keys_gives():
-    assert PAGE.read_text(encoding="utf-8") == create_page(), (
-        "regenerate it with python -m docs.write_configuration"
-    )
-
-
-def test_page_of_the_configuration_has_a_row_for_every_key_and_hyperparameter():
+def test_page_of_the_configuration_is_current_and_has_every_key_in_tables_of_even_rows():
     page = create_page()
+    assert PAGE.read_text("utf-8") == page, "run python -m docs.write_configuration"
     assert all(f"| `{key}`" in page for key in OPTIONS if key != "method.name")
     for method in METHODS:
         for key in set(get_options(method)) - set(OPTIONS):
             assert f"| `{method}` | `{key}` | " in page
-
-
-def test_every_row_of_a_table_has_as_many_cells_as_its_head():
-    for table in create_page().split("\n\n"):
+    for table in page.split("\n\n"):
         if table.startswith("|"):
             rows = [line for line in table.splitlines() if not line.startswith("| --")]
             assert len({row.count(" | ") for row in rows}) == 1

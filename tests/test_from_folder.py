@@ -21,6 +21,7 @@ from cls_jax.methods import METHODS
 GIB = 2**30
 CPU = Resources(has_accelerator=False, memory=16 * GIB, has_tensorflow=True)
 GPU = Resources(has_accelerator=True, memory=80 * GIB, has_tensorflow=True)
+PRETRAINED = CPU._replace(has_pretrained=True)
 
 
 def create_summary(side=500, num_images=10_000, root="photos"):
@@ -39,7 +40,7 @@ def fit(summary=None, resources=CPU, method="cls", **settings):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("resources", [CPU, GPU])
+@pytest.mark.parametrize("resources", [CPU, GPU, PRETRAINED])
 def test_defaults_are_valid_for_every_method(method, resources):
     assert fit(method=method, resources=resources).is_locked
 
@@ -53,16 +54,26 @@ def test_fitted_keys_keep_what_the_user_has_set():
 
 @pytest.mark.parametrize(
     ("side", "resources", "image_size"),
-    [(8, CPU, 16), (27, CPU, 24), (500, CPU, 32), (27, GPU, 24), (500, GPU, 64)],
+    [
+        *((8, CPU, 16), (27, CPU, 24), (500, CPU, 32), (27, GPU, 24), (500, GPU, 64)),
+        *((32, PRETRAINED, 96), (500, PRETRAINED, 128)),
+    ],
 )
 def test_image_size_is_that_of_the_images_within_bounds(side, resources, image_size):
     assert fit(create_summary(side), resources).data.image_size == image_size
+
+
+def test_images_are_not_enlarged_for_weights_that_were_trained_on_images_as_small():
+    own = {"model.init": "runs/other", "model.name": "wide_resnet"}
+    assert fit(create_summary(side=32), PRETRAINED, **own).data.image_size == 32
 
 
 def test_a_cpu_gets_less_work_than_an_accelerator():
     cpu, gpu = fit(resources=CPU), fit(resources=GPU)
     assert (gpu.model.depth, gpu.model.width, gpu.batch_size, gpu.mu) == (28, 2, 32, 8)
     assert (cpu.model.depth, cpu.model.width, cpu.batch_size, cpu.mu) == (10, 1, 16, 4)
+    assert fit().data.pipeline == "tfdata"
+    assert fit(resources=CPU._replace(has_tensorflow=False)).data.pipeline == "device"
 
 
 def test_steps_grow_with_the_number_of_images_within_bounds():
@@ -98,73 +109,47 @@ def test_means_and_evaluations_follow_the_number_of_steps():
     assert short.checkpoint_every == short.eval_every
 
 
-PRETRAINED = CPU._replace(has_pretrained=True)
-
-
 def test_photographs_start_from_pretrained_weights_where_they_are_installed():
-    config = fit(resources=PRETRAINED)
+    config, other = fit(resources=PRETRAINED), fit()
     assert config.model.init == "builtin:efficientnet_lite0"
-    assert (config.data.image_size, config.optimizer.name) == (128, "adamw")
     assert config.model.bn_frozen
-    assert config.model.init_head == "graph"
-    assert config.num_steps < fit().num_steps
+    assert (config.optimizer.name, other.optimizer.name) == ("adamw", "sgd")
+    assert config.num_steps < other.num_steps
     # Half of the network learns slowly, also from the labels that its heads start from.
+    assert config.model.init_head == "graph"
     assert (config.optimizer.frozen_stages, config.method.graph) == (4, 1.0)
-    assert (fit().optimizer.frozen_stages, fit().method.graph) == (0, 0.0)
+    assert (other.optimizer.frozen_stages, other.method.graph) == (0, 0.0)
     assert fit(resources=PRETRAINED, **{"model.init_head": "probe"}).method.graph == 0.0
     # A single label per class is too few for heads that are fitted again at the end.
     heads = [fit(resources=PRETRAINED, num_labels=n).model.final_head for n in (0, 4, 2)]
     assert heads == ["graph", "graph", "trained"]
-    assert fit().model.final_head == "trained"
-    assert fit().model.init == fit(create_summary(side=31), PRETRAINED).model.init == ""
-    assert fit().optimizer.name == "sgd"
-
-
-def test_small_images_are_enlarged_for_pretrained_weights():
-    assert fit(create_summary(side=32), PRETRAINED).data.image_size == 96
-    # Not for weights that were trained on images as small as these.
-    own = {"model.init": "runs/other", "model.name": "wide_resnet"}
-    assert fit(create_summary(side=32), PRETRAINED, **own).data.image_size == 32
+    assert other.model.final_head == "trained"
+    assert fit(resources=PRETRAINED, num_steps=10).optimizer.warmup_steps == 1
+    # Small images do not, nor does a network that the user chose.
+    assert other.model.init == fit(create_summary(side=31), PRETRAINED).model.init == ""
+    for choice in ({"model.name": "resnet18"}, {"model.init": ""}):
+        assert fit(resources=PRETRAINED, **choice).model.init == ""
 
 
 def test_weak_images_get_a_cheaper_pass_where_it_changes_nothing():
     assert fit(resources=PRETRAINED).method.weak_pass == "fast"
     assert fit().method.weak_pass == "joint"
-    assert fit(resources=PRETRAINED, **{"model.bn_frozen": False}).method.weak_pass == "joint"
-    assert fit(resources=PRETRAINED, **{"method.weak_pass": "joint"}).method.weak_pass == "joint"
+    for key, value in {"model.bn_frozen": False, "method.weak_pass": "joint"}.items():
+        assert fit(resources=PRETRAINED, **{key: value}).method.weak_pass == "joint"
     assert "weak_pass" not in fit(resources=PRETRAINED, method="supervised").method
 
 
-def test_gray_images_stay_gray_where_the_network_is_not_pretrained():
-    gray = create_summary()._replace(channels=1)
+def test_images_keep_their_channels_except_gray_ones_for_pretrained_weights():
+    gray, many = (create_summary()._replace(channels=channels) for channels in (1, 5))
     assert fit(gray).data.channels == 1
     assert fit(gray, PRETRAINED).data.channels == fit().data.channels == 3
-
-
-def test_images_of_many_channels_keep_them_and_start_from_random_weights():
-    config = fit(create_summary()._replace(channels=5), PRETRAINED)
+    config = fit(many, PRETRAINED)
     assert (config.data.channels, config.model.init) == (5, "")
-
-
-def test_a_network_that_the_user_chose_stays():
-    assert fit(resources=PRETRAINED, **{"model.name": "resnet18"}).model.init == ""
-    assert fit(resources=PRETRAINED, **{"model.init": ""}).model.init == ""
-
-
-def test_a_short_fine_tuning_has_a_short_warm_up():
-    config = fit(resources=PRETRAINED, num_steps=10)
-    assert config.optimizer.warmup_steps == 1
-
-
-def test_without_tensorflow_batches_are_made_on_the_device():
-    assert fit().data.pipeline == "tfdata"
-    assert fit(resources=CPU._replace(has_tensorflow=False)).data.pipeline == "device"
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"sead": 1}, "has no key sead"),
         ({"data.sead": 1}, "has no key data.sead"),
         ({"seed.x": 1}, "has no key seed.x"),
         ({"num_steps": "many"}, "num_steps cannot be 'many'"),

@@ -51,7 +51,7 @@ class FrozenFeatures(NamedTuple):
     """What a frozen network says about B images."""
 
     pooled: np.ndarray  # The inputs of the network's heads, float16 [B, C].
-    descriptors: np.ndarray  # What similar images are found by, see `pool_descriptor`. The same.
+    descriptors: np.ndarray  # What similar images are found by, float16 [B, C].
 
 
 class FrozenNetwork(NamedTuple):
