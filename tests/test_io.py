@@ -11,16 +11,9 @@ import sys
 import pytest
 
 from cls_jax.cli.process import exit_with_error
-from cls_jax.config import create_config, read_config, to_json, validate_config
+from cls_jax.config import create_config, read_config
 from cls_jax.errors import UserError
-from cls_jax.io import (
-    make_printable,
-    open_regular,
-    read_bytes,
-    read_json,
-    write_atomically,
-    write_rows,
-)
+from cls_jax.io import make_printable, open_regular, read_bytes, read_json, to_csv, write_atomically
 from cls_jax.runs.folder import read_dataset_description, read_mean_and_std, read_result
 from cls_jax.runs.result import create_result
 from tests.conftest import ROOT
@@ -30,14 +23,11 @@ DATASET = {"class_names": ["a", "b"], "image_shape": [8, 8, 3], "num_images": 4}
 DATASET |= {"mean": [0.5] * 3, "std": [0.2] * 3, "fingerprint": ""}
 
 
-def test_pipes_and_folders_are_refused_without_waiting(tmp_path):
+def test_pipes_folders_large_and_deep_files_are_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
         with pytest.raises(OSError, match=r"regular file|directory"):
             open_regular(path)
-
-
-def test_size_and_depth_are_bounded(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(DEEP)
     with pytest.raises(ValueError, match="deeply"):
@@ -57,26 +47,20 @@ def test_terminal_only_shows_names(capsys):
 
 def test_any_cell_of_a_table_comes_back():
     rows = [('a"b,c', "d\ne"), ("f\rg", "h\r\ni"), (" '", ""), ("=1+1", "\u2028")]
-    text = io.StringIO()
-    write_rows(text, rows)
-    assert [tuple(row) for row in csv.reader(io.StringIO(text.getvalue(), newline=""))] == rows
+    text = io.StringIO(to_csv(rows), newline="")
+    assert [tuple(row) for row in csv.reader(text)] == rows
 
 
 @pytest.mark.parametrize(
     ("read", "change"),
     [
-        *(
-            (read_dataset_description, change)
-            for change in (
-                {"class_names": "ab"},
-                {"class_names": [1, 2]},
-                {"class_names": []},
-                {"image_shape": [2**40, 8, 3]},
-                {"image_shape": [float("inf"), 8, 3]},
-                {"image_shape": [8, 8]},
-                {"num_images": -1},
-            )
-        ),
+        (read_dataset_description, {"class_names": "ab"}),
+        (read_dataset_description, {"class_names": [1, 2]}),
+        (read_dataset_description, {"class_names": []}),
+        (read_dataset_description, {"image_shape": [2**40, 8, 3]}),
+        (read_dataset_description, {"image_shape": [float("inf"), 8, 3]}),
+        (read_dataset_description, {"image_shape": [8, 8]}),
+        (read_dataset_description, {"num_images": -1}),
         (read_mean_and_std, {"std": [0.2] * 2}),
         (read_mean_and_std, {"std": [0.2, 0.0, 0.2]}),
         (read_mean_and_std, {"mean": ["x"] * 3}),
@@ -87,9 +71,6 @@ def test_description_of_impossible_images_is_refused(tmp_path, read, change):
     (tmp_path / "dataset.json").write_text(json.dumps(DATASET | change))
     with pytest.raises(UserError, match="does not describe the run's dataset"):
         read(tmp_path)
-
-
-def test_mean_and_standard_deviation_come_back(tmp_path):
     (tmp_path / "dataset.json").write_text(json.dumps(DATASET | {"mean": [0.5], "std": [2]}))
     assert read_mean_and_std(tmp_path) == ((0.5,), (2.0,))
 
@@ -109,30 +90,11 @@ def test_damaged_result_names_the_remedy(tmp_path, text):
         read_result(tmp_path)
 
 
-_NO_CONFIGS = [DEEP, '{"num_labels": 1e400}', "\udcff", '{"num_labels": 1}', "", "[]", "{", "\0"]
-
-
-@pytest.mark.parametrize("text", _NO_CONFIGS)
+@pytest.mark.parametrize("text", [DEEP, '{"num_labels": 1e400}', "\udcff", "", "[]", "{", "\0"])
 def test_file_that_is_not_a_config_is_refused(tmp_path, text):
     (tmp_path / "config.json").write_text(text, errors="surrogateescape")
     with pytest.raises(UserError, match=r"not the configuration of a run .*name the folder of an"):
         read_config(tmp_path / "config.json")
-
-
-def test_config_is_data(tmp_path):
-    stored = json.loads(to_json(create_config("40")))
-    stored["data"]["data_dir"] = "__import__('os').system('touch executed')"
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert read_config(tmp_path / "config.json").data.data_dir == stored["data"]["data_dir"]
-
-
-@pytest.mark.parametrize("key", ["data", "method", "mesh"])
-def test_section_that_was_replaced_is_refused(key):
-    config = create_config("40")
-    with config.unlocked():
-        config[key] = {}
-    with pytest.raises(UserError, match=f"{key}.* is missing"):
-        validate_config(config)
 
 
 def test_an_accuracy_that_is_not_finite_is_left_out_of_the_result(tmp_path):

@@ -21,9 +21,11 @@ from tests.test_from_folder import CPU, PRETRAINED, create_summary
 
 
 def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, **settings):
-    """The configuration and the sentence where a step at 128 pixels takes these seconds."""
+    """What is chosen, said and measured where a step at 128 pixels takes these seconds."""
+    measured = []
 
     def profile_folder(config, summary):
+        measured.append(config.to_dict())
         return budget.Rehearsal(1.0, seconds * (config.data.image_size / 128) ** 2, "")
 
     monkeypatch.setattr(budget, "profile_folder", profile_folder)
@@ -33,7 +35,7 @@ def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, *
     fit_to_folder(given)
     sentence = budget.fit_to_minutes(given, minutes)
     validate_config(config)
-    return config, sentence
+    return config, sentence, measured
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, *
 def test_time_buys_resolution_then_steps(
     monkeypatch, seconds, minutes, image_size, num_steps, batch_size
 ):
-    config, sentence = choose(monkeypatch, seconds, minutes)
+    config, sentence, _ = choose(monkeypatch, seconds, minutes)
     chosen = (config.data.image_size, config.num_steps, config.batch_size)
     assert chosen == (image_size, num_steps, batch_size)
     assert f"{num_steps:,} steps" in sentence
@@ -61,58 +63,40 @@ def test_time_buys_resolution_then_steps(
     assert config.eval_every == min(math.ceil(num_steps / 3), 500)
 
 
-def test_most_likely_choice_is_measured(monkeypatch):
-    # Then the run's step need not be compiled again.
-    measured = []
-
-    def profile_folder(config, summary):
-        measured.append(config.to_dict())
-        return budget.Rehearsal(1.0, 3.6, "")
-
-    config = create_folder_config("photos", "cls")
-    given = FolderContext(config, create_summary(500), PRETRAINED)
-    fit_to_folder(given)
-    monkeypatch.setattr(budget, "profile_folder", profile_folder)
-    budget.fit_to_minutes(given, None)
+def test_most_likely_choice_is_measured_so_that_its_program_serves_the_run(monkeypatch):
+    config, _, measured = choose(monkeypatch, 2.2)
     assert (config.num_steps, config.data.image_size) == (80, 160)
     assert measured == [resolve_model(config).to_dict()]
 
 
-def test_what_the_user_sets_wins(monkeypatch):
-    config, sentence = choose(monkeypatch, 1.0, 10.0, num_steps=17)
+def test_what_the_user_sets_wins_and_small_photographs_are_enlarged_to_160_pixels(monkeypatch):
+    config, sentence, _ = choose(monkeypatch, 1.0, 10.0, num_steps=17)
     assert (config.num_steps, config.data.image_size, sentence) == (17, 128, None)
-    config, _ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})
+    config, *_ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})
     assert (config.data.image_size, config.batch_size, config.num_steps) == (160, 16, 20)
-
-
-def test_small_photographs_are_enlarged_to_160_pixels_at_most(monkeypatch):
-    config, _ = choose(monkeypatch, 1e-3, 10.0, side=100)
-    assert config.data.image_size == 160
+    assert choose(monkeypatch, 1e-3, 10.0, side=100)[0].data.image_size == 160
 
 
 def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
-    config, sentence = choose(monkeypatch, 0.5, None, CPU)
+    config, sentence, _ = choose(monkeypatch, 0.5, None, CPU)
     assert (config.num_steps, sentence) == (5000, None)
-    config, sentence = choose(monkeypatch, 16.0, 10.0, CPU)
+    config, sentence, _ = choose(monkeypatch, 16.0, 10.0, CPU)
     assert (config.num_steps, config.data.image_size) == (240, 32)
     assert "240 steps" in sentence
 
 
 def test_a_rehearsal_normalizes_images_as_the_run_does_whose_program_it_compiles(monkeypatch):
-    config = create_tiny_config(
-        model__init="builtin:efficientnet_lite0", data__mean=(), data__std=()
-    )
-    given = []
+    settings = {"model__init": "builtin:efficientnet_lite0", "data__mean": (), "data__std": ()}
+    config = resolve_model(create_tiny_config(**settings))
+    dataset, given = load_dataset(config), []
 
     def create_setup(config, dataset, *_):
         given.append((dataset.mean, dataset.std))
         raise UserError("seen")
 
     monkeypatch.setattr(budget, "create_setup", create_setup)
-    monkeypatch.setattr(budget, "load_sample", lambda *_: load_dataset(config))
-    config = resolve_model(config)
+    monkeypatch.setattr(budget, "load_sample", lambda *_: dataset)
     with pytest.raises(UserError, match="seen"):
         budget.profile_folder(config, create_summary())
-    normalization = MODELS["efficientnet_lite0"].layout.normalization
-    run = use_own_normalization(config, load_dataset(config))
-    assert given == [(run.mean, run.std)] == [normalization]
+    run = use_own_normalization(config, dataset)
+    assert given == [(run.mean, run.std)] == [MODELS["efficientnet_lite0"].layout.normalization]

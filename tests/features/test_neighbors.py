@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cls_jax.features import neighbors as neighbors_module
+from cls_jax.features import neighbors
 from cls_jax.features.neighbors import find_neighbors
 
 
@@ -16,44 +16,35 @@ def draw_features(num_images, num_clusters=8, length=16):
     return (features * rng.uniform(1, 5, (num_images, 1))).astype(np.float32)
 
 
-def search_with_numpy(features, number):
+def check_exact(features, number):
+    """Asserts that the neighbors are those of NumPy, and returns them."""
     normalized = features.astype(float) / np.linalg.norm(features, axis=1, keepdims=True)
     cosines = normalized @ normalized.T
     np.fill_diagonal(cosines, -np.inf)
-    indices = np.argsort(-cosines, axis=1)[:, :number]
-    return indices, np.take_along_axis(cosines, indices, axis=1)
+    expected = np.argsort(-cosines, axis=1)[:, :number]
+    indices, found = find_neighbors(features, number)
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_allclose(found, np.take_along_axis(cosines, expected, axis=1), atol=1e-6)
+    return expected
 
 
 @pytest.mark.parametrize("rows", [1, 7, 50])
 def test_neighbors_are_the_same_for_any_block_size(monkeypatch, rows):
-    monkeypatch.setattr(neighbors_module, "_MAX_BLOCK_ROWS", rows)
-    features = draw_features(50)
-    expected, cosines = search_with_numpy(features, 6)
-    indices, found = find_neighbors(features, 6)
-    np.testing.assert_array_equal(indices, expected)
-    np.testing.assert_allclose(found, cosines, atol=1e-6)
+    monkeypatch.setattr(neighbors, "_MAX_BLOCK_ROWS", rows)
+    check_exact(draw_features(50), 6)
 
 
 @pytest.fixture
 def clusters(monkeypatch):
     """Has searches on a CPU look in clusters, in blocks of a few rows."""
-    monkeypatch.setattr(neighbors_module, "_MIN_APPROXIMATE", 1)
-    monkeypatch.setattr(neighbors_module, "_BLOCK_ELEMENTS", 5_000)
-
-    def set_candidates(number):
-        monkeypatch.setattr(neighbors_module, "_NUM_CANDIDATES", number)
-
-    return set_candidates
+    monkeypatch.setattr(neighbors, "_MIN_APPROXIMATE", 1)
+    monkeypatch.setattr(neighbors, "_BLOCK_ELEMENTS", 5_000)
 
 
-def test_clusters_find_most_of_the_neighbors(clusters):
+def test_clusters_find_most_of_the_neighbors(monkeypatch, clusters):
     features = draw_features(600)
-    expected, cosines = search_with_numpy(features, 10)
-    clusters(600)
-    indices, found = find_neighbors(features, 10)
-    np.testing.assert_array_equal(indices, expected)
-    np.testing.assert_allclose(found, cosines, atol=1e-6)
-    clusters(100)
+    expected = check_exact(features, 10)  # All images are candidates.
+    monkeypatch.setattr(neighbors, "_NUM_CANDIDATES", 100)
     indices, found = find_neighbors(features, 10)
     assert (indices != np.arange(600)[:, None]).all()
     assert (np.diff(found, axis=1) <= 0).all()
@@ -61,8 +52,8 @@ def test_clusters_find_most_of_the_neighbors(clusters):
     assert 0.8 < np.mean(overlap) < 1
 
 
-def test_clusters_of_duplicates_and_of_images_without_features(clusters):
-    clusters(30)
+def test_clusters_of_duplicates_and_of_images_without_features(monkeypatch, clusters):
+    monkeypatch.setattr(neighbors, "_NUM_CANDIDATES", 30)
     features = np.concatenate([np.repeat(draw_features(3), 40, axis=0), np.zeros((5, 16))])
     indices, cosines = find_neighbors(features, 20)
     same = np.repeat(np.arange(3), 40)
