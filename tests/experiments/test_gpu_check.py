@@ -1,13 +1,14 @@
 """The check of a GPU starts all that it promises, and loses no result."""
 
 import os
-import pathlib
+import re
 import shutil
 import subprocess
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
+from tests.conftest import ROOT
+
 # In place of Python: notes what it was called with, and fails or hangs where it is told to.
 STUB = """#!/usr/bin/env bash
 echo "$@" >>"$CALLS"
@@ -28,12 +29,12 @@ def check(tmp_path):
     (tmp_path / "python").chmod(0o755)
 
     def run(part, **variables):
-        paths = {"OUT": tmp_path, "PYTHON": tmp_path / "python", "CALLS": tmp_path / "calls"}
-        options = {"PART": part, "SIZE": "small", "PEER": "authors"}
-        options |= {"FAILS": "nothing", "HANGS": "nothing"} | variables
-        environment = {**os.environ, **{key: str(path) for key, path in paths.items()}, **options}
-        command = ["bash", script]
-        outcome = subprocess.run(command, env=environment, capture_output=True, text=True)
+        environment = os.environ | {"PART": part, "SIZE": "small", "PEER": "authors"}
+        environment |= {"OUT": f"{tmp_path}", "PYTHON": f"{tmp_path}/python"}
+        environment |= {"CALLS": f"{tmp_path}/calls", "FAILS": "nothing", "HANGS": "nothing"}
+        outcome = subprocess.run(
+            ["bash", script], env=environment | variables, capture_output=True, text=True
+        )
         log, calls = tmp_path / f"{part}.log", tmp_path / "calls"
         return outcome.returncode, log.read_text() + outcome.stdout, calls.read_text()
 
@@ -43,16 +44,15 @@ def check(tmp_path):
 @pytest.mark.parametrize(
     ("part", "programs"),
     [
-        ("A", ["benchmarks.step", "profile_step", "main.py"]),
-        ("B", ["compare_devices", "benchmarks.step", "--peer authors"]),
-        ("C", ["benchmarks.features", "benchmarks.step", "main.py"]),
+        ("A", "benchmarks.step.*profile_step.*main.py"),
+        ("B", "compare_devices.*benchmarks.step.*--peer authors"),
+        ("C", "benchmarks.features.*benchmarks.step.*main.py"),
     ],
 )
 def test_every_part_measures_what_it_promises(check, part, programs):
     code, log, calls = check(part)
     assert code == 0, log
-    places = [calls.index(setup) for setup in programs]
-    assert places == sorted(places)
+    assert re.search(programs, calls, re.DOTALL)
 
 
 def test_failing_measurement_is_reported_and_passed_over(check):

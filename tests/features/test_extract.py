@@ -1,7 +1,6 @@
 """Features of image files: the same whatever the cache holds, each computed once."""
 
 import os
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -70,10 +69,10 @@ def files(tmp_path):
 
 def _count(network, files):
     """How many images are computed, and their features, pooled ones beside descriptors."""
-    counts = []
+    counts = [(0, 0)]
     features = extract_features(files, network, lambda done, total: counts.append((done, total)))
-    assert all(total == counts[-1][0] for _, total in counts)
-    return (counts[-1][0] if counts else 0), np.hstack(features)
+    assert all(total == counts[-1][0] for _, total in counts[1:])
+    return counts[-1][0], np.hstack(features)
 
 
 def test_features_are_those_of_the_network(network, files, variables, monkeypatch):
@@ -94,17 +93,16 @@ def test_features_are_those_of_the_network(network, files, variables, monkeypatc
     np.testing.assert_array_equal(np.hstack(again), features)
 
 
-def test_second_call_computes_nothing(network, files, monkeypatch):
+def test_second_call_reads_and_computes_nothing_unless_an_image_or_the_weights_changed(
+    network, files, tmp_path, monkeypatch
+):
     _, first = _count(network, files)
-    monkeypatch.setattr(extract, "_compile", None)
-    monkeypatch.setattr(extract, "_hash_content", None)
-    num_computed, second = _count(network, files[::-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(extract, "_compile", None)
+        patch.setattr(extract, "_hash_content", None)
+        num_computed, second = _count(network, files[::-1])
     assert num_computed == 0
     np.testing.assert_array_equal(second, first[::-1])
-
-
-def test_moved_image_keeps_its_features_and_a_changed_one_does_not(network, files, tmp_path):
-    _, first = _count(network, files)
     moved = files[0].rename(tmp_path / "moved.png")
     num_computed, second = _count(network, [moved, *files[1:]])
     assert num_computed == 0
@@ -113,33 +111,23 @@ def test_moved_image_keeps_its_features_and_a_changed_one_does_not(network, file
     files[1].write_bytes(files[2].read_bytes())
     os.utime(files[1], ns=(time, time))
     np.testing.assert_array_equal(_count(network, files[1:3])[1], first[[2, 2]])
-
-
-def test_other_weights_have_other_features(network, files):
-    _, first = _count(network, files[:2])
     arrays = {name: 1.5 * array for name, array in network.weights.arrays.items()}
-    num_computed, second = _count(network._replace(weights=Weights(arrays)), files[:2])
-    assert num_computed == 2
-    assert not np.allclose(first, second)
+    num_computed, other = _count(network._replace(weights=Weights(arrays)), files[1:3])
+    assert num_computed == 1
+    assert not np.allclose(other, first[[2, 2]])
 
 
 def test_damaged_and_cut_rows_are_computed_again(network, files):
     _, first = _count(network, files)
     (path,) = (extract.get_cache_folder()).glob("wide_resnet-????????????????????????????????")
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1  # In the last row.
-    path.write_bytes(content)
-    num_computed, second = _count(network, files)
-    assert num_computed == 1
-    np.testing.assert_array_equal(second, first)
-    path.write_bytes(path.read_bytes()[:-100])
-    num_computed, third = _count(network, files)
-    assert num_computed == 1
-    np.testing.assert_array_equal(third, first)
-    assert _count(network, files)[0] == 0
-    path.write_bytes(b"\xff" * 1000)
-    assert _count(network, files)[0] == 9
-    assert _count(network, files)[0] == 0
+    content = path.read_bytes()
+    damaged = content[:-1] + bytes([content[-1] ^ 1])  # In the last row.
+    for damage, expected in ((damaged, 1), (content[:-100], 1), (b"\xff" * 1000, 9)):
+        path.write_bytes(damage)
+        num_computed, again = _count(network, files)
+        assert num_computed == expected
+        np.testing.assert_array_equal(again, first)
+        assert _count(network, files)[0] == 0
 
 
 def test_unreadable_image_has_zeros(network, files, tmp_path):
@@ -184,14 +172,14 @@ def test_gray_images_are_enlarged_to_color():
     assert np.abs(enlarged[0, ..., 0].astype(int) - np.asarray(reference)).max() <= 2
 
 
-def test_store_holds_nothing_at_first(tmp_path):
-    store = Store(pathlib.Path(tmp_path / "store"), np.float16)
+def test_later_row_of_a_key_replaces_the_earlier_one(tmp_path):
+    store = Store(tmp_path / "store", np.float16)
     keys = np.arange(32, dtype=np.uint8).reshape(2, 16)
     is_known, rows = store.read(keys)
     assert not is_known.any()
     assert rows.shape == (2, 0)
-    store.append(keys[:1], np.ones((1, 3)))
-    store.append(keys[:1], np.full((1, 3), 2))
+    for value in (1, 2):
+        store.append(keys[:1], np.full((1, 3), value))
     is_known, rows = store.read(keys)
     np.testing.assert_array_equal(is_known, [True, False])
     np.testing.assert_array_equal(rows, [[2, 2, 2], [0, 0, 0]])

@@ -1,6 +1,5 @@
 """Linear heads on frozen features, and runs that end with them."""
 
-import csv
 import dataclasses
 
 import jax
@@ -25,6 +24,7 @@ from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.runs.folder import read_result, write_result
 from cls_jax.training import loop
 from cls_jax.training.probe import init_state, recall_features
+from tests.outcomes import read_table
 
 K = 3
 SIZE = 16
@@ -56,10 +56,8 @@ def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_clas
 def test_cross_validation_predicts_labels_that_it_does_not_see():
     features, truth = _make_features(300)
     features -= features.mean(axis=0)
-    labels = np.where(np.arange(300) < 30, truth, -1)
-    graph = build_graph(features)
-    accuracies = cross_validate(features, graph, labels, K)
-    assert min(accuracies.values()) > 80
+    labels, graph = np.where(np.arange(300) < 30, truth, -1), build_graph(features)
+    assert min(cross_validate(features, graph, labels, K).values()) > 80
     # Every fifth label is wrong, in one fold: the others contradict it.
     order = np.argsort(labels[:30], kind="stable")
     labels[order[::5]] = (labels[order[::5]] + 1) % K
@@ -69,40 +67,31 @@ def test_cross_validation_predicts_labels_that_it_does_not_see():
 
 def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
     features, truth = _make_features(60)
-    wrong = np.where(np.arange(60) < 30, truth, 0)
-    weights = np.where(np.arange(60) < 30, 1.0, 0.0)
-    chosen = np.array([1, 4, 7])
-    head = fit_head(features, wrong, K, 0.1, weights, chosen)
+    is_used, chosen = np.arange(60) < 30, np.array([1, 4, 7])
+    head = fit_head(features, np.where(is_used, truth, 0), K, 0.1, is_used * 1.0, chosen)
     expected = fit_head(features[:30], truth[:30], K, 0.1, chosen=chosen)
     np.testing.assert_allclose(head.kernel, expected.kernel, atol=1e-6)
     assert (np.delete(head.kernel, chosen, axis=0) == 0).all()
+    only_2 = fit_head(features, np.full(60, 2), K, 0.1)
+    assert (only_2.predict(features) == 2).all()
 
 
-def test_head_that_sees_only_the_most_certain_images_sees_as_large_a_share_of_every_class(
-    monkeypatch,
+@pytest.mark.parametrize("is_certain", [np.ones(300, bool), np.arange(300) % 5 == 0])
+def test_head_sees_only_the_most_certain_images_but_as_large_a_share_of_every_class(
+    monkeypatch, is_certain
 ):
     monkeypatch.setattr(instant, "_MAX_FITTED", 60)
     features, labels = _make_features(300)
     order = np.argsort(labels, kind="stable")
     features, labels = features[order], labels[order]
-    head = fit_head(features, labels, K, 0.01, np.full(300, 20.0))
+    taught = np.where(is_certain, labels, (labels + 1) % K)  # The others are wrong.
+    head = fit_head(features, taught, K, 0.01, np.where(is_certain, 1.0, 0.1))
     assert np.mean(head.predict(features) == labels) > 0.9
-    weights = np.where(np.arange(300) % 5, 0.1, 1.0)  # The certain ones are a fifth.
-    wrong = np.where(weights == 1, labels, (labels + 1) % K)
-    head = fit_head(features, wrong, K, 0.01, weights)
-    assert np.mean(head.predict(features) == labels) > 0.9
-
-
-def test_head_for_one_class_predicts_it():
-    features, _ = _make_features(6)
-    assert (fit_head(features, np.full(6, 2), K, 0.1).predict(features) == 2).all()
 
 
 @pytest.fixture(scope="module")
 def train(one_block, tmp_path_factory):
     """A function that trains a tiny network with random weights on plain colors."""
-    import jax.numpy as jnp
-
     root = tmp_path_factory.mktemp("instant")
     rng = np.random.default_rng(0)
     colors = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
@@ -116,24 +105,17 @@ def train(one_block, tmp_path_factory):
                 Image.fromarray(image).save(folder / f"{name}{i}.png")
     entry = MODELS["wide_resnet"]
     model = entry.create(num_classes=K, depth=10, width=2)
-    variables = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
+    variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, SIZE, SIZE, 3), np.float32))
     weights = root / "model.safetensors"
     weights.write_bytes(to_safetensors(Weights(to_torch(variables, entry.layout))))
 
+    tiny = {"model__depth": 10, "model__width": 2, "data__image_size": SIZE}
+    tiny |= {"data__randaugment_ops": 0, "data__pipeline": "device", "optimizer__frozen_stages": 0}
+    tiny |= {"mesh__network": 1, "mesh__data": 1}
+
     def train(name, init=weights, **settings):
         return cls_jax.train(
-            root / "images",
-            root / name,
-            model__init=str(init),
-            model__depth=10,
-            model__width=2,
-            data__image_size=SIZE,
-            data__randaugment_ops=0,
-            data__pipeline="device",
-            optimizer__frozen_stages=0,
-            mesh__network=1,
-            mesh__data=1,
-            **settings,
+            root / "images", root / name, model__init=str(init), **tiny, **settings
         )
 
     with pytest.MonkeyPatch.context() as patch:
@@ -146,27 +128,20 @@ def run(train):
     return train("run", instant=True)
 
 
-def test_instant_run_is_a_run_like_any_other(run):
+def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_features(run):
     assert run.result["step"] == 0
     assert run.result["test_accuracy"] == run.result["test_accuracy_instant"] == 100
     assert run.result["test_accuracy_probe"] is not None
     assert read_result(run.workdir) == run.result
     files = sorted((run.workdir.parent / "images" / "test").rglob("*.png"))
     assert (run.predict(files).label == [file.parent.name for file in files]).all()
-
-
-def test_propagated_labels_are_listed_by_file(run):
-    with open(run.workdir / "pseudo_labels.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    [kernel] = np.asarray(cls_jax.load(run).state.params["head"]["kernel"])
+    assert (kernel != 0).any(axis=-1).all()
+    rows = read_table(run.workdir / "pseudo_labels.csv")
     assert len(rows) == 24
     for row in rows:
         assert row["file"].startswith(f"unlabeled/{row['label']}")
         assert 0 < float(row["weight"]) <= 1
-
-
-def test_instant_classifier_is_one_network_that_sees_all_features(run):
-    [kernel] = np.asarray(cls_jax.load(run).state.params["head"]["kernel"])
-    assert (kernel != 0).any(axis=-1).all()
 
 
 def test_instant_run_decodes_an_image_once_and_its_network_sees_it_once(
@@ -232,8 +207,7 @@ def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(t
         assert evaluate_run(run.workdir).step == step
         export_run(run.workdir, tmp_path / answer)
         networks = "EMA network" if num_networks == 1 else f"{num_networks} EMA networks"
-        readme = (tmp_path / answer / "README.md").read_text()
-        assert f"The {networks} of the run" in readme
+        assert f"The {networks} of the run" in (tmp_path / answer / "README.md").read_text()
     assert cls_jax.load(run, trained=True).num_networks == 2
     assert len(fingerprints) == 2
     write_result(run.workdir, run.result)
