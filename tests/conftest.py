@@ -13,9 +13,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # step of FixMatch 0.6 s instead of 3.0. The programs compute the same. One mode for all: tests
 # compare runs bit by bit, among them runs that several files share.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-os.environ["XLA_FLAGS"] = (
-    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-)
+os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false "
+os.environ["XLA_FLAGS"] += "--xla_cpu_parallel_codegen_split_count=1"
 # Tests compile the same few programs again and again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
@@ -26,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import contextlib
+import functools
 import gc
 import importlib.util
 import shutil
@@ -68,22 +68,14 @@ def create_tiny_config(argument: str = "20", **changes):
     Changes are given by key with "__" for ".", as in method__tau=0.5.
     """
     config = load_config("digits", argument)
-    config.num_steps = 6
-    config.batch_size = 8
-    config.mu = 2
-    config.log_every = 1
-    config.eval_every = 3
-    config.checkpoint_every = 2
-    config.data.image_size = 8
-    config.data.cutout = 3
+    config.num_steps, config.batch_size, config.mu = 6, 8, 2
+    config.log_every, config.eval_every, config.checkpoint_every = 1, 3, 2
+    config.data.image_size, config.data.cutout = 8, 3
     config.data.randaugment_ops = 0  # Building or compiling them takes longer than the steps.
     config.mesh.network = config.mesh.data = 1
     for key, value in changes.items():
-        node = config
         *parents, leaf = key.split("__")
-        for parent in parents:
-            node = node[parent]
-        node[leaf] = value
+        functools.reduce(getattr, parents, config)[leaf] = value
     return config
 
 

@@ -70,12 +70,12 @@ class Store:
             file.write(records.tobytes())
 
     def _map(self) -> np.ndarray:
-        """The whole records of the file, as a memory map. No record if its header is damaged."""
+        """The whole records of the file, as a memory map. There are none if it is damaged."""
         try:
             with open(self._path, "rb") as file:
                 header = file.read(_HEADER_BYTES)
                 size = os.fstat(file.fileno()).st_size
-        except FileNotFoundError:
+        except OSError:
             header, size = b"", 0
         length = int.from_bytes(header[:4], "little")
         if header != _make_header(length):

@@ -95,14 +95,13 @@ def train(one_block, tmp_path_factory):
     root = tmp_path_factory.mktemp("instant")
     rng = np.random.default_rng(0)
     colors = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
-    for part, count in (("labeled", 2), ("unlabeled", 8), ("test", 4)):
+    for part, count in (("labeled/{}", 2), ("unlabeled", 8), ("test/{}", 4)):
         for name, color in colors.items():
-            folder = root / "images" / part / (name if part != "unlabeled" else "")
+            folder = root / "images" / part.format(name)
             folder.mkdir(parents=True, exist_ok=True)
             for i in range(count):
-                noise = rng.integers(-30, 30, (SIZE, SIZE, 3))
-                image = np.clip(noise + color, 0, 255).astype(np.uint8)
-                Image.fromarray(image).save(folder / f"{name}{i}.png")
+                image = rng.integers(-30, 30, (SIZE, SIZE, 3)) + color
+                Image.fromarray(image.astype(np.uint8)).save(folder / f"{name}{i}.png")
     entry = MODELS["wide_resnet"]
     model = entry.create(num_classes=K, depth=10, width=2)
     variables = jax.jit(model.init)(jax.random.key(0), np.zeros((1, SIZE, SIZE, 3), np.float32))
@@ -160,35 +159,29 @@ def test_instant_run_decodes_an_image_once_and_its_network_sees_it_once(
 
 
 def test_features_on_disk_stand_in_for_the_images_of_an_instant_run(run, monkeypatch):
-    opened = OpenRun(read_config(run.workdir / "config.json"), run.workdir)
-    classifier, rows = opened.classifier, np.array([3, 0, 11])
+    config = read_config(run.workdir / "config.json")
+    opened, rows = OpenRun(config, run.workdir), np.array([3, 0, 11])
+    classifier, dataset = opened.classifier, opened.dataset
     for part in ("train_images", "test_images"):
-        images, features = (getattr(data, part) for data in (opened.dataset, opened.recalled))
+        images, features = getattr(dataset, part), getattr(opened.recalled, part)
         assert features.dtype == np.float16
         expected = classifier.compute_both(Selection(images, rows))
         found = classifier.compute_both(Selection(features, rows))
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, atol=2e-3)
+    # Heads are fitted to them without an image.
+    everything, labeled = np.arange(30), np.flatnonzero(dataset.train_labels >= 0)
+    spec = create_stream_spec(config, "weak", (), labeled, everything)
+    nothing = {"test_images": dataset.test_images[:0], "test_labels": np.zeros(0, int)}
+    blind = dataclasses.replace(dataset, train_images=range(30), **nothing)
+    states = init_state(classifier.setup, blind, spec), classifier.state
+    np.testing.assert_allclose(*(s.params["head"]["kernel"] for s in states), atol=1e-6)
     # Features of another folder are not taken, and missing ones are not computed.
-    elsewhere = recall_features(classifier.setup, opened.dataset, "nowhere")
-    assert elsewhere.test_images is opened.dataset.test_images
+    elsewhere = recall_features(classifier.setup, dataset, "nowhere")
+    assert elsewhere.test_images is dataset.test_images
     monkeypatch.setenv("XDG_CACHE_HOME", str(run.workdir / "nothing"))
-    again = OpenRun(opened.config, run.workdir)
+    again = OpenRun(config, run.workdir)
     assert again.recalled.train_images is again.dataset.train_images
-
-
-def test_heads_for_features_on_disk_read_no_image(run):
-    config, classifier = read_config(run.workdir / "config.json"), cls_jax.load(run)
-    dataset = OpenRun(config, run.workdir).dataset
-    number, nothing = len(dataset.train_images), dataset.test_images[:0]
-    dataset = dataclasses.replace(
-        dataset, train_images=range(number), test_images=nothing, test_labels=np.zeros(0, int)
-    )
-    labeled = np.flatnonzero(dataset.train_labels >= 0)
-    spec = create_stream_spec(config, "weak", (), labeled, np.arange(number))
-    state = init_state(classifier.setup, dataset, spec)
-    head, expected = (s.params["head"]["kernel"] for s in (state, classifier.state))
-    np.testing.assert_allclose(head, expected, atol=1e-6)
 
 
 def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(train, tmp_path):
@@ -217,8 +210,7 @@ def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(t
 
 def test_instant_run_starts_from_the_networks_of_another_run(train, run):
     """Its evaluation, where implicit transfers are disallowed, reads the weights of that run."""
-    again = train("from a run", init=run.workdir, instant=True)
-    assert again.result["test_accuracy"] == 100
+    assert train("from a run", init=run.workdir, instant=True).result["test_accuracy"] == 100
 
 
 def test_instant_run_that_dies_before_its_result_keeps_its_baselines(train, run, monkeypatch):
