@@ -108,7 +108,7 @@ def test_locks_agree_and_their_versions_are_within_declared_ranges(python):
     assert python == "3.14" or re.fullmatch(r"[\d.]+", cpu["tensorflow-cpu"])
 
 
-def test_what_is_installed_is_what_is_locked_and_names_its_license():
+def test_what_is_installed_is_what_is_locked():
     installed = {
         canonicalize_name(distribution.metadata["Name"]): distribution.version
         for distribution in importlib.metadata.distributions()

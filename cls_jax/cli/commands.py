@@ -41,8 +41,7 @@ def train(
     dry_run: bool,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
-    from cls_jax.cli.dry_run import describe_dry_run
-    from cls_jax.cli.plan import describe_imbalance, parse_overrides, plan_run
+    from cls_jax.cli.plan import describe_dry_run, describe_imbalance, parse_overrides, plan_run
 
     settings = parse_overrides(overrides, method)
     plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes)

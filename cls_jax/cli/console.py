@@ -9,7 +9,7 @@ import argparse
 import importlib.metadata
 import os
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cls_jax.cli.process import exit_with_error, prepare_process, run_to_end
 
@@ -33,6 +33,16 @@ class _Parser(argparse.ArgumentParser):
         exit_with_error(f"{message[:1].upper()}{message[1:]}: see {self.prog} --help.")
 
 
+def _add(
+    parser: argparse.ArgumentParser, name: str, metavar: str, help: str, **options: Any
+) -> None:
+    parser.add_argument(name, metavar=metavar, help=help, **options)
+
+
+def _add_switch(parser: argparse.ArgumentParser, name: str, help: str) -> None:
+    parser.add_argument(name, action="store_true", help=help)
+
+
 def create_parser() -> argparse.ArgumentParser:
     """Returns the parser of all verbs and their options."""
     parser = _Parser(
@@ -49,7 +59,7 @@ def create_parser() -> argparse.ArgumentParser:
     common = _Parser(add_help=False)
     common.add_argument("--device", choices=_PLATFORMS, help="compute on this (default: the best)")
     on_run = _Parser(add_help=False, parents=[common])
-    on_run.add_argument("run", metavar="RUN", help="folder of the run")
+    _add(on_run, "run", "RUN", "folder of the run")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
     train = verbs.add_parser(
@@ -62,90 +72,56 @@ def create_parser() -> argparse.ArgumentParser:
         "--config.batch_size=16. Rerun the same command to resume the run.",
         allow_abbrev=False,
     )
-    train.add_argument("folder", metavar="FOLDER", help="images, see docs/own_images.md")
-    train.add_argument("--workdir", metavar="RUN", help="folder of the run (default: under runs/)")
-    train.add_argument(
-        "--method", default="cls", metavar="NAME", help="see docs/methods.md (default: cls)"
-    )
-    train.add_argument(
-        "--from", metavar="RUN", dest="start_from", help="begin with the weights of another run"
-    )
-    for option, value, key, help_ in [
+    _add(train, "folder", "FOLDER", "images, see docs/own_images.md")
+    _add(train, "--workdir", "RUN", "folder of the run (default: under runs/)")
+    _add(train, "--method", "NAME", "see docs/methods.md (default: cls)", default="cls")
+    _add(train, "--from", "RUN", "begin with the weights of another run", dest="start_from")
+    for option, value, key, meaning in [
         ("--steps", "N", "num_steps", "training steps"),
         ("--size", "N", "data.image_size", "height and width in pixels to which images are scaled"),
         ("--profile", "FIRST:LAST", "profile", "trace these steps into the run's folder"),
     ]:
-        train.add_argument(
-            option,
-            metavar=value,
-            dest="overrides",
-            action="append",
-            default=[],
-            type=f"--config.{key}={{}}".format,  # As if it had been written in full.
-            help=f"{help_} (--config.{key})",
-        )
-    train.add_argument(
-        "--instant",
-        action="store_true",
-        help="fit a classifier to frozen features and train no network",
-    )
-    train.add_argument(
-        "--dry-run", action="store_true", help="print what it would do and the cost, then stop"
-    )
-    train.add_argument(
-        "--minutes",
-        type=float,
-        metavar="M",
-        help="how long training should take, unless --steps is given (default for pretrained "
-        "networks: 10, with an accelerator 30)",
-    )
+        as_written_in_full = f"--config.{key}={{}}".format
+        collected = {"dest": "overrides", "action": "append", "default": []}
+        help_ = f"{meaning} (--config.{key})"
+        _add(train, option, value, help_, type=as_written_in_full, **collected)
+    _add_switch(train, "--instant", "fit a classifier to frozen features and train no network")
+    _add_switch(train, "--dry-run", "print what it would do and the cost, then stop")
+    time = "how long training should take, unless --steps is given (default for pretrained "
+    time += "networks: 10, with an accelerator 30)"
+    _add(train, "--minutes", "M", time, type=float)
 
     predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
-    predict.add_argument(
-        "images", metavar="IMAGE_OR_FOLDER", nargs="+", help="files, folders or quoted patterns"
-    )
-    predict.add_argument(
-        "--output",
-        metavar="FILE",
-        help="a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
-        "no file for single images, which are printed)",
-    )
-    predict.add_argument(
-        "--overwrite", action="store_true", help="write FILE even if it is not such a table"
-    )
+    _add(predict, "images", "IMAGE_OR_FOLDER", "files, folders or quoted patterns", nargs="+")
+    table = "a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
+    table += "no file for single images, which are printed)"
+    _add(predict, "--output", "FILE", table)
+    _add_switch(predict, "--overwrite", "write FILE even if it is not such a table")
     evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
-    evaluate.add_argument(
-        "folder", metavar="FOLDER", nargs="?", help="other labeled images of the same classes"
-    )
+    _add(evaluate, "folder", "FOLDER", "other labeled images of the same classes", nargs="?")
     report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
     for verb in (evaluate, report):
-        verb.add_argument("--data_dir", metavar="PATH", help="where moved images are now")
+        _add(verb, "--data_dir", "PATH", "where moved images are now")
     export = verbs.add_parser(
         "export", parents=[on_run], help="write files that work without this project"
     )
-    export.add_argument("output", metavar="DIR", help="folder to write")
+    _add(export, "output", "DIR", "folder to write")
 
     cache = verbs.add_parser(
         "cache",
         parents=[common],
         help="show how much disk space decoded images and features take, or delete them",
     )
-    cache.add_argument("--clear", action="store_true", help="delete all of them")
+    _add_switch(cache, "--clear", "delete all of them")
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
-    suggest.add_argument(
-        "folder", metavar="FOLDER_OR_RUN", help="images, labeled or not, or a run on such a folder"
-    )
-    suggest.add_argument(
-        "--count", type=int, default=20, metavar="N", help="images to list (default: %(default)s)"
-    )
-    suggest.add_argument("--output", metavar="FILE", help="a .csv or .parquet instead of a list")
+    _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
+    _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
+    _add(suggest, "--output", "FILE", "a .csv or .parquet instead of a list")
     label = verbs.add_parser("label", parents=[common], help="label images in the browser")
-    label.add_argument("folder", metavar="FOLDER", help="images, labeled or not")
-    label.add_argument("--classes", metavar="A,B,C", help="classes to offer from the start")
-    label.add_argument(
-        "--port", type=int, default=0, metavar="P", help="port of the page (default: a free one)"
-    )
-    label.add_argument("--no-browser", action="store_true", help="only print the address")
+    _add(label, "folder", "FOLDER", "images, labeled or not")
+    _add(label, "--classes", "A,B,C", "classes to offer from the start")
+    _add(label, "--port", "P", "port of the page (default: a free one)", type=int, default=0)
+    _add_switch(label, "--no-browser", "only print the address")
     return parser
 
 

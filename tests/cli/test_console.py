@@ -176,10 +176,11 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
     assert begun.config.model.width == grown.config.model.width
 
 
-def test_configuration_without_a_folder_does_not_take_the_current_one(images, monkeypatch):
+def test_configuration_without_a_folder_does_not_take_the_current_one(images, calls, monkeypatch):
     monkeypatch.chdir(images)
     with pytest.raises(UserError, match="is not a folder: name one with images"):
         open_run(create_folder_config("", "supervised"), "run").dataset  # noqa: B018
+    assert calls["list_images"] == 0
 
 
 def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):

@@ -134,6 +134,7 @@ def test_unreadable_image_has_zeros(network, files, tmp_path):
     assert not features[1:].any()
     assert read_features(files[:1], network) is not None
     assert read_features([files[0], broken], network) is None
+    assert read_features([files[0], tmp_path / "missing.png"], network) is None
 
 
 def test_cache_that_cannot_be_read_or_written_stops_nobody(network, files, tmp_path, monkeypatch):

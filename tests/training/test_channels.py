@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 import cls_jax
-from cls_jax.cli.dry_run import describe_folder
-from cls_jax.cli.plan import plan_run
+from cls_jax.cli.plan import describe_folder, plan_run
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
