@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from cls_jax.cli.process import exit_with_error
-from cls_jax.config import create_config, read_config
+from cls_jax.config import create_config, read_config, to_json
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, open_regular, read_bytes, read_json, to_csv, write_atomically
 from cls_jax.runs.folder import read_dataset_description, read_mean_and_std, read_result
@@ -95,6 +95,13 @@ def test_file_that_is_not_a_config_is_refused(tmp_path, text):
     (tmp_path / "config.json").write_text(text, errors="surrogateescape")
     with pytest.raises(UserError, match=r"not the configuration of a run .*name the folder of an"):
         read_config(tmp_path / "config.json")
+
+
+def test_config_is_data(tmp_path):
+    stored = json.loads(to_json(create_config("40")))
+    stored["data"]["data_dir"] = "__import__('os').system('touch executed')"
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert read_config(tmp_path / "config.json").data.data_dir == stored["data"]["data_dir"]
 
 
 def test_an_accuracy_that_is_not_finite_is_left_out_of_the_result(tmp_path):
