@@ -112,7 +112,10 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
         title = f"Test accuracy after {evaluation.step:,} steps:"
         calibration = read_calibration(find_answer(workdir), evaluation.step)
     else:
-        _check_single_process("evaluate with a folder")
+        if jax.process_count() > 1:
+            raise UserError(
+                "evaluate with a folder runs in one process: start it without the others."
+            )
         evaluation, num_images, num_unreadable = evaluate_folder(workdir, folder)
         left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
         title = f"Accuracy on {num_images:,} labeled images in {folder}{left_out}:"
@@ -141,7 +144,6 @@ def predict(
     from cls_jax.inference.predict_files import describe_predictions, predict_files
     from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path
 
-    _check_single_process("predict")
     are_files = all(pathlib.Path(pattern).expanduser().is_file() for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
     if output or not are_files:
@@ -167,7 +169,6 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
     from cls_jax.inference.tables import check_path, write_table
     from cls_jax.runs.folder import CONFIG
 
-    _check_single_process("suggest")
     if count < 1:
         raise UserError(f"There is nothing to suggest with --count {count}: choose 1 or more.")
     path = pathlib.Path(output).expanduser() if output is not None else None
@@ -181,14 +182,9 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
         print(f"{len(rows):,} images to label next: {path}")
     root = pathlib.Path(folder)
     if not (root / CONFIG).exists():
-        print(
-            make_printable(
-                f"Move each one into {root / 'labeled'}/<class>/ and all others into "
-                f"{root / 'unlabeled'}/, or label them in the browser: "
-            )
-            + _write_command("label", root),
-            file=sys.stderr,
-        )
+        places = f"{root / 'labeled'}/<class>/ and all others into {root / 'unlabeled'}/"
+        sentence = f"Move each one into {make_printable(places)}, or label them in the browser: "
+        print(sentence + _write_command("label", root), file=sys.stderr)
 
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
@@ -197,7 +193,6 @@ def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None
         raise UserError("Labeling in the browser needs two packages: pip install '.[label]'.")
     from cls_jax.labeling.start import label_folder
 
-    _check_single_process("label")
     names = [name for name in (classes or "").split(",") if name.strip()]
     label_folder(folder, names, port, opens_browser=not no_browser)
 
@@ -223,7 +218,6 @@ def export(run: str, output: str) -> None:
     """Writes a run's networks as files that work without this project."""
     from cls_jax.inference.export import EXAMPLE, export_run
 
-    _check_single_process("export")
     folder = pathlib.Path(output).expanduser()
     missing = export_run(pathlib.Path(run), folder)
     print(f"Exported, and checked against this run: {folder}")
@@ -236,7 +230,6 @@ def report(run: str, data_dir: str | None = None) -> None:
     """Writes `report.html`, the page about a run."""
     from cls_jax.report.page import write_report
 
-    _check_single_process("report")
     print(f"Report: {write_report(pathlib.Path(run), data_dir)}")
 
 
@@ -266,8 +259,3 @@ def _write_command(verb: str, folder: pathlib.Path) -> str:
     # From a clone, `cls-jax` need not be installed.
     start = "python -m cls_jax" if program in ("main.py", "__main__.py") else "cls-jax"
     return f"{start} {verb} {shlex.quote(str(folder))}"
-
-
-def _check_single_process(verb: str) -> None:
-    if jax.process_count() > 1:
-        raise UserError(f"{verb} runs in one process: start it without the others.")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from cls_jax.cli.process import exit_with_error, prepare_process, run_to_end
+from cls_jax.errors import UserError
 
 _EPILOG = """\
 From images to predictions:
@@ -152,10 +153,14 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Joins the other processes, if a scheduler started any, and calls the verb's command."""
+    import jax
+
     from cls_jax.cli import commands
     from cls_jax.parallel import distributed
 
     distributed.initialize_distributed(None, None, None)
     options = vars(arguments)
     verb, _ = options.pop("verb"), options.pop("device")
+    if jax.process_count() > 1 and verb not in ("train", "evaluate", "cache"):
+        raise UserError(f"{verb} runs in one process: start it without the others.")
     getattr(commands, verb)(**options)

@@ -8,6 +8,7 @@ import sys
 import types
 from collections import Counter
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -51,8 +52,7 @@ def images(tmp_path_factory):
     counts = {"labeled/ant": 2, "labeled/bee": 7, "unlabeled": 20, "test/ant": 60, "test/bee": 60}
     for folder, count in counts.items():
         (root / folder).mkdir(parents=True)
-        for i in range(count):
-            pixels = rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+        for i, pixels in enumerate(rng.integers(0, 256, (count, 9, 12, 3), dtype=np.uint8)):
             Image.fromarray(pixels).save(root / folder / f"{i}.png")
     return root
 
@@ -261,6 +261,13 @@ def test_user_errors_print_one_line(images, tmp_path, capsys, arguments, remedy)
     assert remedy in line
     assert output == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_verb_that_takes_one_process_says_so_in_several(monkeypatch, capsys):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for arguments in (["predict", "RUN", "x"], ["report", "RUN"], ["evaluate", "RUN", "FOLDER"]):
+        assert run_console(*arguments) == 2
+        assert "runs in one process: start it without the others" in capsys.readouterr().err
 
 
 def test_device_is_chosen_before_jax_is_loaded(monkeypatch):

@@ -79,46 +79,36 @@ def test_help_names_every_option(start_program):
         assert f"--{option}:" in output
 
 
+MINE, OURS = "--mine", "--xla_cpu_experimental_ynn_fusion_type"
+
+
 @pytest.mark.parametrize(
-    ("platforms", "plugins", "has_driver", "expected"),
+    ("platforms", "plugins", "has_driver", "version", "flags", "is_added"),
     [
-        ("", ["xla_cuda13"], True, True),
-        ("", ["xla_cuda12"], False, False),  # JAX falls back to the CPU.
-        ("", [], True, False),
-        ("cpu", ["xla_cuda12"], True, False),
-        ("cuda", [], False, True),
-        ("cuda,cpu", ["xla_cuda12"], True, True),
-        ("cpu,cuda", ["xla_cuda12"], True, False),
+        ("", ["xla_cuda13"], True, "0.10.2", MINE, False),
+        ("", ["xla_cuda12"], False, "0.10.2", MINE, True),  # JAX falls back to the CPU.
+        ("", [], True, "0.11.0", MINE, True),
+        ("cpu", ["xla_cuda12"], True, "0.10.2", "", True),
+        ("cuda", [], False, "0.10.2", MINE, False),
+        ("cuda,cpu", ["xla_cuda12"], True, "0.10.2", MINE, False),
+        ("cpu,cuda", ["xla_cuda12"], True, "0.10.2", MINE, True),
+        ("cpu", [], False, "0.10.2", f"{OURS}=X", False),  # The user has set it.
+        ("cpu", [], False, "0.12.0", "", False),  # jaxlib may not know it.
     ],
 )
-def test_flags_for_cpus_are_left_out_where_jax_uses_a_gpu(
-    monkeypatch, tmp_path, platforms, plugins, has_driver, expected
+def test_flags_for_cpus_are_left_out_where_jax_uses_a_gpu_does_not_know_them_or_they_are_set(
+    monkeypatch, tmp_path, platforms, plugins, has_driver, version, flags, is_added
 ):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    monkeypatch.setenv("XLA_FLAGS", "--mine")
+    monkeypatch.setenv("XLA_FLAGS", flags)
     found = [importlib.metadata.EntryPoint(name, "x", "jax_plugins") for name in plugins]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.10.2")
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
     device = tmp_path if has_driver else tmp_path / "nvidia0"
     monkeypatch.setattr(process, "_NVIDIA_DEVICES", (str(device),))
     process.use_all_cores_for_convolutions()
-    is_set = "xla_cpu_experimental_ynn_fusion_type" in os.environ["XLA_FLAGS"]
-    assert is_set != expected
-    assert os.environ["XLA_FLAGS"].startswith("--mine")
-
-
-@pytest.mark.parametrize(
-    ("version", "flags"),
-    [("0.10.2", "--xla_cpu_experimental_ynn_fusion_type=X"), ("0.12.0", "")],
-)
-def test_flag_that_jaxlib_may_not_know_or_the_user_has_set_is_left_alone(
-    monkeypatch, version, flags
-):
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("XLA_FLAGS", flags)
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
-    process.use_all_cores_for_convolutions()
-    assert os.environ["XLA_FLAGS"] == flags
+    assert os.environ["XLA_FLAGS"].startswith(flags)
+    assert (OURS in os.environ["XLA_FLAGS"].removeprefix(flags)) == is_added
 
 
 def test_what_is_quick_loads_neither_jax_nor_tensorflow_and_only_reports_load_matplotlib():
