@@ -15,7 +15,6 @@ from cls_jax.config.from_folder import (
 )
 from cls_jax.data.sources.folder import FolderSummary
 from cls_jax.data.sources.folder_layout import Layout
-from cls_jax.errors import UserError
 from cls_jax.methods import METHODS
 
 GIB = 2**30
@@ -145,16 +144,3 @@ def test_images_keep_their_channels_except_gray_ones_for_pretrained_weights():
     assert fit(gray, PRETRAINED).data.channels == fit().data.channels == 3
     config = fit(many, PRETRAINED)
     assert (config.data.channels, config.model.init) == (5, "")
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"data.sead": 1}, "has no key data.sead"),
-        ({"seed.x": 1}, "has no key seed.x"),
-        ({"num_steps": "many"}, "num_steps cannot be 'many'"),
-    ],
-)
-def test_a_wrong_setting_is_named(settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        apply_settings(create_folder_config("photos", "cls"), settings)
