@@ -200,32 +200,14 @@ def _choose_num_steps(given: FolderContext) -> int:
     return min(max(100 * math.ceil(wanted / 100), fewest), most)
 
 
-def _fine_tune(
-    key: str, value: Any, per_step: float | None = None
-) -> Callable[[FolderContext], Any]:
-    """A rule: the value of docs/finetuning.md for pretrained weights, else the default.
-
-    A number of steps is at most the share `per_step` of the run.
-    """
+def _fine_tune(key: str, choose: Callable[[ConfigDict], Any]) -> Callable[[FolderContext], Any]:
+    """A rule: the value of docs/finetuning.md for pretrained weights, else the default."""
 
     def rule(given: FolderContext) -> Any:
-        if not given.config.model.init:
-            return given.config.optimizer[key]
-        return value if per_step is None else min(value, int(per_step * given.config.num_steps))
+        config = given.config
+        return choose(config) if config.model.init else config.optimizer[key]
 
     return rule
-
-
-def _choose_frozen_stages(given: FolderContext) -> int:
-    """Four of EfficientNet-Lite0's seven stages, which leaves half of its work. Two of others."""
-    if not given.config.model.init:
-        return given.config.optimizer.frozen_stages
-    return 4 if given.config.model.init == PRETRAINED else 2
-
-
-def _choose_graph(given: FolderContext) -> float:
-    """Where heads start from labels of the graph, these labels stay a term of the loss."""
-    return 1.0 if given.config.model.init_head == "graph" else given.config.method.graph
 
 
 def _choose_decay(given: FolderContext) -> float:
@@ -258,7 +240,10 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
     "model.bn_momentum": _choose_decay,
     "method.statistics_decay": _choose_decay,
     "method.class_mean_decay": _choose_decay,
-    "method.graph": _choose_graph,
+    # Where heads start from labels of the graph, these labels stay a term of the loss.
+    "method.graph": lambda given: (
+        1.0 if given.config.model.init_head == "graph" else given.config.method.graph
+    ),
     # Statistics of small batches would destroy what pretrained features are worth.
     "model.bn_frozen": lambda given: bool(given.config.model.init),
     # Then both are the same computation. Older runs have the key chosen so, and keep it.
@@ -266,11 +251,16 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
     "eval_every": _choose_interval,
     "checkpoint_every": _choose_interval,
     "log_every": lambda given: min(max(given.config.num_steps // 100, 1), given.config.log_every),
-    "optimizer.name": _fine_tune("name", "adamw"),
-    "optimizer.learning_rate": _fine_tune("learning_rate", 3e-4),
-    "optimizer.layer_decay": _fine_tune("layer_decay", 0.9),
-    "optimizer.warmup_steps": _fine_tune("warmup_steps", 20, per_step=0.1),
-    "optimizer.frozen_stages": _choose_frozen_stages,
+    "optimizer.name": _fine_tune("name", lambda config: "adamw"),
+    "optimizer.learning_rate": _fine_tune("learning_rate", lambda config: 3e-4),
+    "optimizer.layer_decay": _fine_tune("layer_decay", lambda config: 0.9),
+    "optimizer.warmup_steps": _fine_tune(
+        "warmup_steps", lambda config: min(20, config.num_steps // 10)
+    ),
+    # Four of EfficientNet-Lite0's seven stages, which leaves half of its work.
+    "optimizer.frozen_stages": _fine_tune(
+        "frozen_stages", lambda config: 4 if config.model.init == PRETRAINED else 2
+    ),
 }
 
 
