@@ -4,7 +4,6 @@ A checkpoint carries a checksum of every array and of its metadata, so that dama
 when it is read, even where the file format itself would not notice.
 """
 
-import contextlib
 import hashlib
 import json
 import pathlib
@@ -90,20 +89,21 @@ class Checkpointer:
         arrays = fetch_to_host(state)
         metadata = {"format_version": FORMAT_VERSION, "arrays": hash_arrays(arrays), **metadata}
         metadata["sha256"] = _digest(metadata)
-        guard: contextlib.AbstractContextManager = contextlib.nullcontext()
         if jax.process_count() > 1:
-            # Each process writes the shards that it holds. Orbax fetches them before it returns.
-            arrays, guard = state, jax.transfer_guard("allow")
+            arrays = state  # Each process writes the shards that it holds.
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(arrays), notes=ocp.args.JsonSave(metadata)
         )
         self._unconfirmed = step
 
         def write() -> None:
-            self._probe()
+            # Raises an OSError where nothing can be written. Orbax would try for minutes.
+            probe = self.folder / f"{jax.process_index()}.probe"
+            probe.write_bytes(bytes(4096))
+            probe.unlink()
             if self._manager is None:
                 self._open()
-            with guard:
+            with jax.transfer_guard("allow"):  # Orbax fetches shards before it returns.
                 self._manager.save(step, args=args)
 
         self._try(write)
@@ -111,14 +111,10 @@ class Checkpointer:
     def finish(self, expected: int | None = None) -> str:
         """Waits until the last state is complete, or reports why it is not.
 
-        Args:
-            expected: The step of the state that must be there. None for any.
-
-        Returns:
-            A clause that names the newest checkpoint.
+        Returns a clause that names the newest checkpoint.
 
         Raises:
-            UserError: If the expected state could not be written.
+            UserError: If that is not the checkpoint of the `expected` step, where one is.
         """
         if self._unconfirmed is not None:
             self._try(self._manager.wait_until_finished)
@@ -139,39 +135,24 @@ class Checkpointer:
             if jax.process_count() > 1:
                 raise  # The others wait for this one: all end, and resume from the last good state.
             step, self._unconfirmed = self._unconfirmed, None
-            self._forget(step)
+            # Under its own name a state is complete, whatever failed after that.
+            for path in self.folder.glob(f"{step}.*"):
+                shutil.rmtree(path, ignore_errors=True)
+            self._manager = None  # It remembers the failure.
             self.warn(
                 f"Warning: the checkpoint of step {step} could not be written "
                 f"({describe_failure(error)}): training continues, and "
                 f"{describe_newest(self.latest_step(), 'newest complete')}."
             )
 
-    def _probe(self) -> None:
-        """Raises an OSError where nothing can be written. Orbax would try for minutes."""
-        path = self.folder / f"{jax.process_index()}.probe"
-        path.write_bytes(bytes(4096))
-        path.unlink()
-
-    def _forget(self, step: int | None) -> None:
-        """Removes the remains of a failed save, and the manager, which remembers the failure."""
-        # Under its own name a state is complete, whatever failed after that.
-        for path in self.folder.glob(f"{step}.*"):
-            shutil.rmtree(path, ignore_errors=True)
-        self._manager = None
-
     def restore_newest(self, like: PyTree) -> Restored | None:
-        """Restores the newest intact checkpoint.
+        """Restores the newest intact checkpoint, or returns None if the run has none yet.
 
         A damaged one is reported and, by the session that trains, moved to `damaged_checkpoints/`.
         The one before it is used instead. With several processes all must call this.
 
-        Args:
-            like: Gives shapes, dtypes and shardings: arrays or `jax.ShapeDtypeStruct`s that have a
-                sharding, in which case nothing but the restored state takes memory.
-
-        Returns:
-            The checkpoint, or None if the run has none yet. Its arrays carry exactly the shardings
-            of `like`, and a jitted function may donate them.
+        Arrays have exactly the shapes, dtypes and shardings of `like`, and a jitted function may
+        donate them. If these are `jax.ShapeDtypeStruct`s, nothing else takes memory.
 
         Raises:
             UserError: If there are checkpoints but none is intact, or one is of another format.
@@ -233,20 +214,14 @@ class Checkpointer:
                 f"{metadata['format_version']}, this program reads {FORMAT_VERSION}: use the "
                 "version of cls_jax that wrote it."
             )
-        abstract = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), like
-        )
         dropped = metadata["arrays"].keys() - _name_arrays(like).keys()
         if dropped and all(path.startswith("opt_state") for path in dropped):
             # Older versions kept optimizer state for frozen layers, too.
             with ocp.PyTreeCheckpointer() as reader:
-                args = ocp.args.PyTreeRestore(
-                    abstract,
-                    restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
-                    partial_restore=True,
-                )
+                restore_args = ocp.checkpoint_utils.construct_restore_args(like)
+                args = ocp.args.PyTreeRestore(like, restore_args, partial_restore=True)
                 return metadata, reader.restore(self.folder / str(step) / "state", args=args)
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(like))
         return metadata, self._manager.restore(step, args=args).state
 
     def _list_steps(self) -> list[int]:
@@ -298,20 +273,19 @@ def fetch_to_host(state: PyTree) -> PyTree:
 
 def hash_arrays(arrays: PyTree) -> dict[str, str]:
     """SHA-256 of every array's dtype, shape and bytes, in hexadecimal, by the array's path."""
-    return {name: _hash_array(leaf) for name, leaf in _name_arrays(arrays).items()}
+    hashes = {}
+    for name, array in _name_arrays(arrays).items():
+        digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+        # Flat first: a scalar has no axis to view differently.
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        hashes[name] = digest.hexdigest()
+    return hashes
 
 
 def _name_arrays(arrays: PyTree) -> dict[str, Any]:
     """The arrays of a pytree, or their shapes, by their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(arrays)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def _hash_array(array: np.ndarray) -> str:
-    digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
-    # Flat first: a scalar has no axis to view differently.
-    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def describe_failure(error: Exception) -> str:

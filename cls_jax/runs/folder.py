@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -32,7 +31,7 @@ from cls_jax.io import (
     to_csv,
     write_atomically,
 )
-from cls_jax.parallel.distributed import barrier, is_main_process
+from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.sessions import LOCK
 
 CONFIG = "config.json"
@@ -66,10 +65,9 @@ def get_default_workdir(config: ConfigDict) -> pathlib.Path:
 
 
 def choose_workdir(config: ConfigDict, layout: Layout) -> tuple[pathlib.Path, str | None]:
-    """The default folder of a run on a folder of images.
+    """The first of NAME, NAME-2, NAME-3, … without a run on other images or labels.
 
-    It is the first of NAME, NAME-2, NAME-3, … without a run on other images or labels. Returns it
-    with a sentence about the last run that was passed over, or None.
+    Returns it with a sentence about the last run that was passed over, or None.
     """
     path = first = get_default_workdir(config)
     number, sentence = 1, None
@@ -125,8 +123,7 @@ def _read_skipped(workdir: pathlib.Path) -> set[str]:
 def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
     """Makes sure that the folder is new, empty, or has the same run.
 
-    A list of labeled images may be there already: it is the label budget to train with. A finished
-    run may be continued with a larger `num_steps`.
+    A label budget may be there. A finished run may be continued with a larger `num_steps`.
 
     Raises:
         UserError: If it holds a run of another configuration or something else.
@@ -154,21 +151,10 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
         )
 
 
-def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
-    """A sentence about a run that is finished, or that was at `step` and goes on to `num_steps`."""
-    if step >= num_steps:
-        return f"{workdir} is finished: nothing to do."
-    return (
-        f"{workdir} was finished at step {step:,} and goes on to step {num_steps:,}, with the "
-        f"learning rate that a run of {num_steps:,} steps has from step {step:,} on."
-    )
-
-
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
-    """Writes the label budget of a run: any images, also of unequal classes.
+    """Writes the labels with which a run in this folder trains, also of unequal classes.
 
-    A run that starts in this folder trains with these labels. The folder is created if it does not
-    exist, and the indices of training images are int [num_labels].
+    They are indices of training images, int [num_labels]. The folder need not exist.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     text = labeled_indices_to_json(np.asarray(indices), dataset.train_labels, dataset.class_names)
@@ -190,7 +176,14 @@ def create_run_folder(
     try:
         write_atomically(workdir / CONFIG, to_json(config))
         write_labeled_indices(workdir, labeled_indices, dataset)
-        write_atomically(workdir / DATASET, json.dumps(describe_dataset(dataset), indent=1) + "\n")
+        description = {
+            "class_names": list(dataset.class_names),
+            **dataset.shape._asdict(),
+            "mean": dataset.mean,
+            "std": dataset.std,
+            "fingerprint": dataset.fingerprint,
+        }
+        write_atomically(workdir / DATASET, json.dumps(description, indent=1) + "\n")
         if dataset.skipped_files:
             text = to_csv([("file", "reason"), *dataset.skipped_files])
             write_atomically(workdir / SKIPPED_FILES, text)
@@ -216,8 +209,7 @@ def write_pseudo_labels(
 ) -> None:
     """Writes the pseudo-labels of unlabeled images by file, if they are files.
 
-    Columns have m rows: indices of training images (int), their pseudo-labels (int), and weights
-    from 0 to 1 (float).
+    Indices of training images and pseudo-labels are int [m], weights from 0 to 1 float [m].
     """
     if not dataset.train_files or not is_main_process():
         return
@@ -226,17 +218,6 @@ def write_pseudo_labels(
         for i, label, weight in zip(indices, labels, weights, strict=True)
     ]
     write_atomically(workdir / PSEUDO_LABELS, to_csv([("file", "label", "weight"), *rows]))
-
-
-def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Everything that prediction needs to know about a dataset, so that it can do without it."""
-    return {
-        "class_names": list(dataset.class_names),
-        **dataset.shape._asdict(),
-        "mean": dataset.mean,
-        "std": dataset.std,
-        "fingerprint": dataset.fingerprint,
-    }
 
 
 def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
@@ -271,9 +252,8 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
             raise ValueError("class_names is not a list of names")
         # Bounded: networks and arrays of these sizes are created before anything else is checked.
         height, width, channels = (_to_size(side, 1024) for side in stored["image_shape"])
-        shape = (height, width, channels)
         num_classes, num_images = _to_size(len(names), 10**6), _to_size(stored["num_images"], 2**31)
-        return tuple(names), DatasetSpec(shape, num_classes, num_images)
+        return tuple(names), DatasetSpec((height, width, channels), num_classes, num_images)
 
 
 def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -310,27 +290,12 @@ def _to_size(value: Any, largest: int) -> int:
     return value
 
 
-def wait_for_folder(workdir: pathlib.Path) -> None:
-    """Returns once process 0 has created the folder and this process sees it.
-
-    Raises:
-        UserError: If this process has another disk at that path.
-    """
-    barrier("folder")
-    if not (workdir / CONFIG).exists():
-        raise UserError(
-            f"Process {jax.process_index()} does not see the files of process 0 in {workdir}: "
-            "give --workdir a folder that all machines share."
-        )
-
-
 def load_labeled_indices(
     workdir: pathlib.Path, dataset: Dataset, num_labels: int, seed: int, imbalance: float = 1.0
 ) -> np.ndarray:
     """The run's labeled images, int [num_labels]: indices of training images.
 
-    They are those stored in the folder, which need not exist yet. Otherwise they are drawn as by
-    `choose_labeled_indices`, or all that have a label where `num_labels` is 0.
+    They are stored in the folder, which need not exist yet, or drawn by `choose_labeled_indices`.
 
     Raises:
         UserError: If what is stored does not fit the dataset or the configuration, or the budget
@@ -358,12 +323,12 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
     try:
         result = read_json(path)
         _check_result(result)
+        return result
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is not the result of a run ({describe_error(error)}): delete it, and the "
             "command that trained the run writes it again."
         ) from error
-    return result
 
 
 def _check_result(result: Any) -> None:
@@ -372,20 +337,20 @@ def _check_result(result: Any) -> None:
         raise ValueError("it has no step")
     if "test_accuracy" not in result:
         raise ValueError("it has no test_accuracy")
-    numbers = {name: value for name, value in result.items() if name.startswith(_FIGURES)}
-    numbers.pop("test_accuracy_best_note", None)
     monitors = result.get("monitors", {})
     if not isinstance(monitors, dict):
         raise ValueError("monitors is not a JSON object")
-    known = {name: value for name, value in numbers.items() if value is not None}
-    if not all(map(is_number, [*known.values(), *monitors.values()])):
+    figures = {name: value for name, value in result.items() if name.startswith(_FIGURES)}
+    figures.pop("test_accuracy_best_note", None)
+    known = [value for value in figures.values() if value is not None]
+    if not all(map(is_number, [*known, *monitors.values()])):
         raise ValueError("an accuracy or a monitor is not a number")
 
 
 def find_answer(workdir: pathlib.Path) -> pathlib.Path:
-    """The folder of the networks that answer for a run, as its finished result says (`answer`).
+    """The folder of the networks that answer for a run: its own or its instant classifier's.
 
-    It is the run's own folder or its instant classifier's, see `runs.result.choose_answer`.
+    The finished result says which, see `runs.result.choose_answer`.
 
     Raises:
         UserError: If the result is damaged.

@@ -31,11 +31,9 @@ def create_result(
     evaluate. `test_balanced_accuracy` is the mean of its accuracies within each class, which counts
     small classes as much as large ones. `test_accuracy_median_last_20` is the median over the last
     20 evaluations, as Google's FixMatch reports. `test_accuracy_best` is selected on the test set,
-    so it must not be reported. All are in percent. `monitors` are means over the
-    last 20 rows that have any. With validation images, `validation_accuracy` is the accuracy on
-    these of the same network at the last step. `test_accuracy_at_best_validation` is its test
-    accuracy at the first step with the highest validation accuracy. It may be reported, because no
-    test image decided.
+    so it must not be reported. `test_accuracy_at_best_validation`, at the first step with the
+    highest validation accuracy, may be, because no test image decided. All are in percent.
+    `monitors` are means over the last 20 rows that have any.
     """
     rows = read_metrics(workdir)
     evaluations = [row for row in rows if row.get("test/accuracy") is not None]
@@ -112,28 +110,24 @@ def choose_answer(
 ) -> dict[str, Any]:
     """Decides who answers for a run: its networks, or the instant classifier it began with.
 
-    They are compared on the validation images or, without any, on the test images. The accuracy of
-    networks is the ensemble's where it was measured, because the ensemble is what predicts.
+    Their results are compared on the validation images or, without any, on the test images. The
+    accuracy of networks is the ensemble's where it was measured, because the ensemble predicts.
 
-    Args:
-        result: The run's result.
-        instant: The result of the instant classifier.
-        keeps_graph: Whether the labels that the instant classifier learned from were a term of the
-            run's loss (`method.graph`). In all such runs that we measured, with the last heads that
-            `cls-jax train` chooses, the networks were better than the instant classifier.
+    Without such images, the networks answer if `keeps_graph`: if the labels that the instant
+    classifier learned from were a term of the run's loss (`method.graph`). In all such runs that we
+    measured, with the last heads that `cls-jax train` chooses, the networks were better.
 
     Returns:
         Additions to the run's result: `answer` ("trained" or "instant"), `answer_gain` (the points
-        that training gained) and `answer_images` ("validation" or "test"). Without such images, the
-        networks answer if `keeps_graph`, and otherwise the instant classifier.
+        that training gained) and `answer_images` ("validation" or "test").
     """
+
+    def get_accuracy(row: dict[str, Any], part: str) -> float | None:
+        ensemble = row.get(f"{part}_accuracy_ensemble")
+        return row.get(f"{part}_accuracy") if ensemble is None else ensemble
+
     for part in ("validation", "test"):
-        trained, start = (
-            row.get(f"{part}_accuracy")
-            if row.get(f"{part}_accuracy_ensemble") is None
-            else row[f"{part}_accuracy_ensemble"]
-            for row in (result, instant)
-        )
+        trained, start = get_accuracy(result, part), get_accuracy(instant, part)
         if trained is not None and start is not None:
             gain = trained - start
             return {

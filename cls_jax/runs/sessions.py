@@ -70,8 +70,20 @@ def _read_holder(path: pathlib.Path) -> str:
 
 def record_session(workdir: pathlib.Path, first_step: int) -> None:
     """Appends this process's session, which starts with `first_step`, to the run's."""
-    sessions = [*read_sessions(workdir), describe_session(first_step)]
-    lines = (json.dumps(session) + "\n" for session in sessions)
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            # The project itself has no version where it runs from its source.
+            versions[name] = importlib.metadata.version(name)
+    session = {
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "first_step": first_step,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "hardware": describe_hardware(),
+        "num_processes": jax.process_count(),
+        "versions": versions,
+    }
+    lines = (json.dumps(one) + "\n" for one in [*read_sessions(workdir), session])
     write_atomically(workdir / SESSIONS, "".join(lines))
 
 
@@ -83,47 +95,17 @@ def read_sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
         return []
     sessions = []
     for line in lines:
-        try:
-            session = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(session, dict):
-            sessions.append(session)
-    return sessions
-
-
-def describe_session(first_step: int) -> dict[str, Any]:
-    """Command, start time, versions and hardware of this process, as JSON."""
-    return {
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        "first_step": first_step,
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "hardware": describe_hardware(),
-        "num_processes": jax.process_count(),
-        "versions": {"python": platform.python_version(), **_read_versions()},
-    }
+        with contextlib.suppress(ValueError):
+            sessions.append(parse_json(line))
+    return [session for session in sessions if isinstance(session, dict)]
 
 
 def describe_hardware() -> str:
     """The devices in words. For a CPU its cores, since its devices are virtual."""
     device = jax.devices()[0]
-    if device.platform == "cpu":
-        return f"{available_cpus()} cores of {_read_processor()}"
-    return f"{jax.device_count()} x {device.device_kind}"
-
-
-def _read_versions() -> dict[str, str]:
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # The project itself, where it runs from its source.
-    return versions
-
-
-def _read_processor() -> str:
+    if device.platform != "cpu":
+        return f"{jax.device_count()} x {device.device_kind}"
     info = pathlib.Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    return f"{available_cpus()} cores of {names[0] if names else platform.processor()}"

@@ -32,7 +32,6 @@ def create_eval_step(setup: TrainSetup) -> Callable:
     def eval_step(
         state: TrainState, images: jax.Array, labels: jax.Array, is_image: jax.Array
     ) -> Any:
-        """Counts for this device's networks and its shard of the batch."""
         classes = jax.nn.one_hot(labels, setup.dataset_spec.num_classes, dtype=jnp.int32)
 
         def compute_probabilities(params: Any) -> jax.Array:
@@ -106,10 +105,10 @@ def _name_accuracies(correct: Any, sizes: np.ndarray, split: str) -> Accuracies:
     """Accuracies in percent from correct images of each class [..., K] and images per class [K]."""
     shares = jax.tree.map(lambda counts: 100.0 * counts.sum(axis=-1) / sizes.sum(), correct)
     is_tested = sizes > 0
+    within_classes = correct["ema"][0, is_tested] / sizes[is_tested]
     accuracies = {
         f"{split}/accuracy": shares["ema"][0],
-        f"{split}/balanced_accuracy": 100.0
-        * np.mean(correct["ema"][0, is_tested] / sizes[is_tested]),
+        f"{split}/balanced_accuracy": 100.0 * np.mean(within_classes),
         f"{split}/accuracy_ensemble": shares["ensemble"],
     }
     for i, (ema, raw) in enumerate(zip(shares["ema"], shares["raw"], strict=True), 1):
@@ -121,10 +120,7 @@ def _name_accuracies(correct: Any, sizes: np.ndarray, split: str) -> Accuracies:
 def iterate_padded(
     images: ImageSource, labels: np.ndarray, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Cuts a set into batches of one size: images, labels, and a mask of what is not padding.
-
-    The last batch is padded with zeros.
-    """
+    """Cuts a set into batches padded to one size: images, labels, and a mask without padding."""
     for start in range(0, len(labels), batch_size):
         part = images[start : start + batch_size]
         missing = batch_size - len(part)

@@ -23,16 +23,17 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from cls_jax.config import to_json
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.parallel.distributed import barrier, is_main_process
+from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.runs.checkpoint import Checkpointer
-from cls_jax.runs.folder import describe_finished, read_result, write_pseudo_labels, write_result
+from cls_jax.runs.folder import check_run_folder, read_result, write_pseudo_labels, write_result
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.probe import fit_final_heads, recall_features
+from cls_jax.training.probe import fit_final_heads, init_state, recall_features
 from cls_jax.training.progress import (
     MetricsQueue,
     PausableTimer,
@@ -44,14 +45,7 @@ from cls_jax.training.progress import (
 )
 from cls_jax.training.rounds import create_start_round, is_round_start
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
-from cls_jax.training.start import (
-    Run,
-    check_folder,
-    hold_folder,
-    prepare_run,
-    resolve_model,
-    restore_or_init,
-)
+from cls_jax.training.start import Run, hold_folder, prepare_run, resolve_model
 from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
 
 
@@ -75,12 +69,19 @@ def train(
         StoppedError: If the user or the system asks the run to stop. It has been saved.
     """
     config = resolve_model(config)
-    check_folder(config, workdir)
+    check_run_folder(workdir, config)
+    check_same(to_json(config), workdir)
     if (result := read_result(workdir)) is not None:
-        is_finished = result["step"] >= config.num_steps
+        step, num_steps = result["step"], config.num_steps
+        sentence = f"{workdir} is finished: nothing to do."
+        if step < num_steps:
+            sentence = (
+                f"{workdir} was finished at step {step:,} and goes on to step {num_steps:,}, with "
+                f"the learning rate that a run of {num_steps:,} steps has from step {step:,} on."
+            )
         if is_main_process():
-            print(describe_finished(workdir, result["step"], config.num_steps))
-        if is_finished:
+            print(sentence)
+        if step >= num_steps:
             return result
     run = prepare_run(config, workdir, load)
     with hold_folder(config, run):
@@ -107,16 +108,20 @@ class _Session:
         """Restores or initializes the state, and opens what a step reads and writes."""
         self._setup, self._dataset, self._spec, self._workdir = run
         self._config = config = self._setup.config
+        self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
         self._checkpointer = Checkpointer(self._workdir, config.keep_checkpoints)
-        baselines: dict[str, float] = {}
-        self.state, self._first_step, seconds = restore_or_init(
-            self._checkpointer, run, baselines.update
-        )
-        self._timer = PausableTimer(seconds)
-        is_new = self._checkpointer.latest_step() is None
+        # Onto shapes, so that no initial state takes memory beside the restored one.
+        restored = self._checkpointer.restore_newest(self._setup.state_shapes)
+        is_new, baselines = restored is None, {}
+        if restored is None:
+            inputs = self._setup, self._dataset, self._spec
+            self.state = init_state(*inputs, report=baselines.update, record=self._record)
+            self._first_step, self._timer = 0, PausableTimer()
+        else:
+            self.state, self._first_step = restored.state, restored.step
+            self._timer = PausableTimer(restored.metadata["train_seconds"])
         self._is_unsaved = config.num_steps == 0 and is_new  # Then the start is the result.
         self._fits_final_heads = config.model.final_head == "graph"
-        self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
         if is_main_process():
             announce(run, self.state, self._first_step)
         self._inputs: Any = None
@@ -146,13 +151,7 @@ class _Session:
         )
 
     def train(self) -> float:
-        """Takes all steps and closes everything. Returns the seconds of all sessions.
-
-        Raises:
-            UserError: If the step does not fit into memory, a loss is not finite, or the last state
-                cannot be written.
-            StoppedError: If the user or the system asks the run to stop. It has been saved.
-        """
+        """Takes all steps and closes everything. Returns the seconds of all sessions."""
         config, checkpointer = self._config, self._checkpointer
         with contextlib.ExitStack() as stack:
             for part in (self._inputs, self._writer, self._bar, checkpointer, self._profile):
@@ -205,7 +204,6 @@ class _Session:
             self._checkpointer.save(step, self.state, {"train_seconds": self._timer.seconds})
 
     def _take_step(self, step: int) -> None:
-        """Dispatches the step, before which a new round may start."""
         config = self._config
         if is_round_start(config, step):
             self._begin_round(step)

@@ -121,9 +121,8 @@ def split_frozen(
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """The parameters that are trained, and those that `optimizer.frozen_stages` leaves as they are.
 
-    Only the first have gradients and a state of the optimizer, and take part in the backward pass
-    and the moving average. Parameters that merely wait for `head_steps` are among them: their
-    momentum is estimated from the start.
+    Only the first have gradients, a state of the optimizer and a moving average. Parameters that
+    merely wait for `head_steps` are among them: their momentum is estimated from the start.
 
     Raises:
         UserError: If there are fewer stages than are to be frozen.
@@ -135,20 +134,14 @@ def split_frozen(
             f"optimizer.frozen_stages={frozen_stages} is more than the network has: choose at most "
             f"{num_stages}."
         )
-    trained: dict[str, PyTree] = {}
-    frozen: dict[str, PyTree] = {}
-    for name, leaves in params.items():
-        stage = layers[name].stage
-        is_frozen = frozen_stages > 0 and stage is not None and stage <= frozen_stages
-        (frozen if is_frozen else trained)[name] = leaves
-    return trained, frozen
+    # With 0, not even the stem is frozen, which is stage 0.
+    stages = range(frozen_stages + 1 if frozen_stages else 0)
+    frozen = {name: leaves for name, leaves in params.items() if layers[name].stage in stages}
+    return {name: leaves for name, leaves in params.items() if name not in frozen}, frozen
 
 
 def clip_by_network_norm(grads: PyTree, norms: jax.Array, limit: float) -> PyTree:
-    """Shortens the gradient of every network whose norm is above the limit to that limit.
-
-    Leaves are stacked, [N, ...], and the Euclidean norms of the networks' gradients float32 [N].
-    """
+    """Shortens each network's gradient, of leaves [N, ...] and norms float32 [N], to the limit."""
     factors = limit / jnp.maximum(norms, limit)
     return jax.vmap(lambda network, factor: jax.tree.map(lambda leaf: factor * leaf, network))(
         grads, factors
@@ -173,18 +166,18 @@ class Layer(NamedTuple):
 def order_layers(
     names: Iterable[str], stem: Collection[str], heads: Collection[str]
 ) -> dict[str, Layer]:
-    """The layers of an architecture, counted as timm does (its `group_matcher`).
+    """The layers of an architecture, counted as timm does (its `group_matcher`), by name.
 
     The names are the modules' directly below the network. The stem's modules come before the first
-    block, and the heads compute the logits.
-
-    Returns:
-        Name → layer. Any other module, such as a last normalization, belongs to the last block's
-        layer.
+    block, and the heads compute the logits. Any other module, such as a last normalization, belongs
+    to the last block's layer.
     """
-    names = list(names)
-    places = {name: _find_block(name) for name in names if name not in (*stem, *heads)}
-    blocks = sorted({place for place in places.values() if place})
+    places: dict[str, tuple[int, int]] = {}  # Stage and block. Without stages, each block is one.
+    for name in (names := list(names)):
+        if match := _BLOCK.fullmatch(name):
+            stage, block = match.groups()
+            places[name] = int(stage or block), int(block)
+    blocks = sorted(set(places.values()))
     stages = sorted({stage for stage, _ in blocks})
 
     def locate(name: str) -> Layer:
@@ -192,20 +185,11 @@ def order_layers(
             return Layer(0, 0)
         if name in heads:
             return Layer(len(blocks) + 1, None)
-        if place := places[name]:
+        if place := places.get(name):
             return Layer(blocks.index(place) + 1, stages.index(place[0]) + 1)
         return Layer(len(blocks), None)
 
     return {name: locate(name) for name in names}
-
-
-def _find_block(name: str) -> tuple[int, int] | None:
-    """Stage and block of a name. Without stages, each block is one."""
-    match = _BLOCK.fullmatch(name)
-    if match is None:
-        return None
-    stage, block = match.groups()
-    return int(stage or block), int(block)
 
 
 def _is_kernel(params: PyTree) -> PyTree:

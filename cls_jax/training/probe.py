@@ -71,31 +71,24 @@ def init_state(
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
-    Args:
-        setup: The run's setup.
-        dataset: Its training images and their labels.
-        spec: Which of them it uses, and which are labeled.
-        round_index: The round of a method with several.
-        report: With the head "graph", called with the accuracies in percent of the linear probe
-            and the instant classifier on the test images or, where there are neither test nor
-            validation images, on labels left out.
-        record: With the head "graph", called with the propagated labels of the unlabeled images.
+    With the head "graph", `record` is called with the propagated labels of the unlabeled images,
+    and `report` with the accuracies in percent of the linear probe and the instant classifier, on
+    the test images or, where there are neither test nor validation images, on labels left out.
 
     Raises:
         UserError: If the pretrained weights cannot be read or do not fit.
     """
     state = setup.init_state(round_index)
-    init_head, start = setup.config.model.init_head, None
-    if init_head == "graph" or setup.config.method.get("graph"):
+    init_head, has_graph_loss = setup.config.model.init_head, setup.config.method.get("graph")
+    seed = (setup.config.seed, round_index)
+    if init_head == "graph" or has_graph_loss:
         start = propagate_labels(setup, dataset, spec, report, record)
-    if start is not None and setup.config.method.get("graph"):
+    if has_graph_loss:
         own, _ = state.method_state
         state = state.replace(method_state=(own, _create_graph_labels(setup, start)))
     if init_head == "random":
         return state
-    seed = (setup.config.seed, round_index)
     if init_head == "graph":
-        assert start is not None
         heads = fit_instant_heads(setup, dataset, start, seed)
     else:
         labels = dataset.train_labels[spec.labeled_indices]
@@ -119,14 +112,7 @@ def fit_final_heads(
 
     All networks share the graph, whose descriptors are those of all networks side by side, and its
     labels. Each has a head on all of its own features. At most 10,000 labeled images are used, and
-    as many others, evenly spaced.
-
-    Args:
-        setup: The run's setup.
-        state: Its state after the last step.
-        dataset: Its training images and their labels.
-        spec: Which of them it uses, and which are labeled.
-        record: Called with the propagated labels of the unlabeled images, if all of them are used.
+    as many others, evenly spaced. If all others are used, `record` gets their labels.
 
     Returns:
         The state with other heads in `ema_params`. They do not depend on the heads there were.
@@ -169,8 +155,7 @@ def fit_heads(
     num_networks, _, num_features = features_NBC.shape
     # With a number of its own: the bare seed, or the seed and zeros, draws the labeled images.
     generator = np.random.default_rng((*seed, zlib.crc32(b"probe")))
-    order = generator.permutation(num_features)
-    parts = np.array_split(order, num_networks)
+    parts = np.array_split(generator.permutation(num_features), num_networks)
     return [
         fit_head(features_BC, labels_B, num_classes, inverse_penalty, weights_B, np.sort(part))
         for features_BC, part in zip(features_NBC, parts, strict=True)
@@ -178,19 +163,12 @@ def fit_heads(
 
 
 class InstantLabels(NamedTuple):
-    """Labels that were propagated along a graph of frozen features.
+    """Labels that were propagated along a graph of frozen features."""
 
-    Attributes:
-        rows: The training images that a run uses, int [B], sorted.
-        is_labeled: bool [B].
-        spread: Their labels.
-        head: A head that was fitted to them, if there are test images.
-    """
-
-    rows: np.ndarray
-    is_labeled: np.ndarray
+    rows: np.ndarray  # The training images that a run uses, int [B], sorted.
+    is_labeled: np.ndarray  # bool [B].
     spread: PropagatedLabels
-    head: Head | None
+    head: Head | None  # Fitted to the labels, if there are test images.
 
 
 def propagate_labels(
@@ -202,7 +180,7 @@ def propagate_labels(
 ) -> InstantLabels:
     """Labels for the training images, along a graph of features at the network's own resolution.
 
-    Without pretrained weights, pixels are the features. Takes the same arguments as `init_state`.
+    Without pretrained weights, pixels are the features. See `init_state` for the arguments.
     """
     num_classes = setup.dataset_spec.num_classes
     network = _open_frozen_network(setup) if setup.config.model.init else None
@@ -217,13 +195,12 @@ def propagate_labels(
     if len(dataset.test_images):
         test_features = _compute_frozen(setup, dataset, network, "test").pooled
         head = fit_head(features, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
-        report(
-            {
-                f"test/accuracy_{name}": 100.0
-                * float(np.mean(fitted.predict(test_features) == dataset.test_labels))
-                for name, fitted in (("probe", spread.probe), ("instant", head))
-            }
-        )
+        accuracies = {
+            f"test/accuracy_{name}": 100.0
+            * float(np.mean(fitted.predict(test_features) == dataset.test_labels))
+            for name, fitted in (("probe", spread.probe), ("instant", head))
+        }
+        report(accuracies)
     elif not len(dataset.validation_images):
         accuracies = cross_validate(features, graph, labels, num_classes) or {}
         report({f"labels/accuracy_{name}": value for name, value in accuracies.items()})
@@ -238,8 +215,7 @@ def fit_instant_heads(
     The heads see features of the run's resolution. On photographs, a head on half of the features
     is as good as one on all. A single network at its own resolution has the head of `start`, if
     there is one. Networks that are trained at another resolution have heads that are fitted to the
-    labeled and at most 1,000 other images. The other arguments are the same as for `init_state` and
-    `fit_heads`.
+    labeled and at most 1,000 other images.
     """
     config, network = setup.config, _open_frozen_network(setup)
     image_size, num_networks = config.data.image_size, setup.method.num_networks
@@ -287,13 +263,8 @@ def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
         image_size = config.data.image_size
     normalization = (tuple(config.data.mean), tuple(config.data.std))
     weights = setup.read_weights()._replace(normalization=normalization)
-    return FrozenNetwork(
-        config.model.name,
-        weights,
-        image_size,
-        tuple(settings.items()),
-        get_decode_options(config.data),
-    )
+    options = get_decode_options(config.data)
+    return FrozenNetwork(config.model.name, weights, image_size, tuple(settings.items()), options)
 
 
 def _compute_frozen(
@@ -328,17 +299,11 @@ def recall_features(setup: TrainSetup, dataset: Dataset, data_dir: str) -> Datas
     An instant classifier is made of these features. Its network need not see the images again to
     be evaluated, which would take minutes on a CPU: `TrainSetup.infer` takes either.
 
-    Args:
-        setup: The run's setup.
-        dataset: Its images.
-        data_dir: The folder of the images.
-
     Returns:
         A dataset with float16 [n, C] for each kind of images, training, validation or test, whose
         features are known. The same dataset if the run has steps, which change the features.
     """
-    config = setup.config
-    known: dict[str, Any] = {}
+    config, known = setup.config, {}
     is_frozen = config.num_steps == 0 and config.model.init and config.model.init_head == "graph"
     # Several processes must do the same, and each has a disk of its own.
     if not (is_frozen and dataset.train_files) or jax.process_count() > 1:
@@ -350,8 +315,7 @@ def recall_features(setup: TrainSetup, dataset: Dataset, data_dir: str) -> Datas
             return dataset
         for part in ("train", "validation", "test"):
             files = [root / file for file in getattr(dataset, f"{part}_files")]
-            features = read_features(files, network)
-            if features is not None:
+            if (features := read_features(files, network)) is not None:
                 known[f"{part}_images"] = features.pooled
     return dataclasses.replace(dataset, **known)
 
@@ -365,8 +329,7 @@ def compute_features(
 ) -> np.ndarray:
     """Features of clean images by the EMA networks, normalized by their running statistics.
 
-    Returns:
-        float32 [N, len(indices), C], or 2C with the `kind` DESCRIPTORS.
+    They are float32 [N, len(indices), C], or 2C with the `kind` DESCRIPTORS.
     """
 
     def apply(state: TrainState, images: jax.Array) -> jax.Array:
@@ -374,9 +337,7 @@ def compute_features(
 
     compute = jax.jit(apply, out_shardings=NamedSharding(setup.mesh, P()))
     size, parts = min(setup.config.eval_batch_size, len(indices)), []
-    for start in range(0, len(indices), size):
-        chosen = images[indices[start : start + size]]
-        [(batch, _, is_image)] = iterate_padded(chosen, np.zeros(len(chosen)), size)
+    for batch, _, is_image in iterate_padded(Selection(images, indices), indices, size):
         on_mesh = to_global_arrays(batch, setup.mesh, P())
         parts.append(np.asarray(compute(state, on_mesh))[:, is_image])
     return np.concatenate(parts, axis=1)

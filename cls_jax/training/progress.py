@@ -129,25 +129,22 @@ class MetricsQueue:
         self._writer, self._timer, self._bar = writer, timer, bar
         self._pending: collections.deque[Any] = collections.deque()
         self._last_written: tuple[int, float] | None = None
-        self._divergence = DivergenceWatch(num_classes)
+        self._loss_bound = 2 * math.log(num_classes)  # Twice the loss of a uniform guess.
+        self._high_since: int | None = None  # The first step of those with a loss above it.
+        self._has_warned = False
 
     def append(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
         """Adds step t, just dispatched, and finishes step t - 2: two steps stay in flight.
 
         Raises:
-            NonFiniteError: If the loss or gradient of that step is not finite.
+            NonFiniteError: If the loss or gradient of that step is not finite. `drain` does, too.
         """
         self._pending.append((step, step_input, monitors))
-        if len(self._pending) > _MAX_IN_FLIGHT:
-            self._finish(*self._pending.popleft())
+        self.drain(_MAX_IN_FLIGHT)
 
-    def drain(self) -> None:
-        """Waits for all steps and writes what is due.
-
-        Raises:
-            NonFiniteError: If a loss or a gradient is not finite.
-        """
-        while self._pending:
+    def drain(self, num_left: int = 0) -> None:
+        """Waits until so many steps are left in flight, and writes what is due."""
+        while len(self._pending) > num_left:
             self._finish(*self._pending.popleft())
 
     def _finish(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
@@ -159,8 +156,7 @@ class MetricsQueue:
                 raise NonFiniteError(step, name, step_input, to_scalars(monitors))
         if is_written:
             self._writer.write(step, values | self._measure_speed(step))
-            if warning := self._divergence.check(step, values.get("train/loss_supervised")):
-                self._bar.say(warning)
+            self._warn_of_divergence(step, values.get("train/loss_supervised"))
         self._bar.advance(values["train/loss"])
 
     def _measure_speed(self, step: int) -> dict[str, float]:
@@ -173,6 +169,20 @@ class MetricsQueue:
             "perf/steps_per_second": speed,
             "perf/images_per_second": speed * self._images_per_step,
         }
+
+    def _warn_of_divergence(self, step: int, loss: float | None) -> None:
+        """Warns once if the supervised loss stays finite but far above that of a uniform guess."""
+        if loss is None or loss <= self._loss_bound:
+            self._high_since = None
+            return
+        self._high_since = step if self._high_since is None else self._high_since
+        if step - self._high_since >= _DIVERGED_STEPS and not self._has_warned:
+            self._has_warned = True
+            self._bar.say(
+                f"Warning: the supervised loss has been above {self._loss_bound:.2f}, twice the "
+                f"loss of guessing, since step {self._high_since}: the run is diverging. A lower "
+                "--config.optimizer.learning_rate in a new --workdir may help."
+            )
 
 
 class ProfileWindow:
@@ -202,37 +212,12 @@ class ProfileWindow:
             self._is_open = False
 
 
-class DivergenceWatch:
-    """Warns once if the loss stays finite but far above the loss of a uniform guess."""
-
-    def __init__(self, num_classes: int):
-        """Sets the bound to twice the cross-entropy of a uniform guess, ln(classes)."""
-        self._bound = 2 * math.log(num_classes)
-        self._since: int | None = None  # The first step of those above the bound.
-        self._has_warned = False
-
-    def check(self, step: int, loss: float | None) -> str | None:
-        """Returns a warning if the supervised loss has been above the bound for long, else None."""
-        if loss is None or loss <= self._bound:
-            self._since = None
-            return None
-        self._since = step if self._since is None else self._since
-        if self._has_warned or step - self._since < _DIVERGED_STEPS:
-            return None
-        self._has_warned = True
-        return (
-            f"Warning: the supervised loss has been above {self._bound:.2f}, twice the loss "
-            f"of guessing, since step {self._since}: the run is diverging. A lower "
-            "--config.optimizer.learning_rate in a new --workdir may help."
-        )
-
-
 class ProgressBar:
     """Steps, steps/s, time left, loss and accuracy on a line, with evaluations above it."""
 
     def __init__(self, first_step: int, num_steps: int):
         """Draws the bar in the main process only."""
-        self._num_steps = num_steps
+        self._num_steps, self._accuracy = num_steps, "–"
         self._bar = tqdm(
             total=num_steps,
             initial=first_step,
@@ -240,7 +225,6 @@ class ProgressBar:
             dynamic_ncols=True,
             disable=not is_main_process(),
         )
-        self._accuracy = "–"
 
     def advance(self, loss: float) -> None:
         """Counts a finished step."""
@@ -289,8 +273,7 @@ def report_non_finite(
     returns the batch on the host.
 
     Raises:
-        UserError: Instead of `NonFiniteError`, and of the error by which `--config.debug_nans`
-            names an operation.
+        UserError: Instead of `NonFiniteError` and of what `--config.debug_nans` makes JAX raise.
     """
     try:
         yield
@@ -315,19 +298,10 @@ def report_non_finite(
             "--config.optimizer.learning_rate in a new --workdir may help."
         ) from error
     except FloatingPointError as error:
-        raise UserError(
-            f"NaN or Inf produced{_find_line(error)}: {describe_failure(error)}."
-        ) from error
-
-
-def _find_line(error: Exception) -> str:
-    """The line of this project that called the operation."""
-    package = pathlib.Path(__file__).parents[1]
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if package in pathlib.Path(frame.filename).parents]
-    # The last frame called JAX. Frames in loop.py are in every traceback.
-    inner = [frame for frame in ours if pathlib.Path(frame.filename).name != "loop.py"]
-    if not inner:
-        return ""
-    path = pathlib.Path(inner[-1].filename).relative_to(package.parent)
-    return f" in {path}, line {inner[-1].lineno}"
+        package, place = pathlib.Path(__file__).parents[1], ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            path = pathlib.Path(frame.filename)
+            # The last line of this project called JAX. Those of loop.py are in every traceback.
+            if package in path.parents and path.name != "loop.py":
+                place = f" in {path.relative_to(package.parent)}, line {frame.lineno}"
+        raise UserError(f"NaN or Inf produced{place}: {describe_failure(error)}.") from error

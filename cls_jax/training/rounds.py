@@ -17,10 +17,11 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from cls_jax.data.sampling import StreamSpec, stream_key
-from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.methods import get_round_length
 from cls_jax.methods.ups import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
+from cls_jax.training.evaluate import iterate_padded
 from cls_jax.training.probe import RecordLabels, init_state
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
 
@@ -39,8 +40,7 @@ def create_start_round(
     """Returns (state, step) → the state in which the round of this step starts.
 
     It has new networks, selected labels, and the same step. Labels are selected for images of the
-    unlabeled set only, without those that are also labeled (`data.unlabeled_includes_labeled`).
-    Those that network 1 learns from go to `record`.
+    unlabeled set that are not also labeled. Those that network 1 learns from go to `record`.
     """
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     predict = create_mc_dropout(setup)
@@ -54,15 +54,14 @@ def create_start_round(
         return replaced
 
     def start_round(state: TrainState, step: int) -> TrainState:
-        """New networks, and rows of the method's state that the old networks chose."""
         round_index = step // get_round_length(setup.config)
         logits = predict(state, dataset.train_images, candidates, round_index)
         rows = [
             rounds.select_labels(network, setup.config.method, round_index) for network in logits
         ]
-        is_chosen = rows[0]["label"] != NO_LABEL
-        chosen = candidates[is_chosen], rows[0]["label"][is_chosen]
-        record(*chosen, np.ones(len(chosen[0])))
+        labels = rows[0]["label"]
+        is_chosen = labels != NO_LABEL
+        record(candidates[is_chosen], labels[is_chosen], np.ones(is_chosen.sum()))
         fresh = init_state(setup, dataset, spec, round_index)
         no_labels = setup.method.init_state(setup.init_context)
         method_state = jax.tree.map(replace_candidates, no_labels, *rows)
@@ -98,7 +97,6 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
         key = stream_key(root, "rounds", round_index, batch_index)
 
         def predict_once(key: jax.Array) -> jax.Array:
-            """One pass of all networks."""
             logits, _ = ensemble.forward(
                 state.ema_params, state.batch_stats, batch, train=False, dropout_key=key
             )
@@ -110,16 +108,14 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
     def predict_all(
         state: TrainState, images: ImageSource, indices: np.ndarray, round_index: int
     ) -> np.ndarray:
-        """Predicts batch by batch. The last one is padded."""
         num_networks, num_classes = setup.method.num_networks, setup.dataset_spec.num_classes
         logits = np.empty((num_networks, passes, len(indices), num_classes), np.float32)
-        for i, start in enumerate(range(0, len(indices), batch_size)):
-            part = images[indices[start : start + batch_size]]
-            padded = np.pad(part, [(0, batch_size - len(part)), (0, 0), (0, 0), (0, 0)])
-            inputs = (padded, np.int32(round_index), np.int32(i))
+        parts = iterate_padded(Selection(images, indices), np.arange(len(indices)), batch_size)
+        for i, (batch, places, is_image) in enumerate(parts):
+            inputs = (batch, np.int32(round_index), np.int32(i))
             on_mesh = to_global_arrays(inputs, setup.mesh, (P(DATA_AXIS), P(), P()))
             output: Any = jax.device_get(predict(state, *on_mesh))
-            logits[:, :, start : start + len(part)] = output[:, :, : len(part)]
+            logits[:, :, places[is_image]] = output[:, :, is_image]
         return logits
 
     return predict_all

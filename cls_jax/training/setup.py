@@ -1,7 +1,7 @@
 """The train state, and the `TrainSetup`: all that step, evaluation and prediction need."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.struct
@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import linen as nn
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
@@ -19,12 +18,7 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import InitContext, Method, get_method
 from cls_jax.models import MODELS, resolve_stem
-from cls_jax.models.ensemble import (
-    Ensemble,
-    get_network_shapes,
-    init_networks,
-    take_network,
-)
+from cls_jax.models.ensemble import Ensemble, get_network_shapes, init_networks, take_network
 from cls_jax.models.layers import FEATURES, Architecture
 from cls_jax.models.weights.layout import (
     Arrays,
@@ -50,14 +44,14 @@ class TrainState(flax.struct.PyTreeNode):
     """The state after `step` steps.
 
     Every leaf that is not a scalar, except `key`, has a leading axis of N networks: that is how
-    `spread_state` knows what to spread over the mesh axis "network".
+    `create_train_setup` knows what to spread over the mesh axis "network".
 
     Attributes:
         step: int32 scalar.
-        key: uint32 [2], raw data of the seed's random key. It never changes: `stream_key` derives
-            all others from it. It is part of the state and not a constant of the step, so that runs
-            that differ only in the seed share a compiled program. It is raw, because checkpoints
-            and donated buffers are plain arrays.
+        key: uint32 [2], raw data of the seed's random key, from which `stream_key` derives all
+            others. Part of the state and not a constant of the step, so that runs that differ only
+            in the seed share a compiled program. Raw, because checkpoints and donated buffers are
+            plain arrays.
         params: The networks' parameters, float32.
         batch_stats: BatchNorm's running mean and variance, float32. The EMA networks use these too,
             not averages of them (authors' code).
@@ -76,26 +70,6 @@ class TrainState(flax.struct.PyTreeNode):
     method_state: PyTree
 
 
-def init_networks_and_key(
-    model: nn.Module,
-    seed: int,
-    round_index: int,
-    num_networks: int,
-    image_shape: Sequence[int],
-    drawn: Collection[str] | None = None,
-) -> tuple[jax.Array, PyTree, PyTree]:
-    """Draws the initial parameters of N networks, and new ones for each round of a method.
-
-    With `drawn`, only the parameters of these modules: see `init_networks`.
-
-    Returns:
-        The seed's random key, and parameters and BatchNorm statistics, each leaf [N, ...].
-    """
-    key = jax.random.key(seed)
-    init_key = stream_key(key, "init", round_index)
-    return key, *init_networks(model, init_key, num_networks, image_shape, drawn)
-
-
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
     """The state with another step count, on the mesh. Works under a transfer guard."""
     # Not `jax.device_put`, which counts as an implicit transfer where there are several processes.
@@ -104,35 +78,21 @@ def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class TrainSetup:
-    """The method of a run, its networks, the update rule, and the devices.
+    """The method of a run, its networks, the update rule, and the devices."""
 
-    Attributes:
-        config: The run's configuration.
-        method: How the networks are trained.
-        ensemble: Their forward passes.
-        optimizer: The update rule.
-        mesh: The devices.
-        dataset_spec: Sizes of the dataset.
-        init_context: What the method's initial state depends on.
-        start_state: (the seed's key, parameters, BatchNorm statistics) → the state before the first
-            step. A pure function, to be traced.
-        state_shapes: Shapes, dtypes and shardings of the train state, as a `TrainState` of
-            `jax.ShapeDtypeStruct`. Enough to restore a checkpoint or to compile the step.
-        state_specs: How the state is partitioned, as a `TrainState` of partition specs.
-        read_weights: Reads the weights of `config.model.init`. A function, because a run that
-            resumes from a checkpoint needs none.
-    """
-
-    config: ConfigDict
+    config: ConfigDict  # Validated, with numbers as mean and deviation.
     method: Method
     ensemble: Ensemble
     optimizer: optax.GradientTransformation
     mesh: Mesh
     dataset_spec: DatasetSpec
-    init_context: InitContext
+    init_context: InitContext  # What the method's initial state depends on.
+    # (The seed's key, parameters, BatchNorm statistics) → the state before the first step. Pure.
     start_state: Callable[[jax.Array, PyTree, PyTree], TrainState]
+    # Of `jax.ShapeDtypeStruct` with shardings: enough to restore a checkpoint or compile the step.
     state_shapes: TrainState
-    state_specs: TrainState
+    state_specs: TrainState  # Of partition specs.
+    # Reads the weights of `model.init`. A function, because a resumed run needs none.
     read_weights: Callable[[], Weights] | None = None
 
     def init_state(self, round_index: int = 0) -> TrainState:
@@ -144,22 +104,24 @@ class TrainSetup:
         """
         model = self.ensemble.model
         read_weights = self.read_weights if self.config.model.init else None
-        key, *networks = init_networks_and_key(
+        key = jax.random.key(self.config.seed)
+        networks = init_networks(
             model,
-            self.config.seed,
-            round_index,
+            stream_key(key, "init", round_index),
             self.method.num_networks,
             self.dataset_spec.image_shape,
             drawn=model.head_names if read_weights else None,
         )
         if read_weights:
             networks = self._load_weights(read_weights().arrays, *networks)
-        check_same_weights(tuple(networks))
+        check_same_weights(networks)
         # Compiled, so that parameters and their average are two buffers: the step donates both.
         start = jax.jit(self.start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
         return start(key, *networks)
 
-    def _load_weights(self, arrays: Arrays, params: PyTree, batch_stats: PyTree) -> list[PyTree]:
+    def _load_weights(
+        self, arrays: Arrays, params: PyTree, batch_stats: PyTree
+    ) -> tuple[PyTree, PyTree]:
         """The networks, in NumPy, with these weights everywhere except in their heads."""
         model = self.config.model
         layout, heads = MODELS[model.name].layout, self.ensemble.model.head_names
@@ -176,16 +138,16 @@ class TrainSetup:
                 f"({error}): {remedy}."
             ) from error
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *networks)
-        return [stacked["params"], stacked["batch_stats"]]
+        return stacked["params"], stacked["batch_stats"]
 
     def infer(
         self, params: PyTree, batch_stats: PyTree, images: jax.Array, head: str = "head"
     ) -> jax.Array:
-        """Runs the networks on clean images, as training's evaluation does.
+        """Runs stacked networks on clean images, as training's evaluation does.
 
         The images are uint8 [B, H, W, C], or features of a frozen network, floating [B, C], for
-        which only the head remains to be computed. Parameters and statistics are stacked. The
-        result is float32 [N, B, K], logits, or with `head=FEATURES` [N, B, C], the heads' inputs.
+        which only the head remains to be computed. The result is float32 [N, B, K], logits, or with
+        `head=FEATURES` [N, B, C], the heads' inputs.
         """
         if images.ndim > 2:
             images = self.normalize(images)
@@ -208,16 +170,11 @@ def create_train_setup(
     split: TrainingSplit | None = None,
     read_weights: Callable[[], Weights] | None = None,
 ) -> TrainSetup:
-    """Builds the setup of a configuration. Allocates nothing on the devices.
+    """Builds a `TrainSetup`. Allocates nothing on the devices, by default all of the backend's.
 
-    Args:
-        config: A validated configuration in which mean and deviation are numbers.
-        dataset_spec: Sizes of the dataset.
-        devices: The devices to run on. By default, all of the default backend's.
-        split: The labeled and unlabeled set, for the method's initial state. By default, classes
-            are equally frequent. It changes no shapes, so only a new run needs it.
-        read_weights: Reads the weights of `config.model.init`. Without it, networks start from
-            random ones.
+    The split is for the method's initial state. By default, classes are equally frequent. It
+    changes no shapes, so only a new run needs it. Without `read_weights`, networks start from
+    random ones.
 
     Raises:
         UserError: If the devices cannot be arranged as `config.mesh` says.
@@ -253,7 +210,6 @@ def create_train_setup(
     )
 
     def start_state(key: jax.Array, params: PyTree, batch_stats: PyTree) -> TrainState:
-        """See `TrainSetup.start_state`."""
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             key=jax.random.key_data(key),
@@ -265,7 +221,14 @@ def create_train_setup(
         )
 
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
-    shapes, specs = spread_state(mesh, jax.eval_shape(start_state, key, *networks))
+    state = jax.eval_shape(start_state, key, *networks)
+    specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), state)
+    specs = specs.replace(key=P())
+    shapes = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        state,
+        to_shardings(mesh, specs),
+    )
     return TrainSetup(
         config,
         method,
@@ -281,30 +244,14 @@ def create_train_setup(
     )
 
 
-def spread_state(mesh: Mesh, state: TrainState) -> tuple[TrainState, TrainState]:
-    """Spreads the networks of an abstract state over the mesh axis "network".
-
-    Returns:
-        `TrainSetup.state_shapes` and `TrainSetup.state_specs`.
-    """
-    specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), state)
-    specs = specs.replace(key=P())
-    shapes = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        state,
-        to_shardings(mesh, specs),
-    )
-    return shapes, specs
-
-
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:
     """Builds the architecture that `config.model` describes, with the heads the method asks for.
 
     Raises:
         UserError: If images of `data.image_size` cannot be divided into its patches.
     """
-    model_config = config.model
-    entry, image_size = MODELS[model_config.name], config.data.image_size
+    settings, image_size = config.model, config.data.image_size
+    entry = MODELS[settings.name]
     if image_size % entry.patch:
         raise UserError(
             f"{entry.title} cuts images into patches of {entry.patch} pixels, which do not divide "
@@ -312,13 +259,13 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         )
     return entry.create(
         num_classes=num_classes,
-        dtype=jnp.dtype(model_config.dtype),
-        bn_momentum=model_config.bn_momentum,
-        bn_frozen=model_config.bn_frozen,
+        dtype=jnp.dtype(settings.dtype),
+        bn_momentum=settings.bn_momentum,
+        bn_frozen=settings.bn_frozen,
         dropout_rate=method.dropout_rate(config.method),
         extra_heads=method.get_extra_heads(config.method, num_classes),
-        data_axis=DATA_AXIS if model_config.bn_statistics == "batch" else None,
-        remat=model_config.remat,
+        data_axis=DATA_AXIS if settings.bn_statistics == "batch" else None,
+        remat=settings.remat,
         **get_own_settings(config),
     )
 

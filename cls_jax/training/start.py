@@ -8,14 +8,14 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.batch import create_split
-from cls_jax.config import OPTIONS, read_config, to_json
+from cls_jax.config import OPTIONS, read_config
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.sampling import StreamSpec, create_stream_spec
 from cls_jax.data.types import Dataset
@@ -24,7 +24,7 @@ from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
-from cls_jax.parallel.distributed import check_same, is_main_process
+from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,
@@ -37,11 +37,8 @@ from cls_jax.runs.folder import (
     read_dataset_description,
     read_mean_and_std,
     use_mean_and_std,
-    wait_for_folder,
-    write_pseudo_labels,
 )
 from cls_jax.runs.sessions import lock_run_folder
-from cls_jax.training.probe import init_state
 from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup
 
 
@@ -88,8 +85,9 @@ def create_setup(
     Indices of the labeled and of the unlabeled training images are int [num_labels] and [n].
     `num_images` is the size of the whole dataset if this one is a sample of it.
     """
-    num_unlabeled = len(unlabeled) if num_images is None else num_images
-    shape = dataset.shape if num_images is None else dataset.shape._replace(num_images=num_images)
+    shape, num_unlabeled = dataset.shape, len(unlabeled)
+    if num_images is not None:
+        shape, num_unlabeled = shape._replace(num_images=num_images), num_images
     setup = create_train_setup(
         use_mean_and_std(config, dataset.mean, dataset.std),
         shape,
@@ -100,51 +98,25 @@ def create_setup(
     return setup, create_stream_spec(config, *views, labeled, unlabeled)
 
 
-def check_folder(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Makes sure that the folder is free or has this run, and that all processes mean the same.
-
-    Raises:
-        UserError: If not.
-    """
-    check_run_folder(workdir, config)
-    check_same(to_json(config), workdir)
-
-
 @contextlib.contextmanager
 def hold_folder(config: ConfigDict, run: Run) -> Iterator[None]:
     """Creates the run's folder where there is none, and keeps other sessions out of it.
 
     Raises:
-        UserError: If another process trains there.
+        UserError: If another process trains there, or this one has another disk at its path.
     """
     with contextlib.ExitStack() as stack:
         if is_main_process():
             stack.enter_context(lock_run_folder(run.workdir))
             check_run_folder(run.workdir, config)  # Again: another session may have been faster.
             create_run_folder(run.workdir, config, run.spec.labeled_indices, run.dataset)
-        wait_for_folder(run.workdir)
+        barrier("folder")
+        if not (run.workdir / CONFIG).exists():
+            raise UserError(
+                f"Process {jax.process_index()} does not see the files of process 0 in "
+                f"{run.workdir}: give --workdir a folder that all machines share."
+            )
         yield
-
-
-def restore_or_init(
-    checkpointer: Checkpointer, run: Run, report: Callable[[dict[str, float]], Any]
-) -> tuple[TrainState, int, float]:
-    """The state to start from, its step, and the seconds that the run took so far.
-
-    A checkpoint is restored onto shapes, so that no initial state takes memory beside it. A new
-    state's baselines go to `report`, see `init_state`.
-    """
-    restored = checkpointer.restore_newest(run.setup.state_shapes)
-    if restored is None:
-        state = init_state(
-            run.setup,
-            run.dataset,
-            run.spec,
-            report=report,
-            record=functools.partial(write_pseudo_labels, run.workdir, run.dataset),
-        )
-        return state, 0, 0.0
-    return restored.state, restored.step, restored.metadata["train_seconds"]
 
 
 def resolve_model(config: ConfigDict) -> ConfigDict:
@@ -176,11 +148,7 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
 
 
 def read_weights(config: ConfigDict) -> Weights:
-    """Reads the weights of `model.init`.
-
-    Raises:
-        UserError: If they cannot be read.
-    """
+    """Reads the weights of `model.init`, or raises a `UserError`."""
     path = pathlib.Path(config.model.init).expanduser()
     if (path / CONFIG).exists():
         setup, state, _ = restore_run(path)
@@ -204,8 +172,7 @@ def use_own_normalization(
 ) -> Dataset:
     """The dataset with the mean and deviation that the pretrained weights expect.
 
-    They replace those computed from the images, not those that the user sets. A run that resumes
-    has them in its folder.
+    Those that the user sets come first. A run that resumes has its own in its folder.
     """
     if not config.model.init or config.data.mean:
         return dataset
@@ -218,10 +185,7 @@ def use_own_normalization(
 
 
 def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
-    """Restores the newest checkpoint of a run onto the devices at hand.
-
-    Returns:
-        The setup of the run's configuration, the state, and its step.
+    """The setup of a run, and its newest checkpoint's state and step, on the devices at hand.
 
     Raises:
         UserError: If the folder holds no run, or no checkpoint yet.
@@ -229,12 +193,12 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
     config = read_config(workdir / CONFIG)
     config.mesh.network = config.mesh.data = 0  # The devices at hand, not the training's.
     checkpointer = Checkpointer(workdir)
-    if checkpointer.latest_step() is None and (workdir / RESULT).exists():
-        raise UserError(
-            f"{workdir} is finished, but its checkpoints have been deleted: restore "
-            f"{CHECKPOINTS}/ from a backup, or delete {RESULT} to train it again."
-        )
     if checkpointer.latest_step() is None:
+        if (workdir / RESULT).exists():
+            raise UserError(
+                f"{workdir} is finished, but its checkpoints have been deleted: restore "
+                f"{CHECKPOINTS}/ from a backup, or delete {RESULT} to train it again."
+            )
         raise UserError(
             f"{workdir} holds no checkpoint yet: train until step {config.checkpoint_every} first."
         )

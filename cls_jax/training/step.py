@@ -46,12 +46,8 @@ def create_train_step(
     `create_batch` makes this device's shard of the batch from the state and the step's input, whose
     partition specs are `input_specs`. By default the input is the batch.
     """
-
-    def step_on_device(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
-        return take_step(setup, state, create_batch(state, step_input))
-
     sharded_step = jax.shard_map(
-        step_on_device,
+        lambda state, step_input: take_step(setup, state, create_batch(state, step_input)),
         mesh=setup.mesh,
         in_specs=(setup.state_specs, input_specs),
         out_specs=(setup.state_specs, P(NETWORK_AXIS, DATA_AXIS)),
@@ -59,7 +55,10 @@ def create_train_step(
 
     def train_step(state: TrainState, step_input: Any) -> tuple[TrainState, Metrics]:
         state, metrics = sharded_step(state, step_input)
-        return state, average_metrics(metrics)
+        return state, {
+            name: jnp.sum(value) if name in (_NUM_CORRECT, _NUM_KNOWN) else jnp.mean(value)
+            for name, value in metrics.items()
+        }
 
     # The state's shardings are fixed for input and output: an initial state, a restored one and the
     # previous step's all run the same program, and donated buffers fit the new state.
@@ -78,8 +77,7 @@ def take_step(
 ) -> tuple[TrainState, Metrics]:
     """The step of this device's networks, n of N, on its shard of the batch, inside `shard_map`.
 
-    Returns:
-        The state after the step, and metrics [n, 1], or [n, parts] of an accumulated batch.
+    Metrics are [n, 1], or [n, parts] of an accumulated batch.
     """
     config, model = setup.config, setup.ensemble.model
     shares_batch = setup.mesh.shape[DATA_AXIS] > 1
@@ -97,8 +95,9 @@ def take_step(
         batch = Batch(x, raw_part.y, u, raw_part.u_index)
         params = {**params, **frozen}
         output, batch_stats = setup.method.compute_loss(params, state.batch_stats, batch, context)
-        if config.model.bn_statistics == "device" and not config.model.bn_frozen:
-            batch_stats = average_over_data(batch_stats)
+        if batch_stats and config.model.bn_statistics == "device" and not config.model.bn_frozen:
+            mean_over_data = functools.partial(jax.lax.pmean, axis_name=DATA_AXIS)
+            batch_stats, _ = flatten_before_update(batch_stats, mean_over_data)
         after = state.replace(batch_stats=batch_stats, method_state=output.method_state)
         # A sum: networks share no parameters, so each gets the gradient of its own loss. A mean
         # would divide the learning rate by their number. The pmean makes the loss the mean over
@@ -139,13 +138,6 @@ def split_batch(raw_batch: RawBatch, num_parts: int) -> tuple[jax.Array, RawBatc
     return jnp.arange(num_parts), parts
 
 
-def average_over_data(batch_stats: PyTree) -> PyTree:
-    """Means over the devices that share the batch, of a stacked tree, in one message."""
-    if not batch_stats:  # Not every architecture has BatchNorm.
-        return batch_stats
-    return flatten_before_update(batch_stats, lambda rows: jax.lax.pmean(rows, DATA_AXIS))[0]
-
-
 def create_context(setup: TrainSetup, state: TrainState) -> Context:
     """What the method's loss may need in addition to parameters and batch."""
     return Context(
@@ -171,14 +163,9 @@ def compute_gradients(
 ) -> tuple[PyTree, jax.Array, tuple[TrainState, Metrics]]:
     """Gradients of a loss that is a mean over devices and over the parts of a batch.
 
-    Args:
-        loss_fn: (parameters, state, part) → (loss, (state after the part, its metrics [n, 1])). The
-            loss is the same on all devices that share the batch.
-        params: The parameters to differentiate with respect to.
-        state: The state before the first part.
-        parts: The result of `split_batch`.
-        shares_batch: Whether several devices share the batch. They then sum their gradients in one
-            all-reduce.
+    `loss_fn` is (parameters, state, part of `split_batch`) → (loss, (state after the part, its
+    metrics [n, 1])), with the same loss on all devices that share the batch. If several do
+    (`shares_batch`), they sum their gradients in one all-reduce.
 
     Returns:
         The gradients, their Euclidean norms float32 [n] for n networks, and the state after the
@@ -217,8 +204,7 @@ def collect_metrics(output: LossOutput, u_truth: jax.Array) -> Metrics:
     """This device's metrics, each [n, 1] for its n networks and its shard of the batch.
 
     They leave `shard_map` as [N, shards] and are averaged outside: no collective is needed inside
-    the step, and counts are summed over shards before they are divided. The true classes of the
-    unlabeled images, `u_truth`, are int32 [U], -1 where unknown.
+    the step, and counts are summed over shards before they are divided.
     """
     metrics = {"train/loss": output.losses, **output.monitors}
     if output.pseudo_labels is not None:
@@ -230,14 +216,6 @@ def collect_metrics(output: LossOutput, u_truth: jax.Array) -> Metrics:
     return {name: jnp.broadcast_to(value, shape)[:, None] for name, value in metrics.items()}
 
 
-def average_metrics(metrics: Metrics) -> Metrics:
-    """Means over networks and shards of metrics [N, shards], and sums of counts. Scalars."""
-    return {
-        name: jnp.sum(value) if name in (_NUM_CORRECT, _NUM_KNOWN) else jnp.mean(value)
-        for name, value in metrics.items()
-    }
-
-
 def to_scalars(metrics: Mapping[str, jax.Array]) -> dict[str, float]:
     """Metrics of a step on the host, with `monitors/pseudo_label_accuracy` instead of its counts.
 
@@ -245,8 +223,8 @@ def to_scalars(metrics: Mapping[str, jax.Array]) -> dict[str, float]:
     none. The step itself must not divide: `debug_nans` would stop a healthy run.
     """
     scalars = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
-    num_correct, num_known = (scalars.pop(name, None) for name in (_NUM_CORRECT, _NUM_KNOWN))
-    if num_correct is not None and num_known is not None:
+    if _NUM_KNOWN in scalars:
+        num_correct, num_known = scalars.pop(_NUM_CORRECT), scalars.pop(_NUM_KNOWN)
         share = num_correct / num_known if num_known else math.nan
         scalars["monitors/pseudo_label_accuracy"] = share
     return scalars
@@ -284,10 +262,7 @@ def compute_distances(state: TrainState) -> Metrics:
 def compile_step(
     train_step: Any, state: TrainState, step_input: Any, device: jax.Device
 ) -> tuple[jax.stages.Compiled, float, str]:
-    """Compiles ahead of the first step, to check the memory that the step needs of a device.
-
-    Returns:
-        The compiled step, the seconds that it took, and a clause about its memory.
+    """Compiles ahead of the first step. Returns it, the seconds, and a clause about its memory.
 
     Raises:
         UserError: If the device cannot hold it.
@@ -302,9 +277,7 @@ def compile_step(
 def get_device_memory(device: jax.Device) -> int:
     """Bytes of memory of a device. A CPU device has its share of the machine's memory."""
     limit = (device.memory_stats() or {}).get("bytes_limit")
-    if limit:
-        return limit
-    return get_machine_memory() // jax.local_device_count()
+    return limit or get_machine_memory() // jax.local_device_count()
 
 
 def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:

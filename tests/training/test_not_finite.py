@@ -17,7 +17,6 @@ from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import load_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
-from cls_jax.training.progress import DivergenceWatch
 from cls_jax.training.setup import create_train_setup, set_step
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import DATASET_SPEC, create_tiny_config
@@ -110,16 +109,3 @@ def test_an_earlier_batch_can_be_asked_for_while_transfers_are_guarded(monkeypat
         earlier = set_step(setup.mesh, state, 3)
     assert int(earlier.step) == 3
     assert earlier.step.sharding == state.step.sharding
-
-
-def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
-    watch = DivergenceWatch(num_classes=10)
-    high, guessing = 2.1 * np.log(10), np.log(10)
-    assert watch.check(0, high) is None
-    assert watch.check(199, high) is None
-    assert watch.check(200, guessing) is None
-    assert watch.check(201, high) is None
-    assert watch.check(400, high) is None
-    assert "since step 201: the run is diverging" in watch.check(401, high)
-    assert watch.check(402, high) is None
-    assert DivergenceWatch(10).check(1000, None) is None

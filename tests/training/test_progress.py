@@ -98,13 +98,17 @@ def test_a_value_that_is_not_finite_is_found_in_every_step(name, value):
     assert error.monitors["monitors/share"] == 0.25  # Also what is not watched.
 
 
-def test_a_divergence_is_said():
+def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
     queue, fake = create_queue()
-    for step in range(0, 402, 201):
-        queue.append(step, None, create_monitors() | {"train/loss_supervised": np.float32(9.0)})
+    high, guessing = 2.1 * np.log(10), np.log(10)
+    losses = {0: high, 199: high, 200: guessing, 201: high, 400: high, 401: high, 402: high}
+    for step, loss in losses.items():
+        queue.append(step, None, create_monitors() | {"train/loss_supervised": np.float32(loss)})
+        queue.drain()
+        assert len(fake.lines) == (step > 400)
+    assert "above 4.61, twice the loss of guessing, since step 201" in fake.lines[0]
+    queue.append(1000, None, create_monitors())  # Not every method has that loss.
     queue.drain()
-    (line,) = fake.lines
-    assert "above 4.61, twice the loss of guessing, since step 0" in line
 
 
 def test_the_bar_shows_steps_loss_and_the_newest_accuracy(monkeypatch, capsys):

@@ -7,7 +7,7 @@ import pytest
 
 from cls_jax.data.pipelines import device
 from cls_jax.data.sampling import create_stream_spec
-from cls_jax.training.setup import create_train_setup, init_networks_and_key
+from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_context
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
@@ -53,10 +53,13 @@ def test_augmentations_methods_and_weights_share_no_random_key(monkeypatch):
     method_key = create_context(setup, state).key
     derived = [*jax.random.split(method_key), *(jax.random.fold_in(method_key, i) for i in (2, 3))]
     used += [jax.random.key_data(key).tobytes() for key in (method_key, *derived)]
-    monkeypatch.setattr(
-        "cls_jax.training.setup.init_networks",
-        lambda model, key, *_: (used.append(jax.random.key_data(key).tobytes()), None),
-    )
+
+    def note_key(model, key, *_, drawn):
+        used.append(jax.random.key_data(key).tobytes())
+        return networks
+
+    networks = state.params, state.batch_stats
+    monkeypatch.setattr("cls_jax.training.setup.init_networks", note_key)
     for round_index in range(3):
-        init_networks_and_key(setup.ensemble.model, config.seed, round_index, 2, (8, 8, 1))
+        setup.init_state(round_index)
     assert len(set(used)) == len(used) == 11
