@@ -29,11 +29,11 @@ DAMAGED = "damaged_checkpoints"
 
 
 class Restored(NamedTuple):
-    """The content of a checkpoint. `metadata` includes what `Checkpointer.save` was given."""
+    """The content of a checkpoint."""
 
     step: int
     state: PyTree
-    metadata: dict[str, Any]
+    metadata: dict[str, Any]  # Includes what `Checkpointer.save` was given.
 
 
 class Checkpointer:
@@ -41,6 +41,9 @@ class Checkpointer:
 
     A state is written in the background under a temporary name and renamed once it is complete.
     Only then is an older one removed. A failed save is reported, and training continues.
+
+    Without `keep`, the folder is only read. `warn` shows a sentence to the user, by default on
+    standard error.
     """
 
     def __init__(
@@ -49,11 +52,6 @@ class Checkpointer:
         keep: int | None = None,
         warn: Callable[[str], None] | None = None,
     ):
-        """Opens the checkpoints of the run in `workdir`, of which the newest `keep` are kept.
-
-        None only reads and leaves the folder as it is. `warn` shows a sentence to the user, by
-        default on standard error.
-        """
         self._workdir = pathlib.Path(workdir).resolve()
         self.folder = self._workdir / CHECKPOINTS
         self._keep = keep

@@ -23,9 +23,10 @@ Scalars = Mapping[str, float]
 
 
 class MetricsWriter:
-    """Writes scalars and images of a run.
+    """Writes scalars and images of a run from `first_step` on, in place of its rows from there.
 
-    Rows that a full disk does not take are kept and tried again with the next write.
+    Rows that a full disk does not take are kept and tried again with the next write. `warn` shows a
+    sentence to the user. Without `has_curves`, TensorBoard gets no file.
     """
 
     def __init__(
@@ -35,24 +36,21 @@ class MetricsWriter:
         warn: Callable[[str], None] = logging.warning,
         has_curves: bool = True,
     ):
-        """Drops rows of `first_step` and later, which this session writes again.
-
-        `warn` shows a sentence to the user. Without `has_curves`, TensorBoard gets no file.
-        """
         self._path = workdir / METRICS
         kept = [row for row in read_metrics(workdir) if row["step"] < first_step]
-        write_atomically(self._path, "".join(map(_to_line, kept)))
+        write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self._path.open("ab", buffering=0)
         self._unwritten = b""
         self._warn, self._has_warned = warn, False
         self._tensorboard = _create_tensorboard_writer(workdir) if has_curves else None
 
     def write(self, step: int, scalars: Scalars) -> None:
-        """Writes one JSON object. Values that are not finite become null."""
+        """Writes one JSON object. Values that are not finite become null: JSON has no NaN."""
         row = {name: float(value) for name, value in scalars.items()}
-        self._unwritten += _to_line({"step": step, **row}).encode()
-        self._write_out()
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
+        line = json.dumps({"step": step, **dict.fromkeys(row), **finite})
+        self._unwritten += f"{line}\n".encode()
+        self._write_out()
         self._try_tensorboard(lambda writer: writer.write_scalars(step, finite))
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
@@ -152,12 +150,6 @@ def _is_row(row: Any) -> bool:
     if type(step) is not int or not 0 <= step < 2**53:  # Not isinstance: True is an int, too.
         return False
     return all(value is None or is_number(value) for value in row.values())
-
-
-def _to_line(row: Mapping[str, Any]) -> str:
-    # JSON has no NaN.
-    finite = {k: v if v is not None and math.isfinite(v) else None for k, v in row.items()}
-    return json.dumps(finite) + "\n"
 
 
 def _create_tensorboard_writer(workdir: pathlib.Path) -> Any:

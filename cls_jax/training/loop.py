@@ -100,19 +100,18 @@ def train(
 class _Session:
     """Trains a run from its newest checkpoint to its last step, or until it is asked to stop.
 
-    Every step replaces `state` and may donate the buffers of the one before, so code that reads a
-    state must copy what it needs.
+    Every step may donate the buffers of `state`, so code that reads it must copy what it needs.
     """
 
     def __init__(self, run: Run):
-        """Restores or initializes the state, and opens what a step reads and writes."""
         self._setup, self._dataset, self._spec, self._workdir = run
         self._config = config = self._setup.config
         self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
         self._checkpointer = Checkpointer(self._workdir, config.keep_checkpoints)
         # Onto shapes, so that no initial state takes memory beside the restored one.
         restored = self._checkpointer.restore_newest(self._setup.state_shapes)
-        is_new, baselines = restored is None, {}
+        is_new = restored is None
+        baselines: dict[str, float] = {}
         if restored is None:
             inputs = self._setup, self._dataset, self._spec
             self.state = init_state(*inputs, report=baselines.update, record=self._record)

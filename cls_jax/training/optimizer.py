@@ -149,17 +149,12 @@ def clip_by_network_norm(grads: PyTree, norms: jax.Array, limit: float) -> PyTre
 
 
 class Layer(NamedTuple):
-    """The position of a group of parameters.
+    """The position of a group of parameters."""
 
-    Attributes:
-        position: 0 for the stem, then one number per residual or transformer block. The heads have
-            the largest.
-        stage: 0 for the stem, then the number of the stage, or of the block where there are no
-            stages. None for what is in no stage: the heads, and what lies between them and the
-            last block.
-    """
-
+    # 0 for the stem, then one number per residual or transformer block. The heads have the largest.
     position: int
+    # 0 for the stem, then the number of the stage, or of the block where there are no stages. None
+    # for the heads, and what lies between them and the last block.
     stage: int | None
 
 

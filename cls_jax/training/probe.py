@@ -303,7 +303,8 @@ def recall_features(setup: TrainSetup, dataset: Dataset, data_dir: str) -> Datas
         A dataset with float16 [n, C] for each kind of images, training, validation or test, whose
         features are known. The same dataset if the run has steps, which change the features.
     """
-    config, known = setup.config, {}
+    config = setup.config
+    known: dict[str, Any] = {}
     is_frozen = config.num_steps == 0 and config.model.init and config.model.init_head == "graph"
     # Several processes must do the same, and each has a disk of its own.
     if not (is_frozen and dataset.train_files) or jax.process_count() > 1:

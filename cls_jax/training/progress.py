@@ -88,9 +88,8 @@ class PausableTimer:
     """Seconds spent on steps over all sessions of a run, excluding compilation and evaluation."""
 
     def __init__(self, seconds: float = 0.0):
-        """Starts paused at `seconds`."""
         self._seconds = seconds
-        self._started: float | None = None
+        self._started: float | None = None  # None while paused, as at the beginning.
 
     @property
     def seconds(self) -> float:
@@ -113,7 +112,7 @@ class PausableTimer:
 
 
 class MetricsQueue:
-    """Metrics of steps still in flight, written once their step is done."""
+    """Metrics of steps in flight. Once a step is done, writes them if due, and advances the bar."""
 
     def __init__(
         self,
@@ -124,7 +123,6 @@ class MetricsQueue:
         timer: PausableTimer,
         bar: Any,
     ) -> None:
-        """Starts empty. Writes to `writer` every `log_every` steps, and advances `bar`."""
         self._log_every, self._images_per_step = log_every, images_per_step
         self._writer, self._timer, self._bar = writer, timer, bar
         self._pending: collections.deque[Any] = collections.deque()
@@ -186,21 +184,20 @@ class MetricsQueue:
 
 
 class ProfileWindow:
-    """Writes a trace of some steps into the folder `profile/` of a run."""
+    """Traces the steps "FIRST:LAST", or none, into a run's `profile/`, in the main process only."""
 
     def __init__(self, steps: str, workdir: pathlib.Path):
-        """Traces the steps "FIRST:LAST" in the main process. An empty string traces none."""
         self._steps = (is_main_process() and parse_step_range(steps)) or range(0)
         self._folder, self._is_open = workdir / PROFILE, False
 
     def start(self, step: int) -> None:
-        """To be called before a step is dispatched."""
+        """Call this before a step is dispatched."""
         if step in self._steps and not self._is_open:
             jax.profiler.start_trace(self._folder)
             self._is_open = True
 
     def stop(self, step: int, result: Any) -> None:
-        """To be called after a step was dispatched, with its result, which the last waits for."""
+        """Call this after a step was dispatched, with its result: the last step waits for it."""
         if self._is_open and step == self._steps[-1]:
             jax.block_until_ready(result)
             self.close()
@@ -213,10 +210,9 @@ class ProfileWindow:
 
 
 class ProgressBar:
-    """Steps, steps/s, time left, loss and accuracy on a line, with evaluations above it."""
+    """The main process's line of steps, time left, loss and accuracy, and evaluations above it."""
 
     def __init__(self, first_step: int, num_steps: int):
-        """Draws the bar in the main process only."""
         self._num_steps, self._accuracy = num_steps, "–"
         self._bar = tqdm(
             total=num_steps,
@@ -255,7 +251,6 @@ class NonFiniteError(Exception):
     """The metric `name` of a step is infinite or NaN. Has the step's input and all its metrics."""
 
     def __init__(self, step: int, name: str, step_input: Any, monitors: Mapping[str, float]):
-        """Keeps the step's input, from which its batch can be recreated."""
         super().__init__(f"{name} is {monitors[name]} at step {step}")
         self.step, self.name, self.step_input, self.monitors = step, name, step_input, monitors
 

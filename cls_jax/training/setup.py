@@ -46,28 +46,22 @@ class TrainState(flax.struct.PyTreeNode):
     Every leaf that is not a scalar, except `key`, has a leading axis of N networks: that is how
     `create_train_setup` knows what to spread over the mesh axis "network".
 
-    Attributes:
-        step: int32 scalar.
-        key: uint32 [2], raw data of the seed's random key, from which `stream_key` derives all
-            others. Part of the state and not a constant of the step, so that runs that differ only
-            in the seed share a compiled program. Raw, because checkpoints and donated buffers are
-            plain arrays.
-        params: The networks' parameters, float32.
-        batch_stats: BatchNorm's running mean and variance, float32. The EMA networks use these too,
-            not averages of them (authors' code).
-        ema_params: Exponential moving average of `params`, float32. Its heads may be fitted again
-            after the last step (`model.final_head`).
-        opt_state: Momentum, and the schedule's step count.
-        method_state: The method's own state, empty for most.
+    Parameters, statistics and averages are float32.
     """
 
-    step: jax.Array
+    step: jax.Array  # int32 scalar.
+    # uint32 [2], raw data of the seed's random key, from which `stream_key` derives all others.
+    # Part of the state and not a constant of the step, so that runs that differ only in the seed
+    # share a compiled program. Raw, because checkpoints and donated buffers are plain arrays.
     key: jax.Array
     params: PyTree
+    # BatchNorm's running mean and variance. The EMA networks use these too, not averages of them
+    # (authors' code).
     batch_stats: PyTree
+    # Exponential moving average of `params`. `model.final_head` fits its heads again at the end.
     ema_params: PyTree
-    opt_state: PyTree
-    method_state: PyTree
+    opt_state: PyTree  # Momentum, and the schedule's step count.
+    method_state: PyTree  # The method's own, empty for most.
 
 
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
