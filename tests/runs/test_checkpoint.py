@@ -60,80 +60,47 @@ def assert_equal(a, b):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(a), jax.device_get(b))
 
 
-def to_abstract(state):
-    def abstract(leaf):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-
-    return jax.tree.map(abstract, state)
-
-
-def test_state_and_metadata_come_back_bit_for_bit(tmp_path, state):
-    save(tmp_path, [7], state)
-    restored = Checkpointer(tmp_path).restore_newest(state)
-    assert restored.step == int(restored.state.step) == 7
-    assert_equal(restored.state.replace(step=state.step), state)
-    assert restored.metadata["train_seconds"] == 1.5
+def get_addresses(tree):
+    return [leaf.addressable_data(0).unsafe_buffer_pointer() for leaf in jax.tree.leaves(tree)]
 
 
 @pytest.mark.parametrize("mesh", [(1, 1), (2, 2)])
-def test_shapes_and_shardings_suffice_and_a_restored_state_runs_the_same_program(tmp_path, mesh):
+def test_a_state_restored_onto_shapes_has_the_same_bits_and_runs_the_same_program(tmp_path, mesh):
     """The first step after a resume may reuse the state's memory and is not compiled again."""
-    config = create_tiny_config(mesh__network=mesh[0], mesh__data=mesh[1])
-    state = create_train_setup(config, DATASET_SPEC).init_state()
+    setup = create_train_setup(
+        create_tiny_config(mesh__network=mesh[0], mesh__data=mesh[1]), DATASET_SPEC
+    )
+    state = setup.init_state()
     save(tmp_path, [5], state)
-    step = jax.jit(lambda s: jax.tree.map(lambda leaf: leaf + 1, s), donate_argnums=0)
-    like, expected = to_abstract(state), jax.tree.map(np.array, jax.device_get(state))
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
-    restored = Checkpointer(tmp_path).restore_newest(like).state
-    assert_equal(restored.replace(step=expected.step), expected)
-    assert jax.tree.map(lambda leaf: leaf.sharding, restored) == shardings
-    assert all(leaf.committed for leaf in jax.tree.leaves(restored))
-
-    def get_addresses(tree):
-        leaves = jax.tree.leaves(tree)
-        return [leaf.addressable_data(0).unsafe_buffer_pointer() for leaf in leaves]
-
-    before = get_addresses(restored)
-    after = step(restored)
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(restored))
-    assert get_addresses(after) == before
-
-
-def test_nothing_but_the_restored_state_stays_on_the_device(tmp_path, state):
-    save(tmp_path, [5], state)
-    like = to_abstract(state)
+    expected = jax.tree.map(np.array, jax.device_get(state))
     gc.collect()
     before = {id(array) for array in jax.live_arrays()}
-    restored = Checkpointer(tmp_path).restore_newest(like).state
+    step, restored, metadata = Checkpointer(tmp_path).restore_newest(setup.state_shapes)
     gc.collect()
+    # Nothing else stays on the device.
     made = sum(array.nbytes for array in jax.live_arrays() if id(array) not in before)
     assert made == sum(leaf.nbytes for leaf in jax.tree.leaves(restored))
+    assert step == int(restored.step) == 5
+    assert metadata["train_seconds"] == 1.5
+    assert_equal(restored.replace(step=expected.step), expected)
+    for leaf, shape in zip(
+        jax.tree.leaves(restored), jax.tree.leaves(setup.state_shapes), strict=True
+    ):
+        assert leaf.sharding == shape.sharding
+        assert leaf.committed
+    add_one = jax.jit(lambda s: jax.tree.map(lambda leaf: leaf + 1, s), donate_argnums=0)
+    addresses = get_addresses(restored)
+    after = add_one(restored)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(restored))
+    assert get_addresses(after) == addresses
 
 
-def test_orbax_gets_copies_on_the_host(tmp_path, state, monkeypatch):
-    """On a GPU its own implicit copies would be refused by the loop's transfer guard."""
-    given = []
-
-    def note(arrays):
-        given.append(arrays)
-        return save_args(arrays)
-
-    save_args = checkpoint_lib.ocp.args.StandardSave
-    monkeypatch.setattr(checkpoint_lib.ocp.args, "StandardSave", note)
-    with jax.transfer_guard("disallow"), jax.transfer_guard_device_to_host("disallow"):
-        checkpointer = Checkpointer(tmp_path, keep=1)
-        checkpointer.save(3, state, {})
-    checkpointer.close()
-    views = jax.tree.leaves(jax.device_get(state))
-    for array, view in zip(jax.tree.leaves(given), views, strict=True):
-        assert isinstance(array, np.ndarray)
-        assert not np.shares_memory(array, view)
-    assert Checkpointer(tmp_path).restore_newest(state).step == 3
-
-
-def test_saving_fetches_the_state_explicitly(tmp_path, state, monkeypatch):
-    """Once as a whole. Nothing converts a single array behind the guard's back."""
-    fetch, fetched, implicit = jax.device_get, [], []
+def test_saving_copies_the_state_to_the_host_explicitly_and_as_a_whole(
+    tmp_path, state, monkeypatch
+):
+    """On a GPU the loop's guard refuses implicit copies, and the next step donates the state."""
+    fetch, save_args = jax.device_get, checkpoint_lib.ocp.args.StandardSave
+    fetched, given, implicit = [], [], []
     array_type = type(jax.tree.leaves(state)[0])
     convert = array_type.__array__
 
@@ -143,35 +110,35 @@ def test_saving_fetches_the_state_explicitly(tmp_path, state, monkeypatch):
             patch.setattr(array_type, "__array__", convert)
             return fetch(tree)
 
+    def note_save(tree):
+        given.append(tree)
+        return save_args(tree)
+
     def note_implicit(self, *args, **kwargs):
         implicit.append(self.shape)
         return convert(self, *args, **kwargs)
 
     checkpointer = Checkpointer(tmp_path, keep=1)
-    monkeypatch.setattr(jax, "device_get", note_fetch)
-    monkeypatch.setattr(array_type, "__array__", note_implicit)
-    checkpointer.save(3, state, {})
-    checkpointer.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "device_get", note_fetch)
+        patch.setattr(array_type, "__array__", note_implicit)
+        patch.setattr(checkpoint_lib.ocp.args, "StandardSave", note_save)
+        with jax.transfer_guard("disallow"), jax.transfer_guard_device_to_host("disallow"):
+            checkpointer.save(3, state, {})
+        checkpointer.close()
     assert fetched == [state]
     assert not implicit
+    for array, view in zip(
+        jax.tree.leaves(given), jax.tree.leaves(jax.device_get(state)), strict=True
+    ):
+        assert isinstance(array, np.ndarray)
+        assert not np.shares_memory(array, view)
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path, state):
     assert Checkpointer(tmp_path).restore_newest(state) is None
     assert Checkpointer(tmp_path, keep=2).restore_newest(state) is None
     assert Checkpointer(tmp_path).latest_step() is None
-
-
-def test_saving_does_not_see_a_donation_that_follows(tmp_path, state):
-    """The step donates the state that is still being written."""
-    expected = jax.device_get(state)
-    expected = jax.tree.map(np.array, expected)
-    overwrite = jax.jit(lambda s: jax.tree.map(lambda leaf: leaf * 0 - 1, s), donate_argnums=0)
-    checkpointer = Checkpointer(tmp_path, keep=1)
-    checkpointer.save(1, state, {})
-    overwritten = overwrite(state)
-    checkpointer.close()
-    assert_equal(Checkpointer(tmp_path).restore_newest(overwritten).state, expected)
 
 
 def test_only_the_newest_are_kept(tmp_path, state):
@@ -188,7 +155,6 @@ def test_state_of_one_device_restores_onto_four(tmp_path, state):
     restored = Checkpointer(tmp_path).restore_newest(spread).state
     assert_equal(restored, state)
     assert len(restored.params["head"]["kernel"].sharding.device_set) == 4
-    assert hash_arrays(jax.device_get(restored)) == hash_arrays(jax.device_get(state))
 
 
 def test_checkpoint_of_another_format_version_is_refused(tmp_path, state, monkeypatch):
@@ -199,36 +165,16 @@ def test_checkpoint_of_another_format_version_is_refused(tmp_path, state, monkey
         Checkpointer(tmp_path).restore_newest(state)
 
 
-def with_kernel(state, values):
-    params = state.params | {"head": state.params["head"] | {"kernel": values}}
-    return state.replace(params=params)
-
-
-def test_hash_sees_every_bit_every_swap_and_the_shape(state):
-    arrays = jax.device_get(state)
-    kernel = np.array(arrays.params["head"]["kernel"])
-    before = hash_arrays(arrays)
-    assert hash_arrays(with_kernel(arrays, kernel.copy())) == before
-    for bit in (0, 7, 22, 23, 30, 31):
-        words = kernel.copy().view(np.uint32)
-        words[1, 2, 3] ^= np.uint32(1 << bit)
-        assert hash_arrays(with_kernel(arrays, words.view(np.float32))) != before
-    assert hash_arrays(with_kernel(arrays, kernel.reshape(-1))) != before
-    opposite = kernel.copy()
-    opposite[0, 0, :2] = 0.5, -0.5
-    swapped = opposite.copy()
-    swapped[0, 0, :2] = -0.5, 0.5
-    assert hash_arrays(with_kernel(arrays, swapped)) != hash_arrays(with_kernel(arrays, opposite))
-
-
 @pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float16", "int32", "float64"])
-def test_arrays_of_any_type_are_hashed(dtype):
+def test_hash_sees_every_bit_the_type_and_the_shape_of_arrays(dtype):
     array = np.arange(6).reshape(2, 3).astype(jnp.dtype(dtype))
-    other = array.copy()
-    other[1, 2] = not other[1, 2] if dtype == "bool" else 0
+    flipped = np.repeat(array.view(np.uint8)[None], 8 * array.nbytes, axis=0)
+    for i, words in enumerate(flipped.reshape(8 * array.nbytes, -1)):
+        words[i // 8] ^= 1 << i % 8
+    others = [*flipped.view(array.dtype), array.T, array.reshape(-1), array[0, 0]]
+    others += [array.view(np.uint8), array]
+    assert len({hash_arrays({"a": other})["a"] for other in others}) == len(others)
     assert hash_arrays({"a": array}) == hash_arrays({"a": array.copy(order="F")})
-    assert hash_arrays({"a": array}) != hash_arrays({"a": other})
-    assert hash_arrays({"a": array[0, 0]}) == hash_arrays({"a": array[0, 0].copy()})
 
 
 def test_hashes_stay_what_stored_checkpoints_hold():
@@ -270,8 +216,7 @@ def test_every_damaged_file_of_the_newest_is_found_or_harmless(
     assert len(files) > 5
     num_found = 0
     for i, file in enumerate(files):
-        workdir = tmp_path / str(i)
-        shutil.copytree(two_checkpoints, workdir)
+        workdir = shutil.copytree(two_checkpoints, tmp_path / str(i))
         path = workdir / "checkpoints" / "4" / file
         if not path.stat().st_size:
             continue
@@ -282,12 +227,10 @@ def test_every_damaged_file_of_the_newest_is_found_or_harmless(
         assert_equal(restored.state.replace(step=state.step), state)
         is_found = restored.step == 2
         num_found += is_found
-        assert restored.step in (2, 4)
-        assert len(warnings) == is_found
-        if is_found:
-            assert "the checkpoint of step 4" in warnings[0]
-            assert (workdir / "damaged_checkpoints" / "4").exists()
-            assert not (workdir / "checkpoints" / "4").exists()
+        assert ["the checkpoint of step 4" in line for line in warnings] == [True] * is_found
+        # A found one is set aside.
+        assert (workdir / "damaged_checkpoints" / "4").exists() == is_found
+        assert (workdir / "checkpoints" / "4").exists() != is_found
     assert num_found >= 4  # Others, such as empty marks of success, may be missing.
 
 

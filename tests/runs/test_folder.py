@@ -54,49 +54,39 @@ class Killed(BaseException):
     """The end of the process: nothing in it may tidy up."""
 
 
-class Interrupter:
-    """Interrupts a program before one of its changes to a folder."""
+@pytest.fixture(scope="module")
+def interrupt():
+    """Calls a function of a folder: allows so many changes there, then raises the error.
 
-    def __init__(self):
-        self.folder = None
-        sys.addaudithook(self._listen)  # For the rest of the process.
+    Returns whether it came to that.
+    """
+    running = {}
 
-    def run(self, allowed, error, function, folder, *arguments):
-        """Calls a function of a folder: allows so many changes there, then raises the error.
+    def listen(event, arguments):
+        is_writing = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        is_change = is_writing or event in ("os.mkdir", "os.rename")
+        if running and is_change and str(arguments[0]).startswith(running["folder"]):
+            running["left"] -= 1
+            if running["left"] < 0:
+                raise running["error"]
 
-        Returns whether it came to that.
-        """
-        self.folder, self.left, self.error, self.was_raised = str(folder), allowed, error, False
+    def run(allowed, error, function, folder, *arguments):
+        running.update(folder=str(folder), left=allowed, error=error)
         try:
             function(folder, *arguments)
         finally:
-            self.folder = None
-        return self.was_raised
+            left = running["left"]
+            running.clear()
+        return left < 0
 
-    def _listen(self, event, arguments):
-        if self.folder is None or not self._is_change(event, arguments):
-            return
-        self.left -= 1
-        if self.left < 0:
-            self.was_raised = True
-            raise self.error
-
-    def _is_change(self, event, arguments):
-        if event == "open":
-            is_writing = arguments[2] & (os.O_WRONLY | os.O_RDWR)
-            return is_writing and str(arguments[0]).startswith(self.folder)
-        return event in ("os.mkdir", "os.rename") and str(arguments[0]).startswith(self.folder)
-
-
-@pytest.fixture(scope="module")
-def interrupter():
-    return Interrupter()
+    sys.addaudithook(listen)  # For the rest of the process.
+    return run
 
 
 @pytest.mark.parametrize("error", [Killed(), OSError(errno.ENOSPC, "No space left on device")])
 @pytest.mark.parametrize("is_budget_given", [False, True])
 def test_the_same_command_resumes_after_a_stop_at_any_file_operation(
-    tmp_path, interrupter, error, is_budget_given
+    tmp_path, interrupt, error, is_budget_given
 ):
     config, dataset = create_tiny_config(), make_dataset()
 
@@ -111,7 +101,7 @@ def test_the_same_command_resumes_after_a_stop_at_any_file_operation(
     for allowed in range(100):
         workdir = prepare(tmp_path / str(allowed))
         try:
-            if not interrupter.run(allowed, error, start_run, workdir, config, dataset):
+            if not interrupt(allowed, error, start_run, workdir, config, dataset):
                 break
         except (Killed, UserError):
             pass
@@ -122,14 +112,14 @@ def test_the_same_command_resumes_after_a_stop_at_any_file_operation(
     assert allowed >= 10  # The folder, its lock, and two operations for each of four files.
 
 
-def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, interrupter):
+def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, interrupt):
     """Labels drawn by one seed must not look like a budget that the user supplied."""
     dataset, config, other = make_dataset(), create_tiny_config(), create_tiny_config(seed=1)
     expected = start_run(tmp_path / "other", other, dataset)
     for allowed in range(1, 10):
         workdir = tmp_path / str(allowed)
         with pytest.raises(Killed):
-            interrupter.run(allowed, Killed(), start_run, workdir, config, dataset)
+            interrupt(allowed, Killed(), start_run, workdir, config, dataset)
         try:
             labeled = start_run(workdir, other, dataset)
         except UserError as refused:
@@ -139,11 +129,11 @@ def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, 
 
 
 def test_a_budget_that_was_interrupted_while_it_was_written_can_be_written_again(
-    tmp_path, interrupter
+    tmp_path, interrupt
 ):
     dataset = make_dataset()
     with pytest.raises(Killed):
-        interrupter.run(2, Killed(), write_labeled_indices, tmp_path, _BUDGET, dataset)
+        interrupt(2, Killed(), write_labeled_indices, tmp_path, _BUDGET, dataset)
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(LABELED_INDICES)
     assert left.name.endswith(".partial")

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from cls_jax.runs.result import (
@@ -20,33 +21,22 @@ def write_rows(workdir, rows):
     (workdir / "metrics.jsonl").write_text(text)
 
 
-@pytest.fixture
-def workdir(tmp_path):
-    """25 rows of two monitors and, at other steps, 25 evaluations. One monitor is unknown once."""
+def test_accuracies_are_the_last_the_best_and_a_median_and_monitors_are_means_of_twenty(tmp_path):
+    """Of 25 rows of monitors and 25 evaluations at other steps. One monitor is unknown once."""
+    history = [(7 * i) % 25 for i in range(25)]
     monitors = [{"monitors/mask": i, "monitors/rare": i if i < 24 else None} for i in range(25)]
     evaluations = [
-        {"test/accuracy": (7 * i) % 25, "test/accuracy_network_2": 50.0 + i} for i in range(25)
+        {"test/accuracy": accuracy, "test/accuracy_network_2": 50.0 + i}
+        for i, accuracy in enumerate(history)
     ]
     write_rows(tmp_path, [*enumerate(monitors), *enumerate(evaluations, 100)])
-    return tmp_path
-
-
-def test_accuracies_are_the_last_the_best_and_a_median_of_twenty(workdir):
-    result = create_result(create_tiny_config(), workdir, 20, 12.5)
-    history = [(7 * i) % 25 for i in range(25)]
-    assert result["test_accuracy"] == history[-1]
-    assert result["test_accuracy_best"] == 24
-    ranked = sorted(history[5:])
-    assert result["test_accuracy_median_last_20"] == (ranked[9] + ranked[10]) / 2
-    assert result["test_accuracy_median_last_20"] != sorted(history)[12]
+    result = create_result(create_tiny_config(), tmp_path, 20, 12.5)
+    assert (result["step"], result["num_labels"], result["train_seconds"]) == (6, 20, 12.5)
+    assert (result["test_accuracy"], result["test_accuracy_best"]) == (history[-1], 24)
+    assert result["test_accuracy_median_last_20"] == np.median(history[5:]) != np.median(history)
     assert result["test_accuracy_network_2"] == 74.0
     assert result["test_accuracy_ensemble"] is None
-    assert (result["step"], result["num_labels"], result["train_seconds"]) == (6, 20, 12.5)
-
-
-def test_monitors_are_means_of_the_last_twenty_rows_where_they_are_known(workdir):
-    monitors = create_result(create_tiny_config(), workdir, 20, 1.0)["monitors"]
-    assert monitors == {"mask": sum(range(5, 25)) / 20, "rare": sum(range(5, 24)) / 19}
+    assert result["monitors"] == {"mask": sum(range(5, 25)) / 20, "rare": sum(range(5, 24)) / 19}
 
 
 def test_validation_images_choose_a_step_whose_test_accuracy_may_be_reported(tmp_path):
@@ -76,22 +66,18 @@ def test_only_what_is_known_is_printed_in_percent():
     )
     both = describe_accuracies({"test_accuracy_ensemble": 8.0, "test_accuracy": 7.5}).splitlines()
     assert [line.split()[0] for line in both] == ["7.50%", "8.00%"]
-    assert describe_monitors({"mask_ratio": 0.875, "unheard_of": 1.0}) == (
-        "   87.50%  of images: pseudo-label confident enough to train on"
-    )
+    (line,) = describe_monitors({"mask_ratio": 0.875, "unheard_of": 1.0}).splitlines()
+    assert line.startswith("   87.50%  of images")
 
 
-def test_result_says_what_unlabeled_images_and_training_gained():
-    result = {"step": 0, "test_accuracy": 75.0, "test_accuracy_probe": 56.0}
-    result["test_accuracy_instant"] = 75.0
-    assert (
-        describe_gain(result) == "Unlabeled images gained 19.0 points over using only the labels."
-    )
-    worse = {**result, "step": 300, "test_accuracy": 55.0}
+def test_result_says_what_unlabeled_images_gained():
+    result = {"test_accuracy": 75.0, "test_accuracy_probe": 56.0, "test_accuracy_instant": 75.0}
+    assert "gained 19.0 points" in describe_gain(result)
+    worse = result | {"test_accuracy": 55.0}
     assert "lost 1.0 points" in describe_gain(worse)
     # What answers for the run is the instant classifier.
-    assert "gained 19.0" in describe_gain({**worse, "answer": "instant"})
-    assert describe_gain({**result, "test_accuracy_probe": None}) is None
+    assert "gained 19.0" in describe_gain(worse | {"answer": "instant"})
+    assert describe_gain(result | {"test_accuracy_probe": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -122,18 +108,14 @@ def test_better_networks_answer_for_a_run(trained, instant, expected):
 @pytest.mark.parametrize("answer", [None, "nobody", ["trained"]])
 def test_a_result_with_an_answer_of_nobody_is_described_without_it(answer):
     result = {"answer": answer, "answer_gain": 1.0, "test_accuracy": 7.5}
-    assert describe_answer(result) is None
-    assert describe_gain(result) is None
+    assert describe_answer(result) is describe_gain(result) is None
 
 
 @pytest.mark.parametrize(
-    ("keeps_graph", "expected", "sentence"),
-    [
-        (True, "trained", "trained networks are this run's answer"),
-        (False, "instant", "instant classifier is this run's answer"),
-    ],
+    ("keeps_graph", "expected", "who"),
+    [(True, "trained", "trained networks are"), (False, "instant", "instant classifier is")],
 )
-def test_without_images_to_compare_the_loss_decides_who_answers(keeps_graph, expected, sentence):
+def test_without_images_to_compare_the_loss_decides_who_answers(keeps_graph, expected, who):
     answer = choose_answer({"test_accuracy": None}, {"test_accuracy": None}, keeps_graph)
     assert answer == {"answer": expected}
-    assert sentence in describe_answer(answer)
+    assert f"{who} this run's answer" in describe_answer(answer)

@@ -9,13 +9,7 @@ import jax
 import pytest
 
 from cls_jax.errors import UserError
-from cls_jax.runs.sessions import (
-    LOCK,
-    SESSIONS,
-    lock_run_folder,
-    read_sessions,
-    record_session,
-)
+from cls_jax.runs.sessions import LOCK, SESSIONS, lock_run_folder, read_sessions, record_session
 from cls_jax.training.loop import train
 from tests.conftest import ROOT, create_tiny_config
 
@@ -32,27 +26,19 @@ with lock_run_folder(pathlib.Path(sys.argv[1])):
 def held(tmp_path):
     """A folder in which another process trains."""
     workdir = tmp_path / "run"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, workdir],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-    )
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", HOLD, workdir]
+    holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT)
     assert holder.stdout.readline() == b"held\n"
     yield workdir, holder
     holder.kill()
     holder.communicate()
 
 
-def test_a_second_session_is_refused_and_changes_nothing(held):
+def test_a_second_session_is_refused_until_the_first_ends_or_is_killed(held):
     workdir, holder = held
     with pytest.raises(UserError, match=f"in use by process {holder.pid} on "):
         train(create_tiny_config(), workdir)
     assert [path.name for path in workdir.iterdir()] == [LOCK]
-
-
-def test_a_killed_session_leaves_the_folder_free(held):
-    workdir, holder = held
     holder.kill()
     holder.wait()
     with lock_run_folder(workdir):
@@ -84,9 +70,5 @@ def test_damaged_lines_are_left_out_and_do_not_come_back(tmp_path):
     record_session(tmp_path, 5)
     lines = (tmp_path / SESSIONS).read_text().splitlines()
     assert [json.loads(line).get("first_step") for line in lines] == [None, 5]
-
-
-def test_no_sessions(tmp_path):
-    assert read_sessions(tmp_path) == []
     (tmp_path / SESSIONS).write_bytes(b"\xff\xfe")
     assert read_sessions(tmp_path) == []

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.label_split import choose_unlabeled_indices
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.sampling import create_stream_spec
 from cls_jax.errors import UserError
 from cls_jax.runs.checkpoint import Checkpointer
-from cls_jax.runs.folder import load_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
 from cls_jax.training.setup import create_train_setup, set_step
+from cls_jax.training.start import prepare_run
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import DATASET_SPEC, create_tiny_config
 from tests.methods.tiny_model import tiny_model
@@ -43,30 +41,17 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
     assert {"nan", "inf"} & {monitors[name] for name in watched}
 
     # The newest checkpoint and the stream lead to the same batch and the same loss.
-    setup = create_train_setup(config, DATASET_SPEC)
-    state = setup.init_state()
-    restored = Checkpointer(workdir).restore_newest(state)
-    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(restored.state.params))
-    dataset = load_dataset(config)
-    labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed)
-    unlabeled = choose_unlabeled_indices(
-        np.arange(len(dataset.train_images), dtype=np.int32),
-        labeled,
-        config.data.unlabeled_includes_labeled,
-    )
-    spec = create_stream_spec(
-        config, setup.method.labeled_view, setup.method.unlabeled_views, labeled, unlabeled
-    )
+    setup, dataset, spec, _ = prepare_run(config, workdir, load_dataset)
+    first_step, state, _ = Checkpointer(workdir).restore_newest(setup.state_shapes)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state.params))
     inputs, specs, create_batch = create_pipeline(
-        spec, dataset, setup.mesh, restored.step, config.num_steps
+        spec, dataset, setup.mesh, first_step, config.num_steps
     )
     train_step = create_train_step(setup, create_batch, specs)
-    preview = make_batch_fn(setup, create_batch, specs)
-    state = restored.state
-    for step in range(restored.step, bad_step + 1):
+    for step in range(first_step, bad_step + 1):
         step_input = next(inputs)
         if step == bad_step:
-            again = jax.device_get(preview(state, step_input))
+            again = make_batch_fn(setup, create_batch, specs)(state, step_input)
         state, again_monitors = train_step(state, step_input)
     inputs.close()
     for name, values in batch.items():

@@ -134,16 +134,14 @@ def test_updates_equal_pytorchs_formulas_with_decay_on_kernels_only(rule, fine_t
 def test_defaults_have_the_bits_and_the_state_of_optax_sgd():
     """Runs and checkpoints from before there was a choice of optimizer continue unchanged."""
     config = create_config()
+
+    def find_kernels(tree):
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", tree)
+
+    schedule = create_learning_rate_schedule(0.03, NUM_STEPS, 7 / 16)
     reference = optax.chain(
-        optax.add_decayed_weights(
-            0.1,
-            mask=lambda tree: jax.tree_util.tree_map_with_path(
-                lambda path, _: path[-1].key == "kernel", tree
-            ),
-        ),
-        optax.sgd(
-            create_learning_rate_schedule(0.03, NUM_STEPS, 7 / 16), momentum=0.9, nesterov=True
-        ),
+        optax.add_decayed_weights(0.1, mask=find_kernels),
+        optax.sgd(schedule, momentum=0.9, nesterov=True),
     )
     rng = np.random.default_rng(1)
     params, gradients = draw_tree(rng), [draw_tree(rng) for _ in range(NUM_STEPS)]
@@ -171,42 +169,34 @@ def test_each_network_is_clipped_by_its_own_norm():
 
 def test_a_step_is_clipped_and_reports_the_length_before():
     config = create_tiny_config(method__lambda_self=0.0, method__lambda_co=0.0)
-    steps = {}
-    for limit in (0.0, 1e-3):
-        config.optimizer.clip_norm = limit
+    lengths = []
+    for config.optimizer.clip_norm in (0.0, 1e-3):
         with use_tiny_model():
             setup = create_train_setup(config, DATASET_SPEC)
         start = jax.device_get(setup.init_state())
         after, metrics = create_train_step(setup)(start, create_raw_batch(config))
         moved = jax.tree.map(lambda a, b: a - b, jax.device_get(after.params), start.params)
-        steps[limit] = ravel_per_network(moved)
-    assert np.all(jnp.linalg.norm(steps[1e-3], axis=1) < jnp.linalg.norm(steps[0.0], axis=1))
+        lengths.append(jnp.linalg.norm(ravel_per_network(moved), axis=1))
+    assert np.all(lengths[1] < lengths[0])
     assert metrics["train/gradient_norm"] > 1  # As it was before.
 
 
-class Start:
-    """A program with a frozen stage and one step for only the head, and its states on the host."""
-
-    def __init__(self):
-        self.setup = create_fine_tuning_program()
-        self.batch = create_raw_batch(self.setup.config)
-        self.compiled = create_train_step(self.setup)
-        self.states = [jax.device_get(self.setup.init_state())]
-        for _ in range(2):
-            self.states.append(self.step(self.states[-1]))
-
-    def step(self, state):
-        return jax.device_get(self.compiled(jax.tree.map(jnp.asarray, state), self.batch)[0])
-
-
-def create_fine_tuning_program(**changes):
+def create_fine_tuning_setup(**changes):
+    """One stage is frozen, and for one step only the head is trained."""
     changes = {"optimizer__frozen_stages": 1, "optimizer__head_steps": 1, **changes}
     return create_train_setup(create_tiny_config("20,fixmatch", **ADAMW, **changes), DATASET_SPEC)
 
 
 @pytest.fixture(scope="module")
 def start():
-    return Start()
+    """A setup, a batch, and three states on the host: the first, and those after two steps."""
+    setup = create_fine_tuning_setup()
+    batch, step = create_raw_batch(setup.config), create_train_step(setup)
+    states = [jax.device_get(setup.init_state())]
+    for _ in range(2):
+        state = jax.tree.map(jnp.asarray, states[-1])
+        states.append(jax.device_get(step(state, batch)[0]))
+    return setup, batch, states
 
 
 def find_changed(before, after):
@@ -216,7 +206,8 @@ def find_changed(before, after):
 
 
 def test_head_is_trained_first_then_all_but_the_frozen_stages(start):
-    first, second, third = start.states
+    _, _, states = start
+    first, second, third = states
     assert find_changed(first.params, second.params) == {"head"}
     changed = {"stage2_block1", "stage3_block1", "norm", "head"}
     assert find_changed(second.params, third.params) == changed
@@ -224,44 +215,44 @@ def test_head_is_trained_first_then_all_but_the_frozen_stages(start):
     for before, after in ((first, second), (second, third)):
         assert find_changed(before.batch_stats, after.batch_stats) == set(before.batch_stats)
     # What is frozen has neither momentum nor an average of its own.
-    for state in start.states:
-        assert not {"stem", "stage1_block1"} & set(state.opt_state[0].mu)
-    assert not {"stem", "stage1_block1"} & find_changed(third.params, third.ema_params)
+    frozen = {"stem", "stage1_block1"}
+    assert not any(frozen & set(state.opt_state[0].mu) for state in states)
+    assert not frozen & find_changed(third.params, third.ema_params)
 
 
 def test_frozen_stages_save_their_part_of_the_backward_pass(start):
     def count_convolutions(setup):
-        lowered = create_train_step(setup).lower(setup.state_shapes, start.batch)
+        lowered = create_train_step(setup).lower(setup.state_shapes, start[1])
         return lowered.as_text().count("stablehlo.convolution")
 
-    everything = create_fine_tuning_program(optimizer__frozen_stages=0)
+    everything = create_fine_tuning_setup(optimizer__frozen_stages=0)
     # The stem's gradient by its kernel, the first stage's two convolutions' by kernel and by input,
     # and the second stage's first convolution's and projection's by their input.
     saved = 1 + 2 * 2 + 2
-    assert count_convolutions(everything) - count_convolutions(start.setup) == saved
+    assert count_convolutions(everything) - count_convolutions(start[0]) == saved
 
 
 def test_devices_that_share_a_batch_agree_on_gradients_of_partly_frozen_networks(start):
-    setup = create_fine_tuning_program(mesh__data=2)
-    state, _ = create_train_step(setup)(setup.init_state(), start.batch)
+    _, batch, states = start
+    setup = create_fine_tuning_setup(mesh__data=2)
+    state, _ = create_train_step(setup)(setup.init_state(), batch)
     # Of the state, not of the parameters: AdamW's first step is the gradient's sign, which rounding
     # can turn where the gradient is next to 0.
-    assert_close(state.opt_state, start.states[1].opt_state, atol=1e-5)
-    assert_close(state.batch_stats, start.states[1].batch_stats, atol=1e-5)
+    assert_close(state.opt_state, states[1].opt_state, atol=1e-5)
+    assert_close(state.batch_stats, states[1].batch_stats, atol=1e-5)
 
 
 def test_checkpoint_with_momentum_of_frozen_layers_is_restored_without_it(start, tmp_path):
     """As runs wrote them before frozen layers had no state of the optimizer."""
-    state = jax.tree.map(jnp.asarray, start.states[1])
+    setup, _, states = start
+    state = jax.tree.map(jnp.asarray, states[1])
     adam, *others = state.opt_state
     full = jax.tree.map(jnp.ones_like, state.params)
-    older = state.replace(
-        opt_state=(adam._replace(mu={**full, **adam.mu}, nu={**full, **adam.nu}), *others)
-    )
+    older = adam._replace(mu={**full, **adam.mu}, nu={**full, **adam.nu})
     checkpointer = Checkpointer(tmp_path, keep=1)
-    checkpointer.save(1, older, {})
+    checkpointer.save(1, state.replace(opt_state=(older, *others)), {})
     checkpointer.close()
-    restored = Checkpointer(tmp_path).restore_newest(start.setup.state_shapes).state
+    restored = Checkpointer(tmp_path).restore_newest(setup.state_shapes).state
     jax.tree.map(np.testing.assert_array_equal, restored, state)
 
 
@@ -269,11 +260,6 @@ def test_all_stages_can_be_frozen_and_no_more():
     create_train_setup(create_tiny_config(optimizer__frozen_stages=3), DATASET_SPEC)
     with pytest.raises(UserError, match=r"frozen_stages=4 .*choose at most 3"):
         create_train_setup(create_tiny_config(optimizer__frozen_stages=4), DATASET_SPEC)
-
-
-# What may come between the last block and the head. A new architecture's other names are either
-# blocks, or belong in its `stem_names`.
-_LAST = {"norm", "top", "top_norm"}
 
 
 def test_layers_are_counted_as_in_timm():
@@ -287,28 +273,24 @@ def test_layers_are_counted_as_in_timm():
         "head": Layer(4, None),
         "rotation": Layer(4, None),
     }
-
-
-def test_blocks_of_a_network_without_stages_are_its_stages():
-    layers = order_layers([*(f"block{i}" for i in range(12)), "embed", "head"], ["embed"], ["head"])
-    assert layers["embed"] == Layer(0, 0)
-    assert [layers[f"block{i}"] for i in range(12)] == [Layer(i + 1, i + 1) for i in range(12)]
-    assert layers["head"] == Layer(13, None)
+    # Without stages, each block is one.
+    blocks = order_layers([*(f"block{i}" for i in range(12)), "embed", "head"], ["embed"], ["head"])
+    assert [blocks[f"block{i}"] for i in range(12)] == [Layer(i + 1, i + 1) for i in range(12)]
+    assert (blocks["embed"], blocks["head"]) == (Layer(0, 0), Layer(13, None))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_of_every_architecture_has_its_layer(name):
     heads = Head("rotation", 4), Head("binary", 6, is_projected=True, use_bias=False)
     model = MODELS[name][0](num_classes=3, extra_heads=heads)
-    variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
-    layers = order_layers(variables["params"], model.stem_names, model.head_names)
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
+    layers = order_layers(params, model.stem_names, model.head_names)
     first = {key for key, layer in layers.items() if layer.stage == 0}
-    assert first == set(model.stem_names) & set(layers)
-    assert first
+    assert first == set(model.stem_names) & set(layers) != set()
     last, names = max(layer.position for layer in layers.values()), set(model.head_names)
     assert names == {"head", "rotation", "binary", "projection"}
     assert {key for key, layer in layers.items() if layer.position == last} == names
-    assert {key for key, layer in layers.items() if layer.stage is None} <= names | _LAST
-    (kernel,) = variables["params"]["binary"].values()
-    assert kernel.shape == (128, 6)
+    # A new architecture's other names are either blocks, or belong in its `stem_names`.
+    after_blocks = names | {"norm", "top", "top_norm"}
+    assert {key for key, layer in layers.items() if layer.stage is None} <= after_blocks
     assert {layer.position for layer in layers.values()} == set(range(last + 1))

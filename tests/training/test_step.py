@@ -1,4 +1,4 @@
-"""The compiled step: what it computes, the same on 1, 2 and 4 devices, and the memory it needs."""
+"""The first state and the compiled step: what it computes on 1, 2 and 4 devices, and its memory."""
 
 import re
 import types
@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cls_jax.data.pipelines import device
+from cls_jax.data.sampling import create_stream_spec
 from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
@@ -60,6 +62,56 @@ def step():
     return Step(create_tiny_config(method__tau=0.035))
 
 
+@pytest.mark.parametrize(("argument", "num_networks"), [("20", 2), ("20,fixmatch", 1)])
+def test_every_leaf_of_the_first_state_carries_the_networks_that_the_seed_draws(
+    argument, num_networks
+):
+    state, same, other = (
+        create_train_setup(create_tiny_config(argument, seed=seed), DATASET_SPEC).init_state()
+        for seed in (0, 0, 1)
+    )
+    stacked = (state.params, state.batch_stats, state.ema_params)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(stacked)} == {num_networks}
+    np.testing.assert_array_equal(state.step, 0)
+    jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
+    jax.tree.map(np.testing.assert_array_equal, state, same)
+    assert np.all(state.params["stem"]["kernel"] != other.params["stem"]["kernel"])
+
+
+def test_augmentations_methods_and_weights_share_no_random_key(monkeypatch):
+    """The keys that the code draws from, at the step that has MixUp and CutMix beside views."""
+    config = create_tiny_config(data__pipeline="device")
+    setup = create_train_setup(config, DATASET_SPEC)
+    state = setup.init_state().replace(step=jnp.int32(0))
+    used = []
+
+    def note(key, shape, *_):
+        used.append(jax.random.key_data(key).tobytes())
+        return jnp.full(shape, 0.5)
+
+    monkeypatch.setattr(jax.random, "uniform", note)
+    monkeypatch.setattr(device, "_take_shard", lambda whole, num_shards: whole)
+    labeled, unlabeled = np.arange(20), np.arange(100)
+    spec = create_stream_spec(config, "weak", ("weak", "weak"), labeled, unlabeled)
+    images, labels = np.zeros((100, 8, 8, 1), np.uint8), np.zeros(100, np.int32)
+    data = device.DeviceData(np.uint32(config.seed), images, labels, labels, labeled, unlabeled)
+    device.make_batch_creator(spec, (8, 8, 1), setup.mesh)(state, data)
+    assert len(used) == 3
+    method_key = create_context(setup, state).key
+    derived = [*jax.random.split(method_key), *(jax.random.fold_in(method_key, i) for i in (2, 3))]
+    used += [jax.random.key_data(key).tobytes() for key in (method_key, *derived)]
+
+    def note_key(model, key, *_, drawn):
+        used.append(jax.random.key_data(key).tobytes())
+        return networks
+
+    networks = state.params, state.batch_stats
+    monkeypatch.setattr("cls_jax.training.setup.init_networks", note_key)
+    for round_index in range(3):
+        setup.init_state(round_index)
+    assert len(set(used)) == len(used) == 11
+
+
 def test_golden_monitors_after_one_step(step):
     """If you did not mean to change what CLS computes, this failure is a bug.
 
@@ -83,23 +135,15 @@ def test_golden_monitors_after_one_step(step):
         np.testing.assert_allclose(monitors[name], value, rtol=1e-3, atol=1e-6, err_msg=name)
 
 
-def test_progress_is_the_share_of_steps_that_are_done(step):
-    state = step.initial_state()
-    contexts = [
-        create_context(step.setup, state.replace(step=jnp.int32(done))) for done in (0, 3, 6)
-    ]
-    assert [float(context.progress) for context in contexts] == [0.0, 0.5, 1.0]
-
-
-def test_every_step_and_every_seed_has_its_own_random_key(step):
+def test_context_has_the_share_of_steps_done_and_a_key_for_every_step_and_seed(step):
     other = create_train_setup(create_tiny_config(seed=1), DATASET_SPEC).init_state()
-    states = [
-        state.replace(step=jnp.int32(done))
+    contexts = [
+        create_context(step.setup, state.replace(step=jnp.int32(done)))
         for state in (step.initial_state(), other)
-        for done in range(3)
+        for done in (0, 3, 6)
     ]
-    keys = [create_context(step.setup, state).key for state in states]
-    assert len({jax.random.key_data(key).tobytes() for key in keys}) == 6
+    assert [float(context.progress) for context in contexts] == [0.0, 0.5, 1.0] * 2
+    assert len({jax.random.key_data(context.key).tobytes() for context in contexts}) == 6
 
 
 def test_four_devices_compute_what_one_does_and_gather_nothing(step):
@@ -129,12 +173,23 @@ def test_gradients_are_put_into_one_array_once_and_travel_in_one_message():
     assert not any(re.search(r"f32\[(\d+,)?3,3,", message) for message in messages)
 
 
-def test_average_moves_towards_the_parameters_by_one_minus_decay(step):
+def test_average_moves_by_one_minus_decay_and_distances_are_those_of_figure_4(step):
     before = step.initial_state().params
     after, _ = step.run(num_steps=1)
     assert int(after.step) == 1  # Keys, progress and batches follow from it.
     expected = jax.tree.map(lambda old, new: 0.99 * old + 0.01 * new, before, after.params)
     assert_close(after.ema_params, expected, atol=1e-6)
+
+    def norm(differences):
+        return np.sqrt(sum(np.sum(np.square(d)) for d in jax.tree.leaves(differences)))
+
+    distances, params, average = jax.device_get(
+        (compute_distances(after), after.params, after.ema_params)
+    )
+    to_average = norm(jax.tree.map(lambda p, a: p[0] - a[0], params, average))
+    to_other = norm(jax.tree.map(lambda p: p[0] - p[1], params))
+    np.testing.assert_allclose(distances["monitors/distance_ema"], to_average, rtol=1e-4)
+    np.testing.assert_allclose(distances["monitors/distance_networks"], to_other, rtol=1e-4)
 
 
 def test_without_self_and_co_labeling_no_network_sees_the_other():
@@ -161,90 +216,53 @@ def test_pseudo_label_accuracy_counts_only_images_of_known_class(step):
     assert set(only_first) <= {0.0, 0.5, 1.0}
 
 
-def test_distances_are_those_of_figure_4(step):
-    state, _ = step.run(num_steps=1)
-    distances = compute_distances(state)
-    params, average = jax.device_get((state.params, state.ema_params))
-
-    def norm(differences):
-        return np.sqrt(sum(np.sum(np.square(d)) for d in jax.tree.leaves(differences)))
-
-    to_average = norm(jax.tree.map(lambda p, a: p[0] - a[0], params, average))
-    to_other = norm(jax.tree.map(lambda p: p[0] - p[1], params))
-    np.testing.assert_allclose(distances["monitors/distance_ema"], to_average, rtol=1e-4)
-    np.testing.assert_allclose(distances["monitors/distance_networks"], to_other, rtol=1e-4)
-
-
-def test_a_method_with_one_network_and_no_unlabeled_images_steps():
-    with use_tiny_model():
-        state, history = Step(create_tiny_config("20,supervised"), num_views=0).run()
-    assert np.isfinite(history[-1]["train/loss"])
-    assert set(compute_distances(state)) == {"monitors/distance_ema"}
-
-
 def test_accumulated_parts_give_the_step_of_the_whole_batch():
     """Where no BatchNorm mixes images: here its statistics are frozen."""
-    states, losses = [], []
+    ends = []
     for mesh_data, parts in ((1, 1), (2, 4)):
         config = create_tiny_config("20,fixmatch", mesh__data=mesh_data, accumulate_steps=parts)
         config.model.bn_frozen, config.method.threshold = True, 0.1
-        state, (metrics,) = Step(config).run(num_steps=1)
-        states.append(state.params)
-        losses.append(metrics)
-    assert_close(losses[1], losses[0], rtol=1e-4)
-    assert_close(states[1], states[0], rtol=1e-4, atol=1e-6)
+        ends.append(Step(config).run(num_steps=1))
+    (expected_state, expected), (state, metrics) = ends
+    assert_close(metrics, expected, rtol=1e-4)
+    assert_close(state.params, expected_state.params, rtol=1e-4, atol=1e-6)
+    assert set(compute_distances(state)) == {"monitors/distance_ema"}  # Of a single network.
 
 
 def test_statistics_per_device_save_the_exchange_of_every_layer():
-    texts, states = {}, {}
+    counts, states = [], []
     for statistics in ("batch", "device"):
         config = create_tiny_config("20,fixmatch", mesh__data=2, model__bn_statistics=statistics)
         step = Step(config)
-        states[statistics], _ = step.run(num_steps=1)
-        texts[statistics] = step.text
-    pattern = r" all-reduce(?:-start)?\("
-    count = {name: len(re.findall(pattern, text)) for name, text in texts.items()}
-    assert count["device"] < count["batch"] / 2, count
+        states.append(step.run(num_steps=1)[0])
+        counts.append(len(re.findall(r" all-reduce(?:-start)?\(", step.text)))
+    assert counts[1] < counts[0] / 2
     # Each device normalizes its own part of the batch, and the running statistics are averaged.
-    for leaf in jax.tree.leaves(states["device"].batch_stats):
-        assert np.all(np.isfinite(leaf))
-
-
-def compile_sum(num_bytes: int) -> jax.stages.Compiled:
-    """A program whose argument takes so many bytes."""
-    return jax.jit(jnp.sum).lower(jnp.zeros(num_bytes, jnp.uint8)).compile()
-
-
-def test_arguments_and_results_count():
-    small, large = measure_step_memory(compile_sum(1000)), measure_step_memory(compile_sum(9000))
-    assert large - small >= 8000
-
-
-def test_donated_arguments_count_once():
-    def add_one(x):
-        return x + 1
-
-    x = jnp.zeros(100_000)
-    kept = jax.jit(add_one).lower(x).compile()
-    donated = jax.jit(add_one, donate_argnums=0).lower(x).compile()
-    assert measure_step_memory(kept) - measure_step_memory(donated) >= 400_000
+    means = [state.batch_stats["stage1_block1"]["norm1"]["mean"] for state in states]
+    np.testing.assert_allclose(*means, rtol=1e-3, atol=1e-5)
 
 
 def test_a_step_that_does_not_fit_is_named_before_it_runs():
-    device = types.SimpleNamespace(memory_stats=lambda: {"bytes_limit": 2**30})
-    line = check_step_memory(compile_sum(2**20), device)
-    assert "of 1.0 GiB on each device" in line
-    sizes = {f"{name}_size_in_bytes": 2**30 for name in ("argument", "output", "alias")}
-    analysis = types.SimpleNamespace(**sizes, temp_size_in_bytes=2**31)
-    needs_more = types.SimpleNamespace(memory_analysis=lambda: analysis)
-    with pytest.raises(UserError, match=r"needs 3\.0 GiB of memory on each device, which has 1\.0"):
-        check_step_memory(needs_more, device)
+    def add_one(x):
+        return x + 1
 
+    def measure(size, **options):
+        x = jnp.zeros(size, jnp.uint8)
+        return measure_step_memory(jax.jit(add_one, **options).lower(x).compile())
 
-def test_unknown_memory_does_not_stop_training():
-    silent = types.SimpleNamespace(memory_analysis=lambda: None)
-    assert measure_step_memory(silent) is None
-    assert "does not report" in check_step_memory(silent, jax.devices()[0])
+    assert measure(9000) - measure(1000) >= 2 * 8000  # Arguments and results.
+    assert measure(90_000) - measure(90_000, donate_argnums=0) >= 90_000  # Donated: both at once.
+
+    small = types.SimpleNamespace(memory_stats=lambda: {"bytes_limit": 2**30})
+    sizes = {f"{name}_size_in_bytes": 2**28 for name in ("argument", "output", "alias")}
+    analysis = types.SimpleNamespace(**sizes, temp_size_in_bytes=2**29)
+    step = types.SimpleNamespace(memory_analysis=lambda: analysis)
+    assert check_step_memory(step, small) == "a step needs 0.75 of 1.0 GiB on each device"
+    analysis.temp_size_in_bytes = 2**30
+    with pytest.raises(UserError, match=r"needs 1\.2 GiB of memory on each device, which has 1\.0"):
+        check_step_memory(step, small)
+    analysis = None  # Unknown memory does not stop training.
+    assert "does not report" in check_step_memory(step, small)
 
 
 def test_cpus_share_the_machine():
