@@ -55,13 +55,10 @@ def train(
     load: Callable[[ConfigDict], Any] = load_dataset,
     keep: Callable[[TrainSetup, TrainState, int], Any] = lambda *end: None,
 ) -> dict[str, Any]:
-    """Trains or resumes the run in `workdir`. Returns its result.
+    """Trains or resumes the run in `workdir`, which need not exist. Returns its result.
 
-    Args:
-        config: A validated configuration.
-        workdir: The run's folder, created if it does not exist.
-        load: Loads the dataset. Not called for a finished run.
-        keep: Called with the setup, the last state and its step. Not called for a finished run.
+    `load` loads the dataset. `keep` is called with the setup, the last state and its step. Neither
+    is called for a finished run.
 
     Raises:
         UserError: If the folder, the data or the devices do not fit the configuration, another

@@ -82,14 +82,13 @@ def test_augmentations_methods_and_weights_share_no_random_key(monkeypatch):
     """The keys that the code draws from, at the step that has MixUp and CutMix beside views."""
     config = create_tiny_config(data__pipeline="device")
     setup = create_train_setup(config, DATASET_SPEC)
-    state = setup.init_state().replace(step=jnp.int32(0))
-    used = []
+    state, used = setup.init_state(), []
 
-    def note(key, shape, *_):
+    def note(key, result):
         used.append(jax.random.key_data(key).tobytes())
-        return jnp.full(shape, 0.5)
+        return result
 
-    monkeypatch.setattr(jax.random, "uniform", note)
+    monkeypatch.setattr(jax.random, "uniform", lambda key, s, *_: note(key, jnp.full(s, 0.5)))
     monkeypatch.setattr(device, "_take_shard", lambda whole, num_shards: whole)
     labeled, unlabeled = np.arange(20), np.arange(100)
     spec = create_stream_spec(config, "weak", ("weak", "weak"), labeled, unlabeled)
@@ -100,13 +99,10 @@ def test_augmentations_methods_and_weights_share_no_random_key(monkeypatch):
     method_key = create_context(setup, state).key
     derived = [*jax.random.split(method_key), *(jax.random.fold_in(method_key, i) for i in (2, 3))]
     used += [jax.random.key_data(key).tobytes() for key in (method_key, *derived)]
-
-    def note_key(model, key, *_, drawn):
-        used.append(jax.random.key_data(key).tobytes())
-        return networks
-
     networks = state.params, state.batch_stats
-    monkeypatch.setattr("cls_jax.training.setup.init_networks", note_key)
+    monkeypatch.setattr(
+        "cls_jax.training.setup.init_networks", lambda model, key, *_, drawn: note(key, networks)
+    )
     for round_index in range(3):
         setup.init_state(round_index)
     assert len(set(used)) == len(used) == 11
@@ -154,23 +150,18 @@ def test_four_devices_compute_what_one_does_and_gather_nothing(step):
     for name in ("params", "batch_stats", "ema_params", "opt_state"):
         expected = getattr(expected_state, name)
         assert_close(getattr(state, name), expected, rtol=1e-3, atol=1e-4)
-    collectives = set(re.findall(r"(all-\w+|collective-permute|reduce-scatter)\(", spread.text))
-    assert collectives == {"all-reduce", "collective-permute"}
     for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema_params)):
         if leaf.ndim:  # Every device holds only its networks.
             assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {1}
-
-
-def test_gradients_are_put_into_one_array_once_and_travel_in_one_message():
-    step = Step(create_tiny_config("20,fixmatch", mesh__network=1, mesh__data=4))
-    state = step.initial_state()
-    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    collectives = re.findall(r"= (.*) (all-\w+|collective-permute|reduce-scatter)\(", spread.text)
+    assert {operation for _, operation in collectives} == {"all-reduce", "collective-permute"}
+    # Gradients are put into one array once, and travel in one message. Nothing else that travels
+    # has the shape of a kernel.
+    num_parameters = sum(leaf[0].size for leaf in jax.tree.leaves(state.params))
     rows = rf"stablehlo\.concatenate.*-> tensor<(?:1x)?{num_parameters}xf32>"
-    assert len(re.findall(rows, step.lowered.as_text())) == 1
-    messages = re.findall(r"= (.*) all-reduce(?:-start)?\(", step.text)
-    assert sum(f"f32[1,{num_parameters}]" in message for message in messages) == 1
-    # Beside it travel BatchNorm's statistics and monitors: nothing with the shape of a kernel.
-    assert not any(re.search(r"f32\[(\d+,)?3,3,", message) for message in messages)
+    assert len(re.findall(rows, spread.lowered.as_text())) == 1
+    assert sum(f"f32[1,{num_parameters}]" in message for message, _ in collectives) == 1
+    assert not any(re.search(r"f32\[(\d+,)?3,3,", message) for message, _ in collectives)
 
 
 def test_average_moves_by_one_minus_decay_and_distances_are_those_of_figure_4(step):
