@@ -1,10 +1,12 @@
 """A state is restored as it was saved, or found to be damaged."""
 
+import errno
 import gc
 import hashlib
 import json
 import pathlib
 import shutil
+import unittest.mock
 
 import jax
 import jax.numpy as jnp
@@ -271,11 +273,11 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(workdir, st
 
 
 def test_failed_saves_are_reported_and_keep_old_checkpoints(tmp_path, state):
-    """The folder of checkpoints is gone, and a file takes its place."""
     warnings = []
     checkpointer = Checkpointer(tmp_path, keep=1, warn=warnings.append)
     checkpointer.save(1, state, {})
     checkpointer.finish()
+    # The folder of checkpoints is gone, and a file takes its place.
     away = (tmp_path / "checkpoints").rename(tmp_path / "away")
     (tmp_path / "checkpoints").write_text("no folder")
     checkpointer.save(2, state, {})
@@ -286,6 +288,11 @@ def test_failed_saves_are_reported_and_keep_old_checkpoints(tmp_path, state):
     away.rename(tmp_path / "checkpoints")
     assert checkpointer.latest_step() == 1
     checkpointer.save(3, state, {})
+    checkpointer._manager.wait_until_finished()
+    # A failure in the background, which Orbax's manager would report again and again.
+    full = OSError(errno.ENOSPC, "No space left on device")
+    checkpointer._manager.wait_until_finished = unittest.mock.Mock(side_effect=full)
+    checkpointer.save(4, state, {})
     checkpointer.close()
-    assert len(warnings) == 1
-    assert Checkpointer(tmp_path).restore_newest(state).step == 3
+    assert ["(No space left on device)" in line for line in warnings] == [False, True]
+    assert Checkpointer(tmp_path).restore_newest(state).step == 4
