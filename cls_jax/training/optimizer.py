@@ -10,7 +10,7 @@ not at all.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -159,7 +159,7 @@ class Layer(NamedTuple):
 
 
 def order_layers(
-    names: Iterable[str], stem: Collection[str], heads: Collection[str]
+    names: Collection[str], stem: Collection[str], heads: Collection[str]
 ) -> dict[str, Layer]:
     """The layers of an architecture, counted as timm does (its `group_matcher`), by name.
 
@@ -168,7 +168,7 @@ def order_layers(
     to the last block's layer.
     """
     places: dict[str, tuple[int, int]] = {}  # Stage and block. Without stages, each block is one.
-    for name in (names := list(names)):
+    for name in names:
         if match := _BLOCK.fullmatch(name):
             stage, block = match.groups()
             places[name] = int(stage or block), int(block)
