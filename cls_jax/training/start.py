@@ -123,7 +123,7 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
     """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
 
     Raises:
-        UserError: If `model.name` was set to another architecture, or weights for colors get other images.
+        UserError: If `model.name` was set to another architecture, or images are not of 3 channels.
     """
     init, name = config.model.init, config.model.name
     is_folder, channels = config.data.name == "folder", config.data.channels
