@@ -1,6 +1,5 @@
 """Accuracy on held-out images: every network with raw and EMA parameters, and their ensemble."""
 
-import collections
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,7 +78,6 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
     ) -> Accuracies:
         """Evaluates. Gives up before the next batch if `should_stop()`. `split` replaces "test"."""
         counts: list[Any] = []
-        in_flight: collections.deque[Any] = collections.deque()
         # No larger than a small set, and a multiple of the shards.
         size = max(1, min(setup.config.eval_batch_size, len(labels)))
         size = -(-size // num_shards) * num_shards
@@ -87,14 +85,13 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
             if should_stop():
                 return {}
             on_mesh = to_global_arrays(batch, setup.mesh, specs)
-            in_flight.append(eval_step(state, *on_mesh))
-            if len(in_flight) > _MAX_IN_FLIGHT:  # Wait for an earlier batch, not for this one.
-                counts.append(jax.device_get(in_flight.popleft()))
-        counts += jax.device_get(list(in_flight))
+            counts.append(eval_step(state, *on_mesh))
+            if len(counts) > _MAX_IN_FLIGHT:  # Wait for an earlier batch, not for this one.
+                jax.block_until_ready(counts[-1 - _MAX_IN_FLIGHT])
         if not counts:
             return {}
         release_freed_memory()  # The first call compiles.
-        correct = jax.tree.map(lambda *parts: sum(parts), *counts)
+        correct = jax.tree.map(lambda *parts: sum(parts), *jax.device_get(counts))
         sizes = np.bincount(labels, minlength=correct["ensemble"].size)
         return _name_accuracies(correct, sizes, split)
 
