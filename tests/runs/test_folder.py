@@ -21,32 +21,22 @@ from tests.conftest import create_tiny_config
 
 _LABELS = np.repeat(np.arange(10, dtype=np.int32), 4)
 _BUDGET = np.array([0, 1, 2, 5, *range(8, 40, 2)])  # Unequal: no draw gives it.
+_IMAGES = np.zeros((40, 8, 8, 1), np.uint8)
+_DATASET = Dataset(
+    *("tiny", tuple("abcdefghij"), _IMAGES, _LABELS, _IMAGES[:2], _LABELS[:2], (8, 8, 1)),
+    *((0.5,), (0.2,)),
+    fingerprint="0" * 32,
+    skipped_files=(("a.png", "empty"),),
+)
 
 
-def make_dataset() -> Dataset:
-    images = np.zeros((40, 8, 8, 1), np.uint8)
-    return Dataset(
-        name="tiny",
-        class_names=tuple("abcdefghij"),
-        train_images=images,
-        train_labels=_LABELS,
-        test_images=images[:2],
-        test_labels=_LABELS[:2],
-        image_shape=(8, 8, 1),
-        mean=(0.5,),
-        std=(0.2,),
-        fingerprint="0" * 32,
-        skipped_files=(("a.png", "empty"),),
-    )
-
-
-def start_run(workdir, config, dataset):
+def start_run(workdir, config):
     """What training does before its first step. Returns the labeled images."""
     check_run_folder(workdir, config)
-    labeled = load_labeled_indices(workdir, dataset, config.num_labels, config.seed)
+    labeled = load_labeled_indices(workdir, _DATASET, config.num_labels, config.seed)
     with lock_run_folder(workdir):
         check_run_folder(workdir, config)
-        create_run_folder(workdir, config, labeled, dataset)
+        create_run_folder(workdir, config, labeled, _DATASET)
     return labeled
 
 
@@ -63,9 +53,11 @@ def interrupt():
     running = {}
 
     def listen(event, arguments):
+        if not running:
+            return
         is_writing = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         is_change = is_writing or event in ("os.mkdir", "os.rename")
-        if running and is_change and str(arguments[0]).startswith(running["folder"]):
+        if is_change and str(arguments[0]).startswith(running["folder"]):
             running["left"] -= 1
             if running["left"] < 0:
                 raise running["error"]
@@ -88,24 +80,24 @@ def interrupt():
 def test_the_same_command_resumes_after_a_stop_at_any_file_operation(
     tmp_path, interrupt, error, is_budget_given
 ):
-    config, dataset = create_tiny_config(), make_dataset()
+    config = create_tiny_config()
 
     def prepare(workdir):
         if is_budget_given:
-            write_labeled_indices(workdir, _BUDGET, dataset)
+            write_labeled_indices(workdir, _BUDGET, _DATASET)
         return workdir
 
     undisturbed = prepare(tmp_path / "undisturbed")
-    expected = start_run(undisturbed, config, dataset)
+    expected = start_run(undisturbed, config)
     assert np.array_equal(np.sort(expected), _BUDGET) == is_budget_given
     for allowed in range(100):
         workdir = prepare(tmp_path / str(allowed))
         try:
-            if not interrupt(allowed, error, start_run, workdir, config, dataset):
+            if not interrupt(allowed, error, start_run, workdir, config):
                 break
         except (Killed, UserError):
             pass
-        np.testing.assert_array_equal(start_run(workdir, config, dataset), expected)
+        np.testing.assert_array_equal(start_run(workdir, config), expected)
         for file in undisturbed.iterdir():
             if file.name != LOCK:
                 assert (workdir / file.name).read_bytes() == file.read_bytes()
@@ -114,14 +106,14 @@ def test_the_same_command_resumes_after_a_stop_at_any_file_operation(
 
 def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, interrupt):
     """Labels drawn by one seed must not look like a budget that the user supplied."""
-    dataset, config, other = make_dataset(), create_tiny_config(), create_tiny_config(seed=1)
-    expected = start_run(tmp_path / "other", other, dataset)
+    config, other = create_tiny_config(), create_tiny_config(seed=1)
+    expected = start_run(tmp_path / "other", other)
     for allowed in range(1, 10):
         workdir = tmp_path / str(allowed)
         with pytest.raises(Killed):
-            interrupt(allowed, Killed(), start_run, workdir, config, dataset)
+            interrupt(allowed, Killed(), start_run, workdir, config)
         try:
-            labeled = start_run(workdir, other, dataset)
+            labeled = start_run(workdir, other)
         except UserError as refused:
             assert "another configuration (seed" in str(refused)  # noqa: PT017
         else:
@@ -131,9 +123,8 @@ def test_an_interrupted_start_never_passes_its_labels_to_another_seed(tmp_path, 
 def test_a_budget_that_was_interrupted_while_it_was_written_can_be_written_again(
     tmp_path, interrupt
 ):
-    dataset = make_dataset()
     with pytest.raises(Killed):
-        interrupt(2, Killed(), write_labeled_indices, tmp_path, _BUDGET, dataset)
+        interrupt(2, Killed(), write_labeled_indices, tmp_path, _BUDGET, _DATASET)
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(LABELED_INDICES)
     assert left.name.endswith(".partial")

@@ -159,7 +159,10 @@ def test_a_mixture_of_channels_names_two_files(tmp_path, other, count):
         save(tmp_path / f"labeled/ant/{i}.npy", 100)
         save(tmp_path / f"labeled/bee/{i}.npy", 2000)
     path = tmp_path / "labeled/bee" / other
-    save(path, 0, channels=count) if count == 4 else Image.new("RGB", (9, 9)).save(path)
+    if path.suffix == ".png":
+        Image.new("RGB", (9, 9)).save(path)
+    else:
+        save(path, 0, channels=count)
     with pytest.raises(UserError, match=rf"{other} has {count} channel.*\.npy has 5: keep only"):
         summarize_folder(tmp_path)
     config = load_config("folder", str(tmp_path))

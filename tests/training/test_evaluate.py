@@ -65,9 +65,12 @@ def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_s
 def test_small_set_is_not_padded_to_a_whole_batch(test_set, monkeypatch):
     setup = create_train_setup(create_tiny_config(eval_batch_size=1000), DATASET_SPEC)
     sizes = []
-    monkeypatch.setattr(
-        evaluate_lib, "iterate_padded", lambda images, labels, size: sizes.append(size) or iter(())
-    )
+
+    def cut(images, labels, size):
+        sizes.append(size)
+        return iter(())
+
+    monkeypatch.setattr(evaluate_lib, "iterate_padded", cut)
     images, labels = test_set
     evaluate = create_evaluate(setup)
     assert evaluate(None, images, labels) == evaluate(None, images[:0], labels[:0]) == {}
