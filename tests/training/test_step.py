@@ -30,11 +30,10 @@ from tests.outcomes import assert_close
 class Step:
     """A compiled step of a configuration, with its initial state."""
 
-    def __init__(self, config, num_views=2):
-        self.config, self.num_views = config, num_views
-        self.setup = create_train_setup(config, DATASET_SPEC)
+    def __init__(self, config):
+        self.config, self.setup = config, create_train_setup(config, DATASET_SPEC)
         self._state = self.setup.init_state()
-        batch = self.put(create_raw_batch(config, num_views))
+        batch = self.put(create_raw_batch(config))
         self.lowered = create_train_step(self.setup).lower(self._state, batch)
         self.compiled = self.lowered.compile()
         self.text = self.compiled.as_text()
@@ -50,7 +49,7 @@ class Step:
         state = self.initial_state() if state is None else jax.tree.map(jnp.copy, state)
         history = []
         for i in range(num_steps):
-            batch = self.put(create_raw_batch(self.config, self.num_views, seed=i))
+            batch = self.put(create_raw_batch(self.config, seed=i))
             state, monitors = self.compiled(state, batch)
             history.append(to_scalars(monitors))
         return state, history
