@@ -5,12 +5,11 @@ import dataclasses
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.images.cache import DecodedImages
 from cls_jax.data.label_split import choose_validation_indices
 from cls_jax.data.sources.benchmarks import load_cifar, load_digits
 from cls_jax.data.sources.folder import load_folder
 from cls_jax.data.sources.folder_layout import Layout
-from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
 
 # Name → loader of `config.data` into a Dataset.
@@ -66,26 +65,19 @@ def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     files = dataset.train_files
     return dataclasses.replace(
         dataset,
-        train_images=_select(dataset.train_images, kept),
+        train_images=Selection(dataset.train_images, kept),
         train_labels=dataset.train_labels[kept],
         train_files=tuple(files[i] for i in kept) if files else (),
-        validation_images=_select(dataset.train_images, held),
+        validation_images=Selection(dataset.train_images, held),
         validation_labels=dataset.train_labels[held],
         validation_files=tuple(files[i] for i in held) if files else (),
     )
 
 
-def _select(images: ImageSource, rows: np.ndarray) -> ImageSource:
-    return images.select(rows) if isinstance(images, DecodedImages) else images[rows]
-
-
 def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Computes the mean and standard deviation of every channel on the scale from 0 to 1.
+    """The C means and standard deviations of the channels, on the scale from 0 to 1.
 
     Of at most 5,000 images, evenly spaced: exact for smaller datasets, and always the same.
-
-    Returns:
-        C means and C standard deviations.
     """
     num_sampled = min(len(images), _NUM_SAMPLED)
     rows = np.linspace(0, len(images) - 1, num_sampled).round().astype(np.int64)

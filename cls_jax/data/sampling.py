@@ -5,7 +5,6 @@ resumed run asks for the step it needs.
 """
 
 import dataclasses
-import functools
 import zlib
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
@@ -26,29 +25,6 @@ _NUM_ROUNDS = 48
 LABELED_STREAM, UNLABELED_STREAM = 1, 2
 
 
-class Backend(NamedTuple):
-    """What the order of samples is computed with: `numpy` or `jax.numpy`, and a loop.
-
-    The loop has the signature of `jax.lax.fori_loop`.
-    """
-
-    namespace: Any
-    fori_loop: Callable[..., Any]
-
-
-def _python_loop(start: int, stop: int, body: Callable[[int, Any], Any], value: Any) -> Any:
-    with np.errstate(over="ignore"):  # Hashes wrap around.
-        for i in range(start, stop):
-            value = body(i, value)
-    return value
-
-
-NUMPY = Backend(np, _python_loop)
-# Every trip of a loop is a few kernels that take a GPU longer to start than to run, so trips hold
-# eight rounds. All 48 in one trip would take a CPU seconds to compile.
-JAX = Backend(jnp, functools.partial(jax.lax.fori_loop, unroll=8))
-
-
 def stream_key(root: jax.Array, stream: str, *counters: Any) -> jax.Array:
     """The random key of one use in a run: every stream of random numbers has its own branch.
 
@@ -64,27 +40,16 @@ def stream_key(root: jax.Array, stream: str, *counters: Any) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class StreamSpec:
-    """What a pipeline needs to know to make the batch of any step.
-
-    Attributes:
-        seed: the seed of everything random in the stream.
-        batch_size: B, labeled images.
-        unlabeled_batch_size: U = μB.
-        labeled_view: "weak" or "strong".
-        unlabeled_views: each "weak" or "strong".
-        labeled_indices: int32, training images that count as labeled.
-        unlabeled_indices: int32, training images of the unlabeled set.
-        data: `config.data`, for the augmentation.
-    """
+    """What a pipeline needs to know to make the batch of any step."""
 
     seed: int
-    batch_size: int
-    unlabeled_batch_size: int
-    labeled_view: str
+    batch_size: int  # B, labeled images.
+    unlabeled_batch_size: int  # U = μB, 0 without unlabeled views.
+    labeled_view: str  # "weak" or "strong".
     unlabeled_views: tuple[str, ...]
-    labeled_indices: np.ndarray
-    unlabeled_indices: np.ndarray
-    data: Any
+    labeled_indices: np.ndarray  # int32, training images that count as labeled.
+    unlabeled_indices: np.ndarray  # int32, training images of the unlabeled set.
+    data: Any  # `config.data`, for the augmentation.
 
     def hide_labeled(self, labels: np.ndarray) -> np.ndarray:
         """Classes that pseudo-labels are compared with: -1 for images whose class training sees.
@@ -122,17 +87,12 @@ def create_stream_spec(
 
 
 class InputPipeline(NamedTuple):
-    """How batches come to the step.
+    """How batches come to the step."""
 
-    Attributes:
-        inputs: generates what the compiled step takes beside the state, on its devices. Close
-            it when no more are wanted.
-        input_specs: partition specs of one of them.
-        create_batch: (state, input) → this device's part of a `RawBatch`. Part of the step.
-    """
-
+    # What the compiled step takes beside the state, on its devices. To be closed after the last.
     inputs: Generator[Any, None, None]
-    input_specs: Any
+    input_specs: Any  # Partition specs of one of them.
+    # (state, input) → this device's part of a `RawBatch`. Part of the step.
     create_batch: Callable[[Any, Any], RawBatch]
 
 
@@ -142,8 +102,9 @@ def get_batch_shapes(spec: StreamSpec, image_shape: tuple[int, int, int]) -> Raw
     return RawBatch((b, *image_shape), (b,), (views, u, *image_shape), (u,), (u,))
 
 
+@np.errstate(over="ignore")  # Hashes wrap around, positions after 2^32 images.
 def sample_indices(
-    indices: Array, step: Array, batch_size: int, seed: int, tag: int, backend: Backend = NUMPY
+    indices: Array, step: Array, batch_size: int, seed: int, tag: int, xp: Any = np
 ) -> Array:
     """The samples of one step, int32 [..., batch_size]: every epoch shows each image once.
 
@@ -156,26 +117,24 @@ def sample_indices(
         batch_size: the number of samples per step.
         seed: the seed of the run, below 2^31.
         tag: keeps the labeled and the unlabeled stream apart.
-        backend: NumPy or JAX. Both give the same samples.
+        xp: `numpy` or `jax.numpy`. Both give the same samples.
     """
-    xp = backend.namespace
     n = xp.uint32(len(indices))
-    with np.errstate(over="ignore"):  # Hashes wrap around, positions after 2^32 images.
-        first = xp.asarray(step).astype(xp.uint32) * xp.uint32(batch_size)
-        position = first[..., None] + xp.arange(batch_size, dtype=xp.uint32)
-        stream_key = _mix(xp.asarray(seed).astype(xp.uint32) ^ _mix(xp.uint32(tag)))
-        key = _mix(stream_key + position // n)
-        return indices[shuffle_index(position % n, n, key, backend)]
+    first = xp.asarray(step).astype(xp.uint32) * xp.uint32(batch_size)
+    position = first[..., None] + xp.arange(batch_size, dtype=xp.uint32)
+    stream_key = _mix(xp.asarray(seed).astype(xp.uint32) ^ _mix(xp.uint32(tag)))
+    key = _mix(stream_key + position // n)
+    return indices[shuffle_index(position % n, n, key, xp)]
 
 
-def shuffle_index(index: Array, n: Array, key: Array, backend: Backend = NUMPY) -> Array:
+@np.errstate(over="ignore")
+def shuffle_index(index: Array, n: Array, key: Array, xp: Any = np) -> Array:
     """Where a keyed permutation of 0 … n - 1 sends an index, without making the permutation.
 
     The swap-or-not shuffle (Hoang, Morris & Rogaway, CRYPTO 2012): every round pairs x with
     k - x mod n and a hash of the pair says whether to swap them. Costs no memory, whatever n, which
     is below 2^31. The index, uint32 [...], is below n, and the key broadcasts against it.
     """
-    xp = backend.namespace
 
     def swap_or_not(i: Any, x: Array) -> Array:
         round_key = _mix(key + xp.asarray(i).astype(xp.uint32) * xp.uint32(0x9E3779B9))
@@ -184,7 +143,13 @@ def shuffle_index(index: Array, n: Array, key: Array, backend: Backend = NUMPY) 
         swaps = _mix(pair ^ _mix(round_key + xp.uint32(1))) & xp.uint32(1)
         return xp.where(swaps == 1, partner, x)
 
-    return backend.fori_loop(0, _NUM_ROUNDS, swap_or_not, index)
+    if xp is jnp:
+        # Every trip of the loop is a few kernels that take a GPU longer to start than to run, so
+        # trips hold eight rounds. All 48 in one trip would take a CPU seconds to compile.
+        return jax.lax.fori_loop(0, _NUM_ROUNDS, swap_or_not, index, unroll=8)
+    for i in range(_NUM_ROUNDS):
+        index = swap_or_not(i, index)
+    return index
 
 
 def _mix(x: Array) -> Array:

@@ -28,57 +28,35 @@ class Selection:
         return len(self.indices)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Those at `rows` of the selection."""
         return self.source[self.indices[rows]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Images and labels for training and testing.
+    """Images and labels for training and testing. Any set but the training images may be empty."""
 
-    Attributes:
-        name: the dataset's name in the configuration, or the name of the folder of images.
-        class_names: K names, in the order of their labels.
-        train_images: all training images, labeled or not.
-        train_labels: int32 [n], their classes, -1 where unknown. Only monitors look at those
-            outside the label budget.
-        test_images: images that training never sees. There may be none.
-        test_labels: int32 [m].
-        image_shape: (H, W, C).
-        mean: C means on the scale from 0 to 1, as configured or computed.
-        std: C standard deviations, likewise.
-        fingerprint: hash of the names, sizes and labels (not the pixels) of the training images'
-            files, or "" where there are none.
-        warnings: one sentence for each thing that users should know about the data.
-        skipped_files: name and reason of every file that could not be used.
-        validation_images: images that training never sees, for decisions about the run. There may
-            be none.
-        validation_labels: int32 [v].
-        train_files: the training images' files, relative to the folder, or none where images are
-            not files.
-        test_files: the test images' files, likewise.
-        validation_files: the validation images' files, likewise.
-    """
-
-    name: str
-    class_names: tuple[str, ...]
-    train_images: ImageSource
-    train_labels: np.ndarray
-    test_images: ImageSource
-    test_labels: np.ndarray
-    image_shape: tuple[int, int, int]
-    mean: tuple[float, ...] = ()
+    name: str  # As in the configuration, or the name of the folder of images.
+    class_names: tuple[str, ...]  # K names, in the order of their labels.
+    train_images: ImageSource  # n images, labeled or not.
+    train_labels: np.ndarray  # int32 [n], -1 where unknown. Beyond the label budget for monitors.
+    test_images: ImageSource  # m images that training never sees.
+    test_labels: np.ndarray  # int32 [m].
+    image_shape: tuple[int, int, int]  # (H, W, C).
+    mean: tuple[float, ...] = ()  # Of C channels, on the scale from 0 to 1.
     std: tuple[float, ...] = ()
+    # Hash of the names, sizes and labels (not the pixels) of the training images' files, or "".
     fingerprint: str = ""
-    warnings: tuple[str, ...] = ()
-    skipped_files: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()  # One sentence for each thing that users should know.
+    skipped_files: tuple[tuple[str, str], ...] = ()  # Name, and why it could not be used.
+    # The images' files, relative to the folder. None where images are not files.
     train_files: tuple[str, ...] = ()
     test_files: tuple[str, ...] = ()
+    validation_files: tuple[str, ...] = ()
+    # v images that training never sees, for decisions about the run, and int32 [v].
     validation_images: ImageSource = dataclasses.field(
         default_factory=lambda: np.zeros((0, 1, 1, 1), np.uint8)
     )
     validation_labels: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
-    validation_files: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:

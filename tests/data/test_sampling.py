@@ -11,7 +11,6 @@ from cls_jax.batch import RawBatch
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import tfdata
 from cls_jax.data.sampling import (
-    JAX,
     LABELED_STREAM,
     UNLABELED_STREAM,
     create_stream_spec,
@@ -117,7 +116,7 @@ def test_numpy_and_jax_draw_the_same_samples(step):
     ours = sample_indices(indices, step, 64, 3, UNLABELED_STREAM)
     on_device = jax.jit(sample_indices, static_argnums=(2, 4, 5))
     theirs = on_device(
-        jnp.asarray(indices), np.int32(step), 64, np.uint32(3), UNLABELED_STREAM, JAX
+        jnp.asarray(indices), np.int32(step), 64, np.uint32(3), UNLABELED_STREAM, jnp
     )
     np.testing.assert_array_equal(ours, theirs)
 

@@ -137,15 +137,8 @@ class DecodedImages:
         self._rows = np.arange(len(places))
         self._is_checked = np.zeros(len(places), bool)
 
-    def select(self, rows: np.ndarray) -> "DecodedImages":
-        """The images at the rows int [m], in this order."""
-        chosen = object.__new__(DecodedImages)
-        chosen.__dict__.update(self.__dict__)
-        chosen._rows = self._rows[rows]
-        return chosen
-
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._places)
 
     def __getitem__(self, indices: Any) -> np.ndarray:
         """Returns uint8 [n, H, W, C] for int indices [n] or a slice.

@@ -18,7 +18,6 @@ from cls_jax.batch import RawBatch
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
 from cls_jax.data.sampling import (
-    JAX,
     LABELED_STREAM,
     UNLABELED_STREAM,
     InputPipeline,
@@ -92,7 +91,7 @@ def make_batch_creator(
         """This device's part of the batch of the state's step."""
 
         def sample(indices: jax.Array, batch_size: int, tag: int) -> jax.Array:
-            whole = sample_indices(indices, state.step, batch_size, data.seed, tag, JAX)
+            whole = sample_indices(indices, state.step, batch_size, data.seed, tag, jnp)
             return _take_shard(whole, num_shards)
 
         def make_view(images: jax.Array, view: str, index: int) -> jax.Array:

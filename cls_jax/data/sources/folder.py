@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.data.images.cache import DecodedImages, load_decoded
+from cls_jax.data.images.cache import load_decoded
 from cls_jax.data.images.decode import (
     CENTER_CROP,
     OTHER_CHANNELS,
@@ -24,7 +24,7 @@ from cls_jax.data.images.decode import (
 )
 from cls_jax.data.images.files import list_images, read_ahead
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout, describe_skipped, read_layout
-from cls_jax.data.types import Dataset
+from cls_jax.data.types import Dataset, Selection
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
@@ -82,8 +82,8 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     paths = [root / names[i] for i in take_rows(train, _NUM_SAMPLED)]
     warnings += _describe_bit_depth(paths, options)
 
-    def select(part: np.ndarray) -> DecodedImages:
-        return decoded.images.select(np.searchsorted(decoded.rows, part))
+    def select(part: np.ndarray) -> Selection:
+        return Selection(decoded.images, np.searchsorted(decoded.rows, part))
 
     return Dataset(
         name=make_printable(root.resolve().name),

@@ -19,6 +19,7 @@ from cls_jax.data.images import cache
 from cls_jax.data.images.cache import get_cache_folder, load_decoded, shrink_cache
 from cls_jax.data.images.decode import DecodeOptions, ImageError, read_image
 from cls_jax.data.images.files import list_images
+from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from tests.conftest import ROOT
 
@@ -267,7 +268,7 @@ def test_reads_by_index_like_an_array(root, monkeypatch, has_preadv):
     slices = slice(None), slice(3, 45), slice(45, 3, -2), slice(5, 5)
     for indices in (*slices, np.array([4, 4, 0, 49, -1]), np.array([], int), [1, 2, 7]):
         np.testing.assert_array_equal(images[indices], array[indices])
-    chosen = images.select(np.array([9, 3, 4, 5, 40]))
+    chosen = Selection(images, np.array([9, 3, 4, 5, 40]))
     del images, decoded
     np.testing.assert_array_equal(chosen[:], array[[9, 3, 4, 5, 40]])
     np.testing.assert_array_equal(chosen[np.array([4, 0])], array[[40, 9]])
