@@ -2,8 +2,7 @@
 
 The cache does not know names or labels. A file whose bytes have been decoded before, to the same
 size and with the same options, is never decoded again. Images are stored in packs that never
-change. A pack gets its name once it is completely on disk. Every image has a checksum, and a
-damaged one is decoded again.
+change. Every image has a checksum, and a damaged one is decoded again.
 
 A table for each folder remembers the content of its files by name, size, time and inode, so that
 unchanged files are not read again.
@@ -12,7 +11,6 @@ unchanged files are not read again.
 import concurrent.futures
 import contextlib
 import errno
-import functools
 import hashlib
 import itertools
 import os
@@ -24,7 +22,7 @@ import time
 import uuid
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import filelock
@@ -51,7 +49,7 @@ _TABLES, _PARTIAL = "tables", "partial-"
 _DIGEST_BYTES = 16
 _NO_DIGEST = bytes(_DIGEST_BYTES)
 _CUT_SHORT = "a pack of decoded images was cut short"
-# A pack's entry for an image. The digest is zero if its row is unused.
+# A pack's entry for an image.
 _ENTRY = np.dtype([("digest", "u1", _DIGEST_BYTES), ("checksum", "<u4")])
 # Files per task of a thread.
 _CHUNK = 32
@@ -70,10 +68,12 @@ def get_cache_folder() -> pathlib.Path:
 
 
 class _Pack:
-    """A file of n entries and, behind them, of images uint8 [n, H, W, C]."""
+    """A file of n entries and, behind them, of images uint8 [n, H, W, C].
+
+    Opening one raises an OSError if it cannot be read or was cut short.
+    """
 
     def __init__(self, path: pathlib.Path, shape: Shape):
-        """Opens a pack. Raises an OSError if it cannot be read or was cut short."""
         self.path = path
         self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._file)
@@ -120,20 +120,15 @@ class DecodedImages:
         packs: Mapping[int, _Pack],
         places: np.ndarray,
         paths: Sequence[str],
-        decode: Callable[[str], np.ndarray],
         shape: Shape,
+        options: DecodeOptions,
     ):
-        """Puts images of several packs in an order.
+        """Puts images of several packs, by number, in an order.
 
-        Args:
-            packs: number → open pack.
-            places: int64 [n, 2], number of the pack and row in it of each image.
-            paths: n files that the images come from.
-            decode: reads one of them, uint8 [H, W, C]. Raises an ImageError.
-            shape: (H, W, C).
+        `places`, int64 [n, 2], has the number of the pack and the row in it of each image.
         """
         self._packs, self._places, self._paths = packs, places, paths
-        self._decode, self._shape = decode, shape
+        self._shape, self._options = shape, options
         self._rows = np.arange(len(places))
         self._is_checked = np.zeros(len(places), bool)
 
@@ -167,27 +162,20 @@ class DecodedImages:
             return image
         with contextlib.suppress(OSError):  # The next run decodes what was in it again.
             self._packs[pack].path.unlink()
+        path = self._paths[row]
         try:
-            return self._decode(self._paths[row])
+            return read_image(path, self._shape, self._options)
         except ImageError as error:
-            path = self._paths[row]
             raise OSError(errno.EIO, f"damaged in the cache, and {error}", path) from error
 
 
 class DecodedSet(NamedTuple):
-    """A decoded set of n image files, m of which can be read.
+    """A decoded set of n image files, m of which can be read."""
 
-    Attributes:
-        images: uint8 [m, H, W, C].
-        rows: int64 [m], indices of the files that can be read.
-        digests: n hashes of the files' bytes. Zero where a file cannot be read.
-        failures: index of a file → why it cannot be read.
-    """
-
-    images: DecodedImages
-    rows: np.ndarray
-    digests: list[bytes]
-    failures: dict[int, str]
+    images: DecodedImages  # uint8 [m, H, W, C].
+    rows: np.ndarray  # int64 [m], indices of the files that can be read.
+    digests: list[bytes]  # n hashes of the files' bytes. Zero where a file cannot be read.
+    failures: dict[int, str]  # Index of a file → why it cannot be read.
 
 
 def load_decoded(
@@ -233,7 +221,7 @@ def load_decoded(
                         table.digests[i] = digest
                         if error is not None:
                             failures[i] = error
-                    _write_pack(folder, f"{_PARTIAL}{table.path.name}-", pixels, entries)
+                    _write_pack(folder, table.path.name, pixels, entries)
                     table.write()
             if todo:
                 places = _find_places(packs := _open_packs(folder, shape))
@@ -251,21 +239,18 @@ def load_decoded(
             f"{len(files) * row_bytes / 2**30:.1f} GiB): free disk space and rerun the command, or "
             "set the environment variable XDG_CACHE_HOME to a folder with enough space."
         ) from error
-    decode = functools.partial(read_image, image_shape=shape, options=options)
-    images = DecodedImages(used, chosen, [paths[i] for i in rows], decode, shape)
+    images = DecodedImages(used, chosen, [paths[i] for i in rows], shape, options)
     return DecodedSet(images, rows, table.digests, failures)
 
 
 class _Table:
     """What a folder's files contained when they were last read.
 
-    Attributes:
-        path: file of the table. It may be missing.
-        digests: hash of each file's bytes, zero where it is not known.
+    `digests` has the hash of each file's bytes, zero where it is not known. A table that is damaged
+    counts as missing.
     """
 
     def __init__(self, path: pathlib.Path, files: Sequence[ImageFile]):
-        """Reads a table. One that is damaged counts as missing."""
         self.path = path
         self._keys = [_hash("\0".join(map(str, file))) for file in files]
         # Files that have just changed may change again within the resolution of their times.
@@ -283,9 +268,7 @@ class _Table:
         stored = b"".join(
             key + digest for key, digest, is_settled in rows if is_settled and digest != _NO_DIGEST
         )
-        _write_file(
-            self.path, self.path.parent / f"{_PARTIAL}{self.path.name}", [_hash(stored), stored]
-        )
+        _write_file(self.path, self.path.name, [_hash(stored), stored])
 
 
 @contextlib.contextmanager
@@ -356,8 +339,8 @@ def _decode(
     """Decodes files in threads, except those whose content is `known`. Adds to it.
 
     Returns:
-        For a pack: images uint8 [n, H, W, C] and `_ENTRY` [n]. Then, for each of the n files, the
-        hash of its bytes, zero if it cannot be read, and the reason or None.
+        Images uint8 [n, H, W, C] and their `_ENTRY` [n], zero in unused rows. Then, for each file,
+        the hash of its bytes, zero if it cannot be read, and the reason or None.
     """
     images, entries = np.zeros((len(paths), *shape), np.uint8), np.zeros(len(paths), _ENTRY)
 
@@ -392,18 +375,23 @@ def _decode(
     return images, entries, results
 
 
-def _write_pack(folder: pathlib.Path, prefix: str, images: np.ndarray, entries: np.ndarray) -> None:
+def _write_pack(folder: pathlib.Path, table: str, images: np.ndarray, entries: np.ndarray) -> None:
     is_used = entries["digest"].any(axis=1)
     if is_used.any():
         if not is_used.all():
             entries, images = entries[is_used], images[is_used]
-        name = f"{time.time_ns():020}-{uuid.uuid4().hex}"
-        parts = (part.reshape(-1).view(np.uint8).data for part in (entries, images))
-        _write_file(folder / f"{name}.pack", folder / f"{prefix}{name}", parts)
+        path = folder / f"{time.time_ns():020}-{uuid.uuid4().hex}.pack"
+        _write_file(
+            path, table, (part.reshape(-1).view(np.uint8).data for part in (entries, images))
+        )
 
 
-def _write_file(path: pathlib.Path, partial: pathlib.Path, parts: Iterable[Any]) -> None:
-    """Writes a file that gets its name when all of it is on the disk."""
+def _write_file(path: pathlib.Path, table: str, parts: Iterable[Any]) -> None:
+    """Writes a file that gets its name when all of it is on the disk.
+
+    Until then its name begins with the table's, whose lock says whether its writer is alive.
+    """
+    partial = path.with_name(f"{_PARTIAL}{table}-{path.name}")
     try:
         with partial.open("wb") as file:
             for part in parts:

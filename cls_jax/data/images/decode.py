@@ -39,7 +39,7 @@ _HEIF_READER = "HEIC, which needs pillow-heif: pip install '.[heif]'"
 _BRANDS = {b"avif": _AVIF_READER, b"avis": _AVIF_READER}
 _BRANDS |= dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1"), _HEIF_READER)
 _TIFF_READER = "a TIFF that Pillow cannot read in full, but tifffile may: pip install '.[tiff]'"
-_NPY, _TIFFS = b"\x93NUMPY", (b"II*\0", b"MM\0*")
+NPY, TIFFS = b"\x93NUMPY", (b"II*\0", b"MM\0*")  # How files begin.
 _MAX_PILLOW_SAMPLES = 4  # Of TIFFs with more, Pillow reads the first three or none.
 _SAMPLES_PER_PIXEL = 277  # A tag of TIFF.
 SUFFIXES = (*(suffix for suffixes in _FORMATS.values() for suffix in suffixes), ".npy")
@@ -93,35 +93,24 @@ class ImageError(ValueError):
 
 
 class DecodeOptions(NamedTuple):
-    """How an image becomes a square of bytes.
+    """How an image becomes a square of bytes."""
 
-    Attributes:
-        resize: one of `RESIZE_MODES`. "crop" keeps the center square, "pad" keeps everything and
-            adds gray borders, "stretch" keeps everything and changes the aspect ratio.
-        bit_depth: bits that the pixels of 16-bit images use: 12 maps 4,095 to white.
-    """
-
+    # "crop" keeps the center square, "pad" keeps everything and adds gray borders, "stretch" keeps
+    # everything and changes the aspect ratio.
     resize: str = "crop"
-    bit_depth: int = 16
+    bit_depth: int = 16  # Bits that the pixels of 16-bit images use: 12 maps 4,095 to white.
 
 
 CENTER_CROP = DecodeOptions()
 
 
 class _Bands(NamedTuple):
-    """An image of any number of channels whose pixels have not been read.
+    """An image of any number of channels whose pixels have not been read."""
 
-    Attributes:
-        size: width and height in pixels.
-        channels: number of channels, C.
-        is_deep: whether each value has 16 bits.
-        read: returns uint8 or uint16 [H, W, C].
-    """
-
-    size: tuple[int, int]
-    channels: int
-    is_deep: bool
-    read: Callable[[], np.ndarray]
+    size: tuple[int, int]  # Width and height in pixels.
+    channels: int  # C.
+    is_deep: bool  # Whether each value has 16 bits.
+    read: Callable[[], np.ndarray]  # Returns uint8 or uint16 [H, W, C].
 
 
 def get_decode_options(data_config: ConfigDict) -> DecodeOptions:
@@ -291,14 +280,14 @@ def _decoding(file: BinaryIO) -> Iterator[Image.Image | _Bands]:
 
 
 def _open(file: BinaryIO) -> Image.Image | _Bands:
-    start = file.read(len(_NPY))
+    start = file.read(len(NPY))
     file.seek(0)
-    if start == _NPY:
+    if start == NPY:
         return _open_array(file)
     try:
         image = Image.open(file, formats=_get_formats())
     except UnidentifiedImageError:
-        if start.startswith(_TIFFS):
+        if start.startswith(TIFFS):
             return _open_tiff(file)
         raise
     num_samples = getattr(image, "tag_v2", {}).get(_SAMPLES_PER_PIXEL, 1)
@@ -370,7 +359,7 @@ def _check_size(image: Image.Image, file: BinaryIO) -> None:
     largest = _MAX_WEBP_PIXELS if image.format == "WEBP" else MAX_PIXELS
     if num_pixels > largest:
         raise ImageError(f"more than {largest:,} pixels")
-    if image.format in ("JPEG", "MPO"):
+    if _is_jpeg(image):
         num_scans = _count_scans(file)
         if num_scans * num_pixels > _MAX_SCANNED_PIXELS:
             raise ImageError(f"{num_scans:,} scans")
@@ -387,17 +376,18 @@ def _count_scans(file: BinaryIO) -> int:
     return count
 
 
-def _is_large(image: Image.Image) -> bool:
-    return image.width * image.height > _LARGE_PIXELS
-
-
 def _bound_memory(image: Image.Image | _Bands) -> contextlib.AbstractContextManager:
     """Waits for other threads if decoding needs memory for all of a large image at once."""
     if isinstance(image, _Bands):
-        is_large = math.prod(image.size) * image.channels > _LARGE_PIXELS
-        return _LARGE_IMAGES if is_large else contextlib.nullcontext()
-    is_baseline = image.format in ("JPEG", "MPO") and not image.info.get("progressive")
-    return _LARGE_IMAGES if _is_large(image) and not is_baseline else contextlib.nullcontext()
+        is_bounded = math.prod(image.size) * image.channels <= _LARGE_PIXELS
+    else:
+        is_baseline = _is_jpeg(image) and not image.info.get("progressive")
+        is_bounded = is_baseline or math.prod(image.size) <= _LARGE_PIXELS
+    return contextlib.nullcontext() if is_bounded else _LARGE_IMAGES
+
+
+def _is_jpeg(image: Image.Image) -> bool:
+    return image.format in ("JPEG", "MPO")
 
 
 def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.Image:
@@ -412,7 +402,7 @@ def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.I
         _REDUCING_GAP * shape[0] / (right - left), _REDUCING_GAP * shape[1] / (bottom - top)
     )
     _draft(image, shrink)
-    if _is_large(image):
+    if math.prod(image.size) > _LARGE_PIXELS:
         image = _reduce_large(image, shape, options)
     else:
         image = _to_plain_mode(image, options.bit_depth)
@@ -429,7 +419,7 @@ def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.I
 
 def _draft(image: Image.Image, shrink: float) -> None:
     """Lets a JPEG decode 1/2, 1/4 or 1/8 of its pixels, at least this share of its sides."""
-    if image.format in ("JPEG", "MPO") and shrink < 1:
+    if _is_jpeg(image) and shrink < 1:
         image.draft(None, (int(image.width * shrink), int(image.height * shrink)))
 
 
@@ -496,12 +486,9 @@ def _scale_levels(levels: np.ndarray, bit_depth: int) -> np.ndarray:
 
 def _has_deep_colors(image: Image.Image) -> bool:
     """Whether an image that is not loaded yet has colors of 16 bits each, as PNG and TIFF may."""
-    tiles = getattr(image, "tile", [])
-    return bool(tiles) and all(_DEEP_COLORS.fullmatch(_get_unpacker(tile)) for tile in tiles)
-
-
-def _get_unpacker(tile: Any) -> str:
-    return tile.args if isinstance(tile.args, str) else str(tile.args[0])
+    arguments = [tile.args for tile in getattr(image, "tile", [])]
+    unpackers = [found if isinstance(found, str) else str(found[0]) for found in arguments]
+    return bool(unpackers) and all(map(_DEEP_COLORS.fullmatch, unpackers))
 
 
 def _scale_deep_colors(image: Image.Image, bit_depth: int) -> None:

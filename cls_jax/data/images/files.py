@@ -6,12 +6,20 @@ import glob
 import itertools
 import os
 import pathlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from cls_jax.data.images.decode import CENTER_CROP, SUFFIXES, DecodeOptions, ImageError, read_image
+from cls_jax.data.images.decode import (
+    CENTER_CROP,
+    NPY,
+    SUFFIXES,
+    TIFFS,
+    DecodeOptions,
+    ImageError,
+    read_image,
+)
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
@@ -24,42 +32,25 @@ _NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
 _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
 _LOCK = ".lock"
 _CLOSED = "a folder that cannot be read"
-_RIFF, _FTYP = b"RIFF", b"ftyp"
-_SIGNATURES = (
-    *(b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"\x93NUMPY", _RIFF),
-)
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", NPY, *TIFFS)
 
 
 class ImageFile(NamedTuple):
-    """A file as its folder lists it.
+    """A file as its folder lists it."""
 
-    Attributes:
-        name: path relative to the folder, with "/".
-        size: size in bytes.
-        mtime_ns: time of the last change of the content.
-        ctime_ns: time of the last change of content or metadata.
-        inode: number of the file on its disk.
-    """
-
-    name: str
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
+    name: str  # Path relative to the folder, with "/".
+    size: int  # In bytes.
+    mtime_ns: int  # Time of the last change of the content.
+    ctime_ns: int  # Time of the last change of content or metadata.
+    inode: int  # Number of the file on its disk.
 
 
 class Listing(NamedTuple):
-    """The contents of a folder and of all folders in it, each list sorted.
+    """The contents of a folder and of all folders in it, each list sorted."""
 
-    Attributes:
-        files: image files, by their names or, where these have no extension, by their first bytes.
-        folders: names relative to the folder.
-        skipped: name and reason of everything else.
-    """
-
-    files: list[ImageFile]
-    folders: list[str]
-    skipped: list[SkippedFile]
+    files: list[ImageFile]  # Images by name or, where that has no extension, by the first bytes.
+    folders: list[str]  # Names relative to the folder.
+    skipped: list[SkippedFile]  # Name and reason of everything else.
 
 
 def list_images(root: str | os.PathLike) -> Listing:
@@ -69,8 +60,7 @@ def list_images(root: str | os.PathLike) -> Listing:
     that lead in a circle do no harm. Hidden names and folders that hold runs are left out.
     """
     listing = Listing([], [], [])
-    ancestors = pathlib.Path(os.path.realpath(root)).parents
-    visited = {_identify(parent) for parent in ancestors}
+    visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
     runs: list[str] = []
     # A folder is listed under its own name where it has one here, so links to folders come last.
     pending, linked = [""], collections.deque[str]()
@@ -97,12 +87,22 @@ def list_images(root: str | os.PathLike) -> Listing:
         if folder:
             listing.folders.append(folder)
         for entry in entries:
-            if not entry.name.startswith(".") and entry.name.lower() not in _NEVER_LISTED:
-                name = f"{folder}/{entry.name}" if folder else entry.name
-                _list_entry(entry, name, listing, pending, linked)
+            if entry.name.startswith(".") or entry.name.lower() in _NEVER_LISTED:
+                continue
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            try:
+                if entry.is_dir():
+                    (linked if entry.is_symlink() else pending).append(name)
+                elif reason := _find_fault(entry):
+                    listing.skipped.append((name, reason))
+                else:
+                    stat = os.stat(entry.path)  # On Windows `entry.stat` has no inode.
+                    times = stat.st_mtime_ns, stat.st_ctime_ns
+                    listing.files.append(ImageFile(name, stat.st_size, *times, stat.st_ino))
+            except OSError as error:
+                listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
     if runs:  # A folder of runs such as runs/ is no class.
-        with_images = {str(parent) for file in listing.files for parent in _get_parents(file.name)}
-        with_runs = {str(parent) for run in runs for parent in _get_parents(run)} - with_images
+        with_runs = _find_parents(runs) - _find_parents(file.name for file in listing.files)
         listing.folders[:] = [name for name in listing.folders if name not in with_runs]
     for part in listing:
         part.sort()
@@ -114,33 +114,18 @@ def _identify(path: str | os.PathLike) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def _get_parents(name: str) -> Sequence[pathlib.PurePosixPath]:
-    return pathlib.PurePosixPath(name).parents
+def _find_parents(names: Iterable[str]) -> set[str]:
+    return {str(parent) for name in names for parent in pathlib.PurePosixPath(name).parents}
 
 
-def _list_entry(
-    entry: os.DirEntry,
-    name: str,
-    listing: Listing,
-    pending: list[str],
-    linked: collections.deque[str],
-) -> None:
-    try:
-        if entry.is_dir():
-            (linked if entry.is_symlink() else pending).append(name)
-        elif not entry.is_file():
-            is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
-            reason = "a link that leads nowhere" if is_dangling else "not a file"
-            listing.skipped.append((name, reason))
-        elif not _is_image(entry):
-            reason = f"not an image extension; expected one of {' '.join(SUFFIXES)}"
-            listing.skipped.append((name, reason))
-        else:
-            stat = os.stat(entry.path)  # On Windows `entry.stat` has no inode.
-            times = stat.st_mtime_ns, stat.st_ctime_ns
-            listing.files.append(ImageFile(name, stat.st_size, *times, stat.st_ino))
-    except OSError as error:
-        listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
+def _find_fault(entry: os.DirEntry) -> str:
+    """Why an entry is no image, or ""."""
+    if not entry.is_file():
+        is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
+        return "a link that leads nowhere" if is_dangling else "not a file"
+    if not _is_image(entry):
+        return f"not an image extension; expected one of {' '.join(SUFFIXES)}"
+    return ""
 
 
 def _is_image(entry: os.DirEntry) -> bool:
@@ -151,7 +136,7 @@ def _is_image(entry: os.DirEntry) -> bool:
             start = file.read(12)
     except OSError:
         return False
-    return start.startswith(_SIGNATURES) or start[4:8] == _FTYP
+    return start.startswith(_SIGNATURES) or start[4:8] == b"ftyp"
 
 
 def find_images(pattern: str) -> list[str]:
@@ -167,11 +152,10 @@ def find_images(pattern: str) -> list[str]:
     expanded = os.path.expanduser(pattern)
     if os.path.isdir(expanded):
         listing = list_images(expanded)
-        names = [file.name for file in listing.files] + [
-            name
-            for name, reason in listing.skipped
-            if name.lower().endswith(SUFFIXES) or reason.startswith(_CLOSED)
-        ]
+        names = [file.name for file in listing.files]
+        for name, reason in listing.skipped:
+            if name.lower().endswith(SUFFIXES) or reason.startswith(_CLOSED):
+                names.append(name)
         files = [os.path.join(expanded, name) for name in names]
         if not files:
             raise UserError(
@@ -202,17 +186,11 @@ def _expand(pattern: str) -> list[str]:
 
 
 class ImageBatch(NamedTuple):
-    """A decoded batch of files.
+    """A decoded batch of files."""
 
-    Attributes:
-        files: names, as given.
-        errors: for each file None, or why it could not be read.
-        images: uint8 [n, H, W, C], the images that could be read, in order.
-    """
-
-    files: list[str]
-    errors: list[str | None]
-    images: np.ndarray
+    files: list[str]  # Names, as given.
+    errors: list[str | None]  # For each file None, or why it could not be read.
+    images: np.ndarray  # uint8 [n, H, W, C], the images that could be read, in order.
 
 
 def read_ahead(
