@@ -12,8 +12,7 @@ def create_pipeline(
     """Builds the pipeline `config.data.pipeline` for steps first_step, …, num_steps - 1.
 
     Raises:
-        UserError: if the dataset does not fit into the devices' memory and the pipeline needs it
-            there.
+        UserError: if the pipeline is "device" and the dataset too large for a device's memory.
     """
     if spec.data.pipeline == "device":
         from cls_jax.data.pipelines import device

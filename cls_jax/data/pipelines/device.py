@@ -36,22 +36,16 @@ _MAX_SHARE = 0.5
 class DeviceData(NamedTuple):
     """The dataset, replicated on every device of the mesh.
 
-    Attributes:
-        seed: uint32 scalar. An argument of the step, not a constant in it, so that runs with
-            different seeds share one compiled program.
-        images: uint8 [n, H, W, C], all training images.
-        labels: int32 [n].
-        truths: int32 [n], see `StreamSpec.hide_labeled`.
-        labeled_indices: int32, as in `StreamSpec`.
-        unlabeled_indices: int32, likewise.
+    The seed is an argument of the step, not a constant in it, so that runs with different seeds
+    share one compiled program.
     """
 
-    seed: Any
-    images: Any
-    labels: Any
-    truths: Any
-    labeled_indices: Any
-    unlabeled_indices: Any
+    seed: Any  # uint32 scalar.
+    images: Any  # uint8 [n, H, W, C], all training images.
+    labels: Any  # int32 [n].
+    truths: Any  # int32 [n], see `StreamSpec.hide_labeled`.
+    labeled_indices: Any  # int32, as in `StreamSpec`.
+    unlabeled_indices: Any  # int32, likewise.
 
 
 def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipeline:

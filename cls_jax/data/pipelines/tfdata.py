@@ -21,7 +21,7 @@ from cls_jax.data.sampling import (
     get_batch_shapes,
     sample_indices,
 )
-from cls_jax.data.types import Dataset, ImageSource
+from cls_jax.data.types import Dataset
 from cls_jax.parallel.cpus import available_cpus
 from cls_jax.parallel.mesh import (
     BATCH_SPECS,
@@ -74,7 +74,7 @@ def create_stream(
     batches = steps.map(
         # Nothing branches on tensors in Python. Converting all functions in case one did takes
         # longer than anything else here.
-        tf.autograph.experimental.do_not_convert(create_batch_fn(spec, dataset, part)),
+        tf.autograph.experimental.do_not_convert(_create_batch_fn(spec, dataset, part)),
         num_parallel_calls=_count_parallel_batches(num_threads, spec, dataset, part),
         deterministic=True,
     )
@@ -105,11 +105,16 @@ def _create_options(num_threads: int) -> tf.data.Options:
     return options
 
 
-def create_batch_fn(
-    spec: StreamSpec, dataset: Dataset, part: BatchShard = FULL_BATCH
+def _create_batch_fn(
+    spec: StreamSpec, dataset: Dataset, part: BatchShard
 ) -> Callable[[tf.Tensor], Any]:
     """Returns a function from a step (int64 scalar tensor) to this process's part of its batch."""
     augmentation = create_augmentation(spec.data, dataset.image_shape)
+    read = _create_reader(spec, dataset, part)
+    dtypes = (tf.uint8, tf.int32, tf.uint8, tf.int32, tf.int32)
+    num_labeled, num_unlabeled = (
+        len(range(size)[part.take(size)]) for size in (spec.batch_size, spec.unlabeled_batch_size)
+    )
 
     def make_view(images: tf.Tensor, view: str, step: tf.Tensor, index: int) -> tf.Tensor:
         # Drawn for the whole batch: it does not depend on which process makes which shard.
@@ -119,62 +124,46 @@ def create_batch_fn(
         uniforms = tf.random.stateless_uniform(shape, tf.stack(seed))
         return augment(images, uniforms[part.take(batch_size)], view, augmentation, tf_augment)
 
-    create_reader = functools.partial(
-        _create_reader, dataset.train_images, seed=spec.seed, part=part
-    )
-    labels, truths = dataset.train_labels, spec.hide_labeled(dataset.train_labels)
-    read_labeled = create_reader(labels, spec.labeled_indices, spec.batch_size, LABELED_STREAM)
-    read_unlabeled = create_reader(
-        truths, spec.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM
-    )
-
     def make_batch(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Reads and augments the samples of one step."""
-        x, y, _ = read_labeled(step)
-        x = make_view(x, spec.labeled_view, step, 0)
-        if not spec.unlabeled_views:
-            nothing = tf.zeros([0], tf.int32)
-            return x, y, tf.zeros([0, 0, *dataset.image_shape], tf.uint8), nothing, nothing
-        u, u_truth, u_index = read_unlabeled(step)
+        x, y, u, u_index, u_truth = tf.numpy_function(read, [step], dtypes, stateful=False)
+        # TensorFlow cannot know the shapes of what a Python function returns.
+        x = tf.ensure_shape(x, (num_labeled, *dataset.image_shape))
+        u = tf.ensure_shape(u, (num_unlabeled, *dataset.image_shape))
         views = [make_view(u, view, step, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
-        return x, y, tf.stack(views), u_index, u_truth
+        u_views = tf.stack(views) if views else u[None][:0]
+        return make_view(x, spec.labeled_view, step, 0), y, u_views, u_index, u_truth
 
     return make_batch
 
 
 def _create_reader(
-    images: ImageSource,
-    labels: np.ndarray,
-    indices: np.ndarray,
-    batch_size: int,
-    tag: int,
-    seed: int,
-    part: BatchShard,
-) -> Callable[[tf.Tensor], Any]:
+    spec: StreamSpec, dataset: Dataset, part: BatchShard
+) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
     """Returns a function from a step to its part of the samples, not augmented.
 
-    These are uint8 [n, H, W, C], labels int32 [n] and indices int32 [n].
+    They have the order and the types of `RawBatch`, but the unlabeled images are there only once.
     """
-    rows = part.take(batch_size)
-    num_rows = rows.stop - rows.start
-    image_shape = images[np.arange(1)].shape[1:]
+    images, labels = dataset.train_images, dataset.train_labels
+    truths = spec.hide_labeled(labels)
+    streams = (
+        (spec.labeled_indices, spec.batch_size, LABELED_STREAM),
+        (spec.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM),
+    )
 
     # NumPy is slow on few numbers: many steps at once, kept while they are current.
     @functools.lru_cache(maxsize=4)
-    def sample_chunk(chunk: int) -> np.ndarray:
+    def sample_chunk(chunk: int) -> list[np.ndarray]:
+        """The samples of both streams, int32 [_CHUNK, n] each."""
         steps = np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK)
-        return sample_indices(indices, steps, batch_size, seed, tag)
+        return [
+            sample_indices(indices, steps, size, spec.seed, tag)[:, part.take(size)]
+            for indices, size, tag in streams
+        ]
 
     def read(step: np.ndarray) -> tuple[np.ndarray, ...]:
         chunk, place = divmod(int(step), _CHUNK)
-        chosen = sample_chunk(chunk)[place, rows]
-        return images[chosen], labels[chosen], chosen
+        labeled, unlabeled = (samples[place] for samples in sample_chunk(chunk))
+        return images[labeled], labels[labeled], images[unlabeled], unlabeled, truths[unlabeled]
 
-    def read_in_graph(step: tf.Tensor) -> list[tf.Tensor]:
-        types = (tf.uint8, tf.int32, tf.int32)
-        fields = tf.numpy_function(read, [step], types, stateful=False)
-        # TensorFlow cannot know the shapes of what a Python function returns.
-        shapes = (num_rows, *image_shape), (num_rows,), (num_rows,)
-        return [tf.ensure_shape(*pair) for pair in zip(fields, shapes, strict=True)]
-
-    return read_in_graph
+    return read
