@@ -41,23 +41,16 @@ class OpKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpTable:
-    """A pool of operations for images of one size. Row 0 of each level axis changes nothing.
+    """A pool of operations for images of one size. Row 0 of each level axis changes nothing."""
 
-    Attributes:
-        kinds: int32 [ops, levels], the `OpKind` of each operation, `KEEP` in row 0.
-        factors: float32 [levels], the image's weight in a blend.
-        lookups: uint8 [ops, levels, 256], the new value of each old one.
-        affines: int32 [ops, levels, 2, 6], for the negative and the positive sign. With a row
-            (a, b, c, d, e, f), output pixel (x, y) shows input pixel ((a x + b y + c) >> 16,
-            (d x + e y + f) >> 16).
-        is_always_applied: whether every drawn operation is applied, or every second on average.
-    """
-
-    kinds: np.ndarray
-    factors: np.ndarray
-    lookups: np.ndarray
+    kinds: np.ndarray  # int32 [ops, levels], the `OpKind` of each operation, `KEEP` in row 0.
+    factors: np.ndarray  # float32 [levels], the image's weight in a blend.
+    lookups: np.ndarray  # uint8 [ops, levels, 256], the new value of each old one.
+    # int32 [ops, levels, 2, 6], for the negative and the positive sign. With a row
+    # (a, b, c, d, e, f), output pixel (x, y) shows input pixel ((a x + b y + c) >> 16,
+    # (d x + e y + f) >> 16).
     affines: np.ndarray
-    is_always_applied: bool
+    is_always_applied: bool  # Or every second of the drawn operations on average.
 
 
 def create_table(
@@ -132,17 +125,13 @@ def _fixed_point(matrix: Matrix) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """One operation of the pool: its kind, and what its level means to that kind.
-
-    Attributes:
-        kind: what a pipeline does with it.
-        lookup: (picture with one pixel of each value from 0 to 255, level) → what PIL makes of it.
-        matrix: (signed level, height, width, type of degrees and pixels) → the matrix from output
-            to input coordinates that PIL's Image.transform takes.
-    """
+    """One operation of the pool: its kind, and what its level means to that kind."""
 
     kind: OpKind
+    # (Picture with one pixel of each value from 0 to 255, level) → what PIL makes of it.
     lookup: Callable[[Image.Image, float], Image.Image] = lambda ramp, level: ramp
+    # (Signed level, height, width, type of degrees and pixels) → the matrix from output to input
+    # coordinates that PIL's Image.transform takes.
     matrix: Callable[[float, int, int, type], Matrix] = lambda *_: (1, 0, 0, 0, 1, 0)
 
 

@@ -42,25 +42,15 @@ _TORCHSSL_COLOR = (125, 123, 114)  # CIFAR-10's mean.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Augmentation:
-    """Everything about the views of a dataset but the images and the random numbers.
+    """Everything about the views of a dataset but the images and the random numbers."""
 
-    Attributes:
-        flip: whether images may be mirrored.
-        shift: the largest shift in pixels.
-        table: the RandAugment pool.
-        num_ops: operations per image.
-        cutout: side of the square cut out in pixels, its largest if `is_torchssl`. 0 for none.
-        color: the color of the square, C values.
-        is_torchssl: whether the square's side is random, and flip and shift come last.
-    """
-
-    flip: bool
-    shift: int
-    table: OpTable
-    num_ops: int
-    cutout: float
-    color: tuple[int, ...]
-    is_torchssl: bool = False
+    flip: bool  # Whether images may be mirrored.
+    shift: int  # The largest, in pixels.
+    table: OpTable  # The RandAugment pool.
+    num_ops: int  # Operations per image.
+    cutout: float  # Side of the square cut out in pixels, its largest if `is_torchssl`. 0 for none.
+    color: tuple[int, ...]  # Of the square, C values.
+    is_torchssl: bool = False  # Whether the square's side is random, and flip and shift come last.
 
     def count_uniforms(self, view: str) -> int:
         """How many random numbers a view, "weak" or "strong", takes for each image."""

@@ -68,15 +68,13 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     train, validation, test = np.split(decoded.rows, np.searchsorted(decoded.rows, ends))
     _check_classes(layout, labels[train], skipped)
 
-    copies = _find_copies(train[labels[train] == NO_CLASS], train, labels, decoded.digests)
+    copies, repeats = _find_repeats((train, validation, test), labels, decoded.digests, names)
     skipped += [(names[i], f"the same image as {names[j]}") for i, j in copies.items()]
     train = np.setdiff1d(train, list(copies))
     warnings = list(layout.warnings)
     if skipped:
         warnings.append(f"{len(skipped):,} file(s) were skipped: see skipped_files.csv.")
-    warnings += _describe_copies(copies, train, labels, decoded.digests, names)
-    for part, what in ((validation, "validation"), (test, "test")):
-        warnings += _describe_leak(part, what, train, labels, decoded.digests)
+    warnings += repeats
     if not len(test) and layout.test:
         warnings.append("No test image could be read, so there will be no test accuracy.")
     paths = [root / names[i] for i in take_rows(train, _NUM_SAMPLED)]
@@ -117,51 +115,43 @@ def _check_channels(names: Sequence[str], failures: Mapping[int, str]) -> None:
             )
 
 
-def _find_copies(
-    rows: np.ndarray, train: np.ndarray, labels: np.ndarray, digests: Sequence[bytes]
-) -> dict[int, int]:
-    """Rows with the same bytes as a labeled training image → the first such image."""
-    labeled = {digests[i]: i for i in train[::-1] if labels[i] != NO_CLASS}
-    return {i: labeled[digests[i]] for i in rows if digests[i] in labeled}
-
-
-def _describe_copies(
-    copies: Mapping[int, int],
-    train: np.ndarray,
+def _find_repeats(
+    parts: tuple[np.ndarray, np.ndarray, np.ndarray],
     labels: np.ndarray,
     digests: Sequence[bytes],
     names: Sequence[str],
-) -> list[str]:
-    """Sentences about duplicate training images."""
+) -> tuple[dict[int, int], list[str]]:
+    """Compares the bytes of the training, validation and test images, given by their indices.
+
+    Returns:
+        Unlabeled image → the first labeled one with the same bytes, and a sentence for each kind of
+        repeated image.
+    """
+    train, *held_out = parts
+    first = {digests[i]: i for i in train[::-1] if labels[i] != NO_CLASS}
+    copies = {i: first[digests[i]] for i in train if labels[i] == NO_CLASS and digests[i] in first}
     warnings = []
     for i, j in list(copies.items())[:1]:
         warnings.append(
             f"{len(copies):,} unlabeled image(s) are labeled ones again, byte for byte, and are "
             f"left out, such as {names[i]!r}, which is {names[j]!r}."
         )
-    first = _find_copies(train, train, labels, digests)
-    pairs = [(j, i) for i, j in first.items() if labels[i] != labels[j]]
+    pairs = [(first[digests[i]], i) for i in train if labels[i] != NO_CLASS]
+    pairs = [(i, j) for i, j in pairs if labels[i] != labels[j]]
     for i, j in pairs[:1]:
         warnings.append(
             f"{len(pairs):,} image(s) are in two classes, byte for byte, such as "
             f"{names[i]!r} and {names[j]!r}: delete the wrong one of each."
         )
-    return warnings
-
-
-def _describe_leak(
-    part: np.ndarray, what: str, train: np.ndarray, labels: np.ndarray, digests: Sequence[bytes]
-) -> list[str]:
-    """A sentence about test or validation images that are training images."""
     seen = {digests[i] for i in train}
-    again = [i for i in part if digests[i] in seen]
-    if not again:
-        return []
-    num_labeled = len(_find_copies(np.array(again), train, labels, digests))
-    return [
-        f"{len(again):,} of {len(part):,} {what} images are also training images, byte for byte "
-        f"({num_labeled:,} of them labeled): the {what} accuracy will be too high."
-    ]
+    for part, what in zip(held_out, ("validation", "test"), strict=True):
+        if again := [digests[i] for i in part if digests[i] in seen]:
+            num_labeled = sum(digest in first for digest in again)
+            warnings.append(
+                f"{len(again):,} of {len(part):,} {what} images are also training images, byte for "
+                f"byte ({num_labeled:,} of them labeled): the {what} accuracy will be too high."
+            )
+    return copies, warnings
 
 
 def _describe_bit_depth(paths: Sequence[pathlib.Path], options: DecodeOptions) -> list[str]:
@@ -225,30 +215,19 @@ def _hash_rows(rows: Iterable[tuple]) -> str:
 
 
 class FolderSummary(NamedTuple):
-    """What the names in a folder and the headers of some files tell, without decoding an image.
-
-    Attributes:
-        root: the folder.
-        layout: its files by use.
-        class_counts: class → labeled images, sorted by name.
-        num_unlabeled: training images without a label.
-        num_test: test images.
-        sizes: int64 [n, 2], width and height in pixels of up to 200 training images, evenly spaced
-            among the files. Those that cannot be read are left out.
-        num_validation: validation images.
-        bit_depth: bits that 16-bit images among them use. 16 if there are none.
-        channels: 1 if all of these images are gray, 3 if some have colors, or as many as they have.
-    """
+    """What the names in a folder and the headers of some files tell, without decoding an image."""
 
     root: pathlib.Path
     layout: Layout
-    class_counts: dict[str, int]
-    num_unlabeled: int
+    class_counts: dict[str, int]  # Class → labeled images, sorted by name.
+    num_unlabeled: int  # Training images without a label.
     num_test: int
+    # int64 [n, 2], width and height in pixels of up to 200 training images, evenly spaced among the
+    # files. Those that cannot be read are left out.
     sizes: np.ndarray
     num_validation: int = 0
-    bit_depth: int = 16
-    channels: int = 3
+    bit_depth: int = 16  # Bits that 16-bit images among them use. 16 if there are none.
+    channels: int = 3  # 1 if all are gray, 3 if some have colors, or as many as they have.
 
     @property
     def num_labeled(self) -> int:
@@ -354,16 +333,15 @@ def load_sample(
         UserError: if none of the chosen labeled images can be read.
     """
     train = summary.layout.train
-    labeled = take_evenly(train[: summary.num_labeled], limit)
-    unlabeled = take_evenly(train[summary.num_labeled :], limit)
+    num_labeled = summary.num_labeled
+    rows = take_evenly(train[:num_labeled], limit) + take_evenly(train[num_labeled:], limit)
     index = _number_classes(tuple(summary.class_counts))
-    rows = [*labeled, *unlabeled]
     files = [str(summary.root / file.name) for file, _ in rows]
     (batch,) = read_ahead(files, shape, len(files), options)
     errors = {i: error for i, error in enumerate(batch.errors) if error is not None}
     _check_channels([file.name for file, _ in rows], errors)
-    names = [name for i, (_, name) in enumerate(rows) if i not in errors]
-    images, labels = batch.images, np.asarray([index[name] for name in names], np.int32)
+    found = [index[name] for i, (_, name) in enumerate(rows) if i not in errors]
+    images, labels = batch.images, np.asarray(found, np.int32)
     if not (labels >= 0).any():
         raise UserError(
             f"None of the labeled images in {summary.root} that were tried can be read: convert "

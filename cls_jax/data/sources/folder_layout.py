@@ -19,43 +19,27 @@ from cls_jax.errors import UserError
 NO_CLASS_NAME = ""  # Of unlabeled images.
 # What folders are called → what they hold.
 _SPLITS = {
-    "labeled": "train",
-    "labelled": "train",
-    "train": "train",
-    "training": "train",
-    "unlabeled": "unlabeled",
-    "unlabelled": "unlabeled",
-    "test": "test",
-    "testing": "test",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
+    **dict.fromkeys(("labeled", "labelled", "train", "training"), "train"),
+    **dict.fromkeys(("unlabeled", "unlabelled"), "unlabeled"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
 }
 _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
     "it, or as one folder for each class (see docs/own_images.md)"
 )
-Row = tuple[ImageFile, str]
+Row = tuple[ImageFile, str]  # A file and its class.
 
 
 class Layout(NamedTuple):
-    """The parts of a folder.
+    """The parts of a folder."""
 
-    Attributes:
-        class_names: sorted.
-        train: files and their classes, labeled before unlabeled, sorted by name within each.
-        validation: files and their classes. None is unlabeled.
-        test: files and their classes. None is unlabeled.
-        skipped: all other files, and why.
-        warnings: one sentence each.
-    """
-
-    class_names: tuple[str, ...]
-    train: list[Row]
-    validation: list[Row]
-    test: list[Row]
-    skipped: list[SkippedFile]
-    warnings: list[str]
+    class_names: tuple[str, ...]  # Sorted.
+    train: list[Row]  # Labeled before unlabeled, sorted by name within each.
+    validation: list[Row]  # None is unlabeled.
+    test: list[Row]  # None is unlabeled.
+    skipped: list[SkippedFile]  # All other files, and why.
+    warnings: list[str]  # One sentence each.
 
 
 def read_layout(root: pathlib.Path, listing: Listing) -> Layout:

@@ -36,36 +36,23 @@ _OWN_COLUMNS = ("decision", "time")
 
 
 class LabelRow(NamedTuple):
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-        file: Name as written, relative to the folder.
-        label: Class, or "".
-        decision: "label", "none" (the image belongs to no class), "skip" or "undo" (`label` is what
-            it was before). "" in rows that other programs wrote.
-        time: UTC, ISO 8601. "" if unknown.
-    """
-
-    file: str
-    label: str
+    file: str  # Name as written, relative to the folder.
+    label: str  # Class, or "".
+    # "label", "none" (the image belongs to no class), "skip" or "undo" (`label` is what it was
+    # before). "" in rows that other programs wrote.
     decision: str = ""
-    time: str = ""
+    time: str = ""  # UTC, ISO 8601. "" if unknown.
 
 
 class _Format(NamedTuple):
-    """How a table is written.
+    """How a table is written."""
 
-    Attributes:
-        header: Cells of the first line. Of a table without a header, those that it should have.
-        has_header: Whether the first line is one.
-        delimiter: Between two cells.
-        places: Columns of file, label, decision and time, -1 for missing ones.
-    """
-
-    header: list[str]
+    header: list[str]  # Cells of the first line, or what it should be in a table without a header.
     has_header: bool
     delimiter: str
-    places: tuple[int, int, int, int]
+    places: tuple[int, int, int, int]  # Columns of file, label, decision and time, -1 for missing.
 
 
 _NEW = _Format(["file", "label", *_OWN_COLUMNS], True, ",", (0, 1, 2, 3))
