@@ -217,12 +217,13 @@ def read_npz(content: bytes, folder: pathlib.Path) -> None:
     from cls_jax.data.sources.benchmarks import read_single_file
 
     (folder / "set.npz").write_bytes(content)
-    splits, class_names = read_single_file(str(folder / "set.npz"))
-    for images, labels in splits.values():
+    arrays = read_single_file(str(folder / "set.npz"))
+    for split in ("train", "test"):
+        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
         assert images.dtype == np.uint8
         assert images.ndim == 4
         assert len(images) == len(labels)
-        assert labels.max(initial=0) < len(class_names)
+        assert labels.max(initial=0) < len(arrays["class_names"])
 
 
 def _bind(reader: Callable, name: str) -> Reader:

@@ -6,7 +6,7 @@ sizes are checked before they are read.
 
 import pathlib
 import zipfile
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -16,8 +16,13 @@ from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
 from cls_jax.parallel.cpus import get_machine_memory
 
-Split = tuple[np.ndarray, np.ndarray]
+# Keyword arguments of `Dataset`: images uint8 [n, H, W, C], labels int32 [n] and class names.
+Arrays = dict[str, Any]
 _DOWNLOAD_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+_ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
+_SPLITS = ("train", "test")
+_MAX_CLASSES = 1_000_000
+NUM_TEST_DIGITS = 450
 
 
 def load_cifar(data_config: ConfigDict) -> Dataset:
@@ -26,35 +31,25 @@ def load_cifar(data_config: ConfigDict) -> Dataset:
     Raises:
         UserError: if neither of them has it, or its images have another size.
     """
-    if is_single_file(data_config.data_dir):
-        splits, class_names = read_single_file(data_config.data_dir)
-    else:
-        splits, class_names = read_tfds(data_config)
-    (train_images, train_labels), (test_images, test_labels) = splits["train"], splits["test"]
-    image_shape = train_images.shape[1:]
+    path = data_config.data_dir
+    if path.endswith(_ARCHIVE_SUFFIXES):
+        raise UserError(
+            f"{path} is an archive: unpack it and train on the folder, as in cls-jax train FOLDER."
+        )
+    arrays = read_single_file(path) if path.endswith(".npz") else read_tfds(data_config)
+    image_shape = arrays["train_images"].shape[1:]
     if image_shape[:2] != (data_config.image_size, data_config.image_size):
         raise UserError(
             f"{data_config.name} has images of {image_shape[1]} x {image_shape[0]} pixels: "
             f"set --config.data.image_size={image_shape[0]}."
         )
-    return Dataset(
-        name=data_config.name,
-        class_names=class_names,
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
-        image_shape=image_shape,
-    )
+    return Dataset(name=data_config.name, image_shape=image_shape, **arrays)
 
 
-def read_tfds(data_config: ConfigDict) -> tuple[dict[str, Split], tuple[str, ...]]:
+def read_tfds(data_config: ConfigDict) -> Arrays:
     """A TFDS dataset with features "image" and "label" and splits "train" and "test".
 
     Prepared on first use: looked for, and downloaded to, `data_config.data_dir`.
-
-    Returns:
-        Split name → images uint8 [n, H, W, C] and labels int32 [n], and the class names.
 
     Raises:
         UserError: if it is neither prepared nor can be downloaded.
@@ -80,17 +75,15 @@ def read_tfds(data_config: ConfigDict) -> tuple[dict[str, Split], tuple[str, ...
         ) from error
     # Files in order and one at a time: an image's index is the same on every machine.
     read_config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-    splits = {}
-    for split in ("train", "test"):
+    arrays: Arrays = {"class_names": tuple(builder.info.features["label"].names)}
+    for split in _SPLITS:
         rows = builder.as_dataset(
             split=split, batch_size=-1, shuffle_files=False, read_config=read_config
         )
         rows = tfds.as_numpy(rows)
-        splits[split] = rows["image"], rows["label"].astype(np.int32)
-    return splits, tuple(builder.info.features["label"].names)
-
-
-NUM_TEST_DIGITS = 450
+        arrays[f"{split}_images"] = rows["image"]
+        arrays[f"{split}_labels"] = rows["label"].astype(np.int32)
+    return arrays
 
 
 def load_digits(data_config: ConfigDict) -> Dataset:
@@ -125,32 +118,11 @@ def load_digits(data_config: ConfigDict) -> Dataset:
     )
 
 
-_ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
-_SPLITS = ("train", "test")
-_MAX_CLASSES = 1_000_000
-
-
-def is_single_file(path: str) -> bool:
-    """Whether a path names a dataset in one file.
-
-    Raises:
-        UserError: if it names an archive.
-    """
-    if path.endswith(_ARCHIVE_SUFFIXES):
-        raise UserError(
-            f"{path} is an archive: unpack it and train on the folder, as in cls-jax train FOLDER."
-        )
-    return path.endswith(".npz")
-
-
-def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
-    """Reads the splits "train" and "test" of an `.npz`.
+def read_single_file(path: str) -> Arrays:
+    """Reads an `.npz`.
 
     It has `train_images`, `train_labels` (-1 where unknown), `test_images`, `test_labels` and maybe
     `class_names`.
-
-    Returns:
-        Split name → images uint8 [n, H, W, C] and labels int32 [n], and the class names.
 
     Raises:
         UserError: if the file is missing, damaged or has another layout.
@@ -167,32 +139,29 @@ def read_single_file(path: str) -> tuple[dict[str, Split], tuple[str, ...]]:
         ) from error
 
 
-def _read_npz(file: BinaryIO) -> tuple[dict[str, Split], tuple[str, ...]]:
+def _read_npz(file: BinaryIO) -> Arrays:
     with zipfile.ZipFile(file) as archive:
         names = [f"{split}_{part}" for split in _SPLITS for part in ("images", "labels")]
-        has_names = "class_names.npy" in archive.namelist()
-        names += ["class_names"] if has_names else []
+        if "class_names.npy" in archive.namelist():
+            names.append("class_names")
         num_bytes = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
         if num_bytes > get_machine_memory() // 2:
             raise ValueError(f"it holds {num_bytes / 2**30:.1f} GiB, too much for this machine")
     # A header that claims more than the file holds costs address space, but no memory.
     file.seek(0)
     with np.load(file, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in names}
-    splits = {}
+        arrays: Arrays = {name: stored[name] for name in names}
     for split in _SPLITS:
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
         if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
             raise ValueError(f"{split}_images is not uint8 [n, H, W, C] with n labels")
-        splits[split] = images, _to_classes(labels, split)
-    num_classes = int(max(labels.max(initial=0) for _, labels in splits.values())) + 1
-    if has_names:
-        class_names = tuple(map(str, arrays["class_names"].ravel()))
-    else:
-        class_names = tuple(str(k) for k in range(num_classes))
-    if not len(splits["train"][0]) or len(class_names) < num_classes:
+        arrays[f"{split}_labels"] = _to_classes(labels, split)
+    num_classes = int(max(arrays[f"{split}_labels"].max(initial=0) for split in _SPLITS)) + 1
+    class_names = arrays["class_names"].ravel() if "class_names" in arrays else range(num_classes)
+    arrays["class_names"] = tuple(map(str, class_names))
+    if not len(arrays["train_images"]) or len(class_names) < num_classes:
         raise ValueError("it has no training images, or labels without a class name")
-    return splits, class_names
+    return arrays
 
 
 def _to_classes(labels: np.ndarray, split: str) -> np.ndarray:

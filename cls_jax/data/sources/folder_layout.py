@@ -121,7 +121,7 @@ def _check_class_folders(
     """Raises a UserError if a class folder has no image, or only images in subfolders."""
     bases = [name for name, kind in splits.items() if kind == "train"]
     depth = 1 if bases else 0
-    own: Counter[str] = Counter()
+    own: set[str] = set()
     nested: dict[str, str] = {}
     for file, name in layout.train:
         parts = file.name.split("/")
@@ -129,10 +129,10 @@ def _check_class_folders(
             continue
         folder = "/".join(parts[: depth + 1])
         if len(parts) == depth + 2:
-            own[folder] += 1
+            own.add(folder)
         else:
             nested.setdefault(folder, "/".join(parts[: depth + 2]))
-    if only_nested := sorted(set(nested) - set(own)):
+    if only_nested := sorted(set(nested) - own):
         folder = only_nested[0]
         raise UserError(
             f"The class folder {folder!r} has no image of its own, only folders such as "
@@ -144,12 +144,10 @@ def _check_class_folders(
             f"{root} has no labeled image, because there is no class folder in "
             f"{' or '.join(map(repr, sorted(own)))}: {_REMEDY}."
         )
+    candidates = {name for name in folders if name.count("/") == depth}
     if bases:
-        candidates = [name for name in folders if name.count("/") == 1]
-        candidates = [name for name in candidates if name.split("/")[0] in bases]
-    else:
-        candidates = [name for name in folders if "/" not in name and name not in splits]
-    empty = sorted(set(candidates) - set(own))
+        candidates = {name for name in candidates if name.split("/")[0] in bases}
+    empty = sorted(candidates - own - splits.keys())
     if empty and own:
         raise UserError(
             f"The class {empty[0].split('/')[-1]!r} has no image in {root / empty[0]}"
