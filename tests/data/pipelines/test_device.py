@@ -17,28 +17,22 @@ from PIL import Image
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline, device
-from cls_jax.data.sampling import create_stream_spec
 from cls_jax.errors import UserError
-from cls_jax.methods import get_method
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import make_batch_fn
 from tests.conftest import ROOT, create_tiny_config
+from tests.data.test_sampling import create_spec
 from tests.methods.tiny_model import tiny_model
 
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
 
-def create_device_batch(mesh=(1, 1), step=0, argument="20", sample_one_image=False, **changes):
-    changes = {"data__randaugment_ops": 2} | changes
-    config = create_tiny_config(argument, data__pipeline="device", **changes)
+def create_device_batch(mesh=(1, 1), step=0, argument="20", num_images=None, **changes):
+    changes = {"data__randaugment_ops": 2, "data__pipeline": "device"} | changes
+    config = create_tiny_config(argument, **changes)
     config.mesh.network, config.mesh.data = mesh
-    dataset = load_dataset(config)
-    indices = np.arange(1 if sample_one_image else len(dataset.train_images), dtype=np.int32)
-    method = get_method(config.method.name)
-    spec = create_stream_spec(
-        config, method.labeled_view, method.unlabeled_views, indices[:20], indices
-    )
+    spec, dataset = create_spec(config, num_images)
     setup = create_train_setup(config, dataset.shape)
     state = setup.init_state()
     state = state.replace(step=state.step + step)
@@ -55,7 +49,7 @@ def test_batch_does_not_depend_on_the_number_of_devices():
 
 def test_shards_of_a_batch_share_no_random_numbers():
     """Four devices, the same image everywhere: no shard's views are those of another."""
-    batch, _, _ = create_device_batch((1, 4), sample_one_image=True)
+    batch, _, _ = create_device_batch((1, 4), num_images=1)
     shards = np.split(batch.u[1], 4)
     assert len({shard.tobytes() for shard in shards}) == 4
 
@@ -63,7 +57,7 @@ def test_shards_of_a_batch_share_no_random_numbers():
 def test_seed_step_and_view_decide_the_random_numbers():
     """One image everywhere, so that only its augmentation can differ."""
     batches = [
-        create_device_batch((1, 1), step, "20,mean_teacher", sample_one_image=True, seed=seed)[0]
+        create_device_batch((1, 1), step, "20,mean_teacher", num_images=1, seed=seed)[0]
         for step, seed in ((0, 0), (1, 0), (0, 1))
     ]
     views = [view[:8].tobytes() for batch in batches for view in (batch.x, *batch.u)]
@@ -115,20 +109,11 @@ except SystemExit as end:
 from cls_jax.cli import commands
 commands.predict(folder / "run", [str(folder / "image.png")], str(folder / "p.csv"))
 """
-    options = [
-        "--config=configs/cifar10.py:10,supervised",
-        "--config.data.pipeline=device",
-        "--config.data.randaugment_ops=0",
-        "--config.data.image_size=8",
-        "--config.data.cutout=3",
-        f"--config.data.data_dir={tmp_path / 'set.npz'}",
-        f"--workdir={tmp_path / 'run'}",
-        "--config.num_steps=2",
-        "--config.batch_size=4",
-        "--config.model.depth=10",
-        "--config.model.width=1",
-        "--config.log_every=1",
-    ]
+    values = f"""data.pipeline=device data.randaugment_ops=0 data.image_size=8 data.cutout=3
+        data.data_dir={tmp_path}/set.npz num_steps=2 batch_size=4 model.depth=10 model.width=1
+        log_every=1"""
+    options = ["--config=configs/cifar10.py:10,supervised", f"--workdir={tmp_path}/run"]
+    options += [f"--config.{value}" for value in values.split()]
     outcome = subprocess.run(
         [sys.executable, "-c", code, tmp_path, *options],
         cwd=ROOT,
@@ -138,9 +123,9 @@ commands.predict(folder / "run", [str(folder / "image.png")], str(folder / "p.cs
         check=False,
     )
     assert outcome.returncode == 0, outcome.stderr
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["step"] == 2
-    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 3
+    assert json.loads((tmp_path / "run/result.json").read_text())["step"] == 2
+    assert (tmp_path / "run/metrics.jsonl").read_text().count("\n") == 3
     assert not list((tmp_path / "run").glob("events*"))
-    report = (tmp_path / "run" / "report.html").read_text()
+    report = (tmp_path / "run/report.html").read_text()
     assert all(f'<section id="{name}"' in report for name in ("classes", "views"))
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 2
