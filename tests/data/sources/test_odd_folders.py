@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.data.images.decode import read_image
 from cls_jax.data.images.files import find_images
 from cls_jax.data.sources.folder import load_folder
 from cls_jax.errors import UserError
@@ -23,27 +24,19 @@ from cls_jax.io import make_printable
 from tests.conftest import ROOT, load_config
 
 PAGE = ROOT / "experiments" / "results" / "odd_folders.md"
-_HEAD = """\
-# Odd folders
+_END_OF_HEAD = "| -- | -- | -: |\n"
 
-What `cls-jax train FOLDER` does with the images of odd and damaged folders, and how many files
-`cls-jax predict RUN FOLDER` has rows for. `tests/data/sources/test_odd_folders.py` makes each of
-them and expects what is written here.
 
-```
-python -m tests.data.sources.test_odd_folders
-```
-
-| folder | training | rows of predict |
-| -- | -- | -: |
-"""
+def place(root: pathlib.Path, name: str) -> pathlib.Path:
+    """The path of a file to be written."""
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    return root / name
 
 
 def put(root: pathlib.Path, *names: str) -> None:
     """Writes an image of its own under each name."""
     for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = place(root, name)
         seed = zlib.crc32(os.fsencode(name))
         pixels = np.random.default_rng(seed).integers(0, 256, (12, 10, 3), dtype=np.uint8)
         formats = {".heic": "HEIF", ".avif": "AVIF"}
@@ -59,14 +52,13 @@ def add(images="cat/1.png dog/2.png", files=(), links=(), copies=(), also=None) 
     def make(root):
         put(root, *images.split())
         for name, content in dict(files).items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+            place(root, name).write_bytes(
+                content if isinstance(content, bytes) else content.encode()
+            )
         for name, source in dict(links).items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).symlink_to(os.path.normpath(root / source))
+            place(root, name).symlink_to(os.path.normpath(root / source))
         for name, source in dict(copies).items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(root / source, root / name)
+            shutil.copy(root / source, place(root, name))
         if also:
             also(root)
 
@@ -83,9 +75,8 @@ def make_strange_names(root):
 
 
 def make_dark(root):
-    for name, level in (("cat", 1000), ("dog", 4000)):
-        (root / name).mkdir(parents=True)
-        Image.fromarray(np.full((12, 10), level, np.uint16)).save(root / name / "1.png")
+    for name, level in (("cat/1.png", 1000), ("dog/1.png", 4000)):
+        Image.fromarray(np.full((12, 10), level, np.uint16)).save(place(root, name))
 
 
 def add_array(name: str, dtype: str) -> Callable:
@@ -222,8 +213,11 @@ CASES |= {
 }
 
 
-def describe(root: pathlib.Path) -> tuple[str, str]:
+def describe(folder: pathlib.Path, title: str) -> tuple[str, str]:
     """What training and prediction make of a folder."""
+    root = folder / "around" / "photos"
+    root.parent.mkdir()
+    CASES[title](root)
     config = load_config("folder", str(root))
     config.data.image_size = 8
     try:
@@ -241,25 +235,23 @@ def describe(root: pathlib.Path) -> tuple[str, str]:
         if dataset.skipped_files:
             rows = [f"{name}: {why.split(';')[0]}" for name, why in dataset.skipped_files]
             training += f" Skipped: {'; '.join(rows)}."
-        assert len(dataset.train_images[:]) == len(dataset.train_labels)
+        expected = [read_image(root / name, (8, 8, 3)) for name in dataset.train_files]
+        np.testing.assert_array_equal(dataset.train_images[:], expected)
     except UserError as error:
         training = f"Refused: {error}"
-    if training.startswith("Refused"):
-        assert re.search(r"[^.]\.$", training)  # A sentence.
-        training = training.split(" as labeled/<class>/")[0]  # The remedy of most.
+    assert re.search(r"[^.]\.$", training)  # A sentence.
+    training = training.split(" as labeled/<class>/")[0]  # The remedy of most.
     try:
         predicted = str(len(find_images(str(root))))
     except UserError:
         predicted = "refused"
-    training = make_printable(training.replace(str(root), "FOLDER"))
-    return training, predicted
+    return make_printable(training.replace(str(root), "FOLDER")), predicted
 
 
 def read_page() -> dict[str, tuple[str, str]]:
-    rows = [
-        line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if "|" in line
-    ]
-    return {row[0].strip(): (row[1].strip(), row[2].strip()) for row in rows if len(row) == 3}
+    lines = PAGE.read_text().partition(_END_OF_HEAD)[2].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {title: (training, predicted) for title, training, predicted in rows}
 
 
 @pytest.mark.parametrize("title", CASES)
@@ -267,10 +259,7 @@ def test_odd_folder_does_what_its_page_says(tmp_path, monkeypatch, title):
     if "HEIC" in title:
         pytest.importorskip("pillow_heif").register_heif_opener()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    root = tmp_path / "around" / "photos"
-    root.parent.mkdir()
-    CASES[title](root)
-    assert describe(root) == read_page()[title]
+    assert describe(tmp_path, title) == read_page()[title]
 
 
 def write_page() -> None:
@@ -278,15 +267,13 @@ def write_page() -> None:
     import pillow_heif
 
     pillow_heif.register_heif_opener()
+    head, end, _ = PAGE.read_text().partition(_END_OF_HEAD)
     rows = []
-    for title, make in CASES.items():
+    for title in CASES:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-            root = pathlib.Path(folder) / "around" / "photos"
-            root.parent.mkdir()
-            make(root)
-            rows.append(f"| {title} | {' | '.join(describe(root))} |\n")
-    PAGE.write_text(_HEAD + "".join(rows))
+            rows.append(f"| {title} | {' | '.join(describe(pathlib.Path(folder), title))} |\n")
+    PAGE.write_text(head + end + "".join(rows))
 
 
 if __name__ == "__main__":
