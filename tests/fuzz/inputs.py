@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import struct
 import tempfile
 import unittest.mock
@@ -17,7 +18,8 @@ import numpy as np
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.data.images.test_decode import DEEP
+from tests.data.images.test_bands import save
+from tests.data.images.test_decode import DEEP, encode, pack_png
 
 LONG = 100_000
 # fmt: off
@@ -38,6 +40,7 @@ _GOOD_NAMES = (
 )
 # fmt: on
 _JPEG_SCAN = b"\xff\xda"
+_SIDE = 9_999
 _TREES = st.recursive(
     st.sampled_from(VALUES) | st.integers() | st.floats() | st.text(max_size=20),
     lambda nodes: st.lists(nodes, max_size=4) | st.dictionaries(st.text(max_size=5), nodes),
@@ -174,7 +177,9 @@ def create_seeds(kind: str) -> tuple[bytes, ...]:
             b"\xef\xbb\xbffile;label\r\nsub/c.png;cat\r\n",
         )
     if kind.startswith("cache/"):
-        return (_create_cache(kind.removeprefix("cache/")),)
+        with tempfile.TemporaryDirectory() as folder:
+            *_, made = create_cache(kind.removeprefix("cache/"), pathlib.Path(folder))
+            return (made.read_bytes(),)
     return tuple(_encode_json(kind, value) for value in _create_documents(kind))
 
 
@@ -202,41 +207,24 @@ def _create_images() -> list[bytes]:
         *((photo, "TIFF", {}), (deep, "TIFF", {}), (photo, "TIFF", {"compression": "tiff_lzw"})),
         *((photo, "TIFF", {"compression": "jpeg"}), (photo, "MPO", others), (photo, "PPM", {})),
     ]
-    arrays = smooth, 257 * np.asfortranarray(smooth, np.uint16), np.asarray(gray)
-    deep_colors = [encode(256 * smooth.astype(np.uint16)) for encode in DEEP.values()]
-    return [
-        *(_encode(image, format_, **options) for image, format_, options in chosen),
-        *(file.getvalue() for file in deep_colors),
-        *map(_encode_array, arrays),
-    ]
-
-
-def _encode(image: Image.Image, format_: str, **options) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format_, **options)
-    return file.getvalue()
-
-
-def _encode_array(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-@functools.cache
-def _create_jpeg() -> bytes:
-    return _create_flat("L", "JPEG", progressive=True, quality=10)
+    files = [encode(image, format_, **options) for image, format_, options in chosen]
+    files += [encode_deep(256 * smooth.astype(np.uint16)) for encode_deep in DEEP.values()]
+    files += map(save, (smooth, 257 * np.asfortranarray(smooth, np.uint16), np.asarray(gray)))
+    return [file.getvalue() for file in files]
 
 
 def _create_progressive(num_scans: int) -> bytes:
     """A JPEG whose last scan comes again and again."""
-    whole = _create_jpeg()
+    whole = _create_flat("L", "JPEG", progressive=True, quality=10)
     last = whole[whole.rindex(_JPEG_SCAN) : -2]
     return whole[:-2] + num_scans * last + whole[-2:]
 
 
-def _create_flat(mode: str, format_: str, **options) -> bytes:
-    return _encode(Image.new(mode, (_SIDE, _SIDE)), format_, **options)
+@functools.cache
+def _create_flat(
+    mode: str, format_: str, size: tuple[int, int] = (_SIDE, _SIDE), **options
+) -> bytes:
+    return encode(Image.new(mode, size), format_, **options).getvalue()
 
 
 def _create_png(color_type: int, depth: int, row_bytes: int, size: tuple[int, int]) -> bytes:
@@ -245,57 +233,50 @@ def _create_png(color_type: int, depth: int, row_bytes: int, size: tuple[int, in
     compressor = zlib.compressobj(1, wbits=-15)
     block = compressor.compress(row) + compressor.flush(zlib.Z_FULL_FLUSH)
     checksum = functools.reduce(lambda value, _: zlib.adler32(row, value), range(size[1]), 1)
-    header = struct.pack(">2I5B", *size, depth, color_type, 0, 0, 0)
     data = b"\x78\x01" + size[1] * block + b"\x03\x00" + struct.pack(">I", checksum)
-    content = b"\x89PNG\r\n\x1a\n"
-    for kind, part in ((b"IHDR", header), (b"IDAT", data), (b"IEND", b"")):
-        content += struct.pack(">I", len(part)) + kind + part
-        content += struct.pack(">I", zlib.crc32(kind + part))
-    return content
+    return pack_png(size, depth, color_type, data)
 
 
-_SIDE = 9_999
 # Images that decode to far more than they take.
 BOMBS: tuple[Callable[[], bytes], ...] = (
-    *(
-        functools.partial(_create_png, color_type, depth, num_bytes * _SIDE, (_SIDE, _SIDE))
-        for color_type, depth, num_bytes in ((6, 8, 4), (0, 16, 2))
-    ),
-    functools.partial(_create_flat, "P", "GIF", transparency=0),
-    functools.partial(_create_progressive, 5_000),
-    functools.partial(_create_flat, "RGB", "TIFF", compression="tiff_lzw"),
-    lambda: _encode(Image.new("RGBA", (7_000, 7_000)), "WEBP", lossless=True, quality=0, method=0),
-    functools.partial(_create_png, 2, 8, 75_000_000, (25_000_000, 4)),
+    lambda: _create_png(6, 8, 4 * _SIDE, (_SIDE, _SIDE)),
+    lambda: _create_png(0, 16, 2 * _SIDE, (_SIDE, _SIDE)),
+    lambda: _create_png(2, 8, 75_000_000, (25_000_000, 4)),
+    lambda: _create_progressive(5_000),
+    lambda: _create_flat("P", "GIF", transparency=0),
+    lambda: _create_flat("RGB", "TIFF", compression="tiff_lzw"),
+    lambda: _create_flat("RGBA", "WEBP", (7_000, 7_000), lossless=True, quality=0, method=0),
 )
 
 
-def _create_npz(save: Callable) -> bytes:
-    file, images = io.BytesIO(), np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
-    labels = np.arange(2)
-    save(
-        file,
-        **{"train_images": images, "train_labels": labels, "class_names": np.array(["a", "b"])},
-        **{"test_images": images, "test_labels": labels},
-    )
+def _create_npz(save_arrays: Callable) -> bytes:
+    file, labels = io.BytesIO(), np.arange(2)
+    images = np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
+    arrays = {"train_images": images, "train_labels": labels, "class_names": np.array(["a", "b"])}
+    save_arrays(file, **arrays, test_images=images, test_labels=labels)
     return file.getvalue()
 
 
-def _create_cache(name: str) -> bytes:
-    """What the cache stores of two images of 8 x 8: their pixels, or the folder's table."""
+def create_cache(name: str, folder: pathlib.Path) -> tuple[pathlib.Path, list, pathlib.Path]:
+    """Decodes two images of 8 x 8 in a folder that holds the cache as well.
+
+    Returns:
+        The folder of images, their files, and where the cache stores their pixels ("pack") or the
+        folder's table ("table").
+    """
     from cls_jax.data.images import cache, files
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder),
-    ):
-        root = pathlib.Path(folder) / "images"
-        root.mkdir()
-        for i in range(2):
-            (root / f"{i}.png").write_bytes(create_seeds("image")[5 + i])
-        cache.load_decoded(root, files.list_images(root).files, (8, 8, 3), is_silent=True)
+    root = folder / "images"
+    root.mkdir(exist_ok=True)
+    for i in range(2):
+        (root / f"{i}.png").write_bytes(create_seeds("image")[5 + i])
+    listed = files.list_images(root).files
+    with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=str(folder)):
+        shutil.rmtree(cache.get_cache_folder(), ignore_errors=True)
+        cache.load_decoded(root, listed, (8, 8, 3), is_silent=True)
         pattern = "*/*.pack" if name == "pack" else "tables/" + "?" * 32
         (made,) = cache.get_cache_folder().glob(pattern)
-        return made.read_bytes()
+    return root, listed, made
 
 
 def _create_documents(kind: str) -> list:

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import functools
 import io
 import os
 import pathlib
@@ -189,23 +190,12 @@ def _check_page(**contents) -> None:
 
 
 def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
-    """Decoded images: what is damaged is decoded again."""
+    """Decoded images: what is damaged is decoded again. The cache is in the same folder."""
     from cls_jax.data.images import cache
     from cls_jax.data.images.decode import read_image
-    from cls_jax.data.images.files import list_images
-    from tests.fuzz.inputs import create_seeds
+    from tests.fuzz.inputs import create_cache
 
-    os.environ["XDG_CACHE_HOME"] = str(folder)
-    root = folder / "images"
-    if not root.exists():
-        root.mkdir()
-        for i in range(2):
-            (root / f"{i}.png").write_bytes(create_seeds("image")[5 + i])
-    files = list_images(root).files
-    shutil.rmtree(cache.get_cache_folder(), ignore_errors=True)
-    cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
-    pattern = "*/*.pack" if name == "pack" else "tables/" + "?" * 32
-    (made,) = cache.get_cache_folder().glob(pattern)
+    root, files, made = create_cache(name, folder)
     made.write_bytes(content)
     decoded = cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
     expected = [read_image(root / files[i].name, (8, 8, 3)) for i in decoded.rows]
@@ -226,10 +216,6 @@ def read_npz(content: bytes, folder: pathlib.Path) -> None:
         assert labels.max(initial=0) < len(arrays["class_names"])
 
 
-def _bind(reader: Callable, name: str) -> Reader:
-    return lambda content, folder: reader(name, content, folder)
-
-
 READERS: dict[str, Reader] = {
     "bomb": read_image,
     "image": read_image,
@@ -242,8 +228,8 @@ READERS: dict[str, Reader] = {
     "result.json": read_result,
     "metrics.jsonl": read_metrics,
     "sessions.jsonl": read_sessions,
-    "cache/pack": _bind(read_cache, "pack"),
-    "cache/table": _bind(read_cache, "table"),
+    "cache/pack": functools.partial(read_cache, "pack"),
+    "cache/table": functools.partial(read_cache, "table"),
     "npz": read_npz,
 }
 

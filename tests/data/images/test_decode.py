@@ -138,18 +138,21 @@ def test_only_progressive_jpegs_wait_for_each_other(monkeypatch, progressive, is
     assert lock.__enter__.called == is_alone
 
 
+def pack_png(size, depth, color_type, data):
+    """A PNG of compressed rows."""
+    header = struct.pack(">IIBBBBB", *size, depth, color_type, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n"
+    for kind, part in ((b"IHDR", header), (b"IDAT", data), (b"IEND", b"")):
+        checksum = struct.pack(">I", zlib.crc32(kind + part))
+        png += struct.pack(">I", len(part)) + kind + part + checksum
+    return png
+
+
 def encode_png(levels):
     """A PNG of uint16 [H, W, 3 or 4], which Pillow cannot write."""
     height, width, channels = levels.shape
-
-    def chunk(kind, content):
-        crc = struct.pack(">I", zlib.crc32(kind + content))
-        return struct.pack(">I", len(content)) + kind + content + crc
-
-    header = struct.pack(">IIBBBBB", width, height, 16, {3: 2, 4: 6}[channels], 0, 0, 0)
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in levels)
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
-    return io.BytesIO(png + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    return io.BytesIO(pack_png((width, height), 16, {3: 2, 4: 6}[channels], zlib.compress(rows)))
 
 
 def encode_tiff(levels, photometric="minisblack", is_planar=False, order="<"):

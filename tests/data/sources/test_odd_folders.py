@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import shutil
-import struct
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from cls_jax.data.sources.folder import load_folder
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from tests.conftest import ROOT, load_config
+from tests.data.images.test_decode import pack_png
 
 PAGE = ROOT / "experiments" / "results" / "odd_folders.md"
 _END_OF_HEAD = "| -- | -- | -: |\n"
@@ -90,10 +90,7 @@ def add_slim(root):
 
 def add_damaged(root):
     (root / "dog/half.png").write_bytes((root / "dog/2.png").read_bytes()[:200])
-    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
-    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header
-    png += struct.pack(">I", zlib.crc32(b"IHDR" + header)) + struct.pack(">I", 0) + b"IDAT"
-    (root / "dog/huge.png").write_bytes(png + struct.pack(">I", zlib.crc32(b"IDAT")))
+    (root / "dog/huge.png").write_bytes(pack_png((50_000, 50_000), 8, 2, b""))
 
 
 # Title in the page → what makes the folder.
