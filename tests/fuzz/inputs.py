@@ -18,6 +18,8 @@ import numpy as np
 from hypothesis import strategies as st
 from PIL import Image
 
+from cls_jax.config import create_config, flatten
+from cls_jax.data.images import cache, files
 from tests.data.images.test_bands import save
 from tests.data.images.test_decode import DEEP, encode, pack_png
 
@@ -142,8 +144,6 @@ def create_tables(draw: st.DrawFn) -> bytes:
 @st.composite
 def create_overrides(draw: st.DrawFn) -> bytes:
     """`--config.KEY=VALUE`."""
-    from cls_jax.config import flatten
-
     keys = (*flatten(json.loads(create_seeds("config.json")[0])), "method.nothing")
     key = draw(st.sampled_from((*keys, "data", "model", "", "__class__", "seed.seed")))
     known = (*map(str, VALUES), "(1,2)", "('a',)", "(" * 500, "1_0", "1e3", "[1]", "(0.5,)", "cls")
@@ -264,8 +264,6 @@ def create_cache(name: str, folder: pathlib.Path) -> tuple[pathlib.Path, list, p
         The folder of images, their files, and where the cache stores their pixels ("pack") or the
         folder's table ("table").
     """
-    from cls_jax.data.images import cache, files
-
     root = folder / "images"
     root.mkdir(exist_ok=True)
     for i in range(2):
@@ -282,8 +280,6 @@ def create_cache(name: str, folder: pathlib.Path) -> tuple[pathlib.Path, list, p
 def _create_documents(kind: str) -> list:
     """Contents of the files of a run's folder."""
     if kind == "config.json":
-        from cls_jax.config import create_config
-
         return [create_config(f"40,{name}").to_dict() for name in ("cls", "fixmatch", "ups")]
     accuracies = dict.fromkeys(("", "_network_1", "_network_2", "_ensemble", "_best"), 97.5)
     row = {"step": 0, "train/loss": 1.5, "monitors/exchange_ratio": 0.5, "test/accuracy": 90.0}

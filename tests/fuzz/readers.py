@@ -13,16 +13,29 @@ import unicodedata
 from collections.abc import Callable
 
 import numpy as np
+from absl import flags
+from ml_collections import config_flags
 
+from cls_jax import config
+from cls_jax.cli import process
+from cls_jax.data import label_split
+from cls_jax.data.images import cache, decode
+from cls_jax.data.images.files import find_images, list_images
+from cls_jax.data.sources.benchmarks import read_single_file
+from cls_jax.data.sources.folder_layout import read_layout
 from cls_jax.errors import UserError
+from cls_jax.io import make_printable, write_rows
+from cls_jax.report.data import RunData, clean_rows
+from cls_jax.report.page import render_page
+from cls_jax.runs import folder as run_folder
+from cls_jax.runs import metrics, result, sessions
+from tests.fuzz.inputs import create_cache
 
 Reader = Callable[[bytes, pathlib.Path], None]
 
 
 def read_image(content: bytes, folder: pathlib.Path) -> None:
     """As predict and the decoding of folders read it. The suffix does not tell the format."""
-    from cls_jax.data.images import decode
-
     (folder / "a.jpg").write_bytes(content)
     shape = (32, 32, 3) if len(content) % 2 else (16, 16, 1)
     options = decode.DecodeOptions(bit_depth=12 if len(content) % 3 else 16)
@@ -33,9 +46,6 @@ def read_image(content: bytes, folder: pathlib.Path) -> None:
 
 def read_labels_csv(content: bytes, folder: pathlib.Path) -> None:
     """A folder of images with a table."""
-    from cls_jax.data.images.files import list_images
-    from cls_jax.data.sources.folder_layout import read_layout
-
     for name in ("a.png", "b.png", "sub/c.png"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
@@ -47,9 +57,6 @@ def read_labels_csv(content: bytes, folder: pathlib.Path) -> None:
 
 def read_names(content: bytes, folder: pathlib.Path) -> None:
     """Folders whose files have strange names."""
-    from cls_jax.data.images.files import find_images, list_images
-    from cls_jax.data.sources.folder_layout import read_layout
-
     root, outside = folder / "images", folder / "outside"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()
@@ -76,8 +83,6 @@ def read_names(content: bytes, folder: pathlib.Path) -> None:
 
 
 def _check_csv(rows) -> None:
-    from cls_jax.io import write_rows
-
     text = io.StringIO()
     write_rows(text, rows)
     back = list(csv.reader(io.StringIO(text.getvalue(), newline="")))
@@ -86,8 +91,6 @@ def _check_csv(rows) -> None:
 
 def read_config(content: bytes, folder: pathlib.Path) -> None:
     """The configuration of a run."""
-    from cls_jax import config
-
     (folder / "config.json").write_bytes(content)
     read = config.read_config(folder / "config.json")
     (folder / "config.json").write_text(config.to_json(read))
@@ -97,12 +100,6 @@ def read_config(content: bytes, folder: pathlib.Path) -> None:
 
 def read_override(content: bytes, folder: pathlib.Path) -> None:
     """An option of main.py."""
-    from absl import flags
-    from ml_collections import config_flags
-
-    from cls_jax.cli import process
-    from cls_jax.config import to_json, validate_config
-
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=values)
     original, process.flags.FLAGS = flags.FLAGS, values
@@ -118,14 +115,12 @@ def read_override(content: bytes, folder: pathlib.Path) -> None:
         raise UserError(printed.getvalue().removesuffix("\n")) from end
     finally:
         process.flags.FLAGS, sys.argv = original, before
-    validate_config(values.config)
-    to_json(values.config)
+    config.validate_config(values.config)
+    config.to_json(values.config)
 
 
 def read_dataset_description(content: bytes, folder: pathlib.Path) -> None:
     """Classes, sizes, mean and deviation of a run's dataset."""
-    from cls_jax.runs import folder as run_folder
-
     (folder / "dataset.json").write_bytes(content)
     dataset = types.SimpleNamespace(name="x", fingerprint="0" * 32)
     with contextlib.suppress(UserError):
@@ -138,8 +133,6 @@ def read_dataset_description(content: bytes, folder: pathlib.Path) -> None:
 
 def read_labeled_indices(content: bytes, folder: pathlib.Path) -> None:
     """The label budget of a run."""
-    from cls_jax.data import label_split
-
     path = folder / "labeled_indices.json"
     path.write_bytes(content)
     indices = label_split.read_labeled_indices(path, ("cat", "dog"))
@@ -149,9 +142,6 @@ def read_labeled_indices(content: bytes, folder: pathlib.Path) -> None:
 
 def read_result(content: bytes, folder: pathlib.Path) -> None:
     """The outcome of a run, in the terminal and on its page."""
-    from cls_jax.runs import folder as run_folder
-    from cls_jax.runs import result
-
     (folder / "result.json").write_bytes(content)
     read = run_folder.read_result(folder)
     assert f"{read['step']:,}"
@@ -162,50 +152,34 @@ def read_result(content: bytes, folder: pathlib.Path) -> None:
 
 def read_metrics(content: bytes, folder: pathlib.Path) -> None:
     """Curves, and the result made of them."""
-    from cls_jax.config import create_config
-    from cls_jax.report.data import clean_rows
-    from cls_jax.runs import metrics, result
-
     (folder / "metrics.jsonl").write_bytes(content)
     rows = metrics.read_metrics(folder)
-    result.create_result(create_config("40"), folder, 40, 1.0)
+    result.create_result(config.create_config("40"), folder, 40, 1.0)
     _check_page(rows=clean_rows(rows))
 
 
 def read_sessions(content: bytes, folder: pathlib.Path) -> None:
     """How a run was made."""
-    from cls_jax.runs import sessions
-
     (folder / "sessions.jsonl").write_bytes(content)
     _check_page(sessions=sessions.read_sessions(folder))
 
 
 def _check_page(**contents) -> None:
-    from cls_jax.config import create_config
-    from cls_jax.report.data import RunData
-    from cls_jax.report.page import render_page
-
-    page = render_page(RunData(pathlib.Path("runs/x"), create_config("40"), **contents))
+    page = render_page(RunData(pathlib.Path("runs/x"), config.create_config("40"), **contents))
     assert page.count("<script") == 1
 
 
 def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
     """Decoded images: what is damaged is decoded again. The cache is in the same folder."""
-    from cls_jax.data.images import cache
-    from cls_jax.data.images.decode import read_image
-    from tests.fuzz.inputs import create_cache
-
     root, files, made = create_cache(name, folder)
     made.write_bytes(content)
     decoded = cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
-    expected = [read_image(root / files[i].name, (8, 8, 3)) for i in decoded.rows]
+    expected = [decode.read_image(root / files[i].name, (8, 8, 3)) for i in decoded.rows]
     np.testing.assert_array_equal(decoded.images[:], expected)
 
 
 def read_npz(content: bytes, folder: pathlib.Path) -> None:
     """A dataset in one file."""
-    from cls_jax.data.sources.benchmarks import read_single_file
-
     (folder / "set.npz").write_bytes(content)
     arrays = read_single_file(str(folder / "set.npz"))
     for split in ("train", "test"):
@@ -240,12 +214,9 @@ def try_to_read(kind: str, content: bytes, folder: pathlib.Path) -> str:
     Raises:
         Exception: whatever else it leads to, which is a failure.
     """
-    from cls_jax.data.images.decode import ImageError
-    from cls_jax.io import make_printable
-
     try:
         READERS[kind](content, folder)
-    except ImageError as error:
+    except decode.ImageError as error:
         _check_message(str(error))
         return "refused"
     except UserError as error:

@@ -177,25 +177,8 @@ def test_weak_view_equals_padding_and_cropping(backend, shape, flip):
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("side", [7, 16, 3.7])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_cutout_equals_pil_rectangle(backend, shape, side):
-    module, from_numpy, _ = backend
-    uniforms = random_uniforms(200, 2)
-    images = np.resize(create_images(shape), (len(uniforms), *shape))
-    expected = [
-        to_array(pil_views.cut_out(to_pil(i), u, side, (90, 90, 90)))
-        for i, u in zip(images, uniforms, strict=True)
-    ]
-    color = (90,) * shape[2]
-    result = module.cutout(from_numpy(images), from_numpy(uniforms), side, color)
-    np.testing.assert_array_equal(result, expected)
-
-
-# The color of TorchSSL's square is another one for gray images.
-@pytest.mark.parametrize(
-    ("preset", "shape"), [("authors", SHAPES[1]), ("torchssl", SHAPES[0]), ("torchssl", SHAPES[1])]
-)
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)  # The color of TorchSSL's square differs.
 def test_strong_view_equals_pil_end_to_end(backend, preset, shape):
     pool = POOL if backend[2] else EXACT_POOL
     augmentation = make_augmentation(shape, preset, randaugment_pool=pool)
