@@ -13,15 +13,13 @@ import jax.numpy as jnp
 from cls_jax.data.augment.randaugment import OpKind, OpTable
 
 
-def flip_and_shift(images: jax.Array, uniforms: jax.Array, flip: bool, shift: int) -> jax.Array:
-    """Mirrors and shifts images, uint8 [n, H, W, C]. See `tf_augment.flip_and_shift`."""
-    height, width = images.shape[1:3]
-    offsets = jnp.floor(uniforms[:, 1:] * (2 * shift + 1)).astype(jnp.int32) - shift
-    rows = _reflect(jnp.arange(height) + offsets[:, :1], height)
-    columns = _reflect(jnp.arange(width) + offsets[:, 1:], width)
-    if flip:
-        columns = jnp.where(uniforms[:, :1] < 0.5, width - 1 - columns, columns)
-    return _gather_pixels(images, rows[:, :, None], columns[:, None, :])
+def gather_pixels(images: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """Returns images whose pixels are those at whole `rows` and `columns`, [n, height, width]."""
+    n, height, width, channels = images.shape
+    places = rows.astype(jnp.int32) * width + columns.astype(jnp.int32)
+    places = places.reshape(n, height * width, 1)
+    pixels = images.reshape(n, height * width, channels)
+    return jnp.take_along_axis(pixels, places, axis=1).reshape(images.shape)
 
 
 def apply_ops(
@@ -54,18 +52,6 @@ def cutout(
     columns = (first[:, 1:] <= x) & (x <= last[:, 1:])
     square = rows[:, :, None, None] & columns[:, None, :, None]
     return jnp.where(square, jnp.array(color, jnp.uint8), images)
-
-
-def _reflect(positions: jax.Array, size: int) -> jax.Array:
-    return size - 1 - jnp.abs(size - 1 - jnp.abs(positions))
-
-
-def _gather_pixels(images: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
-    """Returns images whose pixels are those at `rows` and `columns`, int32 [n, height, width]."""
-    n, height, width, channels = images.shape
-    places = (rows * width + columns).reshape(n, height * width, 1)
-    pixels = images.reshape(n, height * width, channels)
-    return jnp.take_along_axis(pixels, places, axis=1).reshape(images.shape)
 
 
 def _look_up(
@@ -151,4 +137,4 @@ def _transform(images: jax.Array, affines: jax.Array) -> jax.Array:
     rows = (d * x + e * y + f) >> 16
     inside_x, inside_y = jnp.clip(columns, 0, width - 1), jnp.clip(rows, 0, height - 1)
     inside = (columns == inside_x) & (rows == inside_y)
-    return jnp.where(inside[..., None], _gather_pixels(images, inside_y, inside_x), jnp.uint8(0))
+    return jnp.where(inside[..., None], gather_pixels(images, inside_y, inside_x), jnp.uint8(0))

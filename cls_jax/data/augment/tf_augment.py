@@ -10,21 +10,12 @@ from cls_jax.data.augment.randaugment import OpKind, OpTable
 from cls_jax.data.host_tensorflow import tf
 
 
-def flip_and_shift(images: tf.Tensor, uniforms: tf.Tensor, flip: bool, shift: int) -> tf.Tensor:
-    """Returns images mirrored with probability one half (if `flip`), then shifted.
-
-    The shift is uniform over -`shift`..`shift` pixels on each axis. What comes in from outside is
-    the image's reflection about its edge pixels, as in NumPy's `reflect` padding. Images must be
-    larger than `shift`. `uniforms`, float32 [n, WEAK_UNIFORMS], are for the flip, the vertical and
-    the horizontal shift.
-    """
-    height, width = images.shape[1:3]
-    offsets = tf.cast(tf.floor(uniforms[:, 1:] * (2 * shift + 1)), tf.int32) - shift
-    rows = _reflect(tf.range(height) + offsets[:, :1], height)
-    columns = _reflect(tf.range(width) + offsets[:, 1:], width)
-    if flip:
-        columns = tf.where(uniforms[:, :1] < 0.5, width - 1 - columns, columns)
-    return _gather_pixels(images, rows[:, :, None], columns[:, None, :])
+def gather_pixels(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+    """Returns images whose pixels are those at whole `rows` and `columns`, [n, height, width]."""
+    height, width, channels = images.shape[1:]
+    first = tf.range(tf.shape(images)[0])[:, None, None] * height
+    places = (first + tf.cast(rows, tf.int32)) * width + tf.cast(columns, tf.int32)
+    return tf.gather(tf.reshape(images, [-1, channels]), places)
 
 
 def apply_ops(
@@ -66,18 +57,6 @@ def cutout(
     square = rows[:, :, None] & columns[:, None, :]
     fill = tf.constant([*color] * width, tf.uint8)
     return tf.reshape(tf.where(square, fill, flat), tf.shape(images))
-
-
-def _reflect(positions: tf.Tensor, size: int) -> tf.Tensor:
-    return size - 1 - tf.abs(size - 1 - tf.abs(positions))
-
-
-def _gather_pixels(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-    """Returns images whose pixels are those at `rows` and `columns`, int32 [n, height, width]."""
-    height, width, channels = images.shape[1:]
-    first = tf.range(tf.shape(images)[0])[:, None, None] * height
-    pixels = tf.reshape(images, [-1, channels])
-    return tf.gather(pixels, (first + rows) * width + columns)
 
 
 # One transform per kind. Each takes images, their draws (int32 [n, 3]) and the table.
@@ -147,7 +126,7 @@ def _affine(images: tf.Tensor, draws: tf.Tensor, table: OpTable) -> tf.Tensor:
     inside_x = tf.clip_by_value(columns, 0, width - 1)
     inside_y = tf.clip_by_value(rows, 0, height - 1)
     inside = tf.cast((columns == inside_x) & (rows == inside_y), tf.uint8)
-    return _gather_pixels(images, inside_y, inside_x) * inside[..., None]
+    return gather_pixels(images, inside_y, inside_x) * inside[..., None]
 
 
 _TRANSFORMS = {

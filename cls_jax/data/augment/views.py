@@ -11,13 +11,15 @@ operations, always applied, at continuous levels, and a square of random size, a
 flip and shift. (Its successor USB draws the same, but flips and shifts first.)
 
 A view is a pure function of its images and of uniform random numbers in [0, 1), computed image by
-image, so a batch can be cut anywhere. `tf_augment` and `jax_augment` hold the three parts of it,
-`flip_and_shift`, `apply_ops` and `cutout`, in TensorFlow for the host and in JAX for the
+image, so a batch can be cut anywhere. `tf_augment` and `jax_augment` hold what touches pixels,
+`gather_pixels`, `apply_ops` and `cutout`, in TensorFlow for the host and in JAX for the
 accelerator.
 """
 
 import dataclasses
 from typing import Any
+
+import numpy as np
 
 from cls_jax.data.augment.randaugment import (
     PARAMETER_MAX,
@@ -88,15 +90,10 @@ def augment(images: Any, uniforms: Any, view: str, augmentation: Augmentation, b
     `uniforms` are float32 [n, augmentation.count_uniforms(view)] in [0, 1), and `backend` is the
     module `tf_augment` or `jax_augment`.
     """
-
-    def flip_and_shift(images: Any) -> Any:
-        weak = uniforms[:, :WEAK_UNIFORMS]
-        return backend.flip_and_shift(images, weak, augmentation.flip, augmentation.shift)
-
     if view == "weak":
-        return flip_and_shift(images)
+        return _flip_and_shift(images, uniforms, augmentation, backend)
     if not augmentation.is_torchssl:
-        images = flip_and_shift(images)
+        images = _flip_and_shift(images, uniforms, augmentation, backend)
     end = WEAK_UNIFORMS
     for _ in range(augmentation.num_ops):
         start, end = end, end + UNIFORMS_PER_OP
@@ -107,4 +104,28 @@ def augment(images: Any, uniforms: Any, view: str, augmentation: Augmentation, b
         if augmentation.is_torchssl:
             side = uniforms[:, end + 2 :] * side
         images = backend.cutout(images, center, side, augmentation.color)
-    return flip_and_shift(images) if augmentation.is_torchssl else images
+    if augmentation.is_torchssl:
+        images = _flip_and_shift(images, uniforms, augmentation, backend)
+    return images
+
+
+def _flip_and_shift(images: Any, uniforms: Any, augmentation: Augmentation, backend: Any) -> Any:
+    """Mirrors images with probability one half (if `flip`), then shifts them.
+
+    The shift is uniform over -`shift`..`shift` pixels on each axis. What comes in from outside is
+    the image's reflection about its edge pixels, as in NumPy's `reflect` padding. Images must be
+    larger than `shift`. Plain arithmetic on float32, exact for places in an image.
+    """
+    height, width = images.shape[1:3]
+    shift = augmentation.shift
+    offsets = uniforms[:, 1:WEAK_UNIFORMS] * (2 * shift + 1) // 1 - shift
+    rows = _reflect(offsets[:, :1] + np.arange(height, dtype=np.float32), height)
+    columns = _reflect(offsets[:, 1:] + np.arange(width, dtype=np.float32), width)
+    if augmentation.flip:
+        is_kept = uniforms[:, :1] * 2 // 1
+        columns = is_kept * columns + (1 - is_kept) * (width - 1 - columns)
+    return backend.gather_pixels(images, rows[:, :, None], columns[:, None, :])
+
+
+def _reflect(positions: Any, size: int) -> Any:
+    return size - 1 - abs(size - 1 - abs(positions))
