@@ -13,11 +13,15 @@ import jax.numpy as jnp
 from cls_jax.data.augment.randaugment import OpKind, OpTable
 
 
+def floor(numbers: jax.Array) -> jax.Array:
+    """The largest integers up to float32 numbers, int32."""
+    return jnp.floor(numbers).astype(jnp.int32)
+
+
 def gather_pixels(images: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
-    """Returns images whose pixels are those at whole `rows` and `columns`, [n, height, width]."""
+    """Returns images whose pixels are those at `rows` and `columns`, int32 [n, height, width]."""
     n, height, width, channels = images.shape
-    places = rows.astype(jnp.int32) * width + columns.astype(jnp.int32)
-    places = places.reshape(n, height * width, 1)
+    places = (rows * width + columns).reshape(n, height * width, 1)
     pixels = images.reshape(n, height * width, channels)
     return jnp.take_along_axis(pixels, places, axis=1).reshape(images.shape)
 

@@ -10,12 +10,17 @@ from cls_jax.data.augment.randaugment import OpKind, OpTable
 from cls_jax.data.host_tensorflow import tf
 
 
+def floor(numbers: tf.Tensor) -> tf.Tensor:
+    """The largest integers up to float32 numbers, int32."""
+    return tf.cast(tf.floor(numbers), tf.int32)
+
+
 def gather_pixels(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-    """Returns images whose pixels are those at whole `rows` and `columns`, [n, height, width]."""
+    """Returns images whose pixels are those at `rows` and `columns`, int32 [n, height, width]."""
     height, width, channels = images.shape[1:]
     first = tf.range(tf.shape(images)[0])[:, None, None] * height
-    places = (first + tf.cast(rows, tf.int32)) * width + tf.cast(columns, tf.int32)
-    return tf.gather(tf.reshape(images, [-1, channels]), places)
+    pixels = tf.reshape(images, [-1, channels])
+    return tf.gather(pixels, (first + rows) * width + columns)
 
 
 def apply_ops(

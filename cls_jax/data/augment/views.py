@@ -12,7 +12,7 @@ flip and shift. (Its successor USB draws the same, but flips and shifts first.)
 
 A view is a pure function of its images and of uniform random numbers in [0, 1), computed image by
 image, so a batch can be cut anywhere. `tf_augment` and `jax_augment` hold what touches pixels,
-`gather_pixels`, `apply_ops` and `cutout`, in TensorFlow for the host and in JAX for the
+`floor`, `gather_pixels`, `apply_ops` and `cutout`, in TensorFlow for the host and in JAX for the
 accelerator.
 """
 
@@ -114,15 +114,15 @@ def _flip_and_shift(images: Any, uniforms: Any, augmentation: Augmentation, back
 
     The shift is uniform over -`shift`..`shift` pixels on each axis. What comes in from outside is
     the image's reflection about its edge pixels, as in NumPy's `reflect` padding. Images must be
-    larger than `shift`. Plain arithmetic on float32, exact for places in an image.
+    larger than `shift`.
     """
     height, width = images.shape[1:3]
     shift = augmentation.shift
-    offsets = uniforms[:, 1:WEAK_UNIFORMS] * (2 * shift + 1) // 1 - shift
-    rows = _reflect(offsets[:, :1] + np.arange(height, dtype=np.float32), height)
-    columns = _reflect(offsets[:, 1:] + np.arange(width, dtype=np.float32), width)
+    offsets = backend.floor(uniforms[:, 1:WEAK_UNIFORMS] * (2 * shift + 1)) - shift
+    rows = _reflect(offsets[:, :1] + np.arange(height, dtype=np.int32), height)
+    columns = _reflect(offsets[:, 1:] + np.arange(width, dtype=np.int32), width)
     if augmentation.flip:
-        is_kept = uniforms[:, :1] * 2 // 1
+        is_kept = backend.floor(uniforms[:, :1] * 2)
         columns = is_kept * columns + (1 - is_kept) * (width - 1 - columns)
     return backend.gather_pixels(images, rows[:, :, None], columns[:, None, :])
 
