@@ -116,10 +116,10 @@ def change_json(draw: st.DrawFn, seeds: Sequence[bytes], has_lines: bool) -> byt
         action = draw(st.sampled_from(("replace", "replace", "replace", "add", "remove")))
         if action == "remove" and node is not root:
             del node[key]
-        elif action == "add" and isinstance(node, dict):
-            node[draw(st.text(max_size=5))] = draw(_TREES)
-        else:
-            node[key] = copy.deepcopy(draw(_TREES))
+            continue
+        if action == "add" and isinstance(node, dict):
+            key = draw(st.text(max_size=5))
+        node[key] = copy.deepcopy(draw(_TREES))
     if has_lines and isinstance(root[0], list):
         return "\n".join(map(json.dumps, root[0])).encode()
     return json.dumps(root[0], ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")

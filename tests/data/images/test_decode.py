@@ -261,17 +261,6 @@ def test_large_image_is_converted_in_strips(monkeypatch, mode):
     np.testing.assert_allclose(decode_image(file, SHAPE), whole, atol=2)
 
 
-def test_endless_scans_are_refused():
-    whole = encode(Image.new("L", (2000, 2000)), "JPEG", progressive=True).getvalue()
-    last = whole[whole.rindex(b"\xff\xda") : -2]
-    for position in (0, 2**20 - 5):  # Also where the reading of blocks cuts a mark in two.
-        comment = b"\xff\xfe\xff\xff" + bytes(65533)
-        padded = whole[:2] + comment * (position // len(comment)) + whole[2:-2]
-        with pytest.raises(ImageError, match=r"1,0\d\d scans"):
-            decode_image(io.BytesIO(padded + 1000 * last + whole[-2:]), SHAPE)
-    assert decode_image(io.BytesIO(whole), SHAPE).shape == SHAPE
-
-
 def test_pipe_large_file_large_webp_and_floating_point_are_refused(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(ImageError, match="not a regular file"):
