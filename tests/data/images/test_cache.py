@@ -125,12 +125,20 @@ def test_other_content_of_the_same_name_size_and_time_is_decoded(tmp_path):
     check(tmp_path / "b")
 
 
-def test_unchanged_files_are_not_read(root, monkeypatch):
+def test_files_are_read_again_only_if_they_may_have_changed(root, monkeypatch):
     (root / "5.png").unlink()
     _, first = load(root)
-    monkeypatch.setattr(cache, "open_file", None)
-    _, again = load(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "open_file", None)
+        _, again = load(root)
     assert again.digests == first.digests
+    # Those that changed a moment ago may have changed since.
+    monkeypatch.setattr(cache, "_SETTLED_NS", 10**12)
+    Image.new("RGB", (9, 9), "red").save(root / "0.png")
+    load(root)
+    monkeypatch.setattr(cache, "open_file", None)
+    with pytest.raises(TypeError):
+        load(root)
 
 
 def test_file_that_cannot_be_read_now_is_read_next_time(root, monkeypatch):

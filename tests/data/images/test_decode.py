@@ -261,12 +261,17 @@ def test_large_image_is_converted_in_strips(monkeypatch, mode):
     np.testing.assert_allclose(decode_image(file, SHAPE), whole, atol=2)
 
 
-def test_pipe_large_file_large_webp_and_floating_point_are_refused(tmp_path, monkeypatch):
+def test_pipes_endless_scans_floating_point_and_too_large_files_are_refused(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(ImageError, match="not a regular file"):
         read_image(tmp_path / "pipe.jpg", SHAPE)
     with pytest.raises(ImageError, match="floating-point"):
         decode_image(encode(Image.new("F", (8, 8)), "TIFF"), SHAPE)
+    scans = encode(Image.new("L", (2000, 2000)), "JPEG", progressive=True).getvalue()
+    last = scans[scans.rindex(b"\xff\xda") : -2]
+    assert decode_image(io.BytesIO(scans), SHAPE).shape == SHAPE
+    with pytest.raises(ImageError, match=r"1,0\d\d scans"):
+        decode_image(io.BytesIO(scans[:-2] + 1000 * last + scans[-2:]), SHAPE)
     monkeypatch.setattr(decode, "_MAX_WEBP_PIXELS", 1000)
     with pytest.raises(ImageError, match="more than 1,000 pixels"):
         decode_image(encode(Image.new("RGB", (40, 40)), "WEBP"), SHAPE)

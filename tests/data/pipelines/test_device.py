@@ -69,7 +69,8 @@ def test_without_augmentation_batches_equal_the_tf_pipelines():
     from cls_jax.data.pipelines import tfdata
 
     nothing = {"data__shift": 0, "data__randaugment_ops": 0, "data__cutout": 0}
-    batch, spec, dataset = create_device_batch(step=3, **nothing)
+    # Half of the images are labeled.
+    batch, spec, dataset = create_device_batch(step=3, num_images=40, **nothing)
     theirs = next(tfdata.create_stream(spec, dataset, 3, 4))
     jax.tree.map(np.testing.assert_array_equal, batch, theirs)
     assert [value.dtype for value in batch] == [value.dtype for value in theirs]
