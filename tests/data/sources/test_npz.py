@@ -10,6 +10,7 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sources import benchmarks
 from cls_jax.errors import UserError
 from tests.conftest import load_config
+from tests.data.images.test_bands import Payload
 
 RNG = np.random.default_rng(0)
 
@@ -45,7 +46,6 @@ def test_npz_comes_back_as_it_is(tmp_path):
         {"train_images": np.zeros((2, 32, 32, 3), np.uint8)},
         create_arrays(train_images=np.zeros((30, 32, 32, 3), np.float32)),
         create_arrays(train_images=np.zeros((0, 32, 32, 3), np.uint8), train_labels=np.arange(0)),
-        create_arrays(test_images=np.array([{"a": 1}], object)),
         create_arrays(train_labels=np.zeros(3, int)),
         create_arrays(train_labels=np.full(30, 2_000_000_000)),
         create_arrays(train_labels=np.full(30, -2)),
@@ -63,6 +63,14 @@ def test_damaged_or_missing_npz_is_refused(tmp_path, arrays):
         (tmp_path / "set.npz").write_bytes(arrays)
     with pytest.raises(UserError, match="cannot be read as a dataset"):
         load(tmp_path / "set.npz")
+
+
+def test_objects_are_never_unpickled(tmp_path):
+    images = np.array([Payload(tmp_path / "unpickled")], object)
+    np.savez(tmp_path / "set.npz", **create_arrays(test_images=images))
+    with pytest.raises(UserError, match="cannot be read as a dataset"):
+        load(tmp_path / "set.npz")
+    assert not (tmp_path / "unpickled").exists()
 
 
 @pytest.mark.parametrize("name", ["set.tar", "set.tar.xz", "set.tgz"])
