@@ -30,8 +30,6 @@ from cls_jax.io import describe_error, is_number, read_json, write_atomically
 
 CALIBRATION = "calibration.json"
 MIN_IMAGES = 100
-# One in five predictions at this calibrated confidence is wrong.
-ABSTAIN_BELOW = 0.8
 
 Fitted = TypeVar("Fitted", bound=Any)  # Has the step of a checkpoint.
 _SMALLEST = 1e-12  # A probability that underflowed to 0 has no logarithm.
@@ -39,23 +37,16 @@ _TEMPERATURES = (0.05, 20.0)
 
 
 class Calibration(NamedTuple):
-    """How to calibrate the predictions of a checkpoint.
-
-    Attributes:
-        step: The checkpoint's step.
-        temperature: T, above 1 where the networks are too confident.
-        uniform_share: ε, from 0 to 1.
-        num_images: The number of images that it was fitted on.
-        abstain_below: Predictions with a lower calibrated confidence should not be relied on.
-        fitted_on: Which images these were, "validation" or "test".
-    """
+    """How to calibrate the predictions of the checkpoint of a step."""
 
     step: int
-    temperature: float
-    uniform_share: float
-    num_images: int
-    abstain_below: float = ABSTAIN_BELOW
-    fitted_on: str = "test"
+    temperature: float  # T, above 1 where the networks are too confident.
+    uniform_share: float  # ε, from 0 to 1.
+    num_images: int  # On which it was fitted.
+    # Predictions with a lower calibrated confidence should not be relied on. At this one, one in
+    # five is wrong.
+    abstain_below: float = 0.8
+    fitted_on: str = "test"  # Or "validation".
 
 
 def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
@@ -64,34 +55,27 @@ def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]
     The probabilities are float32 [B, K], and the labels, the true classes, int [B].
     """
 
+    def bound(parameters: np.ndarray) -> tuple[float, float]:
+        temperature = np.clip(np.exp(np.clip(parameters[0], -9, 9)), *_TEMPERATURES)
+        return float(temperature), float(scipy.special.expit(parameters[1]))
+
     def negative_log_likelihood(parameters: np.ndarray) -> float:
-        q_BK = apply_calibration(p_BK, *_to_temperature_and_share(parameters))
+        q_BK = apply_calibration(p_BK, *bound(parameters))
         return -float(np.log(np.maximum(q_BK[np.arange(len(labels)), labels], _SMALLEST)).mean())
 
     start = np.asarray([0.0, -2.0])
-    found = scipy.optimize.minimize(negative_log_likelihood, start, method="Nelder-Mead")
-    return _to_temperature_and_share(found.x)
-
-
-def _to_temperature_and_share(parameters: np.ndarray) -> tuple[float, float]:
-    """Maps two unbounded numbers to T (exponential, clipped) and ε (logistic function)."""
-    temperature = np.clip(np.exp(np.clip(parameters[0], -9, 9)), *_TEMPERATURES)
-    return float(temperature), float(scipy.special.expit(parameters[1]))
+    return bound(scipy.optimize.minimize(negative_log_likelihood, start, method="Nelder-Mead").x)
 
 
 def apply_calibration(p_BK: np.ndarray, temperature: float, uniform_share: float) -> np.ndarray:
-    """Calibrated probabilities q, float64 [B, K], see above."""
+    """Calibrated probabilities q, float64 [B, K]."""
     logits = np.log(np.maximum(p_BK, _SMALLEST), dtype=np.float64) / temperature
     q_BK = scipy.special.softmax(logits, axis=-1)
     return (1 - uniform_share) * q_BK + uniform_share / p_BK.shape[-1]
 
 
 def write_fitted(path: pathlib.Path, fitted: Fitted) -> None:
-    """Stores what evaluation has fitted, a `Calibration` or an `UnknownScore`, as a JSON file.
-
-    Raises:
-        OSError: If the system refuses.
-    """
+    """Stores what evaluation has fitted, a `Calibration` or an `UnknownScore`, as a JSON file."""
     write_atomically(path, json.dumps(fitted._asdict()) + "\n")
 
 
@@ -101,7 +85,18 @@ def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
     Raises:
         UserError: If the file is damaged.
     """
-    return read_fitted(workdir / CALIBRATION, step, _from_json, "a calibration")
+
+    def parse(stored: dict) -> Calibration:
+        calibration = Calibration(**stored)
+        if not all(map(is_number, calibration[:-1])):
+            raise ValueError("a value is not a number")
+        if calibration.fitted_on not in ("validation", "test"):
+            raise ValueError("fitted_on is neither validation nor test")
+        if calibration.temperature <= 0 or not 0 <= calibration.uniform_share <= 1:
+            raise ValueError("the temperature or the share is out of range")
+        return calibration
+
+    return read_fitted(workdir / CALIBRATION, step, parse, "a calibration")
 
 
 def read_fitted(
@@ -109,11 +104,8 @@ def read_fitted(
 ) -> Fitted | None:
     """What evaluation has fitted for the checkpoint of a step. None if there is nothing.
 
-    `parse` makes a `Calibration` or an `UnknownScore` of the file's content, or raises a ValueError
-    or TypeError. `name` says what it should be, for the message.
-
-    Raises:
-        UserError: If the file is damaged.
+    `parse` makes a `Calibration` or an `UnknownScore` of the file's content. Where it raises a
+    ValueError or TypeError, the file is damaged, and the UserError says that it is not `name`.
     """
     if not path.exists():
         return None
@@ -125,15 +117,3 @@ def read_fitted(
             "writes it again."
         ) from error
     return fitted if fitted.step == step else None
-
-
-def _from_json(stored: dict) -> Calibration:
-    """Raises a ValueError or TypeError unless every value has its type and range."""
-    calibration = Calibration(**stored)
-    if not all(map(is_number, calibration[:-1])):
-        raise ValueError("a value is not a number")
-    if calibration.fitted_on not in ("validation", "test"):
-        raise ValueError("fitted_on is neither validation nor test")
-    if calibration.temperature <= 0 or not 0 <= calibration.uniform_share <= 1:
-        raise ValueError("the temperature or the share is out of range")
-    return calibration

@@ -34,32 +34,24 @@ Forward = Callable[[TrainState, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 class Outputs:
-    """What a classifier says about the images of a source, each of which it looks at once.
-
-    Attributes:
-        classifier: The classifier.
-    """
+    """What a classifier says about the images of a source, each of which it looks at once."""
 
     def __init__(self, classifier: "Classifier", images: ImageSource):
         """Computes nothing yet."""
         self.classifier, self._images = classifier, images
         self._places = np.full(len(images), -1)  # Of an image among those that were computed.
-        self._computed: tuple[np.ndarray, np.ndarray] | None = None
+        self._p_NBK, self._f_BC = classifier.compute_both(Selection(images, np.zeros(0, np.int64)))
 
     def compute(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The results of `Classifier.compute_both` for the images at `rows`, int64 [n]."""
         missing = np.unique(rows[self._places[rows] < 0])
-        if self._computed is None or len(missing):
-            new = self.classifier.compute_both(Selection(self._images, missing))
-            if self._computed is None:
-                self._computed = new
-            else:
-                (p_NBK, f_BC), (new_p_NBK, new_f_BC) = self._computed, new
-                p_NBK, f_BC = np.hstack([p_NBK, new_p_NBK]), np.vstack([f_BC, new_f_BC])
-                self._computed = p_NBK, f_BC
-            self._places[missing] = len(self._computed[1]) - len(missing) + np.arange(len(missing))
-        p_NBK, f_BC = self._computed
-        return p_NBK[:, self._places[rows]], f_BC[self._places[rows]]
+        if len(missing):
+            p_NBK, f_BC = self.classifier.compute_both(Selection(self._images, missing))
+            self._places[missing] = len(self._f_BC) + np.arange(len(missing))
+            self._p_NBK = np.hstack([self._p_NBK, p_NBK])
+            self._f_BC = np.vstack([self._f_BC, f_BC])
+        places = self._places[rows]
+        return self._p_NBK[:, places], self._f_BC[places]
 
 
 class Classifier:
@@ -68,14 +60,11 @@ class Classifier:
     Attributes:
         class_names: The names of the K classes.
         image_shape: The shape (H, W, C) of the images.
-        num_networks: The number of networks, N.
+        num_networks: N.
         batch_size: The number of images per forward pass.
-        config: The run's configuration.
-        setup: The run's setup.
-        state: Its restored state.
         step: The training step of the checkpoint.
-        calibration: The calibration of this checkpoint, if it has one.
-        unknown: The score by which this checkpoint tells strangers from its classes, if it has one.
+        calibration: The calibration of this checkpoint, or None.
+        unknown: The score by which this checkpoint tells strangers from its classes, or None.
     """
 
     def __init__(
@@ -84,19 +73,16 @@ class Classifier:
         state: TrainState,
         class_names: tuple[str, ...],
         step: int,
-        calibration: Calibration | None = None,
-        unknown: UnknownScore | None = None,
+        calibration: Calibration | None,
+        unknown: UnknownScore | None,
     ):
-        """Wraps a restored run. Most callers want `load`."""
-        self.class_names = class_names
+        """Wraps what `load` has read."""
+        self.class_names, self.step = class_names, step
         self.image_shape = setup.dataset_spec.image_shape
         self.num_networks = setup.method.num_networks
-        self.config, self.setup = setup.config, setup
-        self.step = step
-        self.calibration = calibration
-        self.unknown = unknown
-        self.state, self._mesh = state, setup.mesh
-        self._forward = _compile(setup)
+        self.config, self.setup, self.state = setup.config, setup, state
+        self.calibration, self.unknown = calibration, unknown
+        self._mesh, self._forward = setup.mesh, _compile(setup)
         self.batch_size = self._round_up(self.config.eval_batch_size)
         self._compiled_size = 0
 
@@ -158,8 +144,7 @@ class Classifier:
         Raises:
             ValueError: If the images have another shape or type.
         """
-        (p_NBK,) = self._collect(images, 0)
-        return p_NBK
+        return self._collect(images, 0)[0]
 
     def compute_features(self, images: ImageSource) -> np.ndarray:
         """The inputs of the networks' last layers, scaled to unit length for each network.
@@ -167,8 +152,7 @@ class Classifier:
         Takes and raises the same as `predict_probabilities`. The result is float32 [n, N C] for C
         features per network.
         """
-        (f_NBC,) = self._collect(images, 1)
-        return join_features(f_NBC)
+        return join_features(self._collect(images, 1)[0])
 
     def compute_both(self, images: ImageSource) -> tuple[np.ndarray, np.ndarray]:
         """The results of `predict_probabilities` and `compute_features`, in one pass."""
@@ -180,9 +164,20 @@ class Classifier:
         num_networks, num_features, num_classes = self.state.ema_params["head"]["kernel"].shape
         sizes = (num_classes, num_features)
         parts = [[np.zeros((num_networks, 0, sizes[i]), np.float32) for i in wanted]]
-        for *outputs, n in self._apply(images):
+        size = self._choose_padded_size(len(images))
+        for start in range(0, len(images), size):
+            part = np.asarray(images[start : start + size])
+            is_features = part.ndim == 2 and part.dtype == np.float16
+            is_pixels = part.shape[1:] == self.image_shape and part.dtype == np.uint8
+            if not (is_features or is_pixels):
+                raise ValueError(
+                    f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
+                    f"uint8 {self.image_shape}."
+                )
+            padded = np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)])
+            outputs = self._forward(self.state, to_global_arrays(padded, self._mesh, P(DATA_AXIS)))
             arrays = jax.device_get([outputs[i] for i in wanted])
-            parts.append([array[:, :n] for array in arrays])
+            parts.append([array[:, : len(part)] for array in arrays])
         return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
 
     def compute_heat_maps(self, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -207,22 +202,6 @@ class Classifier:
             maps = compute(variables, images[part], classes[part])
             parts.append(np.asarray(maps)[start - first :])
         return np.concatenate(parts)
-
-    def _apply(self, images: ImageSource) -> Iterator[tuple[jax.Array, jax.Array, int]]:
-        """Batch by batch, the outputs of `_forward` and how many of them are not padding."""
-        size = self._choose_padded_size(len(images))
-        for start in range(0, len(images), size):
-            part = np.asarray(images[start : start + size])
-            is_features = part.ndim == 2 and part.dtype == np.float16
-            is_pixels = part.shape[1:] == self.image_shape and part.dtype == np.uint8
-            if not (is_features or is_pixels):
-                raise ValueError(
-                    f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
-                    f"uint8 {self.image_shape}."
-                )
-            padded = np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)])
-            on_devices = to_global_arrays(padded, self._mesh, P(DATA_AXIS))
-            yield *self._forward(self.state, on_devices), len(part)
 
     def _choose_padded_size(self, num_images: int) -> int:
         """The padded batch size: few sizes to compile, and no full batch for a single image."""
@@ -250,8 +229,7 @@ def load(
         end: What the checkpoint holds, if this process has just written it: setup, state and step.
 
     Raises:
-        UserError: If the folder is not a run's folder, holds no checkpoint yet, or has a damaged
-            file.
+        UserError: If there is no run, no checkpoint yet, or a damaged file.
     """
     workdir = pathlib.Path(run) if trained else find_answer(pathlib.Path(run))
     setup, state, step = end or restore_run(workdir)
@@ -263,10 +241,10 @@ def load(
 
 
 def _compile(setup: TrainSetup) -> Forward:
-    """Compiles (state, images as for `TrainSetup.infer`) → float32 for the program's mesh.
+    """Compiles (state, images as for `TrainSetup.infer`) → probabilities and the heads' inputs.
 
-    The results are probabilities [N, B, K] and the heads' inputs [N, B, C], which wait on the
-    devices. One program for both is compiled once, and XLA merges what their passes have in common.
+    These are float32 [N, B, K] and [N, B, C], which wait on the devices. One program for both is
+    compiled once, and XLA merges what their passes have in common.
     """
 
     def forward(state: TrainState, images: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -50,22 +50,12 @@ _MAX_NAMED = 10  # Classes in a message.
 _MAX_LABELED = 500
 
 
-# Name of a set → probabilities float32 [N, n, K] and classes int [n] of its images.
-HeldOut = dict[str, tuple[np.ndarray, np.ndarray]]
-
-
 class Evaluation(NamedTuple):
-    """What `evaluate_run` found.
-
-    Attributes:
-        step: The checkpoint's step.
-        accuracies: In percent, as `create_evaluate` names them.
-        figures: Figures of network 1 by class. None in several processes.
-    """
+    """What `evaluate_run` found about the checkpoint of a step."""
 
     step: int
-    accuracies: Accuracies
-    figures: Figures | None
+    accuracies: Accuracies  # In percent, as `create_evaluate` names them.
+    figures: Figures | None  # Of network 1 by class. None in several processes.
 
 
 class OpenRun:
@@ -83,7 +73,7 @@ class OpenRun:
 
     @functools.cached_property
     def dataset(self) -> Dataset:
-        """The dataset of the configuration."""
+        """The images and labels."""
         return load_dataset(self.config, self._layout)
 
     @functools.cached_property
@@ -97,8 +87,11 @@ class OpenRun:
         return recall_features(self.classifier.setup, self.dataset, self.config.data.data_dir)
 
     @functools.cached_property
-    def held_out(self) -> HeldOut:
-        """What the classifier predicts for the validation and test images, if there are any."""
+    def held_out(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """What the classifier predicts for the validation and test images, if there are any.
+
+        By "validation" and "test", probabilities float32 [N, n, K] and true classes int [n].
+        """
         return {
             name: (self.classifier.predict_probabilities(images), np.asarray(labels))
             for name, images, labels in self.recalled.held_out
@@ -119,12 +112,7 @@ class OpenRun:
         classifier, a run without steps in the folder `instant`. `choose_answer` says which of the
         two answers.
 
-        Returns:
-            The contents of `result.json`.
-
-        Raises:
-            UserError: Same as `training.loop.train`.
-            StoppedError: Same as `training.loop.train`.
+        Returns the contents of `result.json`, and raises the same as `training.loop.train`.
         """
         config = self.config
         begins_instant = config.model.init_head == "graph" and config.data.name == "folder"
@@ -143,17 +131,15 @@ class OpenRun:
             write_result(self.workdir, result)
         return result
 
-    def _has_checkpoint(self) -> bool:
-        """Whether there is a classifier. A finished run keeps its result without checkpoints."""
-        return any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
-
     def _train_assessed(self) -> dict[str, Any]:
         def keep(*end: Any) -> None:
             self._end = end
 
         result = train(self.config, self.workdir, lambda config: self.dataset, keep)
         is_assessed = "per_class" in result or read_calibration(self.workdir, result["step"])
-        if is_assessed or not self._has_checkpoint() or jax.process_count() > 1:
+        # A finished run keeps its result without checkpoints.
+        has_checkpoint = any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
+        if is_assessed or not has_checkpoint or jax.process_count() > 1:
             return result
         assess_run(self)
         return read_result(self.workdir) or result
@@ -167,8 +153,7 @@ def assess_run(run: OpenRun) -> Figures | None:
     result of the same step, if there is one. Writes `unknown.json`, if there are unlabeled images.
     A folder that is read-only stays as it is.
 
-    Returns:
-        The figures of network 1. None without test images.
+    Returns the figures of network 1, or None without test images.
 
     Raises:
         UserError: If the result is damaged.
@@ -178,7 +163,12 @@ def assess_run(run: OpenRun) -> Figures | None:
         p_NBK, labels = run.held_out["test"]
         figures = compute_figures(p_NBK[0], labels, run.classifier.class_names)
     with contextlib.suppress(OSError):
-        _calibrate(workdir / CALIBRATION, step, run.held_out)
+        for name, (p_NBK, labels) in run.held_out.items():
+            if len(labels) >= MIN_IMAGES:
+                numbers = fit_calibration(p_NBK.mean(axis=0), labels)
+                calibration = Calibration(step, *numbers, len(labels), fitted_on=name)
+                write_fitted(workdir / CALIBRATION, calibration)
+                break
         if figures is not None:
             write_figures(workdir, step, figures)
         if unknown := assess_unknown(run):
@@ -186,23 +176,11 @@ def assess_run(run: OpenRun) -> Figures | None:
     return figures
 
 
-def _calibrate(path: pathlib.Path, step: int, held_out: HeldOut) -> None:
-    """Writes a calibration, if there are enough images. Raises an OSError if the system refuses."""
-    for name, (p_NBK, labels) in held_out.items():
-        if len(labels) >= MIN_IMAGES:
-            numbers = fit_calibration(p_NBK.mean(axis=0), labels)
-            write_fitted(path, Calibration(step, *numbers, len(labels), fitted_on=name))
-            return
-
-
 def assess_unknown(run: OpenRun) -> UnknownScore | None:
     """Fits the score of unknown images to at most 500 labeled and 1,000 unlabeled images of a run.
 
-    Returns:
-        The score. None for a folder without a list of labeled images, or without unlabeled images.
-
-    Raises:
-        UserError: If the list of labeled images is damaged.
+    None for a folder without a list of labeled images, or without unlabeled images. Raises a
+    UserError if the list is damaged.
     """
     path, classifier = run.workdir / LABELED_INDICES, run.classifier
     if not path.exists():
@@ -232,7 +210,10 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
             no test images or other classes.
     """
     workdir = find_answer(workdir)
-    run = _open_finished(workdir, data_dir)
+    config = read_config(workdir / CONFIG)
+    if data_dir is not None:
+        config.data.data_dir = data_dir
+    run = OpenRun(config, workdir)
     classifier, dataset, class_names = run.classifier, run.dataset, run.classifier.class_names
     if dataset.class_names != class_names:
         raise UserError(
@@ -246,18 +227,8 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
         )
     evaluate = create_evaluate(classifier.setup)
     accuracies = evaluate(classifier.state, run.recalled.test_images, dataset.test_labels)
-    figures = None
-    if jax.process_count() == 1:
-        figures = assess_run(run)
+    figures = assess_run(run) if jax.process_count() == 1 else None
     return Evaluation(classifier.step, accuracies, figures)
-
-
-def _open_finished(workdir: pathlib.Path, data_dir: str | None) -> OpenRun:
-    """A run with a checkpoint, whose dataset may be in another place than it was in training."""
-    config = read_config(workdir / CONFIG)
-    if data_dir is not None:
-        config.data.data_dir = data_dir
-    return OpenRun(config, workdir)
 
 
 def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int, int]:
@@ -280,11 +251,10 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int
     classifier = load(workdir)
     index = {name: k for k, name in enumerate(classifier.class_names)}
     if foreign := sorted({name for _, name in rows} - set(index)):
-        noun = "class" if len(foreign) == 1 else "classes"
+        is_one, names = len(foreign) == 1, ", ".join(map(repr, foreign[:_MAX_NAMED]))
         raise UserError(
-            f"The run in {workdir} does not know the {noun} "
-            f"{', '.join(map(repr, foreign[:_MAX_NAMED]))}: rename or remove "
-            f"{'its folder' if len(foreign) == 1 else 'their folders'} in {root}."
+            f"The run in {workdir} does not know the {'class' if is_one else 'classes'} {names}: "
+            f"rename or remove {'its folder' if is_one else 'their folders'} in {root}."
         )
     parts, is_read = [], []
     for batch in classifier.read_files([str(root / file.name) for file, _ in rows]):

@@ -49,8 +49,7 @@ _README_WEIGHTS = """- `model.safetensors`: the weights of network 1, for `model
   runs. The parameters have the names of torchvision or timm where these have the architecture.
 """
 
-PLATFORMS = ("cpu", "cuda", "tpu")
-TOLERANCE = 1e-4  # Largest accepted difference of a probability.
+_TOLERANCE = 1e-4  # Largest accepted difference of a probability.
 # The same where products are rounded, in bfloat16 or by default on accelerators.
 _ROUNDING_TOLERANCE = 5e-2
 _NUM_CHECKED = 64
@@ -75,40 +74,31 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     function = create_function(classifier)
     images = create_images(classifier.image_shape)
     model = serialize(function, classifier.image_shape)
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves it out.
+        cpu = None
     # Accelerators round products by default, so models are compared on a CPU.
-    with jax.default_device(_find_cpu()):
+    with jax.default_device(cpu):
         expected = np.asarray(jax.jit(function)(images))
-        exported = measure_difference(
-            jax.export.deserialize(bytearray(model)).call, images, expected
-        )
-        try:
-            onnx_model, reason = convert_to_onnx(function, images, expected), None
-        except OnnxError as error:
-            onnx_model, reason = None, str(error)
+        call = jax.export.deserialize(bytearray(model)).call
+        exported = measure_difference(call, images, expected)
+        onnx_model, reason = convert_to_onnx(function, images, expected)
     ours = measure_difference(
         lambda images: classifier.predict(images).probabilities, images, expected
     )
-    dtype = classifier.config.model.dtype
-    is_exact = dtype == "float32" and jax.default_backend() == "cpu"
-    if not (exported <= TOLERANCE and ours <= (TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
+    is_exact = classifier.config.model.dtype == "float32" and jax.default_backend() == "cpu"
+    if not (exported <= _TOLERANCE and ours <= (_TOLERANCE if is_exact else _ROUNDING_TOLERANCE)):
         raise UserError(
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
             "probability: install the versions of requirements.txt and export again."
         )
-    has_package = importlib.util.find_spec("safetensors") is not None
     weights = None
-    if has_package:
+    if importlib.util.find_spec("safetensors"):
         weights = to_safetensors(collect_weights(classifier.setup, classifier.state))
     files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: weights}
     _write(output, files, describe(classifier, workdir, [name for name in files if files[name]]))
     return reason
-
-
-def _find_cpu() -> jax.Device | None:
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX_PLATFORMS leaves it out.
-        return None
 
 
 def check_output(output: pathlib.Path) -> None:
@@ -129,13 +119,12 @@ def check_output(output: pathlib.Path) -> None:
 def create_function(classifier: Classifier) -> Function:
     """The EMA networks as one function that contains their weights, for a single device.
 
-    Returns:
-        uint8 [B, H, W, C] → mean probabilities of the networks, float32 [B, K].
+    It maps uint8 [B, H, W, C] to the mean probabilities of the networks, float32 [B, K].
     """
     setup, state = classifier.setup, classifier.state
     params, batch_stats = jax.device_get((state.ema_params, state.batch_stats))
-    model = create_model(setup.config, setup.method, setup.dataset_spec.num_classes)
-    ensemble = Ensemble(model)
+    num_classes = setup.dataset_spec.num_classes
+    ensemble = Ensemble(create_model(setup.config, setup.method, num_classes))
 
     def predict(images: jax.Array) -> jax.Array:
         logits, _ = ensemble.forward(params, batch_stats, setup.normalize(images), train=False)
@@ -160,41 +149,29 @@ def measure_difference(function: Function, images: np.ndarray, expected: np.ndar
 
 
 def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
-    """Serializes the function with `jax.export`, for any batch size, on `PLATFORMS`.
-
-    Raises:
-        UserError: If a package that JAX needs for this is not installed.
-    """
+    """Serializes the function with `jax.export`, for any batch size and platform."""
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
-    exported = jax.export.export(jax.jit(function), platforms=PLATFORMS)(images)
-    try:
-        return bytes(exported.serialize())
-    except ImportError as error:  # JAX does not bring flatbuffers along.
-        raise UserError(f"{error}: pip install flatbuffers.") from error
+    platforms = ("cpu", "cuda", "tpu")
+    return bytes(jax.export.export(jax.jit(function), platforms=platforms)(images).serialize())
 
 
-class OnnxError(Exception):
-    """The reason why there is no ONNX file, in one sentence."""
-
-
-def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray) -> bytes:
+def convert_to_onnx(
+    function: Function, images: np.ndarray, expected: np.ndarray
+) -> tuple[bytes | None, str | None]:
     """Converts the function to an ONNX model for any batch size and checks it in onnxruntime.
 
     It must give `expected`, float32 [B, K], for `images`, uint8 [B, H, W, C].
 
-    Raises:
-        OnnxError: If the converter or onnxruntime is not installed or fails, or the model
-            disagrees with the function.
+    Returns:
+        The model and None. Or None and a sentence that says why: the converter or onnxruntime is
+        not installed or fails, or the model disagrees with the function.
     """
+    failure = f"{ONNX_MODEL} was not written"
     try:
-        jax2onnx = importlib.import_module("jax2onnx")
-        onnxruntime = importlib.import_module("onnxruntime")
+        jax2onnx, onnxruntime = map(importlib.import_module, ("jax2onnx", "onnxruntime"))
     except ImportError as error:
-        raise OnnxError(
-            f"{ONNX_MODEL} was not written ({error}): pip install jax2onnx onnxruntime, and export "
-            "again."
-        ) from error
+        return None, f"{failure} ({error}): pip install jax2onnx onnxruntime, and export again."
     shape = jax.ShapeDtypeStruct(("batch", *images.shape[1:]), jnp.uint8)
     names = {"input_names": ["images"], "output_names": ["probabilities"]}
     try:
@@ -215,25 +192,36 @@ def convert_to_onnx(function: Function, images: np.ndarray, expected: np.ndarray
         )
     except Exception as error:  # Both libraries raise whatever they run into.
         reason = (str(error).splitlines() or [""])[0][:200]
-        raise OnnxError(
-            f"{ONNX_MODEL} was not written because a converter failed ({type(error).__name__}: "
-            f"{reason}): use {MODEL}."
-        ) from error
-    if not difference <= TOLERANCE:
-        raise OnnxError(
-            f"{ONNX_MODEL} was not written because its probabilities differ by {difference:.1e}: "
-            f"use {MODEL}."
-        )
-    return model
+        converter = f"a converter failed ({type(error).__name__}: {reason})"
+        return None, f"{failure} because {converter}: use {MODEL}."
+    if not difference <= _TOLERANCE:
+        return None, f"{failure} because its probabilities differ by {difference:.1e}: use {MODEL}."
+    return model, None
 
 
 def describe(
     classifier: Classifier, workdir: pathlib.Path, models: Collection[str]
 ) -> dict[str, str]:
     """The text files of an export with these models: name → content."""
-    has_onnx = ONNX_MODEL in models
+    has_onnx, data = ONNX_MODEL in models, classifier.config.data
     height, width, channels = classifier.image_shape
     num_classes, num_networks = len(classifier.class_names), classifier.num_networks
+    preprocessing = {
+        "orientation": "upright, as EXIF says",
+        "color": {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels"),
+        "resize": "bicubic",
+        "square": data.resize,
+        "bit_depth": data.bit_depth,
+        "height": height,
+        "width": width,
+        "dtype": "uint8",
+        "layout": "NHWC",
+        "inside_the_model": {
+            "formula": "(x / 255 - mean) / std",
+            "mean": list(data.mean),
+            "std": list(data.std),
+        },
+    }
     readme = _README.format(
         run=workdir.resolve().name,
         networks="EMA network" if num_networks == 1 else f"{num_networks} EMA networks",
@@ -241,37 +229,16 @@ def describe(
         shape=f"[batch, {height}, {width}, {channels}]",
         num_classes=num_classes,
         version=jax.__version__,
-        white=2**classifier.config.data.bit_depth - 1,
+        white=2**data.bit_depth - 1,
         onnx=_README_ONNX if has_onnx else "",
         weights=_README_WEIGHTS if WEIGHTS_FILE in models else "",
         runtime="`jax` with `flatbuffers`" + (", or `onnxruntime`" if has_onnx else ""),
     )
     return {
         LABELS: json.dumps(list(classifier.class_names), indent=1) + "\n",
-        PREPROCESSING: json.dumps(describe_preprocessing(classifier), indent=1) + "\n",
+        PREPROCESSING: json.dumps(preprocessing, indent=1) + "\n",
         EXAMPLE: _EXAMPLE_SOURCE.read_text(encoding="utf-8"),
         README: readme,
-    }
-
-
-def describe_preprocessing(classifier: Classifier) -> dict[str, Any]:
-    """The preprocessing before the model and inside it, as JSON values."""
-    height, width, channels = classifier.image_shape
-    return {
-        "orientation": "upright, as EXIF says",
-        "color": {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels"),
-        "resize": "bicubic",
-        "square": classifier.config.data.resize,
-        "bit_depth": classifier.config.data.bit_depth,
-        "height": height,
-        "width": width,
-        "dtype": "uint8",
-        "layout": "NHWC",
-        "inside_the_model": {
-            "formula": "(x / 255 - mean) / std",
-            "mean": list(classifier.config.data.mean),
-            "std": list(classifier.config.data.std),
-        },
     }
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -16,29 +17,17 @@ from cls_jax.data.images.files import ImageBatch
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier
 from cls_jax.inference.prediction import Prediction, describe_top
-from cls_jax.inference.tables import (
-    PREDICTION_COLUMNS,
-    check_path,
-    explain_os_error,
-    write_table,
-)
+from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, explain_os_error, write_table
 from cls_jax.io import PARTIAL, make_printable
 
 
 class Outcome(NamedTuple):
-    """Counts and times of a prediction.
-
-    Attributes:
-        num_files: The number of rows.
-        num_errors: The number of files among them that could not be read.
-        seconds: The time from the first file to the last row.
-        network_share: The share of this time spent in the networks.
-    """
+    """Counts and times of a prediction."""
 
     num_files: int
-    num_errors: int
+    num_errors: int  # Of files that could not be read.
     seconds: float
-    network_share: float
+    network_share: float  # The share of this time spent in the networks.
 
 
 def predict_files(
@@ -54,18 +43,17 @@ def predict_files(
         UserError: If the output cannot be written, or another process is writing it.
     """
     check_path(output, PREDICTION_COLUMNS, overwrite)
-    name = f"{output.name}.{_identify(classifier, files)}{PARTIAL}"
+    journal = output.with_name(f"{output.name}.{_identify(classifier, files)}{PARTIAL}")
     network_seconds, started = 0.0, time.perf_counter()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_lock(output))
-        journal = output.with_name(name)
         num_done = _count_rows(journal)
         try:
             rows_file = stack.enter_context(journal.open("a", encoding="ascii"))
         except OSError as error:
             raise explain_os_error(output, error) from error
-        bar = tqdm(total=len(files), initial=num_done, unit="image", dynamic_ncols=True)
-        stack.enter_context(bar)
+        progress = tqdm(total=len(files), initial=num_done, unit="image", dynamic_ncols=True)
+        bar = stack.enter_context(progress)
         batches = classifier.read_files(files[num_done:])
         for batch in stack.enter_context(contextlib.closing(batches)):
             before = time.perf_counter()
@@ -151,28 +139,25 @@ def _lock(output: pathlib.Path) -> Iterator[None]:
 
 def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str, Any]]:
     """A row of `PREDICTION_COLUMNS` for each file of a batch."""
-    empty = dict.fromkeys(PREDICTION_COLUMNS)
     has_two = len(prediction.network_labels) > 1
-    calibrated, abstain = prediction.calibrated_confidence, prediction.abstain
-    unknown = prediction.unknown
-    i = 0
+    columns = {
+        "label": prediction.label,
+        "confidence": prediction.confidence,
+        "weight": prediction.weight,
+        "network_1": prediction.network_labels[0],
+        "network_2": prediction.network_labels[1] if has_two else None,
+        "agree": prediction.agree if has_two else None,
+        "complementary_label": prediction.complementary_label,
+        "calibrated_confidence": prediction.calibrated_confidence,
+        "abstain": prediction.abstain,
+        "unknown": prediction.unknown,
+    }
+    known = {name: values for name, values in columns.items() if values is not None}
+    places = itertools.count()  # Of the images that could be read.
     for file, error in zip(batch.files, batch.errors, strict=True):
-        if error is not None:
-            yield {**empty, "file": file, "error": error}
-            continue
-        yield {
-            "file": file,
-            "label": str(prediction.label[i]),
-            "confidence": float(prediction.confidence[i]),
-            "weight": float(prediction.weight[i]),
-            "network_1": str(prediction.network_labels[0, i]),
-            "network_2": str(prediction.network_labels[1, i]) if has_two else None,
-            "agree": bool(prediction.agree[i]) if has_two else None,
-            "complementary_label": str(prediction.complementary_label[i]),
-            "top5": describe_top(prediction.probabilities[i], prediction.class_names),
-            "error": None,
-            "calibrated_confidence": None if calibrated is None else float(calibrated[i]),
-            "abstain": None if abstain is None else bool(abstain[i]),
-            "unknown": None if unknown is None else float(unknown[i]),
-        }
-        i += 1
+        row = dict.fromkeys(PREDICTION_COLUMNS) | {"file": file, "error": error}
+        if error is None:
+            i = next(places)
+            row |= {name: values[i].item() for name, values in known.items()}
+            row["top5"] = describe_top(prediction.probabilities[i], prediction.class_names)
+        yield row

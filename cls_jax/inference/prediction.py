@@ -12,7 +12,7 @@ import numpy as np
 from cls_jax.features.graph import compute_weight
 from cls_jax.inference.calibration import Calibration, apply_calibration
 
-NUM_TOP = 5
+_NUM_TOP = 5
 
 
 class Prediction(NamedTuple):
@@ -87,9 +87,6 @@ def describe_top(p_K: np.ndarray, class_names: Sequence[str] | np.ndarray) -> st
     A ";" or a backslash in a name is written with a backslash before it.
     """
     # A stable sort keeps the order of `argmax`: the first of equals is the label.
-    top = np.argsort(-p_K, kind="stable")[:NUM_TOP]
-    return ";".join(f"{_escape(class_names[k])}:{p_K[k]:.4f}" for k in top)
-
-
-def _escape(name: str) -> str:
-    return name.replace("\\", "\\\\").replace(";", "\\;")
+    top = np.argsort(-p_K, kind="stable")[:_NUM_TOP]
+    names = [class_names[k].replace("\\", "\\\\").replace(";", "\\;") for k in top]
+    return ";".join(f"{name}:{p:.4f}" for name, p in zip(names, p_K[top], strict=True))

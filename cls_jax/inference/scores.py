@@ -14,7 +14,7 @@ from cls_jax.runs.result import wilson_interval
 
 PER_CLASS = "per_class.csv"
 NUM_BINS = 15  # Guo et al., On Calibration of Modern Neural Networks, 2017.
-AVERAGES = ("macro avg", "weighted avg")  # As in scikit-learn's `classification_report`.
+_AVERAGES = ("macro avg", "weighted avg")  # As in scikit-learn's `classification_report`.
 _MAX_PRINTED = 100
 _COLUMNS = ("class", "precision", "recall", "f1", "auroc", "recall_low", "recall_high", "support")
 
@@ -22,42 +22,26 @@ _COLUMNS = ("class", "precision", "recall", "f1", "auroc", "recall_low", "recall
 class ClassFigures(NamedTuple):
     """Metrics of one class, or means over the classes that have images, from 0 to 1.
 
-    Attributes:
-        precision: The share of the predictions of this class that are correct. 0 without any.
-        recall: The share of the images of this class that are predicted so. NaN without images.
-        f1: The harmonic mean of precision and recall. NaN without images.
-        auroc: The area under the ROC curve of this class against all others. NaN without images of
-            either kind.
-        support: The number of images of this class.
-        interval: The 95% Wilson interval of the recall. NaN in a mean.
+    NaN where there are no images to measure them on.
     """
 
-    precision: float
+    precision: float  # 0 without predictions of this class.
     recall: float
     f1: float
-    auroc: float
-    support: int
-    interval: tuple[float, float] = (np.nan, np.nan)
+    auroc: float  # Of this class against all others.
+    support: int  # The number of images of this class.
+    interval: tuple[float, float] = (np.nan, np.nan)  # 95% Wilson, of the recall. Not of a mean.
 
 
 class Figures(NamedTuple):
-    """How well one network predicts images of known class.
+    """How well one network predicts images of known class."""
 
-    Attributes:
-        accuracy: A share from 0 to 1.
-        interval: Its 95% Wilson interval.
-        class_names: The names of the K classes.
-        classes: One entry for each of them.
-        macro: Unweighted means over the classes with images. The recall is the balanced accuracy.
-        weighted: Means over the classes, weighted by their numbers of images.
-    """
-
-    accuracy: float
-    interval: tuple[float, float]
+    accuracy: float  # A share from 0 to 1.
+    interval: tuple[float, float]  # Its 95% Wilson interval.
     class_names: tuple[str, ...]
     classes: list[ClassFigures]
-    macro: ClassFigures
-    weighted: ClassFigures
+    macro: ClassFigures  # Unweighted means. The recall is the balanced accuracy.
+    weighted: ClassFigures  # Means weighted by the classes' numbers of images.
 
 
 class Reliability(NamedTuple):
@@ -80,18 +64,14 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
         labels, predicted, labels=range(num_classes), zero_division=0
     )
     classes = []
-    for k in range(num_classes):
-        count = int(support[k])
+    for k, count in enumerate(map(int, support)):
+        if not count:
+            classes.append(ClassFigures(precision[k], np.nan, np.nan, np.nan, 0))
+            continue
         is_class = labels == k
-        auroc = roc_auc_score(is_class, p_BK[:, k]) if 0 < count < len(labels) else np.nan
-        right = int(np.sum(predicted[is_class] == k))
-        classes.append(
-            ClassFigures(
-                precision[k], recall[k], f1[k], auroc, count, wilson_interval(right, count)
-            )
-            if count
-            else ClassFigures(precision[k], np.nan, np.nan, np.nan, 0)
-        )
+        auroc = roc_auc_score(is_class, p_BK[:, k]) if count < len(labels) else np.nan
+        interval = wilson_interval(int(np.sum(predicted[is_class] == k)), count)
+        classes.append(ClassFigures(precision[k], recall[k], f1[k], auroc, count, interval))
     num_right = int(np.sum(predicted == labels))
     return Figures(
         num_right / len(labels),
@@ -124,7 +104,7 @@ def describe_figures(figures: Figures) -> str:
     """The figures as a table of aligned lines, in percent. Of many classes, only the averages."""
     rows = _list_rows(figures)
     if len(figures.classes) > _MAX_PRINTED:
-        rows = rows[-len(AVERAGES) :]
+        rows = rows[-len(_AVERAGES) :]
     rows = [(make_printable(name), row) for name, row in rows]
     width = max(len(name) for name, _ in rows)
     lines = [f"  {'class':{width}}  precision  recall      F1   AUROC  images"]
@@ -138,16 +118,14 @@ def describe_figures(figures: Figures) -> str:
 
 def _list_rows(figures: Figures) -> list[tuple[str, ClassFigures]]:
     """Classes and averages with their names."""
-    averages = zip(AVERAGES, (figures.macro, figures.weighted), strict=True)
+    averages = zip(_AVERAGES, (figures.macro, figures.weighted), strict=True)
     return [*zip(figures.class_names, figures.classes, strict=True), *averages]
 
 
 def write_figures(workdir: pathlib.Path, step: int, figures: Figures) -> None:
     """Writes `per_class.csv` of a run, and adds the figures to the result of the same step.
 
-    Raises:
-        OSError: If the folder cannot be written.
-        UserError: If the result is damaged.
+    Raises an OSError if the folder cannot be written, and a UserError if the result is damaged.
     """
     write_class_table(workdir, figures)
     result = read_result(workdir)
@@ -158,11 +136,7 @@ def write_figures(workdir: pathlib.Path, step: int, figures: Figures) -> None:
 
 
 def write_class_table(workdir: pathlib.Path, figures: Figures) -> None:
-    """Writes `per_class.csv`: shares from 0 to 1 by class, then the two averages.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Writes `per_class.csv`: shares from 0 to 1 by class, then the two averages."""
     rows: list[Sequence[Any]] = [_COLUMNS]
     for name, row in _list_rows(figures):
         values = ["" if np.isnan(x) else f"{x:.6f}" for x in (*row[:4], *row.interval)]
@@ -174,9 +148,8 @@ def summarize_figures(figures: Figures) -> dict[str, Any]:
     """The figures as `result.json` has them, in percent. None where a figure is unknown."""
     low, high = figures.interval
     summary: dict[str, Any] = {"test_accuracy_low": 100 * low, "test_accuracy_high": 100 * high}
-    for average in ("macro", "weighted"):
-        values = _name_values(getattr(figures, average))
-        summary |= {f"test_{name}_{average}": value for name, value in values.items()}
+    for average, row in (("macro", figures.macro), ("weighted", figures.weighted)):
+        summary |= {f"test_{name}_{average}": value for name, value in _name_values(row).items()}
     summary["per_class"] = [
         {"class": name, **_name_values(row), "support": row.support}
         for name, row in zip(figures.class_names, figures.classes, strict=True)
@@ -190,9 +163,7 @@ def _name_values(row: ClassFigures) -> dict[str, float | None]:
     return {name: None if np.isnan(value) else 100 * float(value) for name, value in values}
 
 
-def compute_reliability(
-    probabilities: np.ndarray, labels: np.ndarray, num_bins: int = NUM_BINS
-) -> Reliability:
+def compute_reliability(probabilities: np.ndarray, labels: np.ndarray) -> Reliability:
     """Compares the confidence of float [m, K] with its accuracy on int [m], m ≥ 1.
 
     scikit-learn's `calibration_curve` does not return the counts, which the error needs.
@@ -201,9 +172,9 @@ def compute_reliability(
     is_right = probabilities.argmax(axis=-1) == labels
     # Rounding may raise a probability above 1, where there is no bin.
     (mean_confidence, accuracy), _, places = scipy.stats.binned_statistic(
-        np.minimum(confidence, 1.0), [confidence, is_right], bins=num_bins, range=(0, 1)
+        np.minimum(confidence, 1.0), [confidence, is_right], bins=NUM_BINS, range=(0, 1)
     )
-    counts = np.bincount(places - 1, minlength=num_bins)
+    counts = np.bincount(places - 1, minlength=NUM_BINS)
     error = np.nansum(counts * np.abs(accuracy - mean_confidence)) / len(labels)
     return Reliability(counts, mean_confidence, accuracy, float(error))
 

@@ -63,8 +63,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
             f"The run in {path} was trained on {config.data.name}, which has all its labels: name "
             "a run on a folder of images."
         )
-    folder_of_answer = find_answer(path)
-    answer = read_config(folder_of_answer / CONFIG)
+    answer = read_config(find_answer(path) / CONFIG)
     # An instant classifier has these features as they are, and they are on disk.
     is_frozen = answer.num_steps == 0 and answer.model.init == PRETRAINED
     classifier = None if is_frozen else load(path)
@@ -82,19 +81,16 @@ def list_by_label(root: pathlib.Path) -> Files:
     try:
         layout = read_layout(root, list_images(root))
     except UserError:  # It cannot be trained on yet.
-        test = root / "test"
-        return Files(
-            [file for file in find_images(str(root)) if test not in pathlib.Path(file).parents], []
-        )
+        files = find_images(str(root))
+        return Files([f for f in files if root / "test" not in pathlib.Path(f).parents], [])
     unlabeled = [str(root / file.name) for file, name in layout.train if name == NO_CLASS_NAME]
+    labeled = [str(root / file.name) for file, name in layout.train if name != NO_CLASS_NAME]
     if not unlabeled:
         raise UserError(
             f"Every image in {root} counts as labeled by its folder: put those without a label "
             f"into {root / 'unlabeled'}."
         )
-    return Files(
-        unlabeled, [str(root / file.name) for file, name in layout.train if name != NO_CLASS_NAME]
-    )
+    return Files(unlabeled, labeled)
 
 
 def suggest_from(

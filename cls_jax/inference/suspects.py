@@ -16,7 +16,7 @@ from cls_jax.inference.classifier import Outputs
 from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"
-NUM_FOLDS = 10
+_NUM_FOLDS = 10
 # More images take minutes on a CPU.
 _MAX_IMAGES = 10_000
 _MAX_UNLABELED = 1_000
@@ -24,36 +24,22 @@ _COLUMNS = ("rank", "file", "part", "label", "suggested", "quality", "neighbors"
 
 
 class Suspect(NamedTuple):
-    """A label that is probably wrong.
-
-    Attributes:
-        is_test: Whether the image is a test image. Otherwise it is a labeled training image.
-        position: Its place among the test or training images.
-        label: The class it has.
-        suggested: The class that it seems to belong to.
-        quality: The probability of the label given all evidence, from 0 to 1.
-        neighbors: The probability of the label given the labels of similar images.
-        networks: The mean probability that the networks give the label.
-    """
+    """A label that is probably wrong, of a test image or of a labeled training image."""
 
     is_test: bool
-    position: int
+    position: int  # Of the image among the test or training images.
     label: int
-    suggested: int
-    quality: float
-    neighbors: float
-    networks: float
+    suggested: int  # The class that it seems to belong to.
+    quality: float  # The probability of the label given all evidence,
+    neighbors: float  # given the labels of similar images,
+    networks: float  # and according to the networks, on average.
 
 
 def find_suspects(outputs: Outputs, dataset: Dataset, labeled: np.ndarray) -> list[Suspect]:
     """Looks for wrong labels among the labeled training images and the test images of a run.
 
-    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered.
-
-    Args:
-        outputs: What a classifier says about the training images.
-        dataset: The run's images and labels.
-        labeled: Rows of the labeled images among the training images, int [num_labels].
+    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered. `outputs`
+    are about the training images, and `labeled`, int [num_labels], are rows of these.
 
     Returns:
         The labels that both the neighbors and all evidence together contradict, the worst first.
@@ -98,14 +84,11 @@ def find_suspects(outputs: Outputs, dataset: Dataset, labeled: np.ndarray) -> li
     ]
 
 
-def hold_out_labels(
-    features_BC: np.ndarray, labels: np.ndarray, num_classes: int, num_folds: int = NUM_FOLDS
-) -> np.ndarray:
+def hold_out_labels(features_BC: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
     """Predicts each image from the labels of similar images, without its own label.
 
     The labels, int [B] and -1 where there is none, are divided into folds. Each fold is predicted
-    by propagating the labels of all others along the graph of nearest neighbors. With as many folds
-    as labels, one label is left out at a time.
+    by propagating the labels of all others along the graph of nearest neighbors.
 
     Returns:
         Probabilities, float32 [B, K], which are uniform for images without a label.
@@ -114,7 +97,7 @@ def hold_out_labels(
     known = np.flatnonzero(labels >= 0)
     shuffled = np.random.default_rng(0).permutation(known)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    folds = np.arange(len(known)) % min(num_folds, max(len(known), 1))
+    folds = np.arange(len(known)) % min(_NUM_FOLDS, max(len(known), 1))
     q_BK = np.full((len(labels), num_classes), 1 / num_classes, np.float32)
     for fold in np.unique(folds):
         held_out = by_class[folds == fold]
@@ -151,11 +134,7 @@ def write_suspects(
     class_names: Sequence[str],
     names: Sequence[str],
 ) -> None:
-    """Writes `suspects.csv` into a run's folder, with the `names` of the images.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Writes `suspects.csv` into a run's folder, with the `names` of the images."""
     rows: list[Sequence[object]] = [_COLUMNS]
     for rank, (row, name) in enumerate(zip(suspects, names, strict=True), 1):
         numbers = (f"{value:.6f}" for value in (row.quality, row.neighbors, row.networks))

@@ -47,9 +47,10 @@ def check_path(
         UserError: If it has another suffix, needs a package that is not installed, is a folder, or
             is somebody else's file.
     """
-    if path.suffix.lower() not in _WRITERS:
+    suffix = path.suffix.lower()
+    if suffix not in _WRITERS:
         raise UserError(f"{path} does not end in .csv or .parquet: give --output such a name.")
-    if path.suffix.lower() == ".parquet" and not importlib.util.find_spec("pyarrow"):
+    if suffix == ".parquet" and not importlib.util.find_spec("pyarrow"):
         raise UserError(
             "Writing .parquet needs pyarrow: pip install pyarrow, or give --output a name that "
             "ends in .csv."

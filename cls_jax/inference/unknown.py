@@ -10,7 +10,6 @@ image. The score is the share of these images for which the function is smaller.
 Shape suffixes: B images, C features of all networks, K classes.
 """
 
-import functools
 import pathlib
 from typing import NamedTuple
 
@@ -23,8 +22,7 @@ from cls_jax.inference.calibration import read_fitted
 from cls_jax.io import is_number
 
 UNKNOWN = "unknown.json"
-# Shorter walks than those that spread labels.
-_ALPHA = 0.9
+_ALPHA = 0.9  # Shorter walks than those that spread labels.
 _C = 0.0003
 # An image is far from all labels if 95% of the labeled images are closer to the others.
 _FAR = 0.05
@@ -34,21 +32,15 @@ _MANY = 0.2
 
 
 class UnknownScore(NamedTuple):
-    """How to tell strangers from images of the classes, for the predictions of a checkpoint.
-
-    Attributes:
-        step: The checkpoint's step.
-        kernel: The C weights of a linear function, larger for strangers.
-        quantiles: Its values for the unlabeled training images, at equally spaced shares from 0
-            to 1.
-        far_share: The share of the unlabeled images that are farther from all labels than 95% of
-            the labeled images are from the others. None where no class has two labels, or where
-            the features have learned the labels.
-    """
+    """How to tell strangers from images of the classes, for the checkpoint of a step."""
 
     step: int
-    kernel: tuple[float, ...]
+    kernel: tuple[float, ...]  # C weights of a linear function, larger for strangers.
+    # Its values for the unlabeled training images, at equally spaced shares from 0 to 1.
     quantiles: tuple[float, ...]
+    # The share of the unlabeled images that are farther from all labels than 95% of the labeled
+    # images are from the others. None where no class has two labels, or where the features have
+    # learned the labels.
     far_share: float | None = None
 
     def apply(self, features_BC: np.ndarray) -> np.ndarray:
@@ -63,10 +55,7 @@ def fit_unknown(
 ) -> UnknownScore | None:
     """Fits the score of a step to the features float32 [B, C] of training images.
 
-    Labels are int [B], -1 for unlabeled images.
-
-    Returns:
-        The score. None without a labeled and two unlabeled images.
+    Labels are int [B], -1 for unlabeled images. None without a labeled and two unlabeled images.
     """
     rest, labeled = np.flatnonzero(labels_B < 0), np.flatnonzero(labels_B >= 0)
     if len(rest) < 2 or not len(labeled):
@@ -90,8 +79,7 @@ def measure_reach(graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: i
 
     Labels, int [B] and -1 for unlabeled images, spread along a graph [B, B] as in
     `propagate_labels`. An image's reach by a class is the mean share that it gets of that class's
-    labels. The result is the largest over all classes. Memory grows with the number of labels
-    times B.
+    labels. Memory grows with the number of labels times B.
     """
     labeled = np.flatnonzero(labels_B >= 0)
     one_hot = (labels_B[labeled, None] == np.arange(num_classes)).astype(float)
@@ -126,19 +114,17 @@ def read_unknown(
     Raises:
         UserError: If the file is damaged, or for another number of features.
     """
-    parse = functools.partial(_from_json, num_features=num_features)
+
+    def parse(stored: dict) -> UnknownScore:
+        score = UnknownScore(**stored)
+        score = score._replace(kernel=tuple(score.kernel), quantiles=tuple(score.quantiles))
+        numbers = (score.step, *score.kernel, *score.quantiles, score.far_share or 0)
+        if not score.kernel or not score.quantiles or not all(map(is_number, numbers)):
+            raise ValueError("a value is not a number")
+        if num_features not in (None, len(score.kernel)):
+            raise ValueError(
+                f"it weighs {len(score.kernel):,} features, and the networks have {num_features:,}"
+            )
+        return score
+
     return read_fitted(workdir / UNKNOWN, step, parse, "a score of unknown images")
-
-
-def _from_json(stored: dict, num_features: int | None) -> UnknownScore:
-    """Raises a ValueError or TypeError unless every value has its type and length."""
-    score = UnknownScore(**stored)
-    score = score._replace(kernel=tuple(score.kernel), quantiles=tuple(score.quantiles))
-    numbers = (score.step, *score.kernel, *score.quantiles, score.far_share or 0)
-    if not score.kernel or not score.quantiles or not all(map(is_number, numbers)):
-        raise ValueError("a value is not a number")
-    if num_features not in (None, len(score.kernel)):
-        raise ValueError(
-            f"it weighs {len(score.kernel):,} features, and the networks have {num_features:,}"
-        )
-    return score

@@ -19,27 +19,17 @@ _COLUMNS_AT_ONCE = 64
 
 
 class Propagation:
-    """The labels so far and the scores that they give to all images.
-
-    Attributes:
-        labels: int [B], -1 for images without a label.
-    """
+    """The labels so far and the scores that they give to all images."""
 
     def __init__(self, graph: sparse.csr_matrix):
         self._graph = graph
         self._scores_BK = np.zeros((graph.shape[0], 0))
-        self.labels = np.full(graph.shape[0], -1)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, K."""
-        return self._scores_BK.shape[1]
+        self.labels = np.full(graph.shape[0], -1)  # int [B], -1 for images without a label.
 
     def add_classes(self, num_classes: int) -> None:
         """Adds classes without a label until there are `num_classes`."""
-        missing = num_classes - self.num_classes
-        if missing > 0:
-            self._scores_BK = np.pad(self._scores_BK, ((0, 0), (0, missing)))
+        missing = max(num_classes - self._scores_BK.shape[1], 0)
+        self._scores_BK = np.pad(self._scores_BK, ((0, 0), (0, missing)))
 
     def update(self, labels: Mapping[int, int]) -> None:
         """Changes the labels of some images: image → class, or -1 to remove its label."""
@@ -86,7 +76,7 @@ class Propagation:
             own = (part, self.labels[labeled[part]])
             scores_LK[own] -= responses[labeled[part], part - first]
             sums_LK[own] -= responses.sum(axis=0)
-        is_only_one = np.bincount(self.labels[labeled], minlength=self.num_classes) == 1
+        is_only_one = np.bincount(self.labels[labeled], minlength=scores_LK.shape[1]) == 1
         scores_LK[rows, self.labels[labeled]] *= ~is_only_one[self.labels[labeled]]
         return labeled, _normalize(np.maximum(scores_LK, 0), sums_LK)
 
@@ -115,11 +105,8 @@ def find_doubtful(
 ) -> np.ndarray:
     """Labels that the others contradict, the likeliest mistakes first.
 
-    Each labeled image has its probabilities given all other labels. `is_open_L`, bool, says whether
-    its own label may be doubted.
-
-    Returns:
-        int [M], rows of `probabilities_LK`, with M at most `num_images`.
+    `probabilities_LK` are given all other labels, as from `leave_one_out`, and `is_open_L`, bool,
+    says which labels may be doubted. Returns rows of these, int [M], M at most `num_images`.
     """
     if not len(labels_L):
         return np.zeros(0, int)

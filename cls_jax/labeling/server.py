@@ -13,7 +13,7 @@ import json
 import pathlib
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 import uvicorn
 from PIL import Image
@@ -146,7 +146,12 @@ class _Service:
         session, window = self._session, _get_window(request)
         answer: dict[str, Any] = {}
         try:
-            content = _parse(body)
+            content = json.loads(body)
+        except (ValueError, RecursionError):
+            return _explain("The request is not JSON.", 400)
+        if not isinstance(content, dict):
+            return _explain("The request must be an object.", 400)
+        try:
             match request.path_params["verb"]:
                 case "decide":
                     session.decide(_parse_changes(content), window)
@@ -244,16 +249,6 @@ def _get_window(request: Request) -> str:
     return request.headers.get("x-window", "")[:_LONGEST_WINDOW]
 
 
-def _parse(body: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise _BadRequestError("The request is not JSON.") from error
-    if not isinstance(content, dict):
-        raise _BadRequestError("The request must be an object.")
-    return content
-
-
 def _take(content: Mapping[str, Any], key: str, kind: type) -> Any:
     value = content.get(key)
     if type(value) is not kind:  # JSON's true is an int for isinstance.
@@ -265,15 +260,8 @@ def _parse_changes(content: Mapping[str, Any]) -> list[Change]:
     changes = _take(content, "changes", list)
     if not 0 < len(changes) <= _MAX_CHANGES or not all(isinstance(c, dict) for c in changes):
         raise _BadRequestError(f"changes must be 1 to {_MAX_CHANGES} objects.")
-    return [
-        Change(
-            _take(change, "image", int),
-            _take(change, "decision", str),
-            _take(change, "label", str),
-            _take(change, "revision", int),
-        )
-        for change in changes
-    ]
+    kinds = get_type_hints(Change)
+    return [Change(**{key: _take(change, key, kinds[key]) for key in kinds}) for change in changes]
 
 
 def _take_images(content: Mapping[str, Any]) -> list[int]:

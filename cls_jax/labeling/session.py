@@ -35,47 +35,28 @@ Progress = Callable[[int, int], None]
 
 
 class Features(NamedTuple):
-    """The result of the feature pass.
+    """The result of the feature pass."""
 
-    Attributes:
-        readable: int [B], indices of the files that could be read.
-        features: float32 [B, C], each row of Euclidean norm 1.
-    """
-
-    readable: np.ndarray
-    features: np.ndarray
+    readable: np.ndarray  # int [B], indices of the files that could be read.
+    features: np.ndarray  # float32 [B, C], each row of Euclidean norm 1.
 
 
 class State(NamedTuple):
-    """The current state of a photograph.
+    """The current state of a photograph."""
 
-    Attributes:
-        decision: "label", "none" (of these classes), "skip", or "" without a decision.
-        label: The class, or "".
-        revision: The number of decisions so far. A page with an older number is out of date.
-        is_confirmed: Whether the last two decisions gave the same label.
-    """
-
-    decision: str = ""
-    label: str = ""
-    revision: int = 0
-    is_confirmed: bool = False
+    decision: str = ""  # "label", "none" (of these classes), "skip", or "" without a decision.
+    label: str = ""  # The class, or "".
+    revision: int = 0  # The number of decisions so far. A page with an older one is out of date.
+    is_confirmed: bool = False  # Whether the last two decisions gave the same label.
 
 
 class Change(NamedTuple):
-    """A decision that a page asks for.
+    """A decision that a page asks for."""
 
-    Attributes:
-        image: The index of the photograph.
-        decision: "label", "none" or "skip".
-        label: The class, or "".
-        revision: The revision that the page saw.
-    """
-
-    image: int
-    decision: str
-    label: str
-    revision: int
+    image: int  # The index of the photograph.
+    decision: str  # "label", "none" or "skip".
+    label: str  # The class, or "".
+    revision: int  # Which the page saw.
 
 
 class RefusedError(Exception):
@@ -120,6 +101,7 @@ class Session:
                 raise UserError(f"--classes: {error}") from error
         self._states: dict[int, State] = {}
         self._recent: collections.deque[int] = collections.deque(maxlen=_NUM_RECENT)
+        # Window → its steps, each with photographs, their states before and their revisions after.
         self._undo: dict[str, list[list[tuple[int, State, int]]]] = {}
         self._marked: list[int] = []
         # Window → the photograph that it shows, and when it last asked.
@@ -161,11 +143,7 @@ class Session:
             self._version += 1
 
     def get_path(self, image: int) -> pathlib.Path:
-        """The file of a photograph.
-
-        Raises:
-            RefusedError: If there is no such photograph.
-        """
+        """The file of a photograph. Raises a RefusedError if there is none."""
         with self._lock:
             if self._phase != "ready" or not 0 <= image < len(self._files):
                 raise RefusedError("There is no such photograph.")
@@ -175,8 +153,6 @@ class Session:
         """The files of all photographs."""
         with self._lock:
             return [self.root / name for name in self._files]
-
-    # What a page asks for.
 
     def add_class(self, name: str) -> str:
         """Adds a class without labels and returns its normalized name.
@@ -196,8 +172,7 @@ class Session:
 
     def _get_class(self, name: str) -> str:
         """The class of this name in any case, which is added if there is none."""
-        known = self._folded.get(fold(name))
-        if known is not None:
+        if known := self._folded.get(fold(name)):
             return known
         if len(self._class_names) >= MAX_CLASSES:
             raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
@@ -256,28 +231,21 @@ class Session:
             if any(self._get_state(image).revision != revision for image, _, revision in step):
                 self._undo[window].pop()
                 raise ConflictError("Another window has changed this label since.")
-            self._write(
-                [
-                    (image, state.decision if state.decision in (NONE, SKIP) else UNDO, state.label)
-                    for image, state, _ in step
-                ]
-            )
+            rows = []
+            for image, state, _ in step:
+                decision = state.decision if state.decision in (NONE, SKIP) else UNDO
+                rows.append((image, decision, state.label))
+            self._write(rows)
             self._undo[window].pop()
             return [self.describe_image(image) for image, _, _ in step]
 
     def mark(self, images: Sequence[int]) -> None:
-        """Shows photographs whose proposal is wrong next.
-
-        Raises:
-            RefusedError: If a photograph does not exist.
-        """
+        """Shows photographs next whose proposal is wrong. A RefusedError if one does not exist."""
         with self._lock:
             if any(not 0 <= image < len(self._files) for image in images):
                 raise RefusedError("There is no such photograph.")
             self._marked = [*images, *(i for i in self._marked if i not in images)]
             self._refresh()
-
-    # labels.csv
 
     def follow_table(self) -> None:
         """Reads labels.csv again if another program has changed it."""
@@ -297,15 +265,14 @@ class Session:
         stamp = self._stat_table()
         rows = label_table.read_label_table(self._table) if stamp else []
         self._stamp = stamp
-        matched, _ = match_rows(rows, self._files)
-        index = {name: image for image, name in enumerate(self._files)}
         self._states.clear()
         self._recent.clear()
+        index = {name: image for image, name in enumerate(self._files)}
         try:
             for name, image in index.items():
                 if label := get_folder_label(name):
                     self._apply(image, LABEL, label)
-            for name, row in matched:
+            for name, row in match_rows(rows, self._files)[0]:
                 self._apply(index[name], row.decision, row.label.strip())
         except RefusedError as error:
             raise UserError(
@@ -343,8 +310,6 @@ class Session:
 
     def _get_state(self, image: int) -> State:
         return self._states.get(image, State())
-
-    # What follows from the labels.
 
     def _refresh(self) -> None:
         """Propagates changed labels and chooses what to show next."""
@@ -440,14 +405,12 @@ class Session:
     def describe_check(self) -> dict[str, Any]:
         """The most confident proposals of each class."""
         with self._lock:
-            rows = []
-            if self._propagation is not None:
-                is_open = self._find_open()
-                # A class that was just added has no column yet.
-                for k, name in enumerate(self._class_names[: self._probabilities.shape[1]]):
-                    chosen = find_confident(self._probabilities, is_open, k, _NUM_PER_CLASS)
-                    images = [self.describe_image(int(image)) for image in chosen]
-                    rows.append({"label": name, "images": images})
+            is_open, rows = self._find_open(), []
+            # Before `load` there are no columns, and a class that was just added has none yet.
+            for k, name in enumerate(self._class_names[: self._probabilities.shape[1]]):
+                chosen = find_confident(self._probabilities, is_open, k, _NUM_PER_CLASS)
+                images = [self.describe_image(int(image)) for image in chosen]
+                rows.append({"label": name, "images": images})
             return {"version": self._version, "rows": rows}
 
     def describe_doubtful(self) -> dict[str, Any]:

@@ -37,7 +37,14 @@ def label_folder(
     port = listener.getsockname()[1]
     address = f"http://{server.HOST}:{port}/?token={token}"
     app = server.create_app(session, token, port)
-    threading.Thread(target=_load, args=(session,), daemon=True).start()
+
+    def load() -> None:
+        try:
+            session.load(lambda on_progress: _load_features(session, on_progress))
+        except UserError as error:  # The page shows it as well.
+            print(error, file=sys.stderr)
+
+    threading.Thread(target=load, daemon=True).start()
     listener.listen()  # The browser may be faster than the server.
     print(f"Label {make_printable(folder)} in the browser: {address}")
     print("Every answer is saved at once. Stop with Ctrl-C.", flush=True)
@@ -62,13 +69,6 @@ def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session
     if not files:
         raise UserError(f"There is no image in {root}: name a folder with images.")
     return Session(root, files, class_names, find_table(listing) or LABELS_CSV)
-
-
-def _load(session: Session) -> None:
-    try:
-        session.load(lambda on_progress: _load_features(session, on_progress))
-    except UserError as error:  # The page shows it as well.
-        print(error, file=sys.stderr)
 
 
 def _load_features(session: Session, on_progress: Progress) -> Features:

@@ -24,7 +24,7 @@ MAX_POINTS = 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 10, 26
 # matplotlib does not know CSS variables: while it draws, "#0000NN" stands for the NNth of these.
 _VARIABLES = ("line", "soft", "wrong", "c1", "c2", "c3", "c4", "c5", "c6")
-_NUM_COLORS = 6
+_NUM_COLORS = 6  # Of curves: c1 to c6.
 _DASHES = (0, (2, 2))
 # Parts of an SVG file that a drawing inside a page does not need: clip paths and groups with IDs
 # (not unique there), fonts (set by the style sheet), and fractions of a pixel.
@@ -73,7 +73,9 @@ class Panel:
 
 def create_panels(rows: Rows) -> list[Panel]:
     """Groups the scalars that are known at two or more steps."""
-    names = sorted({name for row in rows for name in row} - {"step"}, key=_order)
+    order = {name: place for place, name in enumerate(NAMES)}
+    names = sorted({name for row in rows for name in row} - {"step"})
+    names.sort(key=lambda name: order.get(name, len(order)))
     for split in ("validation", "test"):
         first, one, two, both = (
             f"{split}/accuracy{end}" for end in ("", "_network_1", "_network_2", "_ensemble")
@@ -105,21 +107,18 @@ def read_series(rows: Rows, name: str, scale: float = 1.0) -> Series | None:
 
 def downsample(
     steps: np.ndarray, values: np.ndarray, max_points: int = MAX_POINTS
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, ...]:
     """Replaces neighboring points by their mean step, mean, minimum and maximum.
 
-    Steps are float64 [n], ascending, and values float64 [n], NaN where unknown.
-
-    Returns:
-        Four arrays float64 [min(n, max_points)], NaN where none of the neighbors is known.
+    Steps are float64 [n], ascending, and values float64 [n], NaN where unknown. The results are
+    float64 [min(n, max_points)], NaN where none of the neighbors is known.
     """
     points = []
     for part in np.array_split(np.arange(len(values)), min(len(values), max_points)):
         known = values[part][~np.isnan(values[part])]
         summary = (known.mean(), known.min(), known.max()) if len(known) else (np.nan,) * 3
         points.append((steps[part].mean(), *summary))
-    mean_steps, means, low, high = np.array(points).T
-    return mean_steps, means, low, high
+    return tuple(np.array(points).T)
 
 
 def find_last(rows: Rows, name: str) -> float | None:
@@ -191,11 +190,6 @@ def choose_ticks(low: float, high: float) -> np.ndarray:
     low, high = locator.nonsingular(low, high)  # A range that is not empty.
     low = min(low, 0.0) if low < 0.5 * high else low
     return locator.tick_values(low, high) + 0.0  # Never -0.
-
-
-def _order(name: str) -> tuple[int, str]:
-    known = list(NAMES)
-    return (known.index(name) if name in known else len(known), name)
 
 
 def _create_axes() -> Axes:

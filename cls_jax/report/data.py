@@ -49,9 +49,8 @@ class Predictions:
     @functools.cached_property
     def mistakes(self) -> np.ndarray:
         """Positions of the test images that network 1 misclassifies, most confident first."""
-        confidence = self.confidence[0]
         wrong = np.flatnonzero((self.labels >= 0) & (self.predicted[0] != self.labels))
-        return wrong[np.argsort(-confidence[wrong], kind="stable")]
+        return wrong[np.argsort(-self.confidence[0][wrong], kind="stable")]
 
     @functools.cached_property
     def doubtful(self) -> np.ndarray:
@@ -152,50 +151,52 @@ def collect_run(
         run.config.data.data_dir = data_dir
     source = opened or OpenRun(run.config, workdir)
 
-    def attempt(failure: str, make: Callable[[], Any]) -> Any:
-        """The result of `make`. If it fails, None, and the page gets a note at the top."""
+    def attempt(failure: str, make: Callable[[], Any], otherwise: Any = None) -> Any:
+        """The result of `make`. If it fails, `otherwise`, and the page gets a note at the top."""
         try:
             return make()
         except Exception as error:
             run.notes.append(f"{failure}: {describe_error(error)}")
-            return None
+            return otherwise
 
-    rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir)))
-    run.rows = rows or []
+    run.rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir)), [])
     run.result = attempt("The result cannot be read", lambda: read_result(workdir))
     description = attempt("The classes are unknown", lambda: read_dataset_description(workdir))
     if not description:
         return run
     run.class_names = description[0]
-    run.dataset = attempt("No images", lambda: _load_same_dataset(source, *description))
+
+    def load_same_dataset() -> Dataset:
+        if (source.dataset.class_names, source.dataset.shape) != description:
+            raise ValueError("the dataset is not the one that the run was trained on")
+        return source.dataset
+
+    run.dataset = attempt("No images", load_same_dataset)
     path = workdir / LABELED_INDICES
-    run.labeled = attempt(
+    run.labeled = labeled = attempt(
         "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
     )
     if run.dataset is not None:
-        run.predictions = attempt("No predictions", lambda: predict(source, run.labeled))
-    if run.predictions is not None:
-        step = run.predictions.step
-        run.calibration = attempt("No calibration", lambda: read_calibration(workdir, step))
-        run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, run)) or {}
-        if run.labeled is not None:
-            suspects = attempt(
+        run.predictions = attempt("No predictions", lambda: predict(source, labeled))
+    if (found := run.predictions) is not None:
+        run.calibration = attempt("No calibration", lambda: read_calibration(workdir, found.step))
+        run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
+        if labeled is not None:
+            run.suspects = attempt(
                 "No suspect labels",
-                lambda: find_suspects(source.outputs, source.recalled, run.labeled),
+                lambda: find_suspects(source.outputs, source.recalled, labeled),
+                [],
             )
-            run.suspects = suspects or []
     return run
 
 
-def draw_heat_maps(source: OpenRun, run: RunData) -> dict[int, np.ndarray]:
+def draw_heat_maps(source: OpenRun, predictions: Predictions) -> dict[int, np.ndarray]:
     """Heat maps of the mistakes and doubtful images that the page shows."""
-    predictions, dataset = run.predictions, run.dataset
-    assert predictions is not None
-    assert dataset is not None
     shown = [*predictions.mistakes[:NUM_PICTURES], *predictions.doubtful[:NUM_PICTURES]]
     positions = np.unique(np.array(shown, np.int64))
     if not len(positions):
         return {}
+    dataset = source.dataset
     images = dataset.test_images if predictions.is_test else dataset.train_images
     images = images[predictions.indices[positions]]
     maps = source.classifier.compute_heat_maps(images, predictions.predicted[0, positions])
@@ -231,10 +232,3 @@ def predict(run: OpenRun, labeled: np.ndarray | None) -> Predictions:
     rows = take_unlabeled(len(dataset.train_images), known)
     p_NBK, _ = run.outputs.compute(rows)
     return Predictions(step, p_NBK, np.asarray(dataset.train_labels)[rows], rows, is_test=False)
-
-
-def _load_same_dataset(run: OpenRun, class_names: tuple[str, ...], shape) -> Dataset:
-    dataset = run.dataset
-    if (dataset.class_names, dataset.shape) != (class_names, shape):
-        raise ValueError("the dataset is not the one that the run was trained on")
-    return dataset

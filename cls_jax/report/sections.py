@@ -39,21 +39,15 @@ _MAX_LABELED_PER_CLASS = 6
 
 
 def view_header(run: RunData) -> dict[str, Any]:
-    """The steps, accuracy and duration of the run."""
-    last_step = run.rows[-1]["step"] if run.rows else 0
+    """The steps, accuracies and duration of the run."""
+    result, last_step = run.result or {}, run.rows[-1]["step"] if run.rows else 0
+    names = ("accuracy", "accuracy_ensemble", "accuracy_instant", "accuracy_probe")
     return {
-        "step": run.result.get("step", "?") if run.result else last_step,
-        "accuracy": _measure(run, "accuracy"),
-        "accuracy_ensemble": _measure(run, "accuracy_ensemble"),
-        "accuracy_instant": _measure(run, "accuracy_instant"),
-        "accuracy_probe": _measure(run, "accuracy_probe"),
-        "sentences": [
-            sentence
-            for describe in (describe_gain, describe_answer)
-            if run.result and (sentence := describe(run.result))
-        ],
+        "step": result.get("step", "?") if result else last_step,
+        **{name: _measure(run, name) for name in names},
+        "sentences": list(filter(None, (describe_gain(result), describe_answer(result)))),
         "num_networks": get_method(run.config.method.name).num_networks,
-        "duration": _format_duration(run.result.get("train_seconds") if run.result else None),
+        "duration": _format_duration(result.get("train_seconds")),
     }
 
 
@@ -201,10 +195,7 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
 
 
 def augment_images(images: np.ndarray, view: str, data_config, seed: int) -> np.ndarray:
-    """Draws a view, "weak" or "strong", of images uint8 [n, H, W, C].
-
-    `data_config` is `config.data`.
-    """
+    """Draws a view, "weak" or "strong", of images uint8 [n, H, W, C], by a run's `config.data`."""
     augmentation = create_augmentation(data_config, images.shape[1:])
     shape = (len(images), augmentation.count_uniforms(view))
     uniforms = np.random.default_rng(seed).random(shape, np.float32)

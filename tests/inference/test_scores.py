@@ -7,6 +7,7 @@ import pytest
 from sklearn.metrics import classification_report, roc_auc_score
 
 from cls_jax.inference.scores import (
+    NUM_BINS,
     PER_CLASS,
     compute_figures,
     compute_reliability,
@@ -102,12 +103,12 @@ def test_confused_pairs_leave_out_what_is_right_and_what_never_happens():
 def test_calibration_is_the_sum_over_bins():
     probabilities = draw_probabilities((500, 4))
     labels = np.random.default_rng(1).integers(0, 4, 500)
-    calibration = compute_reliability(probabilities, labels, num_bins=10)
+    calibration = compute_reliability(probabilities, labels)
     confidence = probabilities.max(axis=-1)
     is_right = probabilities.argmax(axis=-1) == labels
     error = 0.0
-    for i in range(10):
-        inside = (confidence > i / 10) & (confidence <= (i + 1) / 10)
+    for i in range(NUM_BINS):
+        inside = (confidence > i / NUM_BINS) & (confidence <= (i + 1) / NUM_BINS)
         assert calibration.counts[i] == inside.sum()
         if inside.any():
             assert calibration.confidence[i] == pytest.approx(confidence[inside].mean())
