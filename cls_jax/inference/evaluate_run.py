@@ -153,10 +153,8 @@ def assess_run(run: OpenRun) -> Figures | None:
     result of the same step, if there is one. Writes `unknown.json`, if there are unlabeled images.
     A folder that is read-only stays as it is.
 
-    Returns the figures of network 1, or None without test images.
-
-    Raises:
-        UserError: If the result is damaged.
+    Returns the figures of network 1, or None without test images. Raises a UserError if the result
+    is damaged.
     """
     workdir, step, figures = run.workdir, run.classifier.step, None
     if "test" in run.held_out:
@@ -235,10 +233,8 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int
     """Evaluates the newest checkpoint of a run on another folder of labeled images.
 
     The folder has a layout of docs/own_images.md. Its test images are used, or all labeled images
-    if it has no test images. Nothing is written.
-
-    Returns:
-        The evaluation, the number of images in it, and the number that could not be read.
+    if it has no test images. Nothing is written. Returns the evaluation, the number of images in
+    it, and the number that could not be read.
 
     Raises:
         UserError: If the folder has another class or no image that can be read.

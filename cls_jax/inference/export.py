@@ -60,10 +60,8 @@ Function = Callable[[Any], Any]
 def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     """Exports the networks that answer for a run after checking the exported model against it.
 
-    The output folder is new, empty or an earlier export.
-
-    Returns:
-        None, or the reason why there is no `model.onnx`.
+    The output folder is new, empty or an earlier export. Returns the reason if there is no
+    `model.onnx`.
 
     Raises:
         UserError: If there is no run, the output folder holds something else or cannot be written,
@@ -102,11 +100,7 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
 
 
 def check_output(output: pathlib.Path) -> None:
-    """Makes sure that only an earlier export would be overwritten.
-
-    Raises:
-        UserError: If the folder holds anything else.
-    """
+    """Raises a UserError if anything but an earlier export would be overwritten."""
     if not output.exists():
         return
     names = {path.name for path in output.iterdir()} if output.is_dir() else None
@@ -161,11 +155,9 @@ def convert_to_onnx(
 ) -> tuple[bytes | None, str | None]:
     """Converts the function to an ONNX model for any batch size and checks it in onnxruntime.
 
-    It must give `expected`, float32 [B, K], for `images`, uint8 [B, H, W, C].
-
-    Returns:
-        The model and None. Or None and a sentence that says why: the converter or onnxruntime is
-        not installed or fails, or the model disagrees with the function.
+    It must give `expected`, float32 [B, K], for `images`, uint8 [B, H, W, C]. Returns the model and
+    None. Or None and a sentence that says why: the converter or onnxruntime is not installed or
+    fails, or the model disagrees with the function.
     """
     failure = f"{ONNX_MODEL} was not written"
     try:

@@ -138,21 +138,16 @@ def _lock(output: pathlib.Path) -> Iterator[None]:
 
 
 def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str, Any]]:
-    """A row of `PREDICTION_COLUMNS` for each file of a batch."""
-    has_two = len(prediction.network_labels) > 1
-    columns = {
-        "label": prediction.label,
-        "confidence": prediction.confidence,
-        "weight": prediction.weight,
-        "network_1": prediction.network_labels[0],
-        "network_2": prediction.network_labels[1] if has_two else None,
-        "agree": prediction.agree if has_two else None,
-        "complementary_label": prediction.complementary_label,
-        "calibrated_confidence": prediction.calibrated_confidence,
-        "abstain": prediction.abstain,
-        "unknown": prediction.unknown,
-    }
-    known = {name: values for name, values in columns.items() if values is not None}
+    """A row of `PREDICTION_COLUMNS` for each file of a batch.
+
+    Most columns are the field of a `Prediction` with this name.
+    """
+    columns = prediction._asdict() | {"network_1": prediction.network_labels[0]}
+    if len(prediction.network_labels) > 1:
+        columns["network_2"] = prediction.network_labels[1]
+    else:
+        del columns["agree"]
+    known = {name: columns[name] for name in PREDICTION_COLUMNS if columns.get(name) is not None}
     places = itertools.count()  # Of the images that could be read.
     for file, error in zip(batch.files, batch.errors, strict=True):
         row = dict.fromkeys(PREDICTION_COLUMNS) | {"file": file, "error": error}

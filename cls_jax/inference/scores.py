@@ -85,13 +85,9 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
 
 def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:
     """Weighted means of the figures that are known, of classes with a weight above 0."""
-    values = np.array([row[:4] for row in classes])
-    known = np.where(np.isnan(values) | (weights[:, None] == 0), 0, weights[:, None])
-    totals = known.sum(axis=0)
-    means = np.divide(
-        (np.nan_to_num(values) * known).sum(axis=0), totals, np.full(4, np.nan), where=totals > 0
-    )
-    precision, recall, f1, auroc = means.tolist()
+    values = np.ma.masked_invalid([row[:4] for row in classes])
+    means = np.ma.average(values, axis=0, weights=weights)
+    precision, recall, f1, auroc = np.ma.filled(means, np.nan).tolist()
     return ClassFigures(precision, recall, f1, auroc, sum(row.support for row in classes))
 
 

@@ -45,14 +45,10 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
 
     Images are compared by the features of the run's networks. Without a run, photographs are
     compared by the features that `cls-jax train` and `label` use, and smaller images by their
-    pixels. No image needs a label.
-
-    Returns:
-        A row of `SUGGESTION_COLUMNS` for each image, the most helpful first.
+    pixels. No image needs a label. Returns rows of `SUGGESTION_COLUMNS`, the most helpful first.
 
     Raises:
-        UserError: If there is no unlabeled image that can be read, or the run is not one on a
-            folder.
+        UserError: Same as `suggest_from`, or if the run is not one on a folder.
     """
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
@@ -126,11 +122,9 @@ def suggest_from(
 def _describe_files(
     files: Sequence[str], classifier: Classifier | None
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
-    """Computes the features by which images are compared.
+    """Positions int [n] and features float32 [n, C] of the n files that can be read.
 
-    Returns:
-        For the n files that can be read: positions int [n], features float32 [n, C], and bytes
-        that copies of an image share.
+    Returns with them bytes that copies of an image share.
     """
     sizes, channels = sample_headers(files)
     if classifier is None and channels in (1, 3) and are_photographs(sizes):

@@ -36,13 +36,10 @@ class Suspect(NamedTuple):
 
 
 def find_suspects(outputs: Outputs, dataset: Dataset, labeled: np.ndarray) -> list[Suspect]:
-    """Looks for wrong labels among the labeled training images and the test images of a run.
+    """The labels that both the neighbors and all evidence together contradict, the worst first.
 
     Of more than 10,000 labeled or test images, as many evenly spaced ones are considered. `outputs`
     are about the training images, and `labeled`, int [num_labels], are rows of these.
-
-    Returns:
-        The labels that both the neighbors and all evidence together contradict, the worst first.
     """
     train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
     all_labeled, labeled = labeled, labeled[train_labels[labeled] >= 0]
@@ -88,10 +85,8 @@ def hold_out_labels(features_BC: np.ndarray, labels: np.ndarray, num_classes: in
     """Predicts each image from the labels of similar images, without its own label.
 
     The labels, int [B] and -1 where there is none, are divided into folds. Each fold is predicted
-    by propagating the labels of all others along the graph of nearest neighbors.
-
-    Returns:
-        Probabilities, float32 [B, K], which are uniform for images without a label.
+    by propagating the labels of all others along the graph of nearest neighbors. Returns
+    probabilities, float32 [B, K], which are uniform for images without a label.
     """
     graph = build_graph(features_BC)
     known = np.flatnonzero(labels >= 0)
@@ -120,8 +115,7 @@ def rate_labels(p_BK: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.nd
     by the margin to the strongest other class, without and with class thresholds. The only label of
     a class cannot be judged and gets the quality 1.
 
-    Returns:
-        The qualities, float64 [B] from 0 to 1, and the most probable classes, int64 [B].
+    Returns the qualities, float64 [B] from 0 to 1, and the most probable classes, int64 [B].
     """
     quality = p_BK[np.arange(len(labels)), labels].astype(np.float64)
     is_alone = np.bincount(labels, minlength=p_BK.shape[1])[labels] < 2

@@ -59,10 +59,8 @@ class Propagation:
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Predicts each labeled image from all other labels.
 
-        By linearity, the response to label i is subtracted from its class's column.
-
-        Returns:
-            The labeled images, int [L], and their class probabilities, float64 [L, K].
+        By linearity, the response to label i is subtracted from its class's column. Returns the
+        labeled images, int [L], and their class probabilities, float64 [L, K].
         """
         labeled = np.flatnonzero(self.labels >= 0)
         scores_LK = self._scores_BK[labeled]

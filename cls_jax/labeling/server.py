@@ -179,10 +179,8 @@ def encode_photograph(path: pathlib.Path, size: str) -> bytes:
     """A photograph as JPEG, "small" or "large", decoded within limits and encoded again.
 
     The browser never gets a byte of the original file. Malformed images and metadata, such as the
-    place where a photograph was taken, stay in this process.
-
-    Raises:
-        ImageError: If it cannot be read or is not an image.
+    place where a photograph was taken, stay in this process. Raises an ImageError if it cannot be
+    read or is not an image.
     """
     buffer = io.BytesIO()
     Image.fromarray(read_upright(path, _SIDES[size])).save(buffer, "JPEG", quality=85)
@@ -272,10 +270,9 @@ def _take_images(content: Mapping[str, Any]) -> list[int]:
 
 
 def open_socket(port: int) -> socket.socket:
-    """Listens on a port of 127.0.0.1, or on any free one if it is 0.
+    """Binds a port of 127.0.0.1, or any free one if it is 0.
 
-    Raises:
-        UserError: If the port is in use or not allowed.
+    Raises a UserError if the port is in use or not allowed.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -264,7 +264,6 @@ class Session:
     def _read_table(self) -> None:
         stamp = self._stat_table()
         rows = label_table.read_label_table(self._table) if stamp else []
-        self._stamp = stamp
         self._states.clear()
         self._recent.clear()
         index = {name: image for image, name in enumerate(self._files)}
@@ -278,6 +277,7 @@ class Session:
             raise UserError(
                 f"{self._table} has more than {MAX_CLASSES:,} classes: check its columns."
             ) from error
+        self._stamp = stamp
 
     def _write(self, decisions: Sequence[tuple[int, str, str]]) -> None:
         moment = label_table.now()
@@ -351,9 +351,7 @@ class Session:
                 "progress": self._progress,
                 "folder": _show(self.root.resolve().name),
                 "command": _show(f"cls-jax train {shlex.quote(str(self.root))}"),
-                "classes": [
-                    {"name": name, "count": num_labels[name]} for name in self._class_names
-                ],
+                "classes": [{"name": k, "count": num_labels[k]} for k in self._class_names],
                 "counts": {
                     "images": len(self._files),
                     "labeled": counts[LABEL],

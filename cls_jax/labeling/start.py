@@ -59,8 +59,7 @@ def label_folder(
 def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session:
     """A session on a folder, before its features are computed.
 
-    Raises:
-        UserError: If there is no image or labels.csv cannot be read.
+    Raises a UserError if there is no image or labels.csv cannot be read.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder: name one with images.")

@@ -215,9 +215,8 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def predict(run: OpenRun, labeled: np.ndarray | None) -> Predictions:
     """Predicts the test images or, if there are none, some unlabeled training images.
 
-    Raises:
-        UserError: If there is no checkpoint yet.
-        ValueError: If there are several processes, because one cannot predict alone.
+    Raises a UserError if there is no checkpoint yet, and a ValueError in several processes, of
+    which one cannot predict alone.
     """
     if jax.process_count() > 1:
         raise ValueError(

@@ -48,10 +48,8 @@ def write_report(
     """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run, finished or not.
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
-    `opened` is the same run, if its dataset and its checkpoint may have been read already.
-
-    Returns:
-        The path of the page.
+    `opened` is the same run, if its dataset and its checkpoint may have been read already. Returns
+    the path of the page.
 
     Raises:
         UserError: If the folder is not the folder of a run or cannot be written to.
