@@ -13,8 +13,7 @@ from cls_jax.data.sources import label_table
 from cls_jax.data.sources.folder_layout import read_layout
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
-from cls_jax.labeling import session as session_lib
-from cls_jax.labeling.session import Change, ConflictError, RefusedError
+from cls_jax.labeling.session import Change, ConflictError, Features, RefusedError
 from cls_jax.labeling.start import open_session
 from tests.labeling.sessions import create_features, create_photographs, decide, open_ready
 from tests.outcomes import read_table
@@ -32,6 +31,16 @@ def kinds(folder):
     return create_photographs(folder, 30)
 
 
+@pytest.fixture
+def session(folder, kinds):
+    return open_ready(folder, kinds, ["cat", "dog"])
+
+
+def open_named(folder, names):
+    """A session on photographs with these names."""
+    return open_ready(folder, create_photographs(folder, len(names), names))
+
+
 def read_states(session):
     """Name → decision and label of everything that has an answer."""
     images = [session.describe_image(i) for i in range(len(session.list_paths()))]
@@ -40,8 +49,13 @@ def read_states(session):
     }
 
 
-def test_each_decision_is_one_row(folder, kinds):
-    session = open_ready(folder, kinds)
+def read_training(folder):
+    """What training makes of a folder: file → label, and the whole layout."""
+    layout = read_layout(folder, list_images(folder))
+    return {file.name: label for file, label in layout.train}, layout
+
+
+def test_each_decision_is_one_row(session, folder):
     decide(session, 0, "cat")
     decide(session, 1, "", decision="none")
     decide(session, 2, "", decision="skip")
@@ -59,8 +73,7 @@ def test_each_decision_is_one_row(folder, kinds):
 
 
 @pytest.mark.parametrize("before", [None, ("cat", "label"), ("", "none"), ("", "skip")])
-def test_undo_restores_whatever_was_before(folder, kinds, before):
-    session = open_ready(folder, kinds)
+def test_undo_restores_whatever_was_before(session, folder, kinds, before):
     if before:
         decide(session, 4, before[0], decision=before[1])
     states = read_states(session)
@@ -68,13 +81,12 @@ def test_undo_restores_whatever_was_before(folder, kinds, before):
     assert [image["image"] for image in session.undo("w")] == [4]
     assert read_states(session) == states
     # Nothing was closed: the file on the disk is all that a new process has.
-    again = open_ready(folder, kinds)
+    again = open_ready(folder, kinds, ["cat", "dog"])
     assert read_states(again) == states
     assert again.describe()["classes"] == session.describe()["classes"]
 
 
-def test_a_row_of_labels_is_undone_at_once(folder, kinds):
-    session = open_ready(folder, kinds, ["cat"])
+def test_a_row_of_labels_is_undone_at_once(session):
     session.decide([Change(image, "label", "cat", 0) for image in range(5)], "w")
     assert session.describe()["counts"]["labeled"] == 5
     session.undo("w")
@@ -83,8 +95,7 @@ def test_a_row_of_labels_is_undone_at_once(folder, kinds):
         session.undo("w")
 
 
-def test_two_windows_neither_overwrite_nor_undo_each_other(folder, kinds):
-    session = open_ready(folder, kinds, ["cat", "dog"])
+def test_two_windows_neither_overwrite_nor_undo_each_other(session):
     decide(session, 0, "cat", "one")
     with pytest.raises(ConflictError):
         session.decide([Change(0, "label", "dog", 0)], "two")
@@ -97,46 +108,42 @@ def test_two_windows_neither_overwrite_nor_undo_each_other(folder, kinds):
     assert session.describe("one")["next"][0]["image"] == first
 
 
-def test_files_of_two_people_merge_by_appending_one(folder, kinds, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(folder, other)
-    mine, theirs = open_ready(folder, kinds), open_ready(other, kinds)
-    decide(mine, 0, "cat")
+def test_files_of_two_people_merge_by_appending_one(session, folder, kinds, tmp_path):
+    other = shutil.copytree(folder, tmp_path / "other")
+    theirs = open_ready(other, kinds)
+    decide(session, 0, "cat")
     decide(theirs, 0, "owl")
     decide(theirs, 1, "dog")
-    decide(mine, 2, "owl")
-    decide(mine, 1, "cat")
+    decide(session, 1, "cat")
     with (folder / LABELS_CSV).open("a") as file:
         file.write((other / LABELS_CSV).read_text())
-    mine.follow_table()
-    assert read_states(mine) == {
+    session.follow_table()
+    assert read_states(session) == {
         "IMG_0000.png": ("label", "owl"),
         "IMG_0001.png": ("label", "cat"),
-        "IMG_0002.png": ("label", "owl"),
     }
-    assert read_states(open_ready(folder, kinds)) == read_states(mine)
+    assert read_states(open_ready(folder, kinds)) == read_states(session)
 
 
-def test_a_table_of_another_program_is_kept_and_gets_two_columns(folder, kinds):
+def test_a_table_of_another_program_is_kept_and_gets_two_columns(session, folder, kinds):
     table = folder / LABELS_CSV
     table.write_text("label;note;file\ncat;first;IMG_0000.png\ndog;;IMG_0001.png")
-    session = open_ready(folder, kinds)
+    session.follow_table()
     decide(session, 1, "cat")
     decide(session, 2, "", decision="none")
-    lines = table.read_text().splitlines()
-    assert lines[:3] == [
+    *before, new, _ = table.read_text().splitlines()
+    assert before == [
         "label;note;file;decision;time",
         "cat;first;IMG_0000.png",
         "dog;;IMG_0001.png",
     ]
-    assert lines[3].startswith("cat;;IMG_0001.png;label;")
+    assert new.startswith("cat;;IMG_0001.png;label;")
     assert read_states(open_ready(folder, kinds)) == read_states(session)
     assert session.describe()["counts"] == {"images": 30, "labeled": 2, "none": 1, "skipped": 0}
 
 
 @pytest.mark.parametrize("num_written", [0, 9])
-def test_nothing_changes_on_a_full_disk(folder, kinds, monkeypatch, num_written):
-    session = open_ready(folder, kinds)
+def test_nothing_changes_on_a_full_disk(session, folder, monkeypatch, num_written):
     decide(session, 0, "cat")
     before, content, write = session.describe("w"), (folder / LABELS_CSV).read_bytes(), os.write
 
@@ -148,13 +155,11 @@ def test_nothing_changes_on_a_full_disk(folder, kinds, monkeypatch, num_written)
     monkeypatch.setattr(os, "write", write_a_part)
     with pytest.raises(OSError, match="No space left"):
         decide(session, 1, "cat")
-    monkeypatch.undo()
     assert session.describe("w") == before
     assert (folder / LABELS_CSV).read_bytes() == content
 
 
-def test_a_link_as_table_is_not_written_through(folder, kinds, tmp_path):
-    session = open_ready(folder, kinds)
+def test_a_link_as_table_is_not_written_through(session, folder, tmp_path):
     target = tmp_path / "elsewhere.csv"
     target.write_text("file,label\n")
     (folder / LABELS_CSV).symlink_to(target)
@@ -163,36 +168,26 @@ def test_a_link_as_table_is_not_written_through(folder, kinds, tmp_path):
     assert target.read_text() == "file,label\n"
 
 
-@pytest.mark.parametrize("name", ["", "  ", "a\nb", "\x1b[2J", "\ud800", "x" * 256])
-def test_unusable_class_names_are_refused(folder, kinds, name):
-    session = open_session(folder)
-    with pytest.raises(RefusedError, match="name of a class"):
-        session.add_class(name)
-
-
-@pytest.mark.parametrize(
-    "name", [HOSTILE, "=1+1", "a,b", 'quo"te', "Ö-Wagen", "  padded ", "file", "'; drop"]
-)
-def test_every_other_class_name_comes_back_as_it_was(folder, kinds, name):
-    session = open_ready(folder, kinds)
-    decide(session, 0, name)
-    assert read_states(open_ready(folder, kinds)) == {"IMG_0000.png": ("label", name.strip())}
-
-
-def test_odd_file_names_come_back(folder):
-    names = ["a,b.png", 'quo"te.png', " space .png", "line\nbreak.png", "é.png", "deep/er/x.png"]
-    names += [f"{HOSTILE.replace('/', '')}.png", "=cmd.png", "cr\rlf.png", "-.png"]
-    kinds = create_photographs(folder, len(names), names)
-    session = open_ready(folder, kinds)
-    for image in range(len(names)):
-        decide(session, image, "cat")
-    assert len(read_states(open_ready(folder, kinds))) == len(names)
-
-
-def test_classes_that_differ_in_case_only_are_one(folder, kinds):
-    session = open_ready(folder, kinds, ["Cat"])
+def test_unusable_class_names_are_refused_and_those_that_differ_in_case_are_one(folder, kinds):
+    session = open_session(folder, ["Cat"])
+    for name in ("", "  ", "a\nb", "\x1b[2J", "\ud800", "x" * 256):
+        with pytest.raises(RefusedError, match="name of a class"):
+            session.add_class(name)
     assert session.add_class("cAT ") == "Cat"
     assert [known["name"] for known in session.describe()["classes"]] == ["Cat"]
+
+
+def test_odd_names_of_classes_and_files_come_back(folder):
+    classes = [HOSTILE, "=1+1", "a,b", 'quo"te', "Ö-Wagen", "  padded ", "file", "'; drop"]
+    names = ["a,b.png", 'quo"te.png', " space .png", "line\nbreak.png", "é.png", "deep/er/x.png"]
+    names += [f"{HOSTILE.replace('/', '')}.png", "=cmd.png", "cr\rlf.png", "-.png"]
+    session = open_named(folder, names)
+    expected = {}
+    for image, name in enumerate(sorted(names)):
+        label = classes[image % len(classes)]
+        decide(session, image, label)
+        expected[name] = ("label", label.strip())
+    assert read_states(open_session(folder)) == expected
 
 
 @pytest.mark.parametrize(
@@ -206,37 +201,15 @@ def test_classes_that_differ_in_case_only_are_one(folder, kinds):
         Change(0, "undo", "", 0),
     ],
 )
-def test_decisions_that_make_no_sense_write_nothing(folder, kinds, change):
-    session = open_ready(folder, kinds, ["cat"])
+def test_decisions_that_make_no_sense_write_nothing(session, folder, change):
     with pytest.raises(RefusedError):
         session.decide([change], "w")
     assert not (folder / LABELS_CSV).exists()
 
 
-def test_folders_of_labeled_images_count_from_the_start(folder):
-    names = ["labeled/cat/1.png", "labeled/dog/2.png", "unlabeled/3.png"]
-    session = open_ready(folder, create_photographs(folder, 3, names))
-    assert read_states(session) == {
-        "labeled/cat/1.png": ("label", "cat"),
-        "labeled/dog/2.png": ("label", "dog"),
-    }
-    assert [image["name"] for image in session.describe()["next"]] == ["unlabeled/3.png"]
-
-
-def test_test_images_are_not_shown(folder):
-    create_photographs(folder, 2, ["a.png", "test/cat/b.png"])
-    assert [path.name for path in open_session(folder).list_paths()] == ["a.png"]
-
-
-def read_labels(folder):
-    """What training makes of a folder: file → label, and the whole layout."""
-    layout = read_layout(folder, list_images(folder))
-    return {file.name: label for file, label in layout.train}, layout
-
-
 def test_training_sees_the_last_decision_about_each_image(folder):
     names = sorted([*(f"{i}.png" for i in range(7)), "unlabeled/7.png", " odd, name.png"])
-    session = open_ready(folder, create_photographs(folder, len(names), names))
+    session = open_named(folder, names)
     for name, label, decision in [
         ("0.png", "cat", "label"),
         ("1.png", "dog", "label"),
@@ -254,7 +227,7 @@ def test_training_sees_the_last_decision_about_each_image(folder):
             session.undo("w")
         else:
             decide(session, names.index(name), label, decision=decision)
-    labels, layout = read_labels(folder)
+    labels, layout = read_training(folder)
     assert labels == {
         **{"0.png": "cat", "1.png": "cat", "2.png": "", "4.png": "", "5.png": "", "6.png": ""},
         **{"unlabeled/7.png": "dog", " odd, name.png": "owl"},
@@ -264,12 +237,16 @@ def test_training_sees_the_last_decision_about_each_image(folder):
     assert layout.class_names == ("cat", "dog", "owl")
 
 
-def test_folders_of_labeled_images_keep_their_labels_beside_the_table(folder):
+def test_folders_of_labeled_images_count_until_the_table_says_otherwise(folder):
     names = ["labeled/cat/0.png", "labeled/dog/1.png", "labeled/dog/3.png", "unlabeled/2.png"]
-    session = open_ready(folder, create_photographs(folder, len(names), names))
+    create_photographs(folder, 1, ["test/cat/b.png"])  # Test images are not shown.
+    session = open_named(folder, names)
+    states = [("label", "cat"), ("label", "dog"), ("label", "dog")]
+    assert read_states(session) == dict(zip(names, states, strict=False))
+    assert [image["name"] for image in session.describe()["next"]] == ["unlabeled/2.png"]
     decide(session, 3, "owl")
     decide(session, 2, "cat")
-    labels, _ = read_labels(folder)
+    labels, _ = read_training(folder)
     assert labels == dict(zip(names, ["cat", "dog", "cat", "owl"], strict=True))
 
 
@@ -277,7 +254,7 @@ def test_tables_without_times_count_in_the_order_of_their_rows(folder):
     create_photographs(folder, 4, [f"{i}.png" for i in range(4)])
     table = "file,label\n0.png,cat\n1.png,cat\n0.png,dog\nfile,label\n2.png,owl\n1.png,\n"
     (folder / LABELS_CSV).write_text(table)
-    labels, layout = read_labels(folder)
+    labels, layout = read_training(folder)
     assert labels == {"0.png": "dog", "1.png": "", "2.png": "owl", "3.png": ""}
     (warning,) = layout.warnings
     assert "0.png" in warning
@@ -286,8 +263,7 @@ def test_tables_without_times_count_in_the_order_of_their_rows(folder):
 
 def test_photographs_that_cannot_be_read_are_left_out(folder, kinds):
     session = open_session(folder)
-    features = session_lib.Features
-    session.load(lambda report: features([2, 5, 9], create_features(kinds)[[2, 5, 9]]))
+    session.load(lambda report: Features([2, 5, 9], create_features(kinds)[[2, 5, 9]]))
     assert [path.name for path in session.list_paths()] == [f"IMG_000{i}.png" for i in (2, 5, 9)]
 
 
@@ -312,8 +288,7 @@ def test_views_follow_the_labels(folder, kinds):
     rows = session.describe_check()["rows"]
     assert [row["label"] for row in rows] == ["a", "b", "c"]
     for k, row in enumerate(rows):
-        assert row["images"]
-        assert all(kinds[image["image"]] == k for image in row["images"])
+        assert {kinds[image["image"]] for image in row["images"]} == {k}
     assert session.describe_doubtful()["images"] == []
     result = session.describe_result()
     assert (result["right"], result["tried"]) == (9, 9)
@@ -325,14 +300,13 @@ def test_views_follow_the_labels(folder, kinds):
     assert [(image["image"], image["proposals"][0]["label"]) for image in doubtful] == [(9, "a")]
     decide(session, 9, "b")  # Who says so again is believed.
     assert session.describe_doubtful()["images"] == []
-    table = list(csv.reader("".join(session.write_proposals()).splitlines()))
-    assert table[0] == ["file", "label", "source", "probability"]
+    head, *table = csv.reader("".join(session.write_proposals()).splitlines())
+    assert head == ["file", "label", "source", "probability"]
     labels = ["abc"[kind] for kind in kinds]
-    assert [row[1] for row in table[1:]] == [*labels[:9], "b", *labels[10:]]
+    assert [row[1] for row in table] == [*labels[:9], "b", *labels[10:]]
 
 
-def test_what_was_marked_as_wrong_is_asked_next(folder, kinds):
-    session = open_ready(folder, kinds)
+def test_what_was_marked_as_wrong_is_asked_next(session):
     session.mark([17, 4])
     assert [image["image"] for image in session.describe()["next"]][:2] == [17, 4]
     decide(session, 17, "cat")
@@ -350,8 +324,9 @@ def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
     assert session.describe_result()["proposed"][0] == 0
 
 
-def test_rows_that_another_program_appends_at_the_same_moment_are_read(folder, kinds, monkeypatch):
-    session = open_ready(folder, kinds)
+def test_rows_that_another_program_appends_at_the_same_moment_are_read(
+    session, folder, monkeypatch
+):
     decide(session, 0, "cat")
     append = label_table.append_rows
 
@@ -366,32 +341,32 @@ def test_rows_that_another_program_appends_at_the_same_moment_are_read(folder, k
     assert read_states(session)["IMG_0001.png"] == ("label", "dog")
 
 
-def test_a_table_that_breaks_meanwhile_is_not_written_to(folder, kinds):
-    session = open_ready(folder, kinds)
+TOO_MANY = "\n".join(["file,label", *(f"IMG_{i % 30:04}.png,{i}" for i in range(1100))])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("one,two,three\n1,2,3\n", "cannot be read as a table"),
+        (TOO_MANY, "more than 1,000 classes"),
+    ],
+)
+def test_a_table_that_breaks_meanwhile_is_not_written_to(session, folder, table, message):
     decide(session, 0, "cat")
-    (folder / LABELS_CSV).write_text("one,two,three\n1,2,3\n")
+    (folder / LABELS_CSV).write_text(table)
     for _ in range(2):
-        with pytest.raises(UserError, match="cannot be read as a table"):
+        with pytest.raises(UserError, match=message):
             decide(session, 1, "cat")
-    assert read_states(session) == {"IMG_0000.png": ("label", "cat")}
-
-
-def test_a_column_of_anything_but_classes_is_refused(folder, kinds):
-    create_photographs(folder, 1100, [f"more/{i}.png" for i in range(1100)])
-    rows = [f"more/{i}.png,{i}" for i in range(1100)]
-    (folder / LABELS_CSV).write_text("\n".join(["file,label", *rows]))
-    with pytest.raises(UserError, match="more than 1,000 classes"):
+    with pytest.raises(UserError, match=message):
         open_session(folder)
+    assert (folder / LABELS_CSV).read_text() == table
 
 
-def test_the_extra_is_named_where_it_is_missing(folder, kinds, monkeypatch):
+def test_the_extra_and_folders_without_images_name_the_remedy(tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    for name, remedy in (("missing", "not a folder"), ("empty", "no image")):
+        with pytest.raises(UserError, match=remedy):
+            commands.label(str(tmp_path / name), "cat,dog", 0, no_browser=True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install '\.\[label\]'"):
-        commands.label(str(folder), None, 0, no_browser=True)
-
-
-@pytest.mark.parametrize(("name", "remedy"), [("missing", "not a folder"), ("empty", "no image")])
-def test_folders_without_images_are_refused(tmp_path, name, remedy):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=remedy):
-        commands.label(str(tmp_path / name), "cat,dog", 0, no_browser=True)
+        commands.label(str(tmp_path), None, 0, no_browser=True)
