@@ -20,6 +20,7 @@ BROWSER = next(filter(None, BROWSERS), "")
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
 VIEWS = ("next", "check", "doubtful", "result")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+NUM_BROKEN = "[...document.images].filter((i) => i.complete && !i.naturalWidth).length"
 HOSTILE = "<img src=x onerror=document.title=1>"
 
 # `cls-jax label` with features that need no network.
@@ -58,9 +59,7 @@ def open_page(browser):
     yield open_address
     for context in contexts:
         context.close()
-    assert [
-        text for text in problems if "status of 409" not in text and "net::ERR_" not in text
-    ] == []
+    assert [p for p in problems if "status of 409" not in p and "net::ERR_" not in p] == []
 
 
 @contextlib.contextmanager
@@ -99,6 +98,17 @@ def press(page, *keys):
         "name => !document.querySelector('figcaption').textContent.startsWith(name)", arg=name
     )
     return name
+
+
+def wait_for_count(page, digit):
+    """Waits until the number of labeled photographs begins with a digit."""
+    page.wait_for_function(
+        "digit => document.querySelector('#count').textContent[0] === digit", arg=digit
+    )
+
+
+def show(page, view):
+    page.click(f"nav button[data-view={view}]")
 
 
 def read_decisions(folder):
@@ -159,34 +169,33 @@ def test_a_session_by_mouse(open_page, folder):
         page = open_page(address)
         name = read_name(page)
         page.locator(".class", has_text=CLASSES[find_kind(name)]).click()
-        page.wait_for_function("() => document.querySelector('#count').textContent[0] === '8'")
+        wait_for_count(page, "8")
 
-        page.click("nav button[data-view=check]")
+        show(page, "check")
         row = page.locator(f".row[data-label={CLASSES[0]}]")
         wrong = row.locator(".tile").nth(1)
         marked = wrong.locator("img").get_attribute("alt")
         wrong.click()
         assert wrong.get_attribute("aria-pressed") == "true"
         row.locator(".confirm").click()
-        page.wait_for_function("() => document.querySelector('#count').textContent[0] === '1'")
+        wait_for_count(page, "1")
         confirmed = read_decisions(folder)[8:]
-        assert len(confirmed) == 7
-        assert all(label == CLASSES[0] for _, label, _ in confirmed)
+        assert [label for _, label, _ in confirmed] == [CLASSES[0]] * 7
         assert marked not in [file for file, _, _ in confirmed]
 
-        page.click("nav button[data-view=doubtful]")
+        show(page, "doubtful")
         page.locator(".card .primary").first.click()
         page.wait_for_selector(".hint:has-text('No label disagrees')")
         assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[kinds[6]], "label")
 
-        page.click("nav button[data-view=result]")
+        show(page, "result")
         assert page.locator(".command code").inner_text() == f"cls-jax train {folder}"
         assert page.locator("table.result tbody tr").count() == 3
         with page.expect_download() as download:
             page.click(".download")
         assert len(download.value.path().read_text().splitlines()) == 41
 
-        page.click("nav button[data-view=next]")
+        show(page, "next")
         assert read_name(page) == marked  # What was marked as wrong is asked first.
         page.click("#undo")
         page.wait_for_selector(".toast:has-text('Undone')")
@@ -208,15 +217,12 @@ def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
         page = open_page(address, PHONE)
         read_name(page)
         for view in VIEWS:
-            page.click(f"nav button[data-view={view}]")
+            show(page, view)
             page.wait_for_function("() => document.querySelector('#view').childElementCount > 0")
             page.wait_for_load_state("networkidle")
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= PHONE["width"], view
-            broken = (
-                "() => [...document.images].filter((i) => i.complete && !i.naturalWidth).length"
-            )
-            assert page.evaluate(broken) == 0
+            assert page.evaluate(NUM_BROKEN) == 0
             assert page.title() == "photos: label photographs"
         assert HOSTILE in page.locator("table.result").inner_text()
 
@@ -241,15 +247,12 @@ def test_two_windows_at_once(open_page, folder):
         assert names[0] != names[1]
         press(first, "1")
         press(second, "2")
-        assert [row[:2] for row in read_decisions(folder)] == [
-            (names[0], CLASSES[0]),
-            (names[1], CLASSES[1]),
-        ]
+        answers = [row[:2] for row in read_decisions(folder)]
+        assert answers == list(zip(names, CLASSES[:2], strict=True))
         for page in (first, second):
-            page.wait_for_function("() => document.querySelector('#count').textContent[0] === '2'")
+            wait_for_count(page, "2")
             assert page.locator("#strip li").count() == 2
-        # Both change the same answer: the second one is told.
-        for page in (first, second):
+            # Both change the same answer: the second one is told.
             page.locator(f"#strip button[title='{names[0]}']").click()
             page.wait_for_function(
                 "name => document.querySelector('figcaption').textContent.startsWith(name)",

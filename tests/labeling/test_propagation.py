@@ -15,35 +15,31 @@ def graph():
     return build_graph(create_features(KINDS))
 
 
-def test_labels_given_changed_and_taken_back_propagate_like_the_final_ones(graph):
+def propagate(graph, num_classes, *changes):
     propagation = Propagation(graph)
-    propagation.add_classes(4)
-    for changes in ({0: 0, 1: 1}, {2: 3}, {2: 2}, {5: 1, 7: 0}, {5: -1}):
-        propagation.update(changes)
+    propagation.add_classes(num_classes)
+    for change in changes:
+        propagation.update(change)
+    return propagation
+
+
+def test_labels_given_changed_and_taken_back_propagate_like_the_final_ones(graph):
+    changes = {0: 0, 1: 1}, {2: 3}, {2: 2}, {5: 1, 7: 0}, {5: -1}
+    propagation = propagate(graph, 4, *changes)
     labels = np.full(len(KINDS), -1)
     labels[[0, 1, 2, 7]] = 0, 1, 2, 0
     expected = propagate_labels(graph, labels, num_classes=4)
     np.testing.assert_allclose(propagation.compute_probabilities(), expected, atol=1e-4)
     np.testing.assert_array_equal(propagation.labels, labels)
-
-
-def test_a_class_that_lost_its_labels_is_proposed_for_nothing(graph):
-    propagation = Propagation(graph)
-    propagation.add_classes(2)
-    propagation.update({0: 0, 3: 1})
-    propagation.update({3: -1})
-    assert not propagation.compute_probabilities()[KINDS == 0, 1].any()
+    # A class that lost its labels is proposed for nothing.
+    assert not propagation.compute_probabilities()[labels < 0, 3].any()
 
 
 def test_leaving_one_label_out_is_propagating_the_others(graph):
-    labels = np.full(len(KINDS), -1)
-    labels[:9] = KINDS[:9]
+    labels = np.where(np.arange(len(KINDS)) < 9, KINDS, -1)
     labels[10] = 2  # Not what it is.
-    propagation = Propagation(graph)
-    propagation.add_classes(3)
-    propagation.update({i: int(labels[i]) for i in np.flatnonzero(labels >= 0)})
-    labeled, probabilities = propagation.leave_one_out()
-    for image, found in zip(labeled, probabilities, strict=True):
+    propagation = propagate(graph, 3, {i: labels[i] for i in np.flatnonzero(labels >= 0)})
+    for image, found in zip(*propagation.leave_one_out(), strict=True):
         others = labels.copy()
         others[image] = -1
         expected = propagate_labels(graph, others, num_classes=3)[image]
@@ -51,9 +47,7 @@ def test_leaving_one_label_out_is_propagating_the_others(graph):
 
 
 def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
-    propagation = Propagation(graph)
-    propagation.add_classes(2)
-    propagation.update({0: 0, 3: 1, 6: 0})  # All of one group.
+    propagation = propagate(graph, 2, {0: 0, 3: 1, 6: 0})  # All of one group.
     labeled, probabilities = propagation.leave_one_out()
     assert list(labeled) == [0, 3, 6]
     np.testing.assert_allclose(probabilities[1], [1, 0], atol=1e-6)
@@ -66,15 +60,10 @@ def test_confident_proposals_are_open_and_the_surest_come_first():
 
 
 def test_wrong_labels_are_the_first_to_be_doubted(graph):
-    labels = np.full(len(KINDS), -1)
-    labels[:30] = KINDS[:30]
-    labels[[4, 9]] = (KINDS[[4, 9]] + 1) % 3
-    propagation = Propagation(graph)
-    propagation.add_classes(3)
-    propagation.update({i: int(labels[i]) for i in range(30)})
-    labeled, probabilities = propagation.leave_one_out()
+    labels = KINDS[:30].copy()
+    labels[[4, 9]] = (labels[[4, 9]] + 1) % 3
+    labeled, probabilities = propagate(graph, 3, dict(enumerate(labels))).leave_one_out()
     is_open = np.ones(30, bool)
-    doubtful = find_doubtful(probabilities, labels[labeled], is_open, 2)
-    assert set(labeled[doubtful]) == {4, 9}
+    assert set(labeled[find_doubtful(probabilities, labels, is_open, 2)]) == {4, 9}
     is_open[4] = False
-    assert 4 not in find_doubtful(probabilities, labels[labeled], is_open, 5)
+    assert 4 not in find_doubtful(probabilities, labels, is_open, 5)
