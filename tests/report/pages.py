@@ -4,6 +4,7 @@ import html.parser
 import pathlib
 
 import numpy as np
+import scipy.special
 
 from cls_jax.data.types import Dataset
 from cls_jax.report.data import Predictions, RunData
@@ -75,42 +76,25 @@ def create_run(
 ) -> RunData:
     """A run with random images and predictions."""
     rng = np.random.default_rng(0)
-    names = class_names or tuple(f"class {k}" for k in range(num_classes))
-    num_train = 4 * len(names)
+    names = tuple(class_names or (f"class {k}" for k in range(num_classes)))
     train_labels = np.tile(np.arange(len(names), dtype=np.int32), 4)
-
-    def draw_images(count):
-        return rng.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-
     test_labels = rng.integers(0, len(names), num_test).astype(np.int32)
-    dataset = Dataset(
-        name="drawn",
-        class_names=tuple(names),
-        train_images=draw_images(num_train),
-        train_labels=train_labels,
-        test_images=draw_images(num_test),
-        test_labels=test_labels,
-        image_shape=(side, side, 3),
+    train_images, test_images = (
+        rng.integers(0, 256, (len(labels), side, side, 3), dtype=np.uint8)
+        for labels in (train_labels, test_labels)
     )
-    is_test = num_test > 0
-    source = dataset.test_images if is_test else dataset.train_images
-    labels = test_labels if is_test else np.full(num_train, -1)
-    logits = 3 * rng.normal(size=(num_networks, len(source), len(names)))
-    probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    return RunData(
-        **{
-            "workdir": pathlib.Path("runs/drawn"),
-            "config": create_tiny_config(f"20,{method}"),
-            "rows": list(rows),
-            "result": None,
-            "sessions": [],
-            "class_names": tuple(names),
-            "dataset": dataset,
-            "labeled": np.arange(2 * len(names), dtype=np.int32),
-            "predictions": Predictions(
-                6, probabilities.astype(np.float32), labels, np.arange(len(source)), is_test
-            ),
-            "notes": (),
-        }
-        | changes
-    )
+    images = train_images, train_labels, test_images, test_labels
+    dataset = Dataset("drawn", names, *images, image_shape=(side, side, 3))
+    labels = test_labels if num_test else np.full(len(train_labels), -1)
+    p_NBK = scipy.special.softmax(3 * rng.normal(size=(num_networks, len(labels), len(names))), -1)
+    contents = {
+        "rows": list(rows),
+        "class_names": names,
+        "dataset": dataset,
+        "labeled": np.arange(2 * len(names), dtype=np.int32),
+        "predictions": Predictions(
+            6, p_NBK.astype(np.float32), labels, np.arange(len(labels)), is_test=num_test > 0
+        ),
+    }
+    config = create_tiny_config(f"20,{method}")
+    return RunData(pathlib.Path("runs/drawn"), config, **contents | changes)

@@ -21,53 +21,46 @@ from cls_jax.report.data import clean_rows
 from tests.report.pages import Page
 
 
-def test_few_points_stay_as_they_are():
+def test_many_points_keep_mean_and_extremes_and_few_stay_as_they_are():
     steps, values = np.arange(5.0), np.array([1.0, np.nan, 3.0, 4.0, 5.0])
     for result, expected in zip(downsample(steps, values), (steps, *[values] * 3), strict=True):
         np.testing.assert_array_equal(result, expected)
-
-
-def test_many_points_keep_mean_and_extremes():
     rng = np.random.default_rng(0)
     steps, values = np.arange(10_000.0), rng.normal(size=10_000)
     values[:100] = np.nan
     mean_steps, means, low, high = downsample(steps, values, 100)
-    assert len(mean_steps) == 100
+    np.testing.assert_allclose(mean_steps, np.arange(49.5, 10_000, 100))
     assert np.isnan(means[0])
     assert np.nanmin(low) == np.nanmin(values)
     assert np.nanmax(high) == np.nanmax(values)
     assert np.nanmean(means) == pytest.approx(np.nanmean(values))
 
 
+def draw_names(*names):
+    return create_panels([{"step": i, **dict.fromkeys(names, float(i))} for i in range(3)])
+
+
 def test_everything_measured_has_its_panel_once():
     names = ["train/loss", "train/loss_co", "monitors/entropy", "test/accuracy", "perf/x", "new"]
-    rows = [{"step": step, **dict.fromkeys(names, float(step))} for step in range(3)]
-    panels = create_panels(rows)
+    panels = draw_names(*names)
     assert sum(len(panel.curves) for panel in panels) == len(names)
     titles = [panel.title for panel in panels]
     assert titles[0] == "Test accuracy"
     assert {"Losses", "Speed", "monitors/entropy", "new"} <= set(titles)
-
-
-def test_accuracy_is_not_drawn_twice():
-    names = ["test/accuracy", "test/accuracy_network_1", "test/accuracy_ensemble"]
-    rows = [{"step": step, **dict.fromkeys(names, 50.0)} for step in range(3)]
-    (panel,) = create_panels(rows)
+    # An accuracy has no second curve under another name.
+    one = ["test/accuracy", "test/accuracy_network_1", "test/accuracy_ensemble"]
+    (panel,) = draw_names(*one)
     assert [curve.name for curve in panel.curves] == ["network 1 (EMA)"]
-    both = [{**row, "test/accuracy_network_2": 40.0} for row in rows]
-    assert len(create_panels(both)[0].curves) == 3
+    assert len(draw_names(*one, "test/accuracy_network_2")[0].curves) == 3
 
 
-def test_unknown_values_are_gaps_and_never_the_last():
+def test_values_that_cannot_be_drawn_are_gaps_and_never_the_last():
     rows = clean_rows([{"step": i, "x": v} for i, v in enumerate([1, None, 3, float("nan")])])
     series = read_series(rows, "x")
     np.testing.assert_array_equal(series.values, [1, np.nan, 3, np.nan])
     assert series.last == find_last(rows, "x") == 3
     assert read_series(clean_rows([{"step": 0, "x": None}]), "x") is None
     assert create_panels(clean_rows([{"step": i, "x": None} for i in range(5)])) == []
-
-
-def test_rows_are_ordered_and_hold_only_what_can_be_drawn():
     rows = [{"step": 2, "x": 1.0}, {"step": 1, "x": float("inf"), "y": 10**40, "z": None}]
     assert clean_rows(rows) == [{"step": 1, "x": None, "y": None, "z": None}, {"step": 2, "x": 1.0}]
 

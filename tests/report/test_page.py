@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import io
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from cls_jax.report.page import create_environment, render_page
 from cls_jax.report.sections import MAX_SIDE, color_confusions, encode_image, overlay_heat_map
 from tests.report.pages import Page, create_run
 
+BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+BROWSER = next(filter(None, BROWSERS), "")
 HOSTILE = (
     "<script>alert(1)</script>",
     "\"><img src=x onerror='alert(2)'>",
@@ -78,11 +81,9 @@ def test_hostile_names_are_only_text():
     assert len(page.scripts) == 1
     assert not page.find("b", src="x")
     assert {"i", "u"} & {a for tag_, attributes in page.elements for a in attributes} == set()
-    for _, attributes in page.elements:
-        assert not any(name.startswith("on") for name in attributes)
+    assert not any(name.startswith("on") for _, element in page.elements for name in element)
     assert page.find("th", title=HOSTILE[0])
-    assert page.text.count(HOSTILE[0]) > 3
-    assert page.text.count(HOSTILE[1]) > 3
+    assert all(page.text.count(name) > 3 for name in HOSTILE[:2])
     assert HOSTILE[4] in page.text
     ours = Page(render_page(create_run(class_names=tuple("abcde"))))
     assert {name for name, _ in page.elements} <= {name for name, _ in ours.elements} | {
@@ -106,8 +107,8 @@ def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_p
     shown = page.find("a", **{"class": "file"})
     parts = run.predictions.mistakes, run.predictions.doubtful
     assert len(shown) == sum(min(24, len(part)) for part in parts)
-    (first, *_), position = shown, run.predictions.mistakes[0]
-    assert first["href"] == (tmp_path / "photos" / names[position]).as_uri()
+    position = run.predictions.mistakes[0]
+    assert shown[0]["href"] == (tmp_path / "photos" / names[position]).as_uri()
     assert f"{100 * run.predictions.confidence[0][position]:.1f}%" in page.text
     assert "Test image" not in text
     assert len(page.scripts) == 1
@@ -134,6 +135,36 @@ def test_suspects_heat_maps_and_calibration_are_shown():
     mean = run.predictions.probabilities.mean(axis=0)
     after = compute_reliability(apply_calibration(mean, 1.5, 0.1), run.predictions.labels)
     assert f"Expected calibration error {100 * after.error:.1f}%" in page.text
+
+
+@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+@pytest.mark.parametrize(
+    ("width", "options"),
+    [
+        (1200, {"num_classes": 40, "side": 120}),
+        (390, {"class_names": (*HOSTILE[:3], "long " * 40, "w" * 300)}),
+    ],
+)
+def test_it_opens_whole_and_without_an_error_in_a_browser(width, options, tmp_path):
+    path, problems = tmp_path / "report.html", []
+    path.write_text(render_page(create_run(rows=ROWS, **options)))
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 844})
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(path.as_uri())
+        images = page.evaluate("[...document.images].map((image) => image.naturalWidth)")
+        needed = page.evaluate("document.documentElement.scrollWidth")
+        chart = page.locator("svg[data-traces]").first
+        chart.hover(position={"x": chart.bounding_box()["width"] - 1, "y": 5})
+        readout = page.locator(".readout").first.inner_text()
+        browser.close()
+    assert problems == []
+    assert len(images) > 20
+    assert all(images)
+    assert needed <= width
+    assert readout.startswith("step 9: network 1 (EMA) 50.0%")
 
 
 def test_baselines_stand_beside_the_result():
@@ -224,37 +255,31 @@ def test_config_marks_what_differs_from_the_default():
     assert rows["method.tau"][0] == str(run.config.method.tau)
 
 
+def decode(uri):
+    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+
+
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_small_pictures_are_exact(channels):
+def test_small_pictures_are_exact_and_large_ones_reduced(channels):
     image = np.random.default_rng(0).integers(0, 256, (9, 7, channels), dtype=np.uint8)
-    kind, _, data = encode_image(image).partition(",")
-    assert kind == "data:image/png;base64"
-    decoded = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+    decoded = np.asarray(decode(encode_image(image)))
     np.testing.assert_array_equal(decoded.reshape(image.shape), image)
-
-
-def test_large_pictures_are_reduced():
     macros = create_environment().get_template("macros.html.j2").module
-    picture = macros.picture(np.zeros((400, 200, 3), np.uint8), "large")
+    picture = macros.picture(np.zeros((400, 200, channels), np.uint8), "large")
     (attributes,) = Page(picture).find("img")
-    data = attributes["src"].partition(",")[2]
-    assert Image.open(io.BytesIO(base64.b64decode(data))).size == (MAX_SIDE // 2, MAX_SIDE)
-    assert attributes["alt"] == "large"
-    assert (attributes["width"], attributes["height"]) == ("96", "192")
-    assert "class" not in attributes
+    assert decode(attributes.pop("src")).size == (MAX_SIDE // 2, MAX_SIDE)
+    size = {"width": "96", "height": "192"}
+    assert attributes == {"alt": "large", "title": "large", **size}
 
 
-def test_mistakes_come_most_confident_first():
-    p_BK = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
-    for labels, expected in (([1, 1, 0, 1], [0, 2, 1]), ([-1, 1, 0, -1], [2, 1])):
-        predictions = Predictions(6, p_BK[None], np.array(labels), np.arange(4), is_test=True)
-        assert predictions.mistakes.tolist() == expected
-
-
-def test_disagreements_where_both_are_confident_come_first():
+def test_mistakes_and_disagreements_come_most_confident_first():
     first = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
     second = np.array([[0.4, 0.6], [0.1, 0.9], [0.8, 0.2], [0.1, 0.9]])
-    for other, expected in ((second, [1, 0]), (first, [])):
-        p_NBK = np.stack([first, other])
-        predictions = Predictions(6, p_NBK, np.zeros(4), np.arange(4), is_test=True)
-        assert predictions.doubtful.tolist() == expected
+    for labels, mistakes in (([1, 1, 1, 0], [0, 1, 3, 2]), ([0, -1, 1, 0], [3, 2])):
+        for other, doubtful in ((second, [1, 0]), (first, [])):
+            p_NBK = np.stack([first, other])
+            predictions = Predictions(6, p_NBK, np.array(labels), np.arange(4), is_test=True)
+            assert predictions.mistakes.tolist() == mistakes
+            assert predictions.doubtful.tolist() == doubtful
+    alone = Predictions(6, first[None], np.zeros(4), np.arange(4), is_test=False)
+    assert alone.doubtful.tolist() == [2, 3, 0, 1]

@@ -44,41 +44,44 @@ def read_page(workdir):
     return Page((workdir / REPORT).read_text())
 
 
+def get_sections(page):
+    return {attributes["id"] for attributes in page.find("section")}
+
+
 def test_training_writes_it_with_the_figures_of_the_result(run):
     workdir, config, _ = run
-    page, result = read_page(workdir), read_result(workdir)
-    accuracy = f"{result['test_accuracy']:.1f}%"
-    assert accuracy in page.text
-    assert f"{result['test_accuracy_ensemble']:.1f}%" in page.text
-    low, high = wilson_interval(round(4.5 * result["test_accuracy"]), 450)
-    assert f"{100 * low:.1f}–{100 * high:.1f}%" in page.text
-    assert "cls · finished" in page.text
+    page, result, dataset = read_page(workdir), read_result(workdir), load_dataset(config)
+    labels = dataset.test_labels
+    p_NBK = load(workdir).predict_probabilities(dataset.test_images)
+    predicted = p_NBK.argmax(axis=-1)
+    right = predicted[0] == labels
+    low, high = wilson_interval(int(right.sum()), 450)
+    errors = [compute_reliability(p_BK, labels).error for p_BK in (p_NBK[0], p_NBK.mean(axis=0))]
+    sessions = read_sessions(workdir)
+    for text in (
+        f"{right.sum()} of 450 test images correctly: {result['test_accuracy']:.1f}%",
+        f"{result['test_accuracy_ensemble']:.1f}%",
+        f"{100 * low:.1f}–{100 * high:.1f}%",
+        *(f"Expected calibration error {100 * error:.1f}%" for error in errors),
+        f"differ on {np.sum(predicted[0] != predicted[1])}",
+        "cls · finished",
+        *(session[key] for session in sessions for key in ("command", "hardware")),
+        *(f"jax {session['versions']['jax']}" for session in sessions),
+    ):
+        assert text in page.text
     assert not page.find("aside")
-
-    dataset = load_dataset(config)
-    probabilities = load(workdir).predict_probabilities(dataset.test_images)
-    right = probabilities[0].argmax(axis=-1) == dataset.test_labels
     rows = page.table("per-class")[1:-2]
-    recalls = [right[dataset.test_labels == k].mean() for k in range(10)]
+    recalls = [right[labels == k].mean() for k in range(10)]
     assert [row[2] for row in rows] == [f"{100 * recall:.1f}%" for recall in recalls]
-    assert [int(row[6]) for row in rows] == np.bincount(dataset.test_labels).tolist()
+    assert [int(row[6]) for row in rows] == np.bincount(labels).tolist()
     named = [row["class"] for row in read_table(workdir / PER_CLASS)]
     assert named[:-2] == list(dataset.class_names)
     assert (workdir / SUSPECTS).exists()
-    assert f"{right.sum()} of 450 test images correctly: {accuracy}" in page.text
-    for predicted in (probabilities[0], probabilities.mean(axis=0)):
-        error = compute_reliability(predicted, dataset.test_labels).error
-        assert f"Expected calibration error {100 * error:.1f}%" in page.text
-    differ = np.sum(probabilities[0].argmax(axis=-1) != probabilities[1].argmax(axis=-1))
-    assert f"differ on {differ}" in page.text
-
-    for session in read_sessions(workdir):
-        assert session["command"] in page.text
-        assert f"jax {session['versions']['jax']}" in page.text
-        assert session["hardware"] in page.text
 
 
-def test_a_finished_run_keeps_its_report_and_gets_one_if_it_has_none(copy, run, capsys):
+def test_a_finished_run_keeps_its_report_and_gets_one_if_it_has_none(
+    copy, run, capsys, monkeypatch
+):
     before = (copy / REPORT).read_text()
     commands.train_config(run[1], str(copy))
     assert (copy / REPORT).read_text() == before
@@ -86,9 +89,7 @@ def test_a_finished_run_keeps_its_report_and_gets_one_if_it_has_none(copy, run, 
     commands.train_config(run[1], str(copy))
     assert str(copy / REPORT) in capsys.readouterr().out
     assert len(read_page(copy).find("img")) == len(Page(before).find("img"))
-
-
-def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeypatch):
+    # A report that fails never fails the training.
     (copy / REPORT).unlink()
     monkeypatch.setattr("cls_jax.report.page.collect_run", lambda *_: 1 / 0)
     commands.train_config(run[1], str(copy))
@@ -128,7 +129,7 @@ def test_missing_and_damaged_files_are_named_and_the_rest_is_shown(copy, damaged
         else:
             (copy / name).write_text(text, encoding="latin-1")
     page = Page(write_report(copy).read_text())
-    assert kept <= {attributes["id"] for attributes in page.find("section")}
+    assert kept <= get_sections(page)
     assert all(note in page.text for note in notes)
 
 
@@ -139,7 +140,7 @@ def test_a_dataset_that_cannot_be_loaded_is_named(copy, monkeypatch):
     monkeypatch.setattr("cls_jax.inference.evaluate_run.load_dataset", load_nothing)
     page = Page(write_report(copy, "elsewhere").read_text())
     assert "No images: digits are not in elsewhere: find them." in page.text
-    assert {"training", "configuration"} <= {a["id"] for a in page.find("section")}
+    assert {"training", "configuration"} <= get_sections(page)
 
 
 def test_another_dataset_than_that_of_the_run_is_not_shown(copy):
