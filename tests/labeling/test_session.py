@@ -3,9 +3,13 @@
 import csv
 import importlib.util
 import os
+import pathlib
 import shutil
+import tempfile
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cls_jax.cli import commands
 from cls_jax.data.images.files import list_images
@@ -72,37 +76,68 @@ def test_each_decision_is_one_row(session, folder):
     assert sorted(row["time"] for row in rows) == [row["time"] for row in rows]
 
 
-@pytest.mark.parametrize("before", [None, ("cat", "label"), ("", "none"), ("", "skip")])
-def test_undo_restores_whatever_was_before(session, folder, kinds, before):
-    if before:
-        decide(session, 4, before[0], decision=before[1])
-    states = read_states(session)
-    decide(session, 4, "dog")
-    assert [image["image"] for image in session.undo("w")] == [4]
-    assert read_states(session) == states
-    # Nothing was closed: the file on the disk is all that a new process has.
-    again = open_ready(folder, kinds, ["cat", "dog"])
-    assert read_states(again) == states
-    assert again.describe()["classes"] == session.describe()["classes"]
+NAMES = ["a,b.png", 'quo"te.png', " space .png", "line\nbreak.png", "é.png", "deep/er/x.png"]
+NAMES += [f"{HOSTILE.replace('/', '')}.png", "=cmd.png", "cr\rlf.png", "-.png", "unlabeled/x.png"]
+CLASSES = [HOSTILE, "=1+1", "a,b", 'quo"te', "Ö-Wagen", "file", "'; drop"]
+ACTIONS = st.tuples(
+    st.sampled_from(["label", "label", "none", "skip", "undo", "stale", "restart"]),
+    st.lists(st.integers(0, len(NAMES) - 1), min_size=1, max_size=3, unique=True),
+    st.sampled_from(CLASSES),
+    st.sampled_from(["one", "two"]),
+)
 
 
-def test_a_row_of_labels_is_undone_at_once(session):
-    session.decide([Change(image, "label", "cat", 0) for image in range(5)], "w")
-    assert session.describe()["counts"]["labeled"] == 5
-    session.undo("w")
-    assert session.describe()["counts"]["labeled"] == 0
-    with pytest.raises(RefusedError, match="nothing to undo"):
-        session.undo("w")
+@settings(max_examples=30, deadline=None)
+@given(st.lists(ACTIONS, max_size=20))
+def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_training(actions):
+    """Against a plain list of states per photograph. Nothing is closed before the disk is read."""
+    with tempfile.TemporaryDirectory() as root:
+        folder = pathlib.Path(root) / "photos"
+        kinds, names = create_photographs(folder, len(NAMES), NAMES), sorted(NAMES)
+        session = open_ready(folder, kinds)
+        history = [[("", "")] for _ in names]
+        steps = {"one": [], "two": []}  # By window: photograph → number of its states so far.
+        for action, images, label, window in actions:
+            revisions = {image: len(history[image]) for image in images}
+            if action == "restart":
+                session = open_ready(folder, kinds)
+                steps = {"one": [], "two": []}
+            elif action == "stale":
+                changes = [Change(i, "skip", "", n) for i, n in revisions.items()]
+                with pytest.raises(ConflictError):
+                    session.decide(changes, window)
+            elif action != "undo":
+                label = session.add_class(label) if action == "label" else ""
+                changes = [Change(i, action, label, n - 1) for i, n in revisions.items()]
+                session.decide(changes, window)
+                steps[window].append(revisions)
+                for image in images:
+                    history[image].append((action, label))
+            elif not steps[window]:
+                with pytest.raises(RefusedError, match="nothing to undo"):
+                    session.undo(window)
+            else:
+                step = steps[window].pop()
+                if any(len(history[image]) != number + 1 for image, number in step.items()):
+                    with pytest.raises(ConflictError):
+                        session.undo(window)
+                    continue
+                assert [image["image"] for image in session.undo(window)] == list(step)
+                for image, number in step.items():
+                    history[image].append(history[image][number - 1])
+        last = {name: states[-1] for name, states in zip(names, history, strict=True)}
+        assert read_states(session) == {name: state for name, state in last.items() if state[0]}
+        again = open_ready(folder, kinds)
+        assert read_states(again) == read_states(session)
+        used = [row for row in session.describe()["classes"] if row["count"]]
+        assert [row for row in again.describe()["classes"] if row["count"]] == used
+        if len({label for _, label in last.values()} - {""}) > 1:
+            labels, layout = read_training(folder)
+            assert labels == {name: label for name, (kind, label) in last.items() if kind != "none"}
+            assert layout.warnings == []
 
 
-def test_two_windows_neither_overwrite_nor_undo_each_other(session):
-    decide(session, 0, "cat", "one")
-    with pytest.raises(ConflictError):
-        session.decide([Change(0, "label", "dog", 0)], "two")
-    decide(session, 0, "dog", "two")
-    with pytest.raises(ConflictError):
-        session.undo("one")
-    assert read_states(session) == {"IMG_0000.png": ("label", "dog")}
+def test_two_windows_are_shown_different_photographs(session):
     first, second = (session.describe(window)["next"][0]["image"] for window in ("one", "two"))
     assert first != second
     assert session.describe("one")["next"][0]["image"] == first
@@ -177,19 +212,6 @@ def test_unusable_class_names_are_refused_and_those_that_differ_in_case_are_one(
     assert [known["name"] for known in session.describe()["classes"]] == ["Cat"]
 
 
-def test_odd_names_of_classes_and_files_come_back(folder):
-    classes = [HOSTILE, "=1+1", "a,b", 'quo"te', "Ö-Wagen", "  padded ", "file", "'; drop"]
-    names = ["a,b.png", 'quo"te.png', " space .png", "line\nbreak.png", "é.png", "deep/er/x.png"]
-    names += [f"{HOSTILE.replace('/', '')}.png", "=cmd.png", "cr\rlf.png", "-.png"]
-    session = open_named(folder, names)
-    expected = {}
-    for image, name in enumerate(sorted(names)):
-        label = classes[image % len(classes)]
-        decide(session, image, label)
-        expected[name] = ("label", label.strip())
-    assert read_states(open_session(folder)) == expected
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -205,36 +227,6 @@ def test_decisions_that_make_no_sense_write_nothing(session, folder, change):
     with pytest.raises(RefusedError):
         session.decide([change], "w")
     assert not (folder / LABELS_CSV).exists()
-
-
-def test_training_sees_the_last_decision_about_each_image(folder):
-    names = sorted([*(f"{i}.png" for i in range(7)), "unlabeled/7.png", " odd, name.png"])
-    session = open_named(folder, names)
-    for name, label, decision in [
-        ("0.png", "cat", "label"),
-        ("1.png", "dog", "label"),
-        ("1.png", "cat", "label"),  # Changed.
-        ("2.png", "dog", "label"),
-        ("2.png", "", "undo"),
-        ("3.png", "", "none"),
-        ("4.png", "", "skip"),
-        ("5.png", "", "none"),
-        ("5.png", "", "undo"),
-        ("unlabeled/7.png", "dog", "label"),
-        (" odd, name.png", "owl", "label"),
-    ]:
-        if decision == "undo":
-            session.undo("w")
-        else:
-            decide(session, names.index(name), label, decision=decision)
-    labels, layout = read_training(folder)
-    assert labels == {
-        **{"0.png": "cat", "1.png": "cat", "2.png": "", "4.png": "", "5.png": "", "6.png": ""},
-        **{"unlabeled/7.png": "dog", " odd, name.png": "owl"},
-    }
-    assert ("3.png", "of no class, as labels.csv says") in layout.skipped
-    assert layout.warnings == []
-    assert layout.class_names == ("cat", "dog", "owl")
 
 
 def test_folders_of_labeled_images_count_until_the_table_says_otherwise(folder):
