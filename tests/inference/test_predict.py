@@ -1,6 +1,7 @@
-"""One row per file, each for the right image, whatever the files are."""
+"""A trained run as a function: of images, of files, and as a table with a row for each file."""
 
 import os
+import shutil
 import sys
 
 import numpy as np
@@ -13,14 +14,15 @@ from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.images.decode import ImageError
 from cls_jax.errors import UserError
+from cls_jax.inference import classifier as classifier_lib
 from cls_jax.inference.calibration import Calibration
-from cls_jax.inference.classifier import load
+from cls_jax.inference.classifier import Outputs, load
 from cls_jax.inference.evaluate_run import evaluate_folder
 from cls_jax.inference.predict_files import predict_files
 from cls_jax.inference.prediction import create_prediction, describe_top
 from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.methods.losses import make_pseudo_labels
-from cls_jax.runs.folder import CONFIG, read_result
+from cls_jax.runs.folder import CONFIG, DATASET, read_result
 from tests.outcomes import read_table
 
 
@@ -49,6 +51,69 @@ def folder(tmp_path_factory, dataset):
         (folder / str(label)).mkdir(exist_ok=True)
         Image.fromarray(image[..., 0]).save(folder / str(label) / f"{i:03d}.png")
     return folder
+
+
+def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset):
+    together = classifier.predict_probabilities(dataset.test_images[:7])
+    alone = classifier.predict_probabilities(dataset.test_images[3:4])
+    np.testing.assert_allclose(alone[:, 0], together[:, 3], rtol=1e-5)
+    assert classifier.predict_probabilities(dataset.test_images[:0]).shape == (2, 0, 10)
+    for images in (np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)):
+        with pytest.raises(ValueError, match="the classifier expects uint8"):
+            classifier.predict_probabilities(images)
+
+
+def test_batches_are_padded_no_further_than_needed(trained_run, dataset, monkeypatch):
+    classifier, images, sizes = load(trained_run), dataset.test_images, []
+    for n in (1, 3, 2, 450, 5):
+        classifier.predict_probabilities(images[:n])
+        sizes.append(classifier._compiled_size)
+    # Rounded up to what the devices can share. Nothing is compiled again for a smaller batch.
+    assert sizes[0] < sizes[-1] == classifier.batch_size
+    assert sizes == sorted(sizes)
+    # Nor for a larger one, where the program is large enough.
+    monkeypatch.setattr(classifier_lib, "_ENOUGH_IMAGES", 100)
+    again = load(trained_run)
+    few = again.compute_features(images[:100])
+    p_NBK, features = again.compute_both(images)
+    assert again._forward._cache_size() == 1
+    np.testing.assert_allclose(features[:100], few, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(again.predict_probabilities(images), p_NBK)
+
+
+def test_each_image_is_looked_at_once(trained_run, dataset):
+    classifier, images, seen = load(trained_run), dataset.test_images, []
+    compute = classifier.compute_both
+    expected = compute(images)
+    classifier.compute_both = lambda part: seen.extend(part.indices) or compute(part)
+    outputs = Outputs(classifier, images)
+    for rows in ([5, 3], [3, 9, 3, 1], [9, 5], []):
+        p_NBK, features = outputs.compute(np.array(rows, np.int64))
+        np.testing.assert_allclose(p_NBK, expected[0][:, rows], atol=1e-6)
+        np.testing.assert_allclose(features, expected[1][rows], atol=1e-6)
+    assert seen == [3, 5, 1, 9]
+
+
+def test_features_are_what_the_last_layers_see(classifier, dataset):
+    """The heads' weights turn them into the probabilities, up to each network's length."""
+    p_NBK, features = classifier.compute_both(dataset.test_images[:7])
+    head = classifier.state.ema_params["head"]
+    for i, f_BC in enumerate(np.split(features, 2, axis=1)):
+        np.testing.assert_allclose(np.linalg.norm(f_BC, axis=1), 1, rtol=1e-5)
+        # log p = length · (f @ kernel) + bias + constant, so centered they have one ratio.
+        ours, theirs = f_BC @ head["kernel"][i], np.log(p_NBK[i]) - head["bias"][i]
+        ours, theirs = (x - x.mean(axis=1, keepdims=True) for x in (ours, theirs))
+        lengths = (ours * theirs).sum(axis=1, keepdims=True) / (ours**2).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(lengths * ours, theirs, atol=1e-4)
+        assert (lengths > 0).all()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"class_names": ["a"]}'])
+def test_a_damaged_description_of_the_dataset_is_named(trained_run, tmp_path, text):
+    copy = shutil.copytree(trained_run, tmp_path / "run")
+    (copy / DATASET).write_text(text)
+    with pytest.raises(UserError, match="does not describe the run's dataset"):
+        load(copy)
 
 
 def save_blank(root, names):
@@ -183,11 +248,13 @@ def noise(tmp_path):
 def test_a_calibrated_run_fills_its_columns_and_changes_no_other(
     classifier, noise, tmp_path, monkeypatch
 ):
-    predict_files(classifier, noise, tmp_path / "before.csv")
+    output = tmp_path / "p.csv"
+    predict_files(classifier, noise, output)
+    before = read_table(output)
     threshold = float(np.sort(classifier.predict(noise).confidence)[9:11].mean())
     monkeypatch.setattr(classifier, "calibration", Calibration(6, 1.0, 0.0, 450, threshold))
-    predict_files(classifier, noise, tmp_path / "after.csv")
-    before, after = read_table(tmp_path / "before.csv"), read_table(tmp_path / "after.csv")
+    predict_files(classifier, noise, output)
+    after = read_table(output)
     for row, calibrated in zip(before, after, strict=True):
         changed = {name for name in row if row[name] != calibrated[name]}
         assert changed == {"calibrated_confidence", "abstain"}
@@ -267,15 +334,12 @@ def test_failure_leaves_no_table(tmp_path, ending):
     assert not list(tmp_path.iterdir())
 
 
-def test_parquet_without_pyarrow_names_the_remedy_before_any_prediction(tmp_path, monkeypatch):
+def test_output_that_cannot_be_written_names_the_remedy(tmp_path, monkeypatch):
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "file").write_text("")
+    for name in ("p.txt", "p", "folder.csv", "file/p.csv"):
+        with pytest.raises(UserError, match="give --output"):
+            write_table(tmp_path / name, PREDICTION_COLUMNS, [])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match="pip install pyarrow"):
         check_path(tmp_path / "p.parquet", PREDICTION_COLUMNS)
-
-
-@pytest.mark.parametrize("name", ["p.txt", "p", "folder.csv", "file/p.csv"])
-def test_output_that_cannot_be_written_names_the_remedy(tmp_path, name):
-    (tmp_path / "folder.csv").mkdir()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="give --output"):
-        write_table(tmp_path / name, PREDICTION_COLUMNS, [])
