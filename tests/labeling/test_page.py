@@ -146,17 +146,27 @@ def test_a_session_by_keyboard_from_no_label_to_a_table(open_page, folder):
         assert page.url.endswith("/")  # Without the token.
 
 
-def test_all_of_the_page_is_reached_by_keyboard_alone(open_page, folder):
-    with serve(open_ready(folder, create_photographs(folder, 12), ["cat"])) as address:
+def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(open_page, folder):
+    classes = [f"class {i}" for i in range(30)]
+    with serve(open_ready(folder, create_photographs(folder, 12), classes)) as address:
         page = open_page(address)
-        name = read_name(page)
+        read_name(page)
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent").startswith("Skip to")
         for _ in range(6):  # Four views, the search field, the first class.
             page.keyboard.press("Tab")
-        press(page, "Space")  # Presses the button that has the focus: does not skip.
-        assert read_decisions(folder) == [(name, "cat", "label")]
+        first = press(page, "Space")  # Presses the button that has the focus: does not skip.
         assert page.evaluate("document.activeElement.tagName") in ("BUTTON", "BODY")
+        read_name(page)
+        page.keyboard.press("c")  # Classes without a number are found by typing.
+        page.keyboard.type("lass 2")
+        assert page.locator(".class .name").all_inner_texts()[:2] == ["class 2", "class 20"]
+        page.keyboard.type("7")
+        second = press(page, "Enter")
+        assert read_decisions(folder) == [
+            (first, "class 0", "label"),
+            (second, "class 27", "label"),
+        ]
 
 
 def test_a_session_by_mouse(open_page, folder):
@@ -225,19 +235,6 @@ def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
             assert page.evaluate(NUM_BROKEN) == 0
             assert page.title() == "photos: label photographs"
         assert HOSTILE in page.locator("table.result").inner_text()
-
-
-def test_classes_without_a_number_are_found_by_typing(open_page, folder):
-    names = [f"class {i}" for i in range(30)]
-    with serve(open_ready(folder, create_photographs(folder, 12), names)) as address:
-        page = open_page(address)
-        name = read_name(page)
-        page.keyboard.press("c")
-        page.keyboard.type("lass 2")
-        assert page.locator(".class .name").all_inner_texts()[:2] == ["class 2", "class 20"]
-        page.keyboard.type("7")
-        press(page, "Enter")
-        assert read_decisions(folder) == [(name, "class 27", "label")]
 
 
 def test_two_windows_at_once(open_page, folder):
