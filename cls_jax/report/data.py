@@ -119,7 +119,6 @@ class RunData:
 
     def name_image(self, index: int, is_test: bool) -> tuple[str, str | None]:
         """The name of a test or training image, and a link to its file where it has one."""
-        assert self.dataset is not None
         files = self.dataset.test_files if is_test else self.dataset.train_files
         if not files:
             return f"{'Test' if is_test else 'Training'} image {index}", None
@@ -128,14 +127,12 @@ class RunData:
 
     def take_picture(self, index: int, is_test: bool) -> Picture:
         """A test or training image by its position among these."""
-        assert self.dataset is not None
         images = self.dataset.test_images if is_test else self.dataset.train_images
         image = images[np.array([index])][0]
         return Picture(take_visible(image), *self.name_image(index, is_test))
 
     def take_predicted(self, position: int) -> Picture:
         """One of the images that the predictions are about."""
-        assert self.predictions is not None
         return self.take_picture(int(self.predictions.indices[position]), self.predictions.is_test)
 
 

@@ -128,13 +128,12 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
     probabilities, labels = run.known
     if not len(labels):
         return None
-    mean, name = probabilities.mean(axis=0), "Network 1"
-    predicted = {name: probabilities[0]}
+    mean, predicted = probabilities.mean(axis=0), {"Network 1": probabilities[0]}
     if len(probabilities) > 1:
-        name = "Ensemble"
-        predicted[name] = mean
-    if run.calibration is not None:
-        predicted[f"{name}, calibrated"] = apply_calibration(mean, *run.calibration[1:3])
+        predicted["Ensemble"] = mean
+    if (fitted := run.calibration) is not None:
+        calibrated = apply_calibration(mean, fitted.temperature, fitted.uniform_share)
+        predicted[f"{list(predicted)[-1]}, calibrated"] = calibrated
     diagrams = {name: compute_reliability(p, labels) for name, p in predicted.items()}
     return {"diagrams": [(name, r, draw_reliability(r)) for name, r in diagrams.items()]}
 
