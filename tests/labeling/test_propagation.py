@@ -31,8 +31,12 @@ def test_labels_given_changed_and_taken_back_propagate_like_the_final_ones(graph
     expected = propagate_labels(graph, labels, num_classes=4)
     np.testing.assert_allclose(propagation.compute_probabilities(), expected, atol=1e-4)
     np.testing.assert_array_equal(propagation.labels, labels)
-    # A class that lost its labels is proposed for nothing.
-    assert not propagation.compute_probabilities()[labels < 0, 3].any()
+
+
+def test_a_class_that_lost_its_labels_is_proposed_for_nothing(graph):
+    for image in range(3, 60, 3):  # Some leave rounding errors.
+        propagation = propagate(graph, 2, {0: 0, image: 1}, {image: -1})
+        assert not propagation.compute_probabilities()[KINDS == 0, 1].any()
 
 
 def test_leaving_one_label_out_is_propagating_the_others(graph):
@@ -47,10 +51,9 @@ def test_leaving_one_label_out_is_propagating_the_others(graph):
 
 
 def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
-    propagation = propagate(graph, 2, {0: 0, 3: 1, 6: 0})  # All of one group.
-    labeled, probabilities = propagation.leave_one_out()
-    assert list(labeled) == [0, 3, 6]
-    np.testing.assert_allclose(probabilities[1], [1, 0], atol=1e-6)
+    for image in (3, 15, 33):  # All of one group. Some leave rounding errors.
+        labeled, probabilities = propagate(graph, 2, {0: 0}, {6: 0}, {image: 1}).leave_one_out()
+        np.testing.assert_allclose(probabilities[labeled == image], [[1, 0]], atol=1e-6)
 
 
 def test_confident_proposals_are_open_and_the_surest_come_first():
