@@ -8,7 +8,7 @@ import shutil
 import tempfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cls_jax.cli import commands
@@ -87,7 +87,7 @@ ACTIONS = st.tuples(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=HealthCheck)
 @given(st.lists(ACTIONS, max_size=20))
 def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_training(actions):
     """Against a plain list of states per photograph. Nothing is closed before the disk is read."""
