@@ -28,8 +28,9 @@ class Propagation:
 
     def add_classes(self, num_classes: int) -> None:
         """Adds classes without a label until there are `num_classes`."""
-        missing = max(num_classes - self._scores_BK.shape[1], 0)
-        self._scores_BK = np.pad(self._scores_BK, ((0, 0), (0, missing)))
+        missing = num_classes - self._scores_BK.shape[1]
+        if missing > 0:
+            self._scores_BK = np.pad(self._scores_BK, ((0, 0), (0, missing)))
 
     def update(self, labels: Mapping[int, int]) -> None:
         """Changes the labels of some images: image → class, or -1 to remove its label."""

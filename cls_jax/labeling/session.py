@@ -240,7 +240,7 @@ class Session:
             return [self.describe_image(image) for image, _, _ in step]
 
     def mark(self, images: Sequence[int]) -> None:
-        """Shows photographs next whose proposal is wrong. A RefusedError if one does not exist."""
+        """Shows photographs with wrong proposals next. Raises a RefusedError if one is missing."""
         with self._lock:
             if any(not 0 <= image < len(self._files) for image in images):
                 raise RefusedError("There is no such photograph.")
