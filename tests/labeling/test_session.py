@@ -259,18 +259,24 @@ def test_photographs_that_cannot_be_read_are_left_out(folder, kinds):
     assert [path.name for path in session.list_paths()] == [f"IMG_000{i}.png" for i in (2, 5, 9)]
 
 
-def test_failures_of_the_feature_pass_are_shown(folder, kinds):
-    session = open_session(folder)
+def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_shown(folder, kinds):
+    session = open_session(folder, ["cat"])
 
     def fail(report):
         report(3, 30)
-        assert session.describe()["progress"] == (3, 30)
+        state = session.describe()
+        assert (state["phase"], state["progress"]) == ("reading", (3, 30))
+        with pytest.raises(RefusedError, match="no such photograph"):
+            session.get_path(0)
+        with pytest.raises(RefusedError, match="still being read"):
+            decide(session, 0, "cat")
         raise UserError("The weights are missing.")
 
     with pytest.raises(UserError):
         session.load(fail)
     state = session.describe()
     assert (state["phase"], state["message"]) == ("failed", "The weights are missing.")
+    assert session.describe_check()["rows"] == session.describe_doubtful()["images"] == []
 
 
 def test_views_follow_the_labels(folder, kinds):
