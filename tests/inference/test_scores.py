@@ -90,28 +90,16 @@ def test_confused_pairs_leave_out_what_is_right_and_what_never_happens():
     assert find_confused_pairs(np.eye(3, dtype=int), 10) == []
 
 
-def test_calibration_is_the_sum_over_bins():
-    probabilities = draw_probabilities((500, 4))
-    labels = np.random.default_rng(1).integers(0, 4, 500)
-    calibration = compute_reliability(probabilities, labels)
-    confidence = probabilities.max(axis=-1)
-    is_right = probabilities.argmax(axis=-1) == labels
-    error = 0.0
-    for i in range(NUM_BINS):
-        inside = (confidence > i / NUM_BINS) & (confidence <= (i + 1) / NUM_BINS)
-        assert calibration.counts[i] == inside.sum()
-        if inside.any():
-            assert calibration.confidence[i] == pytest.approx(confidence[inside].mean())
-            assert calibration.accuracy[i] == pytest.approx(is_right[inside].mean())
-            gap = abs(is_right[inside].mean() - confidence[inside].mean())
-            error += inside.sum() / 500 * gap
-        else:
-            assert np.isnan(calibration.accuracy[i])
-    assert calibration.error == pytest.approx(error)
-
-
-@pytest.mark.parametrize(("label", "error"), [(0, 0.0), (1, 1.0)])
-def test_calibration_of_certainty(label, error):
-    calibration = compute_reliability(np.array([[1.0, 0.0]]), np.array([label]))
-    assert calibration.counts[-1] == 1
-    assert calibration.error == error
+def test_calibration_is_the_mean_gap_over_bins():
+    p_BK = np.concatenate([draw_probabilities((500, 4)), np.eye(4)])  # Of 1, in the last bin, too.
+    labels = np.append(np.random.default_rng(1).integers(0, 4, 500), [0, 1, 2, 0])
+    found = compute_reliability(p_BK, labels)
+    confidence, is_right = p_BK.max(axis=1), p_BK.argmax(axis=1) == labels
+    bins = np.ceil(NUM_BINS * confidence).astype(int) - 1
+    np.testing.assert_array_equal(found.counts, np.bincount(bins, minlength=NUM_BINS))
+    np.testing.assert_array_equal(np.isnan(found.accuracy), found.counts == 0)
+    for i in np.unique(bins):
+        assert found.confidence[i] == pytest.approx(confidence[bins == i].mean())
+        assert found.accuracy[i] == pytest.approx(is_right[bins == i].mean())
+    gaps = np.nan_to_num(np.abs(found.confidence - found.accuracy))
+    assert found.error == pytest.approx(np.average(gaps, weights=found.counts))
