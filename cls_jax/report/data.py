@@ -92,17 +92,16 @@ class RunData:
     notes: list[str] = dataclasses.field(default_factory=list)  # What is missing, and why.
 
     @functools.cached_property
-    def known(self) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities [N, B, K] and labels [B] of the test images of known class, maybe none."""
+    def tested(self) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities [N, B, K] and labels [B] of the test images, maybe none."""
         if self.predictions is None or not self.predictions.is_test:
             return np.zeros((1, 0, 1)), np.zeros(0, int)
-        is_known = self.predictions.labels >= 0
-        return self.predictions.probabilities[:, is_known], self.predictions.labels[is_known]
+        return self.predictions.probabilities, self.predictions.labels
 
     @functools.cached_property
     def figures(self) -> Figures | None:
-        """Figures of network 1 by class. None without test images of known class."""
-        probabilities, labels = self.known
+        """Figures of network 1 by class. None without test images."""
+        probabilities, labels = self.tested
         return compute_figures(probabilities[0], labels, self.class_names) if len(labels) else None
 
     @property

@@ -94,7 +94,7 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
     figures = run.figures
     if figures is None:
         return None
-    probabilities, labels = run.known
+    probabilities, labels = run.tested
     num_classes = len(run.class_names)
     confusions = confusion_matrix(labels, probabilities[0].argmax(-1), labels=range(num_classes))
     is_written = num_classes <= MAX_WRITTEN_CLASSES
@@ -125,7 +125,7 @@ def color_confusions(confusions: np.ndarray) -> np.ndarray:
 
 def view_calibration(run: RunData) -> dict[str, Any] | None:
     """Reliability diagrams of network 1, the ensemble, and the ensemble after calibration."""
-    probabilities, labels = run.known
+    probabilities, labels = run.tested
     if not len(labels):
         return None
     mean, predicted = probabilities.mean(axis=0), {"Network 1": probabilities[0]}
