@@ -33,11 +33,7 @@ METHODS: dict[str, Method] = {
 
 
 def get_method(name: str) -> Method:
-    """Returns the method of that name.
-
-    Raises:
-        UserError: if there is no such method.
-    """
+    """Returns the method of that name, or raises a UserError if there is none."""
     if name not in METHODS:
         raise UserError(f"Unknown method {name!r:.100}: choose one of {', '.join(METHODS)}.")
     return METHODS[name]

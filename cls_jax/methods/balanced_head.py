@@ -39,17 +39,12 @@ def compute_loss(
     draws: Sequence[jax.Array],
     progress: jax.Array,
 ) -> jax.Array:
-    """The mean of 1[u < b_y] · CE(x, y) + the mean of 1[max p ≥ .95] · 1[u < s_ŷ] · CE(strong, ŷ).
+    """The mean of 1[u < b_y] · CE(x, y) + the mean of 1[max p ≥ 0.95] · 1[u < s_ŷ] · CE(strong, ŷ).
 
     ŷ = argmax p for p = softmax(weak), a constant, and s = 1 - progress · (1 - b): all confident
-    pseudo-labels teach at first, and equally many of each class at the end. Returns float32 [N].
-
-    Args:
-        logits: logits of labeled images, weak and strong views, float32 [N, B, K] each.
-        y_B: int32 [B], the labels.
-        shares_NK: b, from `compute_shares`.
-        draws: u, uniform in [0, 1), float32 [B], of the labeled and of the unlabeled images.
-        progress: float32 in [0, 1), step / num_steps.
+    pseudo-labels teach at first, and equally many of each class at the end. Logits float32
+    [N, B, K] and u, uniform in [0, 1), float32 [B], are those of labeled images, weak and strong
+    views. b comes from `compute_shares`, and progress is step / num_steps. Returns float32 [N].
     """
     logits_x, logits_weak, logits_strong = logits
     draws_x, draws_u = draws

@@ -20,26 +20,18 @@ from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS, Head
 
 PyTree = Any
-Hyperparameters = Mapping[str, Any]
+Hyperparameters = Mapping[str, Any]  # By name.
 
 
 @dataclasses.dataclass(frozen=True)
 class Hyperparameter:
-    """A value that a user may set as `--config.method.NAME=VALUE`.
-
-    Attributes:
-        default: its value unless the user sets another, which must be of the same type.
-        low: the smallest number accepted.
-        high: the largest number accepted.
-        source: where the default comes from.
-        choices: the words accepted, if it is a word.
-    """
+    """A value that a user may set as `--config.method.NAME=VALUE`, of the type of its default."""
 
     default: float | int | str | bool
-    low: float = -math.inf
+    low: float = -math.inf  # The smallest and the largest number accepted.
     high: float = math.inf
-    source: str = ""
-    choices: tuple[str, ...] = ()
+    source: str = ""  # Where the default comes from.
+    choices: tuple[str, ...] = ()  # The words accepted, if it is a word.
 
 
 # How a method's target view passes through the networks: see `Method.target_view`.
@@ -51,24 +43,16 @@ BALANCED_HEAD = Hyperparameter(False, 0, 1, "False: not in the methods' papers")
 
 
 class Context(NamedTuple):
-    """Inputs of a loss in addition to logits and batch.
+    """Inputs of a loss in addition to logits and batch."""
 
-    Attributes:
-        ensemble: forward passes and label exchange.
-        hparams: the method's hyperparameters by name.
-        ema_params: EMA parameters of all networks, stacked.
-        method_state: the state that the method carries from step to step, stacked by network.
-        key: random key of this step, the same on all devices: each draws the same masks,
-            permutations and so on for its own shard of the batch.
-        progress: float32 in [0, 1), step / num_steps.
-    """
-
-    ensemble: Ensemble
+    ensemble: Ensemble  # Forward passes and label exchange.
     hparams: Hyperparameters
-    ema_params: Any
-    method_state: Any
+    ema_params: PyTree  # EMA parameters of all networks, stacked.
+    method_state: PyTree  # What the method carries from step to step, stacked by network.
+    # Random key of this step, the same on all devices: each draws the same masks, permutations and
+    # so on for its own shard of the batch.
     key: jax.Array
-    progress: jax.Array
+    progress: jax.Array  # float32 in [0, 1), step / num_steps.
 
     def ramp_up(self, length: float) -> jax.Array:
         """Rises linearly from 0 to 1 over the first `length` of the run, then stays. float32."""
@@ -76,57 +60,37 @@ class Context(NamedTuple):
 
 
 class LossOutput(NamedTuple):
-    """The result of a loss, for N networks (those on this device).
+    """The result of a loss, for N networks (those on this device)."""
 
-    Attributes:
-        losses: float32 [N], whose means over the devices that share the batch are the losses of the
-            whole batch. A mean over all of this device's images qualifies. For a mean over those
-            that pass a mask, of which devices have different numbers, use `Ensemble.masked_mean`.
-        monitors: name → float32 scalar or [N], written as a mean over networks and devices.
-        pseudo_labels: int32 [N, U], the networks' classes for the unlabeled images, or None.
-        method_state: the state that the method carries to the next step.
-    """
-
+    # float32 [N], whose means over the devices that share the batch are the losses of the whole
+    # batch. A mean over all of this device's images qualifies. For a mean over those that pass a
+    # mask, of which devices have different numbers, use `Ensemble.masked_mean`.
     losses: jax.Array
-    monitors: dict[str, jax.Array]
-    pseudo_labels: jax.Array | None = None
-    method_state: Any = ()
+    monitors: dict[str, jax.Array]  # float32 scalars or [N]: means over networks are written.
+    pseudo_labels: jax.Array | None = None  # int32 [N, U], classes of the unlabeled images.
+    method_state: PyTree = ()  # What the method carries to the next step.
 
 
 class InitContext(NamedTuple):
-    """Inputs of `Method.init_state`.
-
-    Attributes:
-        hparams: the method's hyperparameters by name.
-        num_networks: N.
-        num_classes: K.
-        num_images: training images, which `Batch.u_index` counts.
-        num_unlabeled: how many of them the unlabeled stream shows.
-        class_frequencies: shares of the K classes in the labeled set, which sum to 1.
-    """
+    """Inputs of `Method.init_state`."""
 
     hparams: Hyperparameters
-    num_networks: int
-    num_classes: int
-    num_images: int
-    num_unlabeled: int
-    class_frequencies: Sequence[float]
+    num_networks: int  # N.
+    num_classes: int  # K.
+    num_images: int  # Training images, which `Batch.u_index` counts.
+    num_unlabeled: int  # How many of them the unlabeled stream shows.
+    class_frequencies: Sequence[float]  # Shares of the K classes in the labeled set.
 
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-    """How a method trains in rounds, each of which starts from new networks.
-
-    Attributes:
-        count: hyperparameters → number of rounds.
-        num_passes: hyperparameters → predictions with dropout of each image after a round.
-        select_labels: (logits [passes, images, K], hyperparameters, round) → these images' rows of
-            the method's state for the next round. See `cls_jax.training.rounds`.
-    """
+    """How a method trains in rounds, each of which starts from new networks."""
 
     count: Callable[[Hyperparameters], int]
-    num_passes: Callable[[Hyperparameters], int]
-    select_labels: Callable[..., Any]
+    num_passes: Callable[[Hyperparameters], int]  # With dropout, over each image after a round.
+    # (logits [passes, images, K], hyperparameters, round) → these images' rows of the method's
+    # state for the next round. See `cls_jax.training.rounds`.
+    select_labels: Callable[..., PyTree]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,47 +99,39 @@ class Method:
 
     The groups are the labeled images, each unlabeled view and, if wanted, a CutMix of the first
     view. They pass jointly: BatchNorm normalizes them by their joint statistics.
-
-    Attributes:
-        loss: pure function (logits, batch, context) → `LossOutput`. The logits are a list, float32
-            [N, images, K] for each group.
-        hyperparameters: what a user may set, by name. They become `config.method.*`.
-        num_networks: how many networks train side by side.
-        mu: unlabeled images per labeled one.
-        labeled_view: "weak" or "strong".
-        unlabeled_views: each "weak" or "strong". Empty if the method ignores unlabeled images.
-        target_view: index of the view whose logits are targets, constants in the loss. Where views
-            pass jointly, such a method has the hyperparameter `weak_pass`: "fast" leaves this view
-            out of BatchNorm's statistics, and so out of the gradient. Without batch statistics
-            (BatchNorm frozen or absent) that changes nothing, so it is always done.
-        is_ema_teacher: whether the EMA networks predict the target view, for separate passes.
-        separate_passes: whether each group is a forward pass of its own, with its own statistics.
-            Only the labeled images then update the running ones (TorchSSL).
-        wants_cutmix: hyperparameters → whether there is a group of mixed images, `Batch.mix`.
-        drive: what replaces `loss` in a method that needs predictions before it can make its
-            groups. The same arguments and results as `compute_loss`.
-        init_state: `InitContext` → initial `method_state`, each leaf with a leading axis of
-            networks.
-        extra_heads: K → the networks' outputs in addition to the classes. The logits of a `loss`
-            then come from all heads side by side, the classes' first.
-        dropout_rate: hyperparameters → share of activations dropped where dropout is asked for.
-        rounds: how it trains in several rounds. Its state then has a row per training image.
     """
 
+    # Pure function (logits, batch, context) → `LossOutput`. The logits are a list, float32
+    # [N, images, K] for each group.
     loss: Callable[[list[jax.Array], Batch, Context], LossOutput] | None = None
+    # What a user may set, by name. They become `config.method.*`.
     hyperparameters: Mapping[str, Hyperparameter] = dataclasses.field(default_factory=dict)
     num_networks: int = 1
-    mu: int = 7
-    labeled_view: str = "weak"
-    unlabeled_views: tuple[str, ...] = ("weak", "strong")
+    mu: int = 7  # Unlabeled images per labeled one.
+    labeled_view: str = "weak"  # Or "strong".
+    unlabeled_views: tuple[str, ...] = ("weak", "strong")  # Empty: it ignores unlabeled images.
+    # Index of the view whose logits are targets, constants in the loss. Where views pass jointly,
+    # such a method has the hyperparameter `weak_pass`: "fast" leaves this view out of BatchNorm's
+    # statistics, and so out of the gradient. Without batch statistics (BatchNorm frozen or absent)
+    # that changes nothing, so it is always done.
     target_view: int | None = None
-    is_ema_teacher: bool = False
+    is_ema_teacher: bool = False  # The EMA networks predict the target view, in separate passes.
+    # Whether each group is a forward pass of its own, with its own statistics. Only the labeled
+    # images then update the running ones (TorchSSL).
     separate_passes: bool = False
+    # Whether there is a group of mixed images, `Batch.mix`.
     wants_cutmix: Callable[[Hyperparameters], bool] = lambda hparams: False
+    # What replaces `loss` in a method that needs predictions before it can make its groups. The
+    # same arguments and results as `compute_loss`.
     drive: Callable[[PyTree, PyTree, Batch, Context], tuple[LossOutput, PyTree]] | None = None
-    init_state: Callable[[InitContext], Any] = lambda init: ()
+    # The first `method_state`, each leaf with a leading axis of networks.
+    init_state: Callable[[InitContext], PyTree] = lambda init: ()
+    # K → the networks' outputs in addition to the classes. The logits of a `loss` then come from
+    # all heads side by side, the classes' first.
     extra_heads: Callable[[int], tuple[Head, ...]] | None = None
+    # Share of activations dropped where dropout is asked for.
     dropout_rate: Callable[[Hyperparameters], float] = lambda hparams: 0.0
+    # How it trains in several rounds. Its state then has a row per training image.
     rounds: Rounds | None = None
 
     def __post_init__(self) -> None:
@@ -189,7 +145,7 @@ class Method:
                 hyperparameters["balanced_head"] = BALANCED_HEAD
         object.__setattr__(self, "hyperparameters", hyperparameters)
 
-    def create_state(self, init: InitContext) -> Any:
+    def create_state(self, init: InitContext) -> PyTree:
         """The state before the first step: the method's own and what the two options below add.
 
         With a balanced head, (own, shares float32 [N, K] of the classes that it sees). With a
@@ -197,17 +153,15 @@ class Method:
         zeros until training, which knows the images, replaces them. Both are the same for all
         networks, but the state is stacked by network.
         """
-        own = self.init_state(init)
+        state = self.init_state(init)
         if init.hparams.get("balanced_head"):
             shares = balanced_head.compute_shares(init.class_frequencies)
-            own = own, jnp.broadcast_to(shares, (init.num_networks, *shares.shape))
-        if not init.hparams.get("graph"):
-            return own
-        classes, weights = (
-            jnp.zeros((init.num_networks, init.num_images), dtype)
-            for dtype in (jnp.int32, jnp.float32)
-        )
-        return own, PseudoLabels(classes, classes, weights, weights)
+            state = state, jnp.broadcast_to(shares, (init.num_networks, *shares.shape))
+        if init.hparams.get("graph"):
+            shape = init.num_networks, init.num_images
+            classes, weights = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32)
+            state = state, PseudoLabels(classes, classes, weights, weights)
+        return state
 
     def get_extra_heads(self, hparams: Hyperparameters, num_classes: int) -> tuple[Head, ...]:
         """The networks' outputs in addition to the classes."""
@@ -232,10 +186,8 @@ class Method:
         than the classes. The latter two have no `graph` either.
 
         Parameters and BatchNorm statistics belong to the networks on this device, each leaf
-        [N, ...], and the batch is this device's shard.
-
-        Returns:
-            The losses with what belongs to them, and the BatchNorm statistics after the pass.
+        [N, ...], and the batch is this device's shard. Returns the losses with what belongs to
+        them, and the BatchNorm statistics after the pass.
         """
         if self.drive is not None:
             return self.drive(params, batch_stats, batch, context)
@@ -272,11 +224,11 @@ class Method:
         balanced, logits = [half[0] for half in halves], [half[1] for half in halves]
         output = self.loss(logits, batch, context._replace(method_state=own_state))
         weak, strong = (balanced[1 + self.unlabeled_views.index(v)] for v in ("weak", "strong"))
-        groups = balanced[0], weak, strong
         draws = [
             context.ensemble.draw_uniform(stream_key(context.key, "balanced_head", i), num_images)
             for i, num_images in enumerate((batch.y.size, batch.u_index.size))
         ]
+        groups = balanced[0], weak, strong
         loss = balanced_head.compute_loss(groups, batch.y, shares, draws, context.progress)
         output = output._replace(
             losses=output.losses + loss,
@@ -289,14 +241,12 @@ class Method:
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
     ) -> tuple[list[jax.Array], PyTree]:
         """Logits of every group, and the BatchNorm statistics after the pass."""
-        ensemble, target = context.ensemble, None
-        has_heads = self.extra_heads or context.hparams.get("balanced_head")
-        head = ALL_HEADS if has_heads else "head"
+        ensemble, hparams = context.ensemble, context.hparams
+        head = ALL_HEADS if self.extra_heads or hparams.get("balanced_head") else "head"
         groups = [batch.x, *(batch.u[i] for i in range(len(self.unlabeled_views)))]
         if batch.mix is not None:
             groups.append(batch.mix.images)
-        if self.target_view is not None:
-            target = 1 + self.target_view
+        target = None if self.target_view is None else 1 + self.target_view
         if self.separate_passes:
             logits = []
             for i, images in enumerate(groups):
@@ -308,7 +258,9 @@ class Method:
                 )
                 logits.append(group_logits)
                 batch_stats = updated if i == 0 else batch_stats
-        elif target is not None and self._is_fast(batch_stats, context):
+        elif target is not None and (
+            hparams["weak_pass"] == "fast" or not ensemble.has_batch_statistics(batch_stats)
+        ):
             images = groups.pop(target)
             logits, logits_target, batch_stats = ensemble.forward_with_frozen_group(
                 params, batch_stats, groups, images, head
@@ -319,9 +271,3 @@ class Method:
         if target is not None:
             logits[target] = jax.lax.stop_gradient(logits[target])
         return logits, batch_stats
-
-    def _is_fast(self, batch_stats: PyTree, context: Context) -> bool:
-        """Whether the target view passes beside the training pass."""
-        if context.hparams["weak_pass"] == "fast":
-            return True
-        return not context.ensemble.has_batch_statistics(batch_stats)

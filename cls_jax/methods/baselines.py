@@ -1,8 +1,7 @@
 """Baselines that are a loss on logits: supervised, Pseudo-Label, Π-Model, Mean Teacher, UDA.
 
-Each is a loss, and an entry in `METHODS` at the end. Read from the top they show, one part at a
-time, what a method can ask for: views of the unlabeled images, separate passes, the EMA networks, a
-target view.
+Read from the top they show, one part at a time, what a method can ask for: views of the unlabeled
+images, separate passes, the EMA networks, a target view.
 """
 
 import jax
@@ -115,9 +114,6 @@ def tsa_threshold(kind: str, progress: jax.Array, num_classes: int) -> jax.Array
     """Training-signal annealing's threshold: from 1/K to 1 (Xie et al., 2020, section 2.3).
 
     α · (1 - 1/K) + 1/K with α linear, or rising early ("log") or late ("exp"), with scale 5.
-
-    Raises:
-        KeyError: if `kind` is not "linear", "log" or "exp".
     """
     alpha = {
         "linear": progress,

@@ -27,17 +27,12 @@ from cls_jax.methods.losses import (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of Table 2, by the parts of CLS that it has.
+    """A row of Table 2, by the parts of CLS that it has."""
 
-    Attributes:
-        exchange: train two networks that also learn from each other's labels.
-        negative: learn from complementary labels too ("NL").
-        reweight: weight labels by w ("RW"), otherwise by masks: 1[max p ≥ threshold] for own
-            labels, 1[w ≥ τ] for exchanged ones. The paper does not define its rows without RW.
-    """
-
-    exchange: bool
-    negative: bool
+    exchange: bool  # Train two networks that also learn from each other's labels.
+    negative: bool  # Learn from complementary labels too ("NL").
+    # Weight labels by w ("RW"), otherwise by masks: 1[max p ≥ threshold] for own labels, 1[w ≥ τ]
+    # for exchanged ones. The paper does not define its rows without RW.
     reweight: bool
 
 
@@ -77,9 +72,7 @@ def exchange_labels(
 ) -> tuple[PseudoLabels, jax.Array, dict[str, jax.Array]]:
     """Sends the labels with w ≥ τ, and these weights [N, U], to the other network.
 
-    Returns:
-        The other network's labels, their weights float32 [N, U], 0 for labels that were not sent,
-        and monitors.
+    Returns the other network's labels, their weights (0 where none was sent), and monitors.
     """
     is_sent = labels.weight >= context.hparams["tau"]  # As the authors' code. The paper writes >.
     peer_labels, peer_weight = context.ensemble.exchange((labels, is_sent * weight))

@@ -14,17 +14,11 @@ from cls_jax.methods.losses import positive_cross_entropy
 
 
 class Mix(NamedTuple):
-    """Mixed images and their composition. B images on this device.
+    """Mixed images and their composition. B images on this device."""
 
-    Attributes:
-        images: float32 [B, H, W, C].
-        share: float32 [B] in [½, 1], the share of each that still shows the image itself.
-        partner: int [B], index of the image that covers the rest.
-    """
-
-    images: jax.Array
-    share: jax.Array
-    partner: np.ndarray
+    images: jax.Array  # float32 [B, H, W, C].
+    share: jax.Array  # float32 [B] in [½, 1], the share that still shows the image itself.
+    partner: np.ndarray  # int [B], index of the image that covers the rest.
 
 
 def cutmix(key: jax.Array, images: jax.Array, index: jax.Array) -> Mix:
@@ -49,9 +43,7 @@ def sample_boxes(key: jax.Array, index: jax.Array, height: int, width: int) -> j
     keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
     beta, row, column = jax.vmap(lambda key: jax.random.uniform(key, (3,), jnp.float32))(keys).T
     side = jnp.sqrt(jnp.minimum(beta, 1 - beta))  # Relative to the image's.
-    is_row = _is_inside(row, side, height)
-    is_column = _is_inside(column, side, width)
-    return is_row[:, :, None] & is_column[:, None, :]
+    return _is_inside(row, side, height)[:, :, None] & _is_inside(column, side, width)[:, None, :]
 
 
 def _is_inside(center: jax.Array, side: jax.Array, size: int) -> jax.Array:

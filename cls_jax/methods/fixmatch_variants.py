@@ -2,9 +2,8 @@
 
     L = L_sup + λ_u · mean(weight · CE(strong, label)) [+ an extra term]
 
-The mean runs over all unlabeled images, including those of weight 0. Targets follow from the logits
-of labeled and weak views without gradients, so neither labels nor state carry one. The shared parts
-come first, then each variant with its targets and its state.
+The mean runs over all unlabeled images, including those of weight 0. The shared parts come first,
+then each variant with its targets and its state.
 """
 
 import functools
@@ -20,86 +19,75 @@ from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutpu
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import positive_cross_entropy
 
-LAMBDA_U = Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u; TorchSSL, USB")
 NO_LABEL = -1
 
 
 class Targets(NamedTuple):
-    """Labels for the strong views. N networks, U unlabeled images.
+    """Labels for the strong views. N networks, U unlabeled images."""
 
-    Attributes:
-        labels: int32 [N, U].
-        weights: float32 [N, U], 0 for images that are not trained on.
-        state: the state that the method carries to the next step.
-        monitors: name → float32 [N].
-    """
-
-    labels: jax.Array
-    weights: jax.Array
-    state: Any
-    monitors: dict[str, jax.Array]
+    labels: jax.Array  # int32 [N, U].
+    weights: jax.Array  # float32 [N, U], 0 for images that are not trained on.
+    state: dict[str, jax.Array]  # What the method carries to the next step.
+    monitors: dict[str, jax.Array]  # float32 [N].
 
 
 # (context, batch, logits of labeled images [N, B, K], of weak views [N, U, K]) → Targets.
 MakeTargets = Callable[[Context, Batch, jax.Array, jax.Array], Targets]
-# (context, targets, strong logits [N, U, K]) → a weighted loss [N] to add, and monitors.
-ExtraTerm = Callable[[Context, Targets, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
-
-
-def compute_targets(
-    make_targets: MakeTargets,
-    context: Context,
-    batch: Batch,
-    logits_x: jax.Array,
-    logits_weak: jax.Array,
-) -> Targets:
-    """The targets of a method, monitored. No gradient flows back."""
-    targets = make_targets(context, batch, *jax.lax.stop_gradient((logits_x, logits_weak)))
-    mask_ratio = jnp.mean(targets.weights > 0, axis=-1)
-    return targets._replace(monitors={"monitors/mask_ratio": mask_ratio, **targets.monitors})
+# (context, batch, targets, logits of all groups) → weight and loss [N] of each term, by name.
+ExtraTerms = Callable[
+    [Context, Batch, Targets, list[jax.Array]], dict[str, tuple[jax.Array, jax.Array]]
+]
 
 
 def compute_loss(
     make_targets: MakeTargets,
-    extra_term: ExtraTerm | None,
+    extra_terms: ExtraTerms,
     logits: list[jax.Array],
     batch: Batch,
     context: Context,
 ) -> LossOutput:
-    """The loss above. Signature after the first two: see `Method.loss`."""
-    logits_x, logits_weak, logits_strong = logits
-    targets = compute_targets(make_targets, context, batch, logits_x, logits_weak)
+    """The loss above. Signature after the first two: see `Method.loss`.
+
+    Of several strong views it takes the mean. Targets carry no gradient.
+    """
+    logits_x, logits_weak, *logits_strong = logits[: 1 + len(batch.u)]
+    targets = make_targets(context, batch, *jax.lax.stop_gradient((logits_x, logits_weak)))
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
-    loss_u = positive_cross_entropy(logits_strong, targets.labels)
-    loss_self = jnp.mean(targets.weights * loss_u, axis=-1)
+    losses_strong = [positive_cross_entropy(z, targets.labels) for z in logits_strong]
+    loss_self = jnp.mean(targets.weights * jnp.stack(losses_strong), axis=(0, -1))
     losses = loss_supervised + context.hparams["lambda_u"] * loss_self
     monitors = {
         "train/loss_supervised": loss_supervised,
         "train/loss_self": loss_self,
+        "monitors/mask_ratio": jnp.mean(targets.weights > 0, axis=-1),
         **targets.monitors,
     }
-    if extra_term is not None:
-        extra, extra_monitors = extra_term(context, targets, logits_strong)
-        losses += extra
-        monitors |= extra_monitors
+    for name, (weight, loss) in extra_terms(context, batch, targets, logits).items():
+        losses += weight * loss
+        monitors[f"train/loss_{name}"] = loss
     return LossOutput(losses, monitors, targets.labels, targets.state)
 
 
 def create_method(
     make_targets: MakeTargets,
-    init_state: Callable[[InitContext], Any],
+    init_state: Callable[[InitContext], dict[str, jax.Array]],
     hyperparameters: Mapping[str, Hyperparameter],
-    extra_term: ExtraTerm | None = None,
+    extra_terms: ExtraTerms = lambda *_: {},
+    **settings: Any,
 ) -> Method:
-    """Builds a method that differs from FixMatch by its targets, and perhaps by an extra term.
+    """A method that differs from FixMatch by its targets, their state, and perhaps extra terms.
 
-    It has a state for its targets, and hyperparameters beside `lambda_u`.
+    It has hyperparameters beside `lambda_u`, and other `settings` of `Method`.
     """
     return Method(
-        functools.partial(compute_loss, make_targets, extra_term),
-        hyperparameters={"lambda_u": LAMBDA_U, **hyperparameters},
+        functools.partial(compute_loss, make_targets, extra_terms),
+        hyperparameters={
+            "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "FixMatch, λ_u; TorchSSL, USB"),
+            **hyperparameters,
+        },
         target_view=0,
         init_state=init_state,
+        **settings,
     )
 
 
@@ -109,14 +97,13 @@ def create_method(
 def flexmatch_state(init: InitContext) -> dict[str, jax.Array]:
     """The last confident label of every training image, int32 [N, images]: none at first.
 
-    `outside` [N] is the number of images that the unlabeled stream never shows: their rows never
-    get a label, and must not count as images still to be learned.
+    `outside` [N] counts the images that the unlabeled stream never shows: they never get a label,
+    and must not count as images still to be learned.
     """
     shape = (init.num_networks, init.num_images)
-    outside = init.num_images - init.num_unlabeled
     return {
         "label": jnp.full(shape, NO_LABEL, jnp.int32),
-        "outside": jnp.full(shape[:1], outside, jnp.int32),
+        "outside": jnp.full(shape[:1], init.num_images - init.num_unlabeled, jnp.int32),
     }
 
 
@@ -125,18 +112,21 @@ def flexmatch_targets(
 ) -> Targets:
     """Pseudo-labels with argmax p where max p ≥ τ · β / (2 - β), β of the class (Eq. 5-11).
 
-    β(k) = (images whose last confident label is k) / max(the same for the largest class, images
-    without one), counted before this step's labels enter the table. While the table is empty, the
-    threshold is 0 and every image gets a label. Labels enter at max p ≥ τ, not at the lower
-    threshold of their class (confirmed by the authors).
+    β(k) = (images whose last confident label is k) / max(the same for the largest class and, with
+    warmup, images without one), counted before this step's labels enter the table. While the table
+    is empty, the threshold is 0 and every image gets a label. Labels enter at max p ≥ τ, not at the
+    lower threshold of their class (confirmed by the authors).
     """
     table, hparams = context.method_state["label"], context.hparams
-    num_classes = logits_weak.shape[-1]
     p = jax.nn.softmax(logits_weak)
     confidence, labels = jnp.max(p, axis=-1), jnp.argmax(p, axis=-1).astype(jnp.int32)
-    beta = compute_learning_effect(
-        table, context.method_state["outside"], num_classes, hparams["warmup"] == "on"
-    )
+    # Counted again at every step: increments would be wrong where an image occurs twice.
+    counts = jax.vmap(lambda row: jnp.bincount(row + 1, length=p.shape[-1] + 1))(table)
+    num_without, counts = counts[:, 0] - context.method_state["outside"], counts[:, 1:]
+    largest = jnp.max(counts, axis=-1)
+    if hparams["warmup"] == "on":
+        largest = jnp.maximum(largest, num_without)
+    beta = counts / jnp.maximum(largest, 1)[:, None]
     thresholds = hparams["tau"] * beta / (2 - beta)
     mask = confidence >= jnp.take_along_axis(thresholds, labels, axis=-1)
     confident = jnp.where(confidence >= hparams["tau"], labels, NO_LABEL)
@@ -146,25 +136,12 @@ def flexmatch_targets(
     # independent of the order in which XLA writes the rows.
     new = jnp.full_like(table, NO_LABEL).at[:, index].max(confident)
     state = {**context.method_state, "label": jnp.where(new == NO_LABEL, table, new)}
+    largest_beta = jnp.maximum(jnp.max(beta, axis=-1), 1e-6)
     monitors = {
         "monitors/threshold": jnp.mean(thresholds, axis=-1),
-        "monitors/class_balance": jnp.min(beta, axis=-1)
-        / jnp.maximum(jnp.max(beta, axis=-1), 1e-6),
+        "monitors/class_balance": jnp.min(beta, axis=-1) / largest_beta,
     }
     return Targets(labels, mask.astype(p.dtype), state, monitors)
-
-
-def compute_learning_effect(
-    table: jax.Array, outside: jax.Array, num_classes: int, warmup: bool
-) -> jax.Array:
-    """β of every class, float [N, K] in [0, 1], of a table [N, images]. Eq. 6 without warmup."""
-    # Counted again at every step: increments would be wrong where an image occurs twice.
-    counts = jax.vmap(lambda row: jnp.bincount(row + 1, length=num_classes + 1))(table)
-    num_without, counts = counts[:, 0] - outside, counts[:, 1:]
-    largest = jnp.max(counts, axis=-1)
-    if warmup:
-        largest = jnp.maximum(largest, num_without)
-    return counts / jnp.maximum(largest, 1)[:, None]
 
 
 # AdaMatch (Berthelot et al., 2022): threshold and alignment relative to the labeled images.
@@ -249,12 +226,9 @@ def compute_fairness(
     class that no strong prediction favors has r = 0 and adds the constant q · log 1e-12. With an
     empty histogram the whole term is 0 (both).
 
-    Args:
-        target_K: float32 [N, K], running mean of the predictions.
-        mean_K: float32 [N, K], mean strong prediction of the images that are trained on, with
-            gradient. Any scale.
-        histogram_K: float32 [N, K], histogram of their most probable classes. Any scale.
-        running_histogram_K: float32 [N, K], running histogram of weak labels.
+    All are float32 [N, K]: the running mean of the predictions, the mean strong prediction of the
+    images that are trained on, with gradient and of any scale, the histogram of their most probable
+    classes, of any scale, and the running histogram of weak labels.
     """
     q_K = _normalize(_divide(target_K, running_histogram_K))
     r_K = _normalize(_divide(mean_K, histogram_K))
@@ -263,11 +237,11 @@ def compute_fairness(
 
 
 def add_fairness(
-    context: Context, targets: Targets, logits_strong: jax.Array
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+    context: Context, batch: Batch, targets: Targets, logits: list[jax.Array]
+) -> dict[str, tuple[jax.Array, jax.Array]]:
     """λ_f · fairness over the images of all devices that are trained on."""
-    p = jax.nn.softmax(logits_strong)
-    top = jax.nn.one_hot(jnp.argmax(logits_strong, axis=-1), p.shape[-1], dtype=p.dtype)
+    p = jax.nn.softmax(logits[2])  # Of the strong view.
+    top = jax.nn.one_hot(jnp.argmax(logits[2], axis=-1), p.shape[-1], dtype=p.dtype)
     weights = targets.weights[..., None]
     # Means over all images instead of those that are trained on: the common factor cancels in r,
     # and unlike masked means these may be averaged over devices before the division.
@@ -277,7 +251,7 @@ def add_fairness(
     )
     state = targets.state
     fairness = compute_fairness(state["predicted"], mean, histogram, state["histogram"])
-    return context.hparams["lambda_fairness"] * fairness, {"train/loss_fairness": fairness}
+    return {"fairness": (context.hparams["lambda_fairness"], fairness)}
 
 
 def _divide(numerator_K: jax.Array, denominator_K: jax.Array) -> jax.Array:
@@ -309,9 +283,8 @@ def softmatch_targets(
     label. All running means move before they are used.
     """
     old, hparams = context.method_state, context.hparams
-    means = {name: old[name] for name in ("predicted", "target")}
-    means = alignment.update_class_means(context, means, logits_weak, logits_x)
-    aligned = alignment.align(logits_weak, means["predicted"], means["target"])
+    state = alignment.update_class_means(context, old, logits_weak, logits_x)
+    aligned = alignment.align(logits_weak, state["predicted"], state["target"])
     aligned_confidence = jnp.max(jax.nn.softmax(aligned), axis=-1)
     confidence = jnp.max(jax.nn.softmax(logits_weak), axis=-1)
     if hparams["statistics"] == "aligned":
@@ -323,56 +296,43 @@ def softmatch_targets(
     squares = jnp.sum((everywhere - batch_mean[:, None]) ** 2, axis=-1)
     batch_variance = squares / max(everywhere.shape[-1] - 1, 1)
     decay = hparams["statistics_decay"]
-    mean = decay * old["mean"] + (1 - decay) * batch_mean
-    variance = decay * old["variance"] + (1 - decay) * batch_variance
-    below = jnp.minimum(aligned_confidence - mean[:, None], 0.0)
+    state["mean"] = decay * old["mean"] + (1 - decay) * batch_mean
+    state["variance"] = decay * old["variance"] + (1 - decay) * batch_variance
+    below = jnp.minimum(aligned_confidence - state["mean"][:, None], 0.0)
     # A floor, because the variance vanishes if all images have the same confidence for long.
-    spread = 2 * jnp.maximum(variance, 1e-12)[:, None] / hparams["sharpness"] ** 2
+    spread = 2 * jnp.maximum(state["variance"], 1e-12)[:, None] / hparams["sharpness"] ** 2
     weights = jnp.exp(-(below**2) / spread)
     monitors = {
         "monitors/confidence_weight": jnp.mean(weights, axis=-1),
-        "monitors/threshold": mean,
-        "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
+        "monitors/threshold": state["mean"],
+        "monitors/class_balance": alignment.compute_class_balance(state["predicted"]),
     }
-    state = {"mean": mean, "variance": variance, **means}
     return Targets(jnp.argmax(logits_weak, axis=-1), weights, state, monitors)
 
 
 # InfoMatch (Han et al., 2024): FreeMatch's threshold, two strong views and CutMix.
+#
+# The authors' code writes 2 · (½ L_cutmix + ¼ L_strong + ¼ L_strong' + 0.001 MSE), which is the
+# same, and draws both strong views on one crop. Here each has its own.
 
 
-def compute_infomatch_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
-    """L = L_sup + λ_u · ½ (L_strong + L_strong') + λ_c · L_cutmix + λ_a · MSE(strong, strong').
+def add_cutmix_and_consistency(
+    context: Context, batch: Batch, targets: Targets, logits: list[jax.Array]
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """λ_c · L_cutmix + λ_a · MSE(strong, strong').
 
-    Two strong views and a CutMix of the weak views are trained on the weak view's labels, where
-    these pass FreeMatch's threshold. The MSE compares the strong views' logits, standardized over
-    classes. The authors' code writes 2 · (½ L_cutmix + ¼ L_strong + ¼ L_strong' + 0.001 MSE), which
-    is the same, and draws both strong views on one crop. Here each has its own. Signature: see
-    `Method.loss`.
+    The CutMix of the weak views is trained on their labels, where these pass the threshold. The MSE
+    compares the strong views' logits, standardized over classes.
     """
-    hparams = context.hparams
-    logits_x, logits_weak, *logits_strong, logits_mix = logits
-    targets = compute_targets(freematch_targets, context, batch, logits_x, logits_weak)
-    loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
-    losses_strong = [positive_cross_entropy(z, targets.labels) for z in logits_strong]
-    loss_self = jnp.mean(targets.weights * jnp.stack(losses_strong), axis=(0, -1))
-    loss_cutmix = cutmix_loss(batch.mix, logits_mix, targets.labels, targets.weights)
-    first, second = map(standardize, logits_strong)
-    loss_consistency = jnp.mean((first - second) ** 2, axis=(1, 2))
-    losses = (
-        loss_supervised
-        + hparams["lambda_u"] * loss_self
-        + hparams["lambda_cutmix"] * loss_cutmix
-        + hparams["lambda_consistency"] * loss_consistency
-    )
-    monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_self": loss_self,
-        "train/loss_cutmix": loss_cutmix,
-        "train/loss_consistency": loss_consistency,
-        **targets.monitors,
+    first, second = map(standardize, logits[2:4])
+    loss_cutmix = cutmix_loss(batch.mix, logits[4], targets.labels, targets.weights)
+    return {
+        "cutmix": (context.hparams["lambda_cutmix"], loss_cutmix),
+        "consistency": (
+            context.hparams["lambda_consistency"],
+            jnp.mean((first - second) ** 2, axis=(1, 2)),
+        ),
     }
-    return LossOutput(losses, monitors, targets.labels, targets.state)
 
 
 def standardize(logits: jax.Array) -> jax.Array:
@@ -414,7 +374,7 @@ METHODS = {
             # Paper: 0.05 for most budgets. TorchSSL: 0.01. USB: 0.001.
             "lambda_fairness": Hyperparameter(0.01, 0.0, 1e3, "TorchSSL, the authors' configs"),
         },
-        extra_term=add_fairness,
+        extra_terms=add_fairness,
     ),
     "softmatch": create_method(
         softmatch_targets,
@@ -433,17 +393,16 @@ METHODS = {
             "sharpness": Hyperparameter(2.0, 0.01, 100.0, "TorchSSL and USB, n"),
         },
     ),
-    "infomatch": Method(
-        compute_infomatch_loss,
-        hyperparameters={
-            "lambda_u": LAMBDA_U,
+    "infomatch": create_method(
+        freematch_targets,
+        freematch_state,
+        {
             "lambda_cutmix": Hyperparameter(1.0, 0.0, 1e3, "authors' code"),
             "lambda_consistency": Hyperparameter(0.002, 0.0, 1e3, "authors' code"),
             "statistics_decay": alignment.STATISTICS_DECAY,
         },
+        extra_terms=add_cutmix_and_consistency,
         unlabeled_views=("weak", "strong", "strong"),
-        target_view=0,
         wants_cutmix=lambda hparams: True,
-        init_state=freematch_state,
     ),
 }

@@ -16,19 +16,12 @@ MIN_PROBABILITY = 1e-7
 
 
 class PseudoLabels(NamedTuple):
-    """Labels that one network derives from its own predictions.
+    """Labels that one network derives from its own predictions."""
 
-    Attributes:
-        pseudo: int32 [..., B], the most probable class (Eq. 2).
-        complementary: int32 [..., B], the least probable class (Eq. 5).
-        weight: float32 [..., B] in [0, 1], how confident the network is (Eq. 6).
-        confidence: float32 [..., B], the probability of the most probable class.
-    """
-
-    pseudo: jax.Array
-    complementary: jax.Array
-    weight: jax.Array
-    confidence: jax.Array
+    pseudo: jax.Array  # int32 [..., B], the most probable class (Eq. 2).
+    complementary: jax.Array  # int32 [..., B], the least probable class (Eq. 5).
+    weight: jax.Array  # float32 [..., B] in [0, 1], how confident the network is (Eq. 6).
+    confidence: jax.Array  # float32 [..., B], the probability of the most probable class.
 
 
 def make_pseudo_labels(logits_BK: jax.Array) -> PseudoLabels:
@@ -104,8 +97,8 @@ def compute_labeling_loss(
 ) -> jax.Array:
     """The mean over images of weight · (L_P + [L_N]), float32 [...] (Eq. 7-9).
 
-    The logits float32 [..., B, K] belong to the strong views. The labels are the network's own or
-    another network's. If `negative`, complementary labels teach, too.
+    The logits float32 [..., B, K] belong to the strong views, the labels to the same network or
+    another. If `negative`, complementary labels teach, too.
     """
     loss_B = positive_cross_entropy(logits_BK, labels_B.pseudo)
     if negative:

@@ -34,7 +34,9 @@ def compute_mixmatch_loss(
     mean = jnp.mean(jax.nn.softmax(jnp.stack(views)), axis=0)
     guess = jax.lax.stop_gradient(sharpen(mean, hparams["temperature"]))
     truth = label_rows(batch.y, guess)
-    images, (target_x, *targets_u) = mix_batch(batch, truth, guess, context)
+    images, (target_x, *targets_u) = mixup(
+        context.key, [batch.x, *batch.u], [truth, guess, guess], hparams["alpha"]
+    )
     (logits_x, *logits_u), batch_stats = forward_interleaved(
         ensemble, params, batch_stats, images, stats_from=0
     )
@@ -76,7 +78,9 @@ def compute_remixmatch_loss(
     }
     aligned = align(logits_weak, means["predicted"], means["labeled"])
     guess = sharpen(jax.nn.softmax(aligned), hparams["temperature"])
-    images, (target_x, *targets_u) = mix_batch(batch, truth, guess, context)
+    images, (target_x, *targets_u) = mixup(
+        context.key, [batch.x, *batch.u], [truth, guess, guess, guess], hparams["alpha"]
+    )
     (logits_x, *logits_u), new_batch_stats = forward_interleaved(
         ensemble, params, batch_stats, images, stats_from=-1
     )
@@ -108,9 +112,7 @@ def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Rotates a quarter of the square images [B, H, H, C] by each of 0, 90, 180 and 270 degrees.
 
     The quarters are consecutive (Google's code): the stream has already shuffled the images.
-
-    Returns:
-        The rotated images and their numbers of quarter turns, int32 [B].
+    Returns the rotated images and their numbers of quarter turns, int32 [B].
     """
     parts = jnp.array_split(images, 4)
     rotated = [jnp.rot90(part, turns, axes=(1, 2)) for turns, part in enumerate(parts)]
@@ -118,53 +120,35 @@ def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.concatenate(rotated), jnp.asarray(turns)
 
 
-def mix_batch(
-    batch: Batch, truth: jax.Array, guess: jax.Array, context: Context
-) -> tuple[list[jax.Array], list[jax.Array]]:
-    """MixUp of the labeled images, with targets [N, B, K], and of all views, with [N, U, K].
-
-    Returns a group of mixed images, and one of their targets, for the labeled images and each view.
-    """
-    groups = [(batch.x, truth), *((view, guess) for view in batch.u)]
-    images, targets = zip(*mixup(context.key, groups, context.hparams["alpha"]), strict=True)
-    return list(images), list(targets)
-
-
 def mixup(
-    key: jax.Array, groups: Sequence[tuple[jax.Array, jax.Array]], alpha: float
-) -> list[tuple[jax.Array, jax.Array]]:
+    key: jax.Array, images: Sequence[jax.Array], targets: Sequence[jax.Array], alpha: float
+) -> tuple[list[jax.Array], list[jax.Array]]:
     """Mixes all images of all groups with one another: λ' · image + (1 - λ') · partner.
 
     λ' = max(λ, 1 - λ) with λ ~ Beta(α, α) for each image (Google's MixMatch). On several devices
-    the partner comes from this device's shard of the batch. Groups, given and returned, are
-    images float32 [B_i, H, W, C] with targets float32 [N, B_i, K], probabilities as
-    each of N networks sees them.
+    the partner comes from this device's shard of the batch. A group, given and returned, is images
+    float32 [B_i, H, W, C] and targets float32 [N, B_i, K], probabilities as each of N networks sees
+    them.
     """
-    images = jnp.concatenate([group[0] for group in groups])
-    targets = jnp.concatenate([group[1] for group in groups], axis=1)
+    ends = np.cumsum([len(group) for group in images])
     key_lambda, key_order = jax.random.split(key)
-    share = sample_lambda(key_lambda, len(images), alpha)
-    order = jax.random.permutation(key_order, len(images))
+    share = jax.random.beta(key_lambda, alpha, alpha, (ends[-1],))
+    share = jnp.maximum(share, 1 - share)
+    order = jax.random.permutation(key_order, ends[-1])
 
     def mix(share: jax.Array, own: jax.Array, partners: jax.Array) -> jax.Array:
         return share * own + (1 - share) * partners
 
-    images = mix(share[:, None, None, None], images, images[order])
-    targets = mix(share[:, None], targets, targets[:, order])
-    starts = np.cumsum([len(group[0]) for group in groups[:-1]])
-    return list(zip(jnp.split(images, starts), jnp.split(targets, starts, axis=1), strict=True))
+    own, own_targets = jnp.concatenate(images), jnp.concatenate(targets, axis=1)
+    mixed = mix(share[:, None, None, None], own, own[order])
+    mixed_targets = mix(share[:, None], own_targets, own_targets[:, order])
+    return jnp.split(mixed, ends[:-1]), jnp.split(mixed_targets, ends[:-1], axis=1)
 
 
 def label_rows(labels: jax.Array, guess: jax.Array) -> jax.Array:
     """True labels int [B] as every network's targets float32 [N, B, K], like a guess [N, U, K]."""
     truth = jax.nn.one_hot(labels, guess.shape[-1])
     return jnp.broadcast_to(truth, (len(guess), *truth.shape))
-
-
-def sample_lambda(key: jax.Array, num_images: int, alpha: float) -> jax.Array:
-    """λ' = max(λ, 1 - λ) of λ ~ Beta(α, α), float32 [num_images] in [½, 1]."""
-    share = jax.random.beta(key, alpha, alpha, (num_images,))
-    return jnp.maximum(share, 1 - share)
 
 
 def sharpen(probabilities: jax.Array, temperature: float) -> jax.Array:
@@ -200,16 +184,11 @@ def interleave(
 ) -> list[jax.Array]:
     """Exchanges slices between the first of n groups and all others (Google's `interleave`).
 
-    Every group is cut into n slices. Slice i of the first group and slice i of group i change
-    places. So the first chunk holds a slice of every group, and every other chunk holds a slice of
-    the first group: with BatchNorm, no chunk's statistics come from only labeled or only
-    unlabeled images. Google's groups have equal sizes. Ours are [B, ...] and [μB, ...].
-
-    Args:
-        arrays: n groups, or with `inverse` n arrays that were computed from their chunks.
-        sizes: B_i of the groups, along `axis`.
-        axis: the axis of rows.
-        inverse: whether to undo the exchange: chunks become groups.
+    Every group is cut into n slices along `axis`, where it has B_i rows, its entry in `sizes`.
+    Slice i of the first group and slice i of group i change places. So the first chunk holds a
+    slice of every group, and every other chunk holds a slice of the first group: with BatchNorm, no
+    chunk's statistics come from only labeled or only unlabeled images. Google's groups have equal
+    sizes. With `inverse`, arrays that were computed from chunks become groups again.
     """
     # As equal as possible, the longer ones last, as in Google's `interleave_offsets`.
     lengths = [[(size + i) // len(sizes) for i in range(len(sizes))] for size in sizes]

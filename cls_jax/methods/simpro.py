@@ -51,12 +51,12 @@ def log_frequencies(frequencies_K: jax.Array, tau: float) -> jax.Array:
 
 
 def start_epoch(context: Context) -> dict[str, jax.Array]:
-    """The state with which a step begins: frequencies move where an epoch has just ended.
+    """The state with which a step begins: where an epoch has just ended, frequencies have moved.
 
-    The labels of the epoch's images, with the predictions that passed the threshold, then move the
-    running frequencies, and are counted from 0 again.
+    They move toward the epoch's labels and the predictions that passed the threshold, whose counts
+    then begin at 0 again.
     """
-    hparams, state = context.hparams, dict(context.method_state)
+    hparams, state = context.hparams, context.method_state
     epoch = jnp.floor(context.progress / hparams["epoch"] + 1e-4).astype(jnp.int32)
     is_over = epoch > state["epoch"]
     unlabeled, labeled = state["count_unlabeled"], state["count_labeled"]
@@ -72,11 +72,10 @@ def start_epoch(context: Context) -> dict[str, jax.Array]:
         "count_labeled": jnp.zeros_like(labeled),
         "epoch": jnp.broadcast_to(epoch, is_over.shape),
     }
-
-    def choose(new: jax.Array, old: jax.Array) -> jax.Array:
-        return jnp.where(is_over.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-    return {name: choose(new, state[name]) for name, new in moved.items()}
+    is_over_by_rank = {1: is_over, 2: is_over[:, None]}
+    return jax.tree.map(
+        lambda new, old: jnp.where(is_over_by_rank[new.ndim], new, old), moved, state
+    )
 
 
 def init_state(init: InitContext) -> dict[str, Any]:

@@ -79,18 +79,12 @@ def init_state(init: InitContext) -> dict[str, jax.Array]:
 def select_labels(
     logits: np.ndarray, hparams: Hyperparameters, round_index: int
 ) -> dict[str, np.ndarray]:
-    """Chooses the labels of a round from several passes with dropout.
+    """Chooses the labels of the round that starts, from 1, by several passes with dropout.
 
-    Args:
-        logits: float32 [passes, images, K] of one network for the candidates. Labeled images must
-            not be among them: the network has memorized them, so balancing, which keeps the most
-            certain images of a class, would keep them and drop others.
-        hparams: thresholds by name.
-        round_index: number of the round that starts, from 1.
-
-    Returns:
-        The candidates' rows of one network's table: "label" int32 [images] and "negative" bool
-        [images, K].
+    The logits float32 [passes, images, K] of one network belong to the candidates. Labeled images
+    must not be among them: the network has memorized them, so balancing, which keeps the most
+    certain images of a class, would keep them and drop others. Returns the candidates' rows of one
+    network's table: "label" int32 [images] and "negative" bool [images, K].
     """
     probabilities = np.asarray(jax.nn.softmax(logits))
     mean, std = probabilities.mean(axis=0), probabilities.std(axis=0, ddof=1)
@@ -114,8 +108,7 @@ def balance(
 ) -> np.ndarray:
     """Keeps as many images of each class as the smallest has, but at least 25 where available.
 
-    Each class keeps the candidates, bool [images], with the lowest deviations `std`, float
-    [images]. Labels are int [images]. Returns bool [images].
+    These are the candidates with the lowest deviations. Arrays are [images], the result is bool.
     """
     counts = np.bincount(label[is_candidate], minlength=num_classes)
     limit = max(_MIN_PER_CLASS, counts.min())
