@@ -13,11 +13,7 @@ from cls_jax.methods import alignment
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
 from cls_jax.methods.cls import EXCHANGE_HYPERPARAMETERS, exchange_labels
 from cls_jax.methods.cutmix import cutmix_loss
-from cls_jax.methods.losses import (
-    compute_labeling_loss,
-    make_pseudo_labels,
-    positive_cross_entropy,
-)
+from cls_jax.methods.losses import compute_labeling_loss, make_pseudo_labels, positive_cross_entropy
 
 
 def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:

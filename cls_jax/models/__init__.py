@@ -13,37 +13,27 @@ from cls_jax.models.wide_resnet import WideResNet
 
 
 class Entry(NamedTuple):
-    """An architecture.
+    """An architecture."""
 
-    Attributes:
-        create: makes a module of the arguments that all architectures take, and of `keys`.
-        title: its usual name. Words in braces are keys of `config.model`.
-        layout: how files with its weights are written.
-        keys: the keys of `config.model` that only some architectures have.
-        patch: the image size is a multiple of this.
-        image_size: height and width in pixels of the images that its pretrained weights expect.
-    """
-
-    create: Callable[..., Architecture]
-    title: str
-    layout: Layout = OWN
-    keys: tuple[str, ...] = ()
-    patch: int = 1
-    image_size: int = 224
+    create: Callable[..., Architecture]  # Of the arguments that all take, and of `keys`.
+    title: str  # Its usual name. Words in braces are keys of `config.model`.
+    layout: Layout = OWN  # How files with its weights are written.
+    keys: tuple[str, ...] = ()  # The keys of `config.model` that only some architectures have.
+    patch: int = 1  # The image size is a multiple of this.
+    image_size: int = 224  # Height and width of the images that its pretrained weights expect.
 
 
 _RESNET_KEYS = ("stem", "bn_epsilon")
+_WRN_KEYS = ("depth", "width", "leaky_slope")
 _tiny = functools.partial(VisionTransformer, width=192, num_heads=3)
 _small = functools.partial(VisionTransformer, width=384, num_heads=6)
 _base = functools.partial(VisionTransformer, width=768, num_heads=12)
 _dinov2 = functools.partial(_small, patch=14, layer_scale=1e-5)
+_dinov2_reg4 = functools.partial(_dinov2, num_registers=4)
 
 MODELS = {
     "wide_resnet": Entry(
-        WideResNet,
-        "WRN-{depth}-{width}",
-        keys=(*_RESNET_KEYS, "depth", "width", "leaky_slope"),
-        image_size=32,
+        WideResNet, "WRN-{depth}-{width}", keys=(*_RESNET_KEYS, *_WRN_KEYS), image_size=32
     ),
     "resnet18": Entry(ResNet18, "ResNet-18", RESNET, _RESNET_KEYS),
     "resnet50": Entry(ResNet50, "ResNet-50", RESNET, _RESNET_KEYS),
@@ -52,12 +42,7 @@ MODELS = {
     "vit_small": Entry(_small, "ViT-S/16", VIT, patch=16),
     "vit_base": Entry(_base, "ViT-B/16", VIT, patch=16),
     "dinov2_small": Entry(_dinov2, "DINOv2 ViT-S/14", DINOV2, patch=14),
-    "dinov2_small_reg4": Entry(
-        functools.partial(_dinov2, num_registers=4),
-        "DINOv2 ViT-S/14 with registers",
-        DINOV2,
-        patch=14,
-    ),
+    "dinov2_small_reg4": Entry(_dinov2_reg4, "DINOv2 ViT-S/14 with registers", DINOV2, patch=14),
 }
 
 __all__ = [

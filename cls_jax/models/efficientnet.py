@@ -19,21 +19,13 @@ _STEM_FEATURES = 32
 
 
 class Stage(NamedTuple):
-    """Blocks of one size.
-
-    Attributes:
-        blocks: how many.
-        kernel: height and width of the depthwise convolutions.
-        stride: the first block's.
-        expansion: channels inside a block over those that enter it.
-        features: channels that leave a block.
-    """
+    """Blocks of one size."""
 
     blocks: int
-    kernel: int
-    stride: int
-    expansion: int
-    features: int
+    kernel: int  # Height and width of the depthwise convolutions.
+    stride: int  # The first block's.
+    expansion: int  # Channels inside a block over those that enter it.
+    features: int  # Channels that leave a block.
 
 
 STAGES = (
@@ -48,19 +40,11 @@ STAGES = (
 
 
 class InvertedResidual(nn.Module):
-    """Expand (1x1), depthwise, project (1x1), each with BN, and ReLU6 after the first two.
-
-    Attributes:
-        stage: the sizes.
-        stride: this block's.
-        pointwise: makes a 1x1 convolution, given its number of channels.
-        norm: makes a BatchNorm.
-        dtype: of the depthwise convolution.
-    """
+    """Expand (1x1), depthwise, project (1x1), each with BN, and ReLU6 after the first two."""
 
     stage: Stage
-    stride: int
-    pointwise: Any
+    stride: int  # This block's.
+    pointwise: Any  # Makes a 1x1 convolution, given its number of channels.
     norm: Any
     dtype: Any
 

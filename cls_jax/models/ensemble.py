@@ -8,6 +8,7 @@ Shape suffixes: N networks (those on this device), B images, K classes.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -25,24 +26,17 @@ PyTree = Any
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Forward passes of stacked networks.
-
-    Attributes:
-        model: the architecture. Its `apply` takes images and `train` and returns logits.
-        lowering: "unrolled" loops over the networks, "vmap" batches them. A convolution vmapped
-            over its kernel is a grouped one: on a CPU 13 times slower than the loop.
-        network_shards: devices of the mesh axis "network" that the networks are spread over.
-        matmul_precision: precision of float32 convolutions and products, see
-            `jax.default_matmul_precision`.
-        shared: modules whose parameters and statistics are the same in all networks. Networks see
-            the same images, so the compiler computes these modules once for all networks that are
-            unrolled on a device.
-    """
+    """Forward passes of stacked networks."""
 
     model: Architecture
+    # "unrolled" loops over the networks, "vmap" batches them. A convolution vmapped over its kernel
+    # is a grouped one: on a CPU 13 times slower than the loop.
     lowering: str = "unrolled"
-    network_shards: int = 1
+    network_shards: int = 1  # Devices of the mesh axis "network" that the networks are spread over.
+    # Of float32 convolutions and products, see `jax.default_matmul_precision`.
     matmul_precision: str = "default"
+    # Modules whose parameters and statistics are the same in all networks. Networks see the same
+    # images, so the compiler computes these once for all networks that are unrolled on a device.
     shared: frozenset[str] = frozenset()
 
     def forward(
@@ -55,23 +49,14 @@ class Ensemble:
         head: str = "head",
         dropout_key: jax.Array | None = None,
     ) -> tuple[jax.Array, PyTree]:
-        """Applies every network to the same images.
+        """Applies every network to the same images, normalized float32 [B, H, W, C].
 
-        Args:
-            params: stacked, each leaf [N, ...].
-            batch_stats: stacked likewise.
-            images: float32 [B, H, W, C], normalized.
-            train: whether BatchNorm uses the statistics of these images and updates the running
-                ones.
-            head: which of the model's outputs to return.
-            dropout_key: random key for dropout, also outside training, or None for no dropout.
-
-        Returns:
-            Logits float32 [N, B, K] and the BatchNorm statistics after the pass.
+        If `train`, BatchNorm uses the statistics of these images and updates the running ones. With
+        a key there is dropout, also outside training. `head`: which of the model's outputs to
+        return. Returns logits float32 [N, B, K] and the BatchNorm statistics after the pass.
         """
 
         def apply_one(params: PyTree, batch_stats: PyTree) -> tuple[jax.Array, PyTree]:
-            """One network's logits [B, K] and its BatchNorm statistics after the pass."""
             # Operations record the precision when they are traced, and their gradients inherit it.
             with jax.default_matmul_precision(self.matmul_precision):
                 logits, updated = self.model.apply(
@@ -133,9 +118,8 @@ class Ensemble:
         """`forward_concatenated` over groups, and a pass of images [B, H, W, C] without gradients.
 
         The second pass takes the first one's batch statistics as they are: each image is normalized
-        like those that are trained on, which statistics of its own would not do. Returns the logits
-        of each group, float32 [N, B_i, K], the logits of `images`, [N, B, K], and the BatchNorm
-        statistics after the first pass.
+        like those that are trained on. Returns the logits of each group, float32 [N, B_i, K], the
+        logits of `images`, [N, B, K], and the BatchNorm statistics after the first pass.
         """
         # Without momentum, the running statistics after a pass are its batch statistics.
         forgetful = dataclasses.replace(self, model=self.model.clone(bn_momentum=0.0))
@@ -171,9 +155,8 @@ class Ensemble:
     def masked_mean(self, values: jax.Array, mask: jax.Array) -> jax.Array:
         """Shares of a mean over the images of all devices that pass a mask, or 0 if none does.
 
-        Each device divides its sum by the mean number of images that pass on a device. The mean of
-        the shares over devices, which the step takes of every loss, is then the mean over all
-        images that pass. Values are float32 and the mask bool [N, B], the result float32 [N].
+        The mean of the shares over devices, which the step takes of every loss, is the mean over
+        all images that pass. Values are float32 and the mask bool [N, B], the result float32 [N].
         """
         num_images = self.average_over_data(jnp.sum(mask, axis=-1))
         return jnp.sum(mask * values, axis=-1) / jnp.maximum(num_images, 1e-6)
@@ -222,30 +205,10 @@ def init_networks(
 
     Returns parameters and BatchNorm statistics, each leaf [N, ...].
     """
-    # One after the other, with the key as an argument: XLA compiles the generator once for all
-    # networks, and cannot try to evaluate it as a constant while compiling. With all of LLVM's
-    # passes, a CPU would take three times as long to compile it, for the same bits.
-    options = {"xla_backend_optimization_level": 1}
-    init = jax.jit(_create_init(model, image_shape, drawn), compiler_options=options)
-    networks = [init(key) for key in jax.random.split(key, num_networks)]
-    variables = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
-    return variables["params"], variables.get("batch_stats", {})
 
-
-def get_network_shapes(
-    model: nn.Module, num_networks: int, image_shape: Sequence[int]
-) -> tuple[PyTree, PyTree]:
-    """What `init_networks` returns, as `jax.ShapeDtypeStruct` and without computing it."""
-    variables = jax.eval_shape(lambda: _create_init(model, image_shape)(jax.random.key(0)))
-    variables = jax.tree.map(lambda leaf: leaf.update(shape=(num_networks, *leaf.shape)), variables)
-    return variables["params"], variables.get("batch_stats", {})
-
-
-def _create_init(
-    model: nn.Module, image_shape: Sequence[int], drawn: Collection[str] | None = None
-) -> Callable[[jax.Array], PyTree]:
-    """Returns a function from a key to the initial variables of one network."""
-
+    # With all of LLVM's passes, a CPU would take three times as long to compile the generator, for
+    # the same bits.
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
     def init(key: jax.Array) -> PyTree:
         variables = model.init(key, jnp.zeros((1, *image_shape)))
         if drawn is None:
@@ -256,7 +219,20 @@ def _create_init(
         }
         return {**variables, "params": params}
 
-    return init
+    # One after the other, with the key as an argument: XLA compiles the generator once for all
+    # networks, and cannot try to evaluate it as a constant while compiling.
+    networks = [init(key) for key in jax.random.split(key, num_networks)]
+    variables = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
+    return variables["params"], variables.get("batch_stats", {})
+
+
+def get_network_shapes(
+    model: nn.Module, num_networks: int, image_shape: Sequence[int]
+) -> tuple[PyTree, PyTree]:
+    """What `init_networks` returns, as `jax.ShapeDtypeStruct` and without computing it."""
+    variables = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, *image_shape))))
+    variables = jax.tree.map(lambda leaf: leaf.update(shape=(num_networks, *leaf.shape)), variables)
+    return variables["params"], variables.get("batch_stats", {})
 
 
 def take_network(tree: PyTree, index: int) -> PyTree:
@@ -282,12 +258,8 @@ def flatten_before_update(
     kernel, a transposition), cannot update the state in place, and copies: on a GPU two or three
     kernels per leaf, which take longer to start than to run. This way a handful update all leaves.
 
-    Args:
-        tree: each leaf [N, ...].
-        combine: applied to the array, for example to sum it over devices in one message.
-
-    Returns:
-        The values as a tree, and the array, [N, number of scalars per network].
+    `combine` is applied to the array, for example to sum it over devices in one message. Returns
+    the values as a tree, and the array, [N, number of scalars per network].
     """
     _, unravel = jax.flatten_util.ravel_pytree(take_network(tree, 0))
     rows = ravel_per_network(tree)

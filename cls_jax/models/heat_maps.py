@@ -28,10 +28,8 @@ def compute_heat_maps(
 
     The images are float32 [B, H, W, C], normalized, and the `variables` belong to one network. Maps
     show the evidence for the classes, int [B]. Attention rollout does not depend on classes.
-
-    Returns:
-        float32 [B, h, w], not negative, for h x w positions of a layer or patches. The largest
-        value of each map is 1, or 0 if nothing speaks for the class.
+    Returns float32 [B, h, w], not negative, for h x w positions of a layer or patches. The largest
+    value of each map is 1, or 0 if nothing speaks for the class.
     """
     if isinstance(model, VisionTransformer):
         maps = roll_out_attention(model, variables, images)
@@ -66,9 +64,8 @@ def compute_grad_cam(
 ) -> jax.Array:
     """Grad-CAM (Selvaraju et al., ICCV 2017): relu(Σ_c α_c A_c).
 
-    A are the outputs of a layer, and α_c is the mean over all positions of the gradient of the
-    class's logit with respect to A_c. `layer` is the name of that layer. The other arguments are as
-    in `compute_heat_maps`. Returns float32 [B, h, w].
+    A are the outputs of the layer, and α_c is the mean over all positions of the gradient of the
+    class's logit with respect to A_c. Otherwise as `compute_heat_maps`. Returns float32 [B, h, w].
     """
     activations: list[jax.Array] = []
 
@@ -95,30 +92,26 @@ def roll_out_attention(model: VisionTransformer, variables: Any, images: jax.Arr
 
     Each block mixes tokens by (A + I) / 2, where A is the mean attention of its heads and I the
     shortcut. The product over the blocks says how much of each patch reaches the class token.
-    Arguments as in `compute_heat_maps`. Returns float32 [B, H / patch, W / patch].
+    Otherwise as `compute_heat_maps`. Returns float32 [B, H / patch, W / patch].
     """
-    attentions: list[jax.Array] = []
+    projections: list[jax.Array] = []  # Of the blocks, [B, T, 3 D].
 
     def look(name: str, output: jax.Array) -> jax.Array:
         if name.endswith("attn/qkv"):
-            attentions.append(_compute_attention(output, model.num_heads))
+            projections.append(output)
         return output
 
     _apply(model, variables, images, look)
-    num_tokens = attentions[0].shape[-1]
+    batch, num_tokens, _ = projections[0].shape
     rollout_BTT = jnp.eye(num_tokens)
-    for a_BTT in attentions:
+    for qkv in projections:
+        q, k, _ = jnp.moveaxis(qkv.reshape(batch, num_tokens, 3, model.num_heads, -1), 2, 0)
+        scores = jnp.einsum("btnd,bsnd->bnts", q, k).astype(jnp.float32) / np.sqrt(q.shape[-1])
+        a_BTT = jnp.mean(jax.nn.softmax(scores), axis=1)
         rollout_BTT = (a_BTT + jnp.eye(num_tokens)) / 2 @ rollout_BTT
     patches_BT = rollout_BTT[:, 0, 1 + model.num_registers :]
     rows, columns = (side // model.patch for side in images.shape[1:3])
-    return patches_BT.reshape(len(images), rows, columns)
-
-
-def _compute_attention(qkv: jax.Array, num_heads: int) -> jax.Array:
-    """Mean attention of the heads, float32 [B, T, T] with rows of sum 1, from [B, T, 3 D]."""
-    q, k, _ = jnp.moveaxis(qkv.reshape(*qkv.shape[:2], 3, num_heads, -1), 2, 0)
-    scores = jnp.einsum("btnd,bsnd->bnts", q, k).astype(jnp.float32) / np.sqrt(q.shape[-1])
-    return jnp.mean(jax.nn.softmax(scores), axis=1)
+    return patches_BT.reshape(batch, rows, columns)
 
 
 def _apply(

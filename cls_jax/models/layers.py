@@ -27,34 +27,20 @@ _CENTER_WIDTH = 0.35
 
 
 class Head(NamedTuple):
-    """An output of a network in addition to the classes: a dense layer on the pooled features.
+    """An output of a network in addition to the classes: a dense layer on the pooled features."""
 
-    Attributes:
-        name: the output's, and the layer's.
-        size: how many numbers it gives.
-        is_projected: whether the layer reads a `Projection` of the features, which all such heads
-            share.
-        use_bias: whether the layer has a bias.
-    """
-
-    name: str
+    name: str  # The output's, and the layer's.
     size: int
-    is_projected: bool = False
+    is_projected: bool = False  # It reads a `Projection`, which all such heads share.
     use_bias: bool = True
 
 
 class Stem(NamedTuple):
-    """How an architecture begins.
+    """How an architecture begins."""
 
-    Attributes:
-        kernel: height and width of the first convolution.
-        stride: the first convolution's.
-        pools: whether 3x3 maxima with stride 2 follow.
-    """
-
-    kernel: int
+    kernel: int  # Height and width of the first convolution.
     stride: int
-    pools: bool
+    pools: bool  # Whether 3x3 maxima with stride 2 follow.
 
 
 STEMS = {
@@ -73,26 +59,18 @@ class BatchNorm(nn.Module):
     """`flax.linen.BatchNorm` with the same variables, as one multiplication and one addition.
 
     x · m + (bias - mean · m) with m = scale / sqrt(var + epsilon), instead of Flax's
-    (x - mean) · m + bias, so that the gradient needs as few passes over memory as possible. It sums
-    the incoming one twice over the images (as it is, and times x). Flax's form sums it three times
-    and keeps an intermediate in memory. On a GPU, where a step mostly waits for memory, CLS's step
-    moves 7% fewer bytes (experiments/results/gpu_forecast.md).
-
-    Attributes:
-        momentum: how much of the running statistics remains at a step (1 - PyTorch's momentum).
-        epsilon: added to the variance.
-        dtype: the result's. Statistics and arithmetic are float32.
-        axis_name: mesh axis over which batch statistics are averaged in training, or None.
-        frozen: whether training also normalizes by the running statistics, without updating them.
-        scale_init: initializer of the scale. The bias starts at 0.
+    (x - mean) · m + bias. Its gradient sums the incoming one twice over the images (as it is, and
+    times x), where Flax's form sums it three times and keeps an intermediate in memory. On a GPU,
+    where a step mostly waits for memory, CLS's step moves 7% fewer bytes
+    (experiments/results/gpu_forecast.md).
     """
 
-    momentum: float
-    epsilon: float
-    dtype: Any = jnp.float32
-    axis_name: str | None = None
-    frozen: bool = False
-    scale_init: Callable[..., jax.Array] = nn.initializers.ones
+    momentum: float  # How much of the running statistics remains (1 - PyTorch's momentum).
+    epsilon: float  # Added to the variance.
+    dtype: Any = jnp.float32  # The result's. Statistics and arithmetic are float32.
+    axis_name: str | None = None  # Mesh axis over which training averages batch statistics.
+    frozen: bool = False  # Training normalizes by the running statistics, too, and keeps them.
+    scale_init: Callable[..., jax.Array] = nn.initializers.ones  # The bias starts at 0.
 
     @nn.compact
     def __call__(self, x: jax.Array, use_running_average: bool) -> jax.Array:
@@ -108,8 +86,8 @@ class BatchNorm(nn.Module):
         else:
             mean, var = self._compute_moments(x)
             if not self.is_initializing():
-                running_mean.value = self._move(running_mean.value, mean)
-                running_var.value = self._move(running_var.value, var)
+                for running, new in ((running_mean, mean), (running_var, var)):
+                    running.value = self.momentum * running.value + (1 - self.momentum) * new
         multiplier = scale * jax.lax.rsqrt(var + self.epsilon)
         return (x * multiplier + (bias - mean * multiplier)).astype(self.dtype)
 
@@ -124,9 +102,6 @@ class BatchNorm(nn.Module):
         mean, mean_of_squares = moments
         # Rounding can put the variance of a constant channel just below 0.
         return mean, jnp.maximum(mean_of_squares - jnp.square(mean), 0.0)
-
-    def _move(self, running: jax.Array, new: jax.Array) -> jax.Array:
-        return self.momentum * running + (1 - self.momentum) * new
 
 
 class Projection(nn.Module):
@@ -148,33 +123,23 @@ class Architecture(nn.Module):
     "head" for the logits of the classes, the name of one of `extra_heads` for its own logits,
     `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C], or
     `DESCRIPTORS` for these and, beside them, what similar images are found by, float32 [B, 2C].
-
-    Attributes:
-        num_classes: K.
-        dtype: the type of convolutions and activations. Parameters, BatchNorm statistics and logits
-            stay float32.
-        bn_momentum: `BatchNorm.momentum`.
-        bn_epsilon: `BatchNorm.epsilon`.
-        bn_frozen: `BatchNorm.frozen`.
-        dropout_rate: share of activations dropped in every block when dropout is asked for.
-        extra_heads: outputs in addition to the classes.
-        data_axis: `BatchNorm.axis_name`.
-        remat: whether training computes activations again for the gradient, to need less memory,
-            and keeps only the inputs of the blocks and, in a convolutional network, the results of
-            convolutions, which take most of the time.
-        stem_names: names of the parameters that come before the first block, for `order_layers`.
     """
 
+    # Names of the parameters that come before the first block, for `order_layers`.
     stem_names: ClassVar[tuple[str, ...]] = ("stem", "stem_norm")
 
-    num_classes: int
+    num_classes: int  # K.
+    # Of convolutions and activations. Parameters, BatchNorm statistics and logits stay float32.
     dtype: Any = jnp.float32
     bn_momentum: float = 0.999
     bn_epsilon: float = 1e-5
     bn_frozen: bool = False
-    dropout_rate: float = 0.0
+    dropout_rate: float = 0.0  # Share of activations dropped in every block where asked for.
     extra_heads: tuple[Head, ...] = ()
-    data_axis: str | None = None
+    data_axis: str | None = None  # `BatchNorm.axis_name`.
+    # Whether training computes activations again for the gradient, to need less memory, and keeps
+    # only the inputs of the blocks and, in a convolutional network, the results of convolutions,
+    # which take most of the time.
     remat: bool = False
 
     @property
@@ -222,9 +187,8 @@ class Architecture(nn.Module):
     ) -> jax.Array:
         """Adds the layers of all heads. Returns float32 [B, size of `wanted`], or the input.
 
-        All heads get parameters. XLA removes the computation of those that the caller does not ask
-        for. An architecture that does not pool has no `unpooled_BHWC`. Its features are also its
-        descriptors.
+        All heads get parameters. XLA removes those that nobody asks for. An architecture that does
+        not pool has no `unpooled_BHWC`. Its features are also its descriptors.
         """
         projected = x_BC
         if self._has_projection:
@@ -279,20 +243,15 @@ def pool_stem(stem: str, x_BHWC: jax.Array) -> jax.Array:
     """Maxima of 3x3 with stride 2 where the stem has them."""
     if not STEMS[stem].pools:
         return x_BHWC
-    return _halve(_halve(x_BHWC, axis=1), axis=2)
-
-
-def _halve(x_BHWC: jax.Array, axis: int) -> jax.Array:
-    """Maxima of every other entry and its neighbors along an axis.
-
-    Two of these equal `nn.max_pool` of 3x3 with stride 2, whose gradient XLA computes on a CPU with
-    four indices for every pixel.
-    """
-    size = x_BHWC.shape[axis]
-    widths = [(1, 1) if i == axis else (0, 0) for i in range(x_BHWC.ndim)]
-    padded = jnp.pad(x_BHWC, widths, constant_values=-jnp.inf)
-    parts = [jax.lax.slice_in_dim(padded, k, k + size, stride=2, axis=axis) for k in range(3)]
-    return jnp.maximum(jnp.maximum(parts[0], parts[1]), parts[2])
+    # One axis after the other. XLA computes the gradient of `nn.max_pool` of 3x3 on a CPU with four
+    # indices for every pixel.
+    for axis in (1, 2):
+        size = x_BHWC.shape[axis]
+        widths = [(1, 1) if i == axis else (0, 0) for i in range(x_BHWC.ndim)]
+        padded = jnp.pad(x_BHWC, widths, constant_values=-jnp.inf)
+        parts = [jax.lax.slice_in_dim(padded, k, k + size, stride=2, axis=axis) for k in range(3)]
+        x_BHWC = jnp.maximum(jnp.maximum(parts[0], parts[1]), parts[2])
+    return x_BHWC
 
 
 def pool_mean(x_BHWC: jax.Array) -> jax.Array:
@@ -307,23 +266,12 @@ def pool_descriptor(x_BHWC: jax.Array) -> jax.Array:
     Annotation", TPAMI 2019) let what an image shows count more than its background. Photographers
     put it in the middle, so a Gaussian weighs the pixels. On photographs of clothing, labels that
     spread along neighbors found by these are right 2 points more often than by plain means
-    (experiments/results/photographs.md).
-
-    Args:
-        x_BHWC: activations of any type. Those below 0 count as 0.
-
-    Returns:
-        float32 [B, C].
+    (experiments/results/photographs.md). Activations below 0 count as 0. Returns float32 [B, C].
     """
-    weights = [_weigh_center(size) for size in x_BHWC.shape[1:3]]
+    offsets = [(jnp.arange(size) - (size - 1) / 2) / size for size in x_BHWC.shape[1:3]]
+    weights = [jax.nn.softmax(-((offset / _CENTER_WIDTH) ** 2) / 2) for offset in offsets]
     cubes = jnp.maximum(x_BHWC.astype(jnp.float32), 0) ** 3
     return jnp.cbrt(jnp.einsum("bhwc,h,w->bc", cubes, *weights))
-
-
-def _weigh_center(size: int) -> jax.Array:
-    """A Gaussian along one axis, float32 [size], with the sum 1."""
-    offsets = (jnp.arange(size) - (size - 1) / 2) / size
-    return jax.nn.softmax(-((offsets / _CENTER_WIDTH) ** 2) / 2)
 
 
 def count_parameters(params: Any) -> int:

@@ -3,7 +3,6 @@
 Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -21,23 +20,14 @@ class ResidualBlock(nn.Module):
     The branch's last BatchNorm starts with scale 0, so that every block starts as its shortcut,
     like torchvision's `zero_init_residual`. With 1, gradients are large at first, and losses rise
     before they fall.
-
-    Attributes:
-        compute_branch: (block, input, normalize, drop) → the sum's other term, of the block's
-            shape: `basic_branch` or `bottleneck_branch`.
-        features: channels that leave the block.
-        stride: the branch's and the shortcut projection's.
-        conv: makes a convolution, given its size.
-        norm: a BatchNorm.
-        dropout_rate: share of activations dropped before the last convolution.
     """
 
-    compute_branch: Callable[..., jax.Array]
-    features: int
+    features: int  # Channels that leave the block.
     stride: int
+    is_bottleneck: bool
     conv: Any
     norm: Any
-    dropout_rate: float
+    dropout_rate: float  # Share of activations dropped before the last convolution.
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool, dropout: bool) -> jax.Array:
@@ -47,52 +37,32 @@ class ResidualBlock(nn.Module):
             return self.norm(name=name, **settings)(y, use_running_average=not train)
 
         drop = nn.Dropout(self.dropout_rate, deterministic=not dropout)
-        y = self.compute_branch(self, x, normalize, drop)
-        if x.shape[-1] != self.features:
-            strides = (self.stride, self.stride)
-            x = self.conv(self.features, (1, 1), strides=strides, name="projection")(x)
+        features, strides = self.features, (self.stride, self.stride)
+        if self.is_bottleneck:
+            inner = features // _EXPANSION
+            y = nn.relu(normalize(self.conv(inner, (1, 1), name="conv1")(x), "norm1"))
+            # Here, as in torchvision ("ResNet v1.5"), and not in the first convolution.
+            y = self.conv(inner, (3, 3), strides=strides, name="conv2")(y)
+            y = drop(nn.relu(normalize(y, "norm2")))
+            y = self.conv(features, (1, 1), name="conv3")(y)
+            y = normalize(y, "norm3", scale_init=nn.initializers.zeros)
+        else:
+            y = self.conv(features, (3, 3), strides=strides, name="conv1")(x)
+            y = drop(nn.relu(normalize(y, "norm1")))
+            y = self.conv(features, (3, 3), name="conv2")(y)
+            y = normalize(y, "norm2", scale_init=nn.initializers.zeros)
+        if x.shape[-1] != features:
+            x = self.conv(features, (1, 1), strides=strides, name="projection")(x)
             x = normalize(x, "projection_norm")
         return nn.relu(x + y)
 
 
-def basic_branch(
-    block: ResidualBlock, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
-) -> jax.Array:
-    """3x3 conv with the stride, BN, ReLU, 3x3 conv, BN."""
-    y = block.conv(block.features, (3, 3), strides=(block.stride, block.stride), name="conv1")(x)
-    y = drop(nn.relu(normalize(y, "norm1")))
-    y = block.conv(block.features, (3, 3), name="conv2")(y)
-    return normalize(y, "norm2", scale_init=nn.initializers.zeros)
-
-
-def bottleneck_branch(
-    block: ResidualBlock, x: jax.Array, normalize: Callable[..., jax.Array], drop: nn.Dropout
-) -> jax.Array:
-    """1x1 conv, BN, ReLU, 3x3 conv, BN, ReLU, 1x1 conv, BN.
-
-    The first two have a quarter of the channels. The stride is the second's, as in torchvision
-    ("ResNet v1.5"), not the first's.
-    """
-    inner = block.features // _EXPANSION
-    y = nn.relu(normalize(block.conv(inner, (1, 1), name="conv1")(x), "norm1"))
-    y = block.conv(inner, (3, 3), strides=(block.stride, block.stride), name="conv2")(y)
-    y = drop(nn.relu(normalize(y, "norm2")))
-    y = block.conv(block.features, (1, 1), name="conv3")(y)
-    return normalize(y, "norm3", scale_init=nn.initializers.zeros)
-
-
 class ResNet18(Architecture):
-    """Stem, four stages of residual blocks, mean pool, dense.
-
-    Attributes:
-        stem: a key of `STEMS`.
-        blocks_per_stage: how many residual blocks each stage has.
-        has_bottlenecks: whether their branch is `bottleneck_branch` and not `basic_branch`.
-    """
+    """Stem, four stages of residual blocks, mean pool, dense."""
 
     stem_names: ClassVar[tuple[str, ...]] = ("stem", "norm")
 
-    stem: str = "imagenet"
+    stem: str = "imagenet"  # A key of `STEMS`.
     blocks_per_stage: tuple[int, ...] = (2, 2, 2, 2)
     has_bottlenecks: bool = False
 
@@ -103,18 +73,16 @@ class ResNet18(Architecture):
         """See `Architecture`."""
         conv, norm = self.conv_layer(), self.norm_layer()
         block = self.block_layer(ResidualBlock, train)
-        branch, expansion = basic_branch, 1
-        if self.has_bottlenecks:
-            branch, expansion = bottleneck_branch, _EXPANSION
+        expansion = _EXPANSION if self.has_bottlenecks else 1
         x = create_stem_conv(self.stem, _STAGES[0][0], self.dtype)(x_BHWC.astype(self.dtype))
         x = nn.relu(norm(name="norm")(x, use_running_average=not train))
         x = pool_stem(self.stem, x)
         for stage, (features, stride) in enumerate(_STAGES, start=1):
             for i in range(self.blocks_per_stage[stage - 1]):
                 x = block(
-                    branch,
                     features * expansion,
                     stride if i == 0 else 1,
+                    self.has_bottlenecks,
                     conv=conv,
                     norm=norm,
                     dropout_rate=self.dropout_rate,

@@ -28,20 +28,13 @@ def attend(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array
     cuDNN's kernel stores no probabilities [B, H, T, T] for the gradient. It needs 16-bit
     activations, an NVIDIA GPU, and its library while the program is traced. So a program that was
     traced elsewhere has XLA's attention for every platform, and one that was traced on a GPU has
-    both: the platform that it is lowered for decides.
-
-    Returns:
-        The inputs' dtype, [B, T, H, D / H].
+    both: the platform that it is lowered for decides. Returns the inputs' dtype, [B, T, H, D / H].
     """
     is_half = q_BTHD.dtype in (jnp.bfloat16, jnp.float16)
     if not (is_half and q_BTHD.shape[-1] % 8 == 0 and _has_cudnn()):
         return jax.nn.dot_product_attention(q_BTHD, k_BTHD, v_BTHD)
     return jax.lax.platform_dependent(
-        q_BTHD,
-        k_BTHD,
-        v_BTHD,
-        cuda=_attend_by_cudnn,
-        default=jax.nn.dot_product_attention,
+        q_BTHD, k_BTHD, v_BTHD, cuda=_attend_by_cudnn, default=jax.nn.dot_product_attention
     )
 
 
@@ -57,10 +50,7 @@ def _attend_by_cudnn(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) ->
     padded = [jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (q_BTHD, k_BTHD, v_BTHD)]
     lengths = jnp.full(batch, num_tokens, jnp.int32)
     x_BTHD = jax.nn.dot_product_attention(
-        *padded,
-        query_seq_lengths=lengths,
-        key_value_seq_lengths=lengths,
-        implementation="cudnn",
+        *padded, query_seq_lengths=lengths, key_value_seq_lengths=lengths, implementation="cudnn"
     )
     return x_BTHD[:, :num_tokens]
 
@@ -112,13 +102,10 @@ class LayerScale(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind a LayerNorm and in parallel to a shortcut ("pre-norm").
-
-    `layer_scale` is the initial `LayerScale` of both, or 0 for none.
-    """
+    """Attention and MLP, each behind a LayerNorm and in parallel to a shortcut ("pre-norm")."""
 
     num_heads: int
-    layer_scale: float
+    layer_scale: float  # The initial `LayerScale` of both, or 0 for none.
     dropout_rate: float
     dtype: Any
 
@@ -139,28 +126,17 @@ class VisionTransformer(Architecture):
     """Patches, class token, position embeddings, blocks, LayerNorm, dense on the class token.
 
     It has no BatchNorm, and so nothing that depends on other images of the batch.
-
-    Attributes:
-        width: D.
-        depth: number of blocks.
-        num_heads: heads per block. D is 64 times as large in all published sizes.
-        patch: side of a patch in pixels.
-        layer_scale: see `Block`.
-        num_registers: tokens without a meaning of their own (Darcet et al., 2024). With them, timm
-            has no position embedding for the class token.
     """
 
-    stem_names: ClassVar[tuple[str, ...]] = (
-        "patch_embed",
-        "cls_token",
-        "reg_token",
-        "pos_embed",
-    )
-    width: int = 192
-    depth: int = 12
-    num_heads: int = 3
-    patch: int = 16
-    layer_scale: float = 0.0
+    stem_names: ClassVar[tuple[str, ...]] = ("patch_embed", "cls_token", "reg_token", "pos_embed")
+
+    width: int = 192  # D.
+    depth: int = 12  # Number of blocks.
+    num_heads: int = 3  # Per block. D is 64 times as large in all published sizes.
+    patch: int = 16  # Side of a patch in pixels.
+    layer_scale: float = 0.0  # See `Block`.
+    # Tokens without a meaning of their own (Darcet et al., 2024). With them, timm has no position
+    # embedding for the class token.
     num_registers: int = 0
 
     @nn.compact
@@ -169,17 +145,9 @@ class VisionTransformer(Architecture):
     ) -> jax.Array:
         """See `Architecture`."""
         patch = (self.patch, self.patch)
-        embed = nn.Conv(
-            self.width,
-            patch,
-            patch,
-            "VALID",
-            dtype=self.dtype,
-            kernel_init=_init,
-            name="patch_embed",
-        )
-        x_BTD = embed(x_BHWC).reshape(len(x_BHWC), -1, self.width)
-        x_BTD = self._add_tokens(x_BTD)
+        settings = {"dtype": self.dtype, "kernel_init": _init, "name": "patch_embed"}
+        x_BHWD = nn.Conv(self.width, patch, patch, "VALID", **settings)(x_BHWC)
+        x_BTD = self._add_tokens(x_BHWD.reshape(len(x_BHWC), -1, self.width))
         x_BTD = self._apply_blocks(x_BTD, dropout, is_looped=self.remat and train)
         x_BD = _norm(jnp.float32, "norm")(x_BTD[:, 0])
         return self.apply_heads(x_BD, head)

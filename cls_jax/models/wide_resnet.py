@@ -15,41 +15,32 @@ _STAGES = ((16, 1), (32, 2), (64, 2))  # Channels at width 1, stride.
 
 
 class Block(nn.Module):
-    """Pre-activation residual block: BN, act, conv, BN, act, conv, plus the shortcut.
+    """Pre-activation residual block: BN, act, conv, BN, act, conv, plus the shortcut."""
 
-    Attributes:
-        features: channels that leave the block.
-        stride: the first convolution's and the projection's.
-        dropout_rate: share of activations dropped between the convolutions.
-        activate_before_residual: in a projecting block, whether both branches take the activated
-            input (stage 1) or the raw one (stages 2 and 3).
-    """
-
-    features: int
-    stride: int
+    features: int  # Channels that leave the block.
+    stride: int  # The first convolution's and the projection's.
+    # In a projecting block, whether both branches take the activated input (stage 1) or the raw one
+    # (stages 2 and 3).
     activate_before_residual: bool
     conv: Any
     norm: Any
     activation: Any
-    dropout_rate: float
+    dropout_rate: float  # Share of activations dropped between the convolutions.
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool, dropout: bool) -> jax.Array:
         """Returns float32 or bfloat16 [B, H / stride, W / stride, features]."""
         projects = x.shape[-1] != self.features
-        if not projects:
-            shortcut = x
-            y = self.activation(self.norm(name="norm1")(x, use_running_average=not train))
-        elif self.activate_before_residual:
-            shortcut = y = self.activation(
-                self.norm(name="norm1")(x, use_running_average=not train)
-            )
-        else:
+        norm1, shortcut = self.norm(name="norm1"), x
+        if projects and not self.activate_before_residual:
             # The authors' code computes this BatchNorm and drops the result. Its parameters are
             # part of the paper's parameter count, so they exist here too, but cost nothing: with
             # running averages there are no statistics to update and XLA removes the rest.
-            self.norm(name="norm1")(x, use_running_average=True)
-            shortcut = y = x
+            norm1(x, use_running_average=True)
+            y = x
+        else:
+            y = self.activation(norm1(x, use_running_average=not train))
+            shortcut = y if projects else x
         strides = (self.stride, self.stride)
         y = self.conv(self.features, (3, 3), strides=strides, name="conv1")(y)
         y = self.activation(self.norm(name="norm2")(y, use_running_average=not train))
@@ -62,19 +53,12 @@ class Block(nn.Module):
 
 
 class WideResNet(Architecture):
-    """WRN-depth-width: stem, three stages of residual blocks, mean pool, dense.
+    """WRN-depth-width: stem, three stages of residual blocks, mean pool, dense."""
 
-    Attributes:
-        depth: 6n + 4 for n blocks per stage.
-        width: factor on the stages' 16, 32 and 64 channels.
-        leaky_slope: LeakyReLU's slope below 0.
-        stem: a key of `STEMS`.
-    """
-
-    depth: int = 28
-    width: int = 2
+    depth: int = 28  # 6n + 4 for n blocks per stage.
+    width: int = 2  # Factor on the stages' 16, 32 and 64 channels.
     leaky_slope: float = 0.1
-    stem: str = "cifar"
+    stem: str = "cifar"  # A key of `STEMS`.
 
     @nn.compact
     def __call__(

@@ -17,11 +17,8 @@ from cls_jax.models.weights.torch_file import read_torch_file
 def convert(source: pathlib.Path, target: pathlib.Path) -> int:
     """Writes the tensors of a state dict, or of the one in a training checkpoint, as safetensors.
 
-    Returns:
-        How many tensors there were.
-
-    Raises:
-        UserError: if the source holds anything but tensors, or the target cannot be written.
+    Returns how many there were. Raises a UserError if the source holds anything but tensors, or the
+    target cannot be written.
     """
     try:
         with open_regular(source) as file:

@@ -38,30 +38,19 @@ class WeightsError(ValueError):
 
 
 class Weights(NamedTuple):
-    """The content of a file.
+    """The content of a file."""
 
-    Attributes:
-        arrays: values by PyTorch's names.
-        normalization: the one that the weights expect of images, or None if the file has none.
-    """
-
-    arrays: Arrays
-    normalization: Normalization | None = None
+    arrays: Arrays  # By PyTorch's names.
+    normalization: Normalization | None = None  # What the weights expect, if the file says it.
 
 
 class Layout(NamedTuple):
-    """How files with weights of an architecture are written.
+    """How files with weights of an architecture are written."""
 
-    Attributes:
-        to_torch_module: name of a module here → its name in the file, often of several parts.
-        normalization: the one that such weights expect, where nothing else is known.
-        unused: beginnings of names in the file that have no counterpart here.
-        adapt: (arrays, shape of each of our leaves by the file's names) → arrays that fit.
-    """
-
-    to_torch_module: Callable[[str], str]
-    normalization: Normalization = IMAGENET
-    unused: tuple[str, ...] = ()
+    to_torch_module: Callable[[str], str]  # Name of a module here → in the file, often with dots.
+    normalization: Normalization = IMAGENET  # What such weights expect, where nothing else is said.
+    unused: tuple[str, ...] = ()  # Beginnings of names in the file that have no counterpart here.
+    # (arrays, shape of each of our leaves by the file's names) → arrays that fit.
     adapt: Callable[[Arrays, Mapping[str, tuple[int, ...]]], Arrays] = lambda arrays, shapes: arrays
 
     def to_torch_name(self, path: Sequence[str]) -> str:
@@ -73,7 +62,7 @@ def to_torch(variables: PyTree, layout: Layout) -> dict[str, np.ndarray]:
     """One network's "params" and "batch_stats" as arrays by the names of a layout."""
     leaves = jax.tree_util.tree_leaves_with_path(variables)
     return {
-        _name(path, layout): _transpose(np.asarray(leaf), _is_kernel(path)) for path, leaf in leaves
+        _name(path, layout): np.asarray(leaf).transpose(_axes(path, leaf)) for path, leaf in leaves
     }
 
 
@@ -86,14 +75,15 @@ def from_torch(arrays: Arrays, variables: PyTree, layout: Layout, heads: Path = 
         WeightsError: if a leaf is missing in the file or has another shape there, or the file has
             a leaf that is missing here.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(variables)
-    ours = {_name(path, layout): path for path, _ in leaves}
-    shapes = {_name(path, layout): _torch_shape(path, leaf) for path, leaf in leaves}
+    shapes = {
+        _name(path, layout): tuple(leaf.shape[axis] for axis in _axes(path, leaf))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
+    }
     kept = tuple(layout.to_torch_name((head,)) + "." for head in heads)
     arrays = layout.adapt(arrays, shapes)
     ignored = (*kept, *layout.unused)
     for name in arrays:
-        if name not in ours and not name.startswith(ignored) and not name.endswith(_COUNTER):
+        if name not in shapes and not name.startswith(ignored) and not name.endswith(_COUNTER):
             raise WeightsError(f"{name} has no place in it")
 
     def choose(path: Any, leaf: Any) -> Any:
@@ -104,7 +94,7 @@ def from_torch(arrays: Arrays, variables: PyTree, layout: Layout, heads: Path = 
             raise WeightsError(f"{name} is missing")
         if arrays[name].shape != shapes[name]:
             raise WeightsError(f"{name} is {arrays[name].shape} and not {shapes[name]}")
-        return _transpose(arrays[name], _is_kernel(path), inverse=True).astype(np.float32)
+        return arrays[name].transpose(np.argsort(_axes(path, leaf))).astype(np.float32)
 
     return jax.tree_util.tree_map_with_path(choose, variables)
 
@@ -115,20 +105,10 @@ def _name(path: Any, layout: Layout) -> str:
     return prefix + _LEAVES.get(leaf, leaf)
 
 
-def _is_kernel(path: Any) -> bool:
-    return path[-1].key == "kernel"
-
-
-def _torch_shape(path: Any, leaf: Any) -> tuple[int, ...]:
-    axes = _KERNEL_AXES[len(leaf.shape)] if _is_kernel(path) else range(len(leaf.shape))
-    return tuple(leaf.shape[axis] for axis in axes)
-
-
-def _transpose(array: np.ndarray, is_kernel: bool, inverse: bool = False) -> np.ndarray:
-    if not is_kernel:
-        return array
-    axes = _KERNEL_AXES[array.ndim]
-    return array.transpose(np.argsort(axes) if inverse else axes)
+def _axes(path: Any, leaf: Any) -> tuple[int, ...]:
+    """The order of a leaf's axes in PyTorch."""
+    axes = tuple(range(len(leaf.shape)))
+    return _KERNEL_AXES[len(axes)] if path[-1].key == "kernel" else axes
 
 
 def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:

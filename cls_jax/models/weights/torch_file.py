@@ -9,7 +9,7 @@ of PyTorch's torch/serialization.py.
 import math
 import pickletools
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import jax.numpy as jnp
@@ -29,9 +29,7 @@ _DTYPES = {
 
 
 class _Storage(NamedTuple):
-    """Where the numbers of tensors are."""
-
-    key: str
+    key: str  # Of the numbers of tensors.
     dtype: Any
     size: int
 
@@ -102,12 +100,6 @@ def _to_array(tensor: _Tensor, storages: dict[str, bytes]) -> np.ndarray:
     return np.array(view)
 
 
-def _to_storage(kind: str, dtype: Any, key: str, device: str, size: int, *_: Any) -> _Storage:
-    if kind != "storage":
-        raise ValueError(f"it refers to a {kind}")
-    return _Storage(key, dtype, size)
-
-
 # The names that a pickle of tensors has, in the spelling of `pickletools`, and what they are here.
 _NAMES: dict[str, Any] = {
     "collections OrderedDict": dict,
@@ -117,14 +109,8 @@ _NAMES: dict[str, Any] = {
     "torch._utils _rebuild_parameter": lambda tensor, *_: tensor,
     **{f"torch {name}": dtype for name, dtype in _DTYPES.items()},
 }
-_VALUES: dict[str, Callable[[], Any]] = {
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-}
+_CONTAINERS = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
@@ -152,8 +138,10 @@ def _follow(operations: Iterator[tuple[Any, Any, Any]]) -> tuple[Any, dict[str, 
                 break
             case "BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
                 stack.append(argument)
-            case name if name in _VALUES:
-                stack.append(_VALUES[name]())
+            case name if name in _CONTAINERS:
+                stack.append(_CONTAINERS[name]())
+            case name if name in _CONSTANTS:
+                stack.append(_CONSTANTS[name])
             case "MARK":
                 marks.append(len(stack))
             case "TUPLE":
@@ -170,12 +158,17 @@ def _follow(operations: Iterator[tuple[Any, Any, Any]]) -> tuple[Any, dict[str, 
             case "APPEND" | "APPENDS" as name:
                 items = pop_from(marks.pop() if name == "APPENDS" else len(stack) - 1)
                 stack[-1].extend(items)
+            case "GLOBAL" if argument in _NAMES:
+                stack.append(_NAMES[argument])
             case "GLOBAL":
-                stack.append(_find(argument))
+                name = argument.replace(" ", ".", 1)
+                raise ValueError(f"it names {name}, which no weights need")
             case "BINPERSID":
-                storage = _to_storage(*stack.pop())
-                storages[storage.key] = storage
-                stack.append(storage)
+                kind, dtype, key, _device, size, *_ = stack.pop()
+                if kind != "storage":
+                    raise ValueError(f"it refers to a {kind}")
+                storages[key] = _Storage(key, dtype, size)
+                stack.append(storages[key])
             case "REDUCE":
                 function, arguments = pop_from(len(stack) - 2)
                 stack.append(function(*arguments))
@@ -184,9 +177,3 @@ def _follow(operations: Iterator[tuple[Any, Any, Any]]) -> tuple[Any, dict[str, 
             case name:
                 raise ValueError(f"it has the instruction {name}, which no weights need")
     return stack.pop(), storages
-
-
-def _find(name: str) -> Any:
-    if name not in _NAMES:
-        raise ValueError(f"it names {name.replace(' ', '.', 1)}, which no weights need")
-    return _NAMES[name]
