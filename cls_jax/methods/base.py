@@ -71,6 +71,21 @@ class LossOutput(NamedTuple):
     method_state: PyTree = ()  # What the method carries to the next step.
 
 
+def add_up(
+    loss_supervised: jax.Array,
+    terms: Mapping[str, tuple[jax.Array, jax.Array]],
+    monitors: Mapping[str, jax.Array],
+    pseudo_labels: jax.Array,
+    method_state: PyTree = (),
+) -> LossOutput:
+    """L = L_sup + Σ weight · loss over terms, (weight, loss [N]) by name, and monitors of each."""
+    losses, parts = loss_supervised, {"train/loss_supervised": loss_supervised}
+    for name, (weight, loss) in terms.items():
+        losses += weight * loss
+        parts[f"train/loss_{name}"] = loss
+    return LossOutput(losses, {**parts, **monitors}, pseudo_labels, method_state)
+
+
 class InitContext(NamedTuple):
     """Inputs of `Method.init_state`."""
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
 from cls_jax.methods.losses import make_pseudo_labels, positive_cross_entropy, soft_cross_entropy
 
 
@@ -36,13 +36,9 @@ def compute_pseudo_label_loss(
     mask = labels.confidence >= hparams["threshold"]
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
     loss_self = jnp.mean(mask * positive_cross_entropy(logits_u, labels.pseudo), axis=-1)
-    weight = hparams["lambda_u"] * context.ramp_up(hparams["ramp"])
-    monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_self": loss_self,
-        "monitors/mask_ratio": jnp.mean(mask, axis=-1),
-    }
-    return LossOutput(loss_supervised + weight * loss_self, monitors, labels.pseudo)
+    terms = {"self": (hparams["lambda_u"] * context.ramp_up(hparams["ramp"]), loss_self)}
+    monitors = {"monitors/mask_ratio": jnp.mean(mask, axis=-1)}
+    return add_up(loss_supervised, terms, monitors, labels.pseudo)
 
 
 def compute_consistency_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
@@ -58,12 +54,8 @@ def compute_consistency_loss(logits: list[jax.Array], batch: Batch, context: Con
     difference = jax.nn.softmax(student) - jax.nn.softmax(target)
     loss_consistency = jnp.mean(jnp.square(difference), axis=(-2, -1))
     weight = hparams["lambda_u"] * context.ramp_up(hparams["ramp"])
-    monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_consistency": loss_consistency,
-    }
-    losses = loss_supervised + weight * loss_consistency
-    return LossOutput(losses, monitors, jnp.argmax(target, axis=-1))
+    terms = {"consistency": (weight, loss_consistency)}
+    return add_up(loss_supervised, terms, {}, jnp.argmax(target, axis=-1))
 
 
 def create_consistency_method(is_ema_teacher: bool, lambda_u: float) -> Method:
@@ -101,13 +93,9 @@ def compute_uda_loss(logits: list[jax.Array], batch: Batch, context: Context) ->
         is_kept = jax.lax.stop_gradient(jnp.exp(-loss_x)) <= threshold
         loss_supervised = context.ensemble.masked_mean(loss_x, is_kept)
     loss_consistency = jnp.mean(mask * soft_cross_entropy(logits_strong, target), axis=-1)
-    monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_consistency": loss_consistency,
-        "monitors/mask_ratio": jnp.mean(mask, axis=-1),
-    }
-    losses = loss_supervised + hparams["lambda_u"] * loss_consistency
-    return LossOutput(losses, monitors, jnp.argmax(target, axis=-1))
+    terms = {"consistency": (hparams["lambda_u"], loss_consistency)}
+    monitors = {"monitors/mask_ratio": jnp.mean(mask, axis=-1)}
+    return add_up(loss_supervised, terms, monitors, jnp.argmax(target, axis=-1))
 
 
 def tsa_threshold(kind: str, progress: jax.Array, num_classes: int) -> jax.Array:

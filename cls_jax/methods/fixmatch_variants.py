@@ -15,7 +15,14 @@ import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods import alignment
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.methods.base import (
+    Context,
+    Hyperparameter,
+    InitContext,
+    LossOutput,
+    Method,
+    add_up,
+)
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import positive_cross_entropy
 
@@ -55,17 +62,13 @@ def compute_loss(
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
     losses_strong = [positive_cross_entropy(z, targets.labels) for z in logits_strong]
     loss_self = jnp.mean(targets.weights * jnp.stack(losses_strong), axis=(0, -1))
-    losses = loss_supervised + context.hparams["lambda_u"] * loss_self
-    monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_self": loss_self,
-        "monitors/mask_ratio": jnp.mean(targets.weights > 0, axis=-1),
-        **targets.monitors,
+    terms = {
+        "self": (context.hparams["lambda_u"], loss_self),
+        **extra_terms(context, batch, targets, logits),
     }
-    for name, (weight, loss) in extra_terms(context, batch, targets, logits).items():
-        losses += weight * loss
-        monitors[f"train/loss_{name}"] = loss
-    return LossOutput(losses, monitors, targets.labels, targets.state)
+    mask_ratio = jnp.mean(targets.weights > 0, axis=-1)
+    monitors = {"monitors/mask_ratio": mask_ratio, **targets.monitors}
+    return add_up(loss_supervised, terms, monitors, targets.labels, targets.state)
 
 
 def create_method(

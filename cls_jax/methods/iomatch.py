@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods.alignment import align, compute_class_balance
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, add_up
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.models.layers import Head
 
@@ -43,25 +43,19 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     open_mask = jnp.max(q, axis=-1) >= hparams["open_threshold"]
     open_weight = jnp.where(context.progress < hparams["open_start"], 0, hparams["lambda_open"])
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
-    loss_binary = compute_binary_loss(binary_x, batch.y)
     loss_self = jnp.mean(mask * soft_cross_entropy(logits_strong, p), axis=-1)
     loss_open = jnp.mean(open_mask * soft_cross_entropy(open_strong, q), axis=-1)
-    losses = (
-        loss_supervised
-        + hparams["lambda_binary"] * loss_binary
-        + hparams["lambda_u"] * loss_self
-        + open_weight * loss_open
-    )
+    terms = {
+        "binary": (hparams["lambda_binary"], compute_binary_loss(binary_x, batch.y)),
+        "self": (hparams["lambda_u"], loss_self),
+        "open": (open_weight, loss_open),
+    }
     monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_binary": loss_binary,
-        "train/loss_self": loss_self,
-        "train/loss_open": loss_open,
         "monitors/mask_ratio": jnp.mean(mask, axis=-1),
         "monitors/inlier_ratio": jnp.mean(is_inlier, axis=-1),
         "monitors/class_balance": compute_class_balance(mean),
     }
-    return LossOutput(losses, monitors, jnp.argmax(p, axis=-1), {"queue": queue})
+    return add_up(loss_supervised, terms, monitors, jnp.argmax(p, axis=-1), {"queue": queue})
 
 
 def split_heads(logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

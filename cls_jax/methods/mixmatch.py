@@ -14,7 +14,7 @@ import numpy as np
 
 from cls_jax.batch import Batch
 from cls_jax.methods.alignment import align, init_uniform, update_mean
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree, add_up
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import Head
@@ -44,12 +44,8 @@ def compute_mixmatch_loss(
     errors = jax.nn.softmax(jnp.stack(logits_u)) - jnp.stack(targets_u)
     loss_unlabeled = jnp.mean(jnp.square(errors), axis=(0, 2, 3))
     weight = hparams["lambda_u"] * context.ramp_up(hparams["ramp"])
-    monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_consistency": loss_unlabeled,
-    }
-    losses = loss_supervised + weight * loss_unlabeled
-    return LossOutput(losses, monitors, jnp.argmax(guess, axis=-1)), batch_stats
+    terms = {"consistency": (weight, loss_unlabeled)}
+    return add_up(loss_supervised, terms, {}, jnp.argmax(guess, axis=-1)), batch_stats
 
 
 def compute_remixmatch_loss(
@@ -93,19 +89,12 @@ def compute_remixmatch_loss(
     loss_rotation = jnp.mean(positive_cross_entropy(logits_turns, turns), axis=-1)
 
     ramp = context.ramp_up(hparams["ramp"])
-    losses = (
-        loss_supervised
-        + ramp * hparams["weight_mixed"] * loss_mixed
-        + ramp * hparams["weight_strong"] * loss_strong
-        + hparams["weight_rotation"] * loss_rotation
-    )
-    monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_consistency": loss_mixed,
-        "train/loss_strong": loss_strong,
-        "train/loss_rotation": loss_rotation,
+    terms = {
+        "consistency": (ramp * hparams["weight_mixed"], loss_mixed),
+        "strong": (ramp * hparams["weight_strong"], loss_strong),
+        "rotation": (hparams["weight_rotation"], loss_rotation),
     }
-    return LossOutput(losses, monitors, jnp.argmax(guess, axis=-1), means), new_batch_stats
+    return add_up(loss_supervised, terms, {}, jnp.argmax(guess, axis=-1), means), new_batch_stats
 
 
 def rotate_quarters(images: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods.alignment import compute_class_balance, init_uniform
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, add_up
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 
 
@@ -35,14 +35,12 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     counts = {"count_labeled": labels, "count_unlabeled": mask[..., None] * p}
     for name, rows in counts.items():
         state[name] += context.ensemble.sum_over_data(jnp.sum(rows, axis=1))
+    terms = {"self": (hparams["lambda_u"], loss_self)}
     monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_self": loss_self,
         "monitors/mask_ratio": jnp.mean(mask, axis=-1),
         "monitors/class_balance": compute_class_balance(state["unlabeled"]),
     }
-    losses = loss_supervised + hparams["lambda_u"] * loss_self
-    return LossOutput(losses, monitors, jnp.argmax(p, axis=-1), state)
+    return add_up(loss_supervised, terms, monitors, jnp.argmax(p, axis=-1), state)
 
 
 def log_frequencies(frequencies_K: jax.Array, tau: float) -> jax.Array:

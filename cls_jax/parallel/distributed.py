@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -31,16 +32,11 @@ def initialize_distributed(
     process_id: int | None,
     timeout: float = CONNECT_SECONDS,
 ) -> None:
-    """Connects this process with the others of the run, if there are any.
+    """Connects this process with the others of the run, if there are any, before JAX is used.
 
-    Needs no arguments where SLURM, Open MPI or an indexed Kubernetes job started several processes.
-    Call it before JAX is used.
-
-    Args:
-        coordinator_address: The host:port where process 0 listens.
-        num_processes: The number of processes.
-        process_id: The index of this process, from 0.
-        timeout: Seconds after which the process exits with one sentence and code 2.
+    Process 0 listens at the address, a host:port, and processes are numbered from 0. All three are
+    None where SLURM, Open MPI or an indexed Kubernetes job started several processes. After a
+    timeout in seconds, the process exits with one sentence and code 2.
 
     Raises:
         UserError: If only some of the three values are given, or they are invalid.
@@ -55,7 +51,7 @@ def initialize_distributed(
             "together: give all three, or none if a scheduler starts the processes."
         )
     else:
-        check_values(coordinator_address, num_processes, process_id)
+        _check_values(coordinator_address, num_processes, process_id)
     where = f"the coordinator {coordinator_address} and " if coordinator_address else ""
     sentence = (
         f"This process could not connect to {where}all other processes within {timeout:g} s: check "
@@ -64,8 +60,13 @@ def initialize_distributed(
     # When a process is lost later, the runtime aborts the others with a message. Absl's fault
     # handler would bury it under the stacks of all threads.
     faulthandler.disable()
+
+    def give_up() -> None:
+        print(f"Error: {sentence}", file=sys.stderr, flush=True)
+        os._exit(2)
+
     # After its own timeout the runtime would abort too, without naming the address.
-    timer = threading.Timer(timeout, _give_up, [sentence])
+    timer = threading.Timer(timeout, give_up)
     timer.daemon = True
     timer.start()
     try:
@@ -84,11 +85,6 @@ def initialize_distributed(
         timer.cancel()
 
 
-def _give_up(sentence: str) -> None:
-    print(f"Error: {sentence}", file=sys.stderr, flush=True)
-    os._exit(2)
-
-
 def has_scheduler() -> bool:
     """Whether a scheduler that JAX detects started several processes, including this one.
 
@@ -105,7 +101,7 @@ def has_scheduler() -> bool:
     )
 
 
-def check_values(coordinator_address: str, num_processes: int, process_id: int) -> None:
+def _check_values(coordinator_address: str, num_processes: int, process_id: int) -> None:
     """Raises a UserError if the address is not host:port or the index is out of range."""
     host, _, port = coordinator_address.rpartition(":")
     if not host or not port.isdecimal():
@@ -132,10 +128,7 @@ def barrier(name: str) -> None:
 
 
 def from_main_process(value: Any) -> Any:
-    """Process 0's value in every process, so that all take the same branch. All must call this.
-
-    It may be anything that JSON can hold.
-    """
+    """Process 0's value, as JSON can hold it, in every process. All must call this."""
     if jax.process_count() == 1:
         return value
     text = json.dumps(value).encode()
@@ -163,12 +156,8 @@ def all_processes(value: bool) -> bool:
 
 
 def check_same(text: str, workdir: pathlib.Path) -> None:
-    """Makes sure that all processes have the same configuration, as text, and run folder.
-
-    Raises:
-        UserError: In every process, if any differs from process 0.
-    """
-    if different := _find_different(f"{text}{workdir}".encode()):
+    """Raises a UserError in every process unless all have the same configuration and run folder."""
+    if different := _find_different([f"{text}{workdir}".encode()]):
         raise UserError(
             f"Processes {different} differ from process 0 in config or --workdir: start all with "
             "the same command except for --process_id."
@@ -176,30 +165,25 @@ def check_same(text: str, workdir: pathlib.Path) -> None:
 
 
 def check_same_weights(tree: Any) -> None:
-    """Makes sure that all processes start from the same arrays, which each has computed or read.
+    """Raises a UserError in every process unless all start from the same arrays.
 
-    They are NumPy's, or JAX's on a device of this process.
-
-    Raises:
-        UserError: In every process, if any differs from process 0.
+    Each process has computed or read them: NumPy's, or JAX's on a device of its own.
     """
-    if jax.process_count() == 1:
-        return
-    content = hashlib.sha256()
-    for leaf in jax.tree.leaves(jax.device_get(tree)):
-        content.update(np.ascontiguousarray(leaf).tobytes())
-    if different := _find_different(content.digest()):
+    leaves = map(jax.device_get, jax.tree.leaves(tree))
+    if different := _find_different(np.asarray(leaf).tobytes() for leaf in leaves):
         raise UserError(
             f"Processes {different} start from other weights than process 0: give all the same "
             "files, versions of packages and kind of device."
         )
 
 
-def _find_different(content: bytes) -> list[int]:
+def _find_different(parts: Iterable[bytes]) -> list[int]:
     """The processes whose content differs from process 0's. All must call this."""
     if jax.process_count() == 1:
         return []
-    digest = np.frombuffer(hashlib.sha256(content).digest(), np.uint8)
+    content = hashlib.sha256()
+    for part in parts:
+        content.update(part)
     with jax.transfer_guard("allow"):
-        digests = multihost_utils.process_allgather(digest)
+        digests = multihost_utils.process_allgather(np.frombuffer(content.digest(), np.uint8))
     return [i for i, other in enumerate(digests) if (other != digests[0]).any()]

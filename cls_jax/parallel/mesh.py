@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import RawBatch
@@ -29,7 +29,7 @@ def create_mesh(
     data: int = 0,
     devices: Sequence[jax.Device] | None = None,
 ) -> Mesh:
-    """Arranges the devices as ("network", "data").
+    """Arranges the devices as ("network", "data"), by default all of the default backend's.
 
     Args:
         num_networks: N. The axis "network" must divide it.
@@ -37,11 +37,11 @@ def create_mesh(
         network: Devices over which the networks are spread. 0 chooses as many as there are networks
             if the devices allow it, since networks exchange nothing but labels.
         data: Devices over which a batch is spread. 0 chooses as many as are left and divide it.
-        devices: The devices to arrange. By default, all of the default backend's.
+        devices: The devices to arrange.
 
     Raises:
         UserError: In every process, if the axes do not divide what they spread, exceed the devices,
-            or leave a process without any.
+            or leave a process without any, which could not follow the run.
     """
     devices = devices or jax.devices()
     num_devices = len(devices)
@@ -67,7 +67,13 @@ def create_mesh(
             f"{num_devices}: set mesh.network and mesh.data to 0 to choose them automatically."
         )
     used = devices[: network * data]
-    _check_processes(devices, used, (network, data))
+    busy = {device.process_index for device in used}
+    if idle := sorted({device.process_index for device in devices} - busy):
+        raise UserError(
+            f"Processes {idle} have no device in the mesh of {network} x {data} (mesh.network "
+            f"x mesh.data): start {len(busy)} process(es) only, or choose mesh.network, mesh.data "
+            f"and batch sizes that use all {num_devices} devices."
+        )
     return jax.make_mesh(
         (network, data),
         (NETWORK_AXIS, DATA_AXIS),
@@ -78,29 +84,10 @@ def create_mesh(
     )
 
 
-def _check_processes(
-    devices: Sequence[jax.Device], used: Sequence[jax.Device], shape: tuple[int, int]
-) -> None:
-    """Makes sure that every process takes part: one without a device could not follow the run.
-
-    Raises:
-        UserError: If a process has no device among the used ones.
-    """
-    busy = {device.process_index for device in used}
-    if idle := sorted({device.process_index for device in devices} - busy):
-        raise UserError(
-            f"Processes {idle} have no device in the mesh of {shape[0]} x {shape[1]} (mesh.network "
-            f"x mesh.data): start {len(busy)} process(es) only, or choose mesh.network, mesh.data "
-            f"and batch sizes that use all {len(devices)} devices."
-        )
-
-
 def to_shardings(mesh: Mesh, specs: PyTree) -> PyTree:
     """Turns a pytree of partition specs into one of shardings on the mesh."""
     return jax.tree.map(
-        lambda spec: NamedSharding(mesh, spec),
-        specs,
-        is_leaf=lambda node: isinstance(node, PartitionSpec),
+        lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda node: isinstance(node, P)
     )
 
 

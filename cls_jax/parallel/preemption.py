@@ -56,11 +56,7 @@ class PreemptionHandler:
         return self._received is not None and jax.process_count() == 1
 
     def end_session(self, step: int, saved: str) -> NoReturn:
-        """Ends a session before `step`. `saved` names the newest checkpoint.
-
-        Raises:
-            StoppedError: Always.
-        """
+        """Ends a session before `step`, by a StoppedError. `saved` names the newest checkpoint."""
         raise StoppedError(
             f"Stopped before step {step}, and {saved}: rerun the command to continue.", self.signal
         )
