@@ -213,6 +213,19 @@ def add_balanced_head(own: Expected, i: Inputs, n: int) -> Expected:
     return own._replace(loss=own.loss + loss, parts=parts, state=(own.state, shares))
 
 
+def add_graph(own: Expected, i: Inputs, n: int) -> Expected:
+    """Labels from a graph, rows of `i.state[1]`, teach the strong views less and less."""
+    strong, losses = forward_groups(i, n)[0][2], []
+    rows = (leaf[n][i.u_index] for leaf in i.state[1])
+    for z, pseudo, complementary, weight, _ in zip(strong, *rows, strict=True):
+        loss = cross_entropy(z, pseudo) + negative_cross_entropy(z, complementary)
+        losses.append(weight * loss)
+    loss = own.loss + i.settings["graph"] * (1 - i.progress) * mean(losses)
+    parts = {**own.parts, "train/loss_graph": mean(losses)}
+    labels = type(i.state[1])(*(leaf[n] for leaf in i.state[1]))
+    return own._replace(loss=loss, parts=parts, state=(own.state, labels))
+
+
 def cutmix(i: Inputs):
     """CutMix of weak views with the neighbor in the batch: images, own shares, partners."""
     partners = [min(a ^ 1, len(i.boxes) - 1) for a in range(len(i.boxes))]

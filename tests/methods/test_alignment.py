@@ -13,20 +13,8 @@ K = 5
 UNEQUAL = [0.5, 0.2, 0.1, 0.15, 0.05]
 
 
-def create_logits(scale=3.0):
-    return np.random.default_rng(0).normal(0, scale, (1, 20, K)).astype(np.float32)
-
-
-def init_state(name, **hparams):
-    """The method's initial state where the classes of the labeled set are unequal."""
-    method = METHODS[name]
-    defaults = {key: hp.default for key, hp in method.hyperparameters.items()}
-    init = InitContext(defaults | hparams, method.num_networks, K, 30, 27, UNEQUAL)
-    return method.init_state(init)
-
-
 def test_alignment_keeps_probabilities_of_zero_finite():
-    logits = create_logits(1e5)
+    logits = np.random.default_rng(0).normal(0, 1e5, (1, 20, K)).astype(np.float32)
     means = np.float32([[1.0, 0, 0, 0, 0]])
     aligned = np.asarray(jax.nn.softmax(alignment.align(logits, means, means[:, ::-1])))
     assert np.all(np.isfinite(aligned))
@@ -36,16 +24,18 @@ def test_alignment_keeps_probabilities_of_zero_finite():
 @pytest.mark.parametrize(
     ("name", "align_to", "start"),
     [
-        *((name, "labels", UNEQUAL) for name in ("softmatch", "adamatch")),
-        *((name, "uniform", [1 / K] * K) for name in ("softmatch", "adamatch")),
-        *((name, "predicted", [1 / K] * K) for name in ("softmatch", "adamatch")),
+        ("softmatch", "labels", UNEQUAL),
+        ("softmatch", "uniform", [1 / K] * K),
+        ("adamatch", "predicted", [1 / K] * K),
         ("cls_plus", None, UNEQUAL),
     ],
 )
 def test_means_start_at_the_target_so_that_alignment_begins_as_the_identity(name, align_to, start):
-    state = init_state(name, **({"align_to": align_to} if align_to else {}))
+    num_networks = METHODS[name].num_networks
+    init = InitContext({"align_to": align_to}, num_networks, K, 30, 27, UNEQUAL)
+    state = METHODS[name].init_state(init)
     for leaf in ("target", "predicted"):
-        np.testing.assert_allclose(state[leaf], [start] * METHODS[name].num_networks, rtol=1e-6)
+        np.testing.assert_allclose(state[leaf], [start] * num_networks, rtol=1e-6)
 
 
 def test_split_counts_the_labels_of_the_labeled_set():

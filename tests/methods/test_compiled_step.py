@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from cls_jax.batch import RawBatch
+from cls_jax.batch import RawBatch, TrainingSplit
 from cls_jax.data.datasets import load_dataset
 from cls_jax.methods import METHODS
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
@@ -71,15 +71,20 @@ def compile_step(name: str, mesh: tuple[int, int], batch_size: int, settings: tu
     config = create_config(
         name, mesh__network=mesh[0], mesh__data=mesh[1], batch_size=batch_size, **dict(settings)
     )
-    setup = create_train_setup(config, DATASET_SPEC)
-    state = setup.init_state()
+    split = TrainingSplit(tuple(np.arange(10, 0, -1) / 55), DATASET_SPEC.num_images)
+    setup = create_train_setup(config, DATASET_SPEC, split=split)
+    state, rng = setup.init_state(), np.random.default_rng(0)
+    chosen = state.method_state
     if name == "ups":  # As if a round had chosen labels.
-        rng = np.random.default_rng(0)
         label = rng.integers(-1, 10, (1, DATASET_SPEC.num_images)).astype(np.int32)
         negative = (label == -1)[..., None] & (rng.uniform(size=(*label.shape, 10)) < 0.3)
         chosen = {"label": label, "negative": negative}
-        shardings = to_shardings(setup.mesh, setup.state_specs.method_state)
-        state = state.replace(method_state=jax.device_put(chosen, shardings))
+    if "graph" in config.method and config.method.graph:  # As if there were one.
+        own, labels = state.method_state
+        draw = lambda leaf: rng.integers(0, 3, leaf.shape).astype(leaf.dtype)  # noqa: E731
+        chosen = own, jax.tree.map(draw, labels)
+    shardings = to_shardings(setup.mesh, setup.state_specs.method_state)
+    state = state.replace(method_state=jax.device_put(chosen, shardings))
     step = create_train_step(setup).lower(state, put(setup, create_batch(config, 0)))
     return config, setup, jax.device_get(state), step.compile()
 
@@ -140,11 +145,17 @@ def test_training_does_not_depend_on_the_number_of_devices(name, mesh):
     assert_same_run(run(name, mesh, repeats=name in DRAWS_PER_DEVICE), expected)
 
 
-def test_a_separate_pass_for_weak_images_does_not_depend_on_the_number_of_devices():
-    settings = (("method__weak_pass", "fast"),)
-    assert_same_run(
-        run("cls_plus", (2, 2), settings=settings), run("cls_plus", (1, 1), settings=settings)
-    )
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (("method__weak_pass", "fast"),),
+        (("method__balanced_head", True), ("method__graph", 1.0)),
+    ],
+)
+def test_options_do_not_depend_on_the_number_of_devices(settings):
+    expected = run("cls_plus", (1, 1), settings=settings)
+    assert_same_run(run("cls_plus", (2, 2), settings=settings), expected)
+    assert all(value != 0 for key, value in expected[0][-1].items() if "train/loss_" in key)
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)
@@ -170,13 +181,12 @@ def find_collectives(text: str) -> list[tuple[str, list[int]]]:
         r"(all-[a-z-]+?|collective-[a-z-]+?|reduce-scatter|ragged-\S+?)(?:-start)?\(",
         text,
     )
+
+    def count_elements(types: str) -> list[int]:  # Of a type such as "(f32[3,4]{1,0}, s32[])".
+        shapes = re.findall(r"\w+\[([\d,]*)\]", types)
+        return [math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes]
+
     return [(operation, count_elements(types)) for types, operation in found]
-
-
-def count_elements(types: str) -> list[int]:
-    """Sizes of the arrays of an HLO type such as "(f32[3,4]{1,0}, s32[])"."""
-    shapes = re.findall(r"\w+\[([\d,]*)\]", types)
-    return [math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes]
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)

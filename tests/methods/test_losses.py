@@ -14,16 +14,8 @@ from cls_jax.methods.losses import (
     compute_entropy,
     log_one_minus_softmax,
     make_pseudo_labels,
-    positive_cross_entropy,
 )
 from tests.methods.oracles import softmax
-
-
-def test_labels_without_an_axis_of_networks_serve_every_network():
-    logits, labels = jnp.ones((3, 5, 4)).at[0].set(jnp.arange(4.0)), jnp.array([0, 1, 2, 3, 0])
-    together = positive_cross_entropy(logits, labels)
-    apart = [positive_cross_entropy(logits[i], labels) for i in range(3)]
-    np.testing.assert_array_equal(together, np.stack(apart))
 
 
 @pytest.mark.parametrize("gap", [0.0, 1.0, 10.0, 15.0, 20.0, 100.0, 1e4])

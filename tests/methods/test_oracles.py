@@ -11,6 +11,7 @@ import pytest
 from cls_jax.batch import Batch
 from cls_jax.methods import METHODS, Context, cutmix
 from cls_jax.methods.balanced_head import METHOD_HEAD
+from cls_jax.methods.losses import PseudoLabels
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS
 from tests.methods import oracles, oracles_fixmatch
@@ -38,8 +39,9 @@ VARIANTS = [
     ("adamatch", {"ramp": 0.5, "align_to": "labels", "confidence": 0.9}),
     ("flexmatch", {"warmup": "off"}),
     ("cls_plus", {"lambda_cutmix": 0.0}),
+    *((name, {"graph": 0.8}) for name in ("cls", "fixmatch")),
     *((name, {"balanced_head": True}) for name in ("cls", "fixmatch", "freematch")),
-    ("cls", {"balanced_head": True, "weak_pass": "fast"}),
+    ("cls", {"balanced_head": True, "weak_pass": "fast", "graph": 0.8}),
 ]
 # Name → how large logits are, and how far the run has got.
 BATCHES = {
@@ -51,12 +53,8 @@ BATCHES = {
     "everything confident": (12.0, 0.9),
 }
 NUM_ROWS = 20  # Training images.
-STATIC = {
-    "lambda_cutmix",
-    "ramp",
-    "graph",
-    "balanced_head",
-}  # They decide what is compiled, as words do.
+# They decide what is compiled, as words do.
+STATIC = {"lambda_cutmix", "ramp", "graph", "balanced_head"}
 
 
 def get_oracle(name: str):
@@ -68,12 +66,13 @@ def get_oracle(name: str):
 
 def compute_expected(name: str, inputs: Inputs) -> list[Expected]:
     """What each network should get."""
-    networks = range(len(inputs.weights))
-    if not inputs.settings.get("balanced_head"):
-        return [get_oracle(name)(inputs, n) for n in networks]
-    own_inputs = dataclasses.replace(inputs, state=inputs.state[0])
-    own = [get_oracle(name)(own_inputs, n) for n in networks]
-    return [oracles.add_balanced_head(own[n], inputs, n) for n in networks]
+    options = {"graph": oracles.add_graph, "balanced_head": oracles.add_balanced_head}
+    for option, add in options.items():
+        if inputs.settings.get(option):  # What it adds is around the rest of the state.
+            settings = {**inputs.settings, option: False}
+            rest = dataclasses.replace(inputs, state=inputs.state[0], settings=settings)
+            return [add(own, inputs, n) for n, own in enumerate(compute_expected(name, rest))]
+    return [get_oracle(name)(inputs, n) for n in range(len(inputs.weights))]
 
 
 def draw_directions(inputs: Inputs) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -128,6 +127,14 @@ class CenteringEnsemble(Ensemble):
 
     def gather_over_data(self, tree):
         return tree
+
+
+def draw_labels(num_networks, num_images, num_classes) -> PseudoLabels:
+    """Labels from a graph."""
+    rng = np.random.default_rng(0)
+    shape = (num_networks, num_images)
+    pseudo, complementary = rng.integers(0, num_classes, (2, *shape)).astype(np.int32)
+    return PseudoLabels(pseudo, complementary, *rng.uniform(0, 2, (2, *shape)))
 
 
 def create_state(name, kind, rng, num_networks):
@@ -197,6 +204,8 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
     state = create_state(name, kind, rng, num_networks)
     if settings.get("balanced_head"):
         state = state, rng.permuted(np.tile([1.0, 0.7, 0.4, 0.1], (num_networks, 1)), axis=1)
+    if settings.get("graph"):
+        state = state, draw_labels(num_networks, NUM_ROWS, K)
     return Inputs(
         x=draw_pixels(num_x),
         y=rng.integers(0, K, num_x),
