@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.models import WideResNet
+from cls_jax.models import VisionTransformer, WideResNet
 from cls_jax.models.ensemble import (
     Ensemble,
     flatten_before_update,
@@ -96,18 +96,7 @@ def test_modules_that_networks_share_are_computed_once(stacked):
     assert flops_apart - flops_together > saved
 
 
-def test_joint_forward_splits_what_one_pass_computes(stacked):
-    params, batch_stats = stacked
-    images = jax.random.normal(jax.random.key(1), (9, 8, 8, 1))
-    ensemble = Ensemble(MODEL)
-    whole, _ = run(ensemble, "forward", params, batch_stats, images, train=True)
-    groups = (images[:2], images[2:6], images[6:])
-    parts, _ = run(ensemble, "forward_concatenated", params, batch_stats, groups)
-    assert [part.shape[1] for part in parts] == [2, 4, 3]
-    np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-5)
-
-
-def test_a_pass_beside_takes_the_statistics_of_the_training_pass(stacked):
+def test_a_pass_beside_takes_the_statistics_of_the_joint_training_pass(stacked):
     params, batch_stats = stacked
     images = jax.random.normal(jax.random.key(1), (9, 8, 8, 1))
     ensemble, groups = Ensemble(MODEL), (images[:2], images[2:])
@@ -116,6 +105,7 @@ def test_a_pass_beside_takes_the_statistics_of_the_training_pass(stacked):
     # The same images, and one of them by itself.
     parts, same, stats_beside = beside(params, batch_stats, groups, images)
     _, one, _ = beside(params, batch_stats, groups, images[4:5])
+    assert [part.shape[1] for part in parts] == [2, 7]
     for actual in (np.concatenate(parts, axis=1), same):
         np.testing.assert_allclose(actual, whole, atol=1e-4)
     np.testing.assert_allclose(one, whole[:, 4:5], atol=1e-4)
@@ -162,19 +152,21 @@ def test_flattened_networks_are_rows():
     jax.tree.map(np.testing.assert_array_equal, separated, tree)
 
 
-def test_rematerialization_keeps_less_for_the_gradient(stacked):
-    params, batch_stats = stacked
+@pytest.mark.parametrize(
+    ("model", "share"),
+    [(MODEL, 0.7), (VisionTransformer(10, width=64, depth=6, num_heads=2, patch=4), 0.5)],
+    ids=["convolutions", "transformer"],
+)
+def test_rematerialization_keeps_less_for_the_gradient(model, share):
     images = jax.ShapeDtypeStruct((32, 8, 8, 1), jnp.float32)
     sizes = []
     for remat in (False, True):
-        ensemble = Ensemble(MODEL.clone(remat=remat))
+        variables = jax.eval_shape(model.init, jax.random.key(0), images)
+        apply = functools.partial(model.clone(remat=remat).apply, train=True, mutable="batch_stats")
 
-        def differentiate(params, images, ensemble=ensemble):
-            _, pull_back = jax.vjp(
-                lambda p: ensemble.forward(p, batch_stats, images, train=True)[0], params
-            )
-            return pull_back  # A pytree of what it kept.
+        def differentiate(variables, images, apply=apply):
+            return jax.vjp(lambda v: apply(v, images)[0], variables)[1]  # A tree of what it kept.
 
-        kept = jax.tree.leaves(jax.eval_shape(differentiate, params, images))
+        kept = jax.tree.leaves(jax.eval_shape(differentiate, variables, images))
         sizes.append(sum(leaf.size * leaf.dtype.itemsize for leaf in kept))
-    assert sizes[1] < 0.7 * sizes[0], sizes
+    assert sizes[1] < share * sizes[0], sizes
