@@ -42,33 +42,32 @@ def test_a_damaged_normalization_is_refused(tmp_path, metadata):
         read_safetensors(path)
 
 
-def test_files_that_are_no_weights(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read as weights"),
+        (b"{}" * 100, r"copy it again or set model\.init to a \.safetensors file"),
+        (to_safetensors(Weights(ARRAYS))[:-1], "it is damaged or something else"),
+    ],
+)
+def test_files_that_are_no_weights(tmp_path, content, message):
     path = tmp_path / "model.safetensors"
-    with pytest.raises(UserError, match="cannot be read as weights"):
-        read_safetensors(path)
-    path.write_bytes(b"{}" * 100)
-    remedy = r"copy it again or set model\.init to a \.safetensors file"
-    with pytest.raises(UserError, match=remedy):
-        read_safetensors(path)
-    path.write_bytes(to_safetensors(Weights(ARRAYS))[:-1])
-    with pytest.raises(UserError, match=r"it is damaged or something else, so copy it again"):
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
         read_safetensors(path)
 
 
-def test_a_file_of_pytorch_is_to_be_converted():
-    remedy = r"convert it with python -m cls_jax.models.weights.convert"
-    with pytest.raises(UserError, match=remedy):
-        read_safetensors(FIXTURES / "checkpoint.pth")
-
-
-def test_conversion_keeps_names_and_numbers(tmp_path, capsys):
-    target = tmp_path / "converted.safetensors"
-    assert convert.main([str(FIXTURES / "checkpoint.pth"), str(target)]) == 0
+def test_a_file_of_pytorch_is_to_be_converted_which_keeps_names_and_numbers(tmp_path, capsys):
+    source, target = FIXTURES / "checkpoint.pth", tmp_path / "converted.safetensors"
+    with pytest.raises(UserError, match=r"python -m cls_jax\.models\.weights\.convert"):
+        read_safetensors(source)
+    assert convert.main([str(source), str(target)]) == 0
     expected = np.load(FIXTURES / "checkpoint.npz", allow_pickle=False)
     arrays = read_safetensors(target).arrays
+    assert list(arrays) == ["a", "b"]
     assert_same(
-        {name: array.astype(np.float32) for name, array in arrays.items()},
-        {name: expected[name] for name in ("a", "b")},
+        {k: v.astype(np.float32) for k, v in arrays.items()}, {k: expected[k] for k in arrays}
     )
     assert convert.main([str(target), str(tmp_path / "again")]) == 2
     assert "cannot be converted" in capsys.readouterr().err
@@ -96,9 +95,6 @@ def test_a_hub_repository_comes_from_the_cache(hub_cache):
     settings = '{"pretrained_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}}'
     (hub_cache / "config.json").write_text(settings)
     assert read_hub("owner/name").normalization == NORMALIZATION
-
-
-def test_a_hub_repository_that_is_not_there(hub_cache):
     for name in ("owner/other", "no name at all"):
         with pytest.raises(UserError, match=r"set model\.init to its path"):
             read_hub(name)
