@@ -4,6 +4,7 @@ The train step, the input stream and the loop know this type but none of its ins
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -263,16 +264,14 @@ class Method:
             groups.append(batch.mix.images)
         target = None if self.target_view is None else 1 + self.target_view
         if self.separate_passes:
-            logits = []
-            for i, images in enumerate(groups):
-                network = context.ema_params if i == target and self.is_ema_teacher else params
-                # Running statistics of the other passes are dropped. No pass reads them, either:
-                # training normalizes by the batch.
-                group_logits, updated = ensemble.forward(
-                    network, batch_stats, images, train=True, head=head
-                )
-                logits.append(group_logits)
-                batch_stats = updated if i == 0 else batch_stats
+            teacher = context.ema_params if self.is_ema_teacher else params
+            forward = functools.partial(ensemble.forward, train=True, head=head)
+            passes = [
+                forward(teacher if i == target else params, batch_stats, images)
+                for i, images in enumerate(groups)
+            ]
+            # Running statistics of the unlabeled images' passes are dropped.
+            logits, batch_stats = [logits for logits, _ in passes], passes[0][1]
         elif target is not None and (
             hparams["weak_pass"] == "fast" or not ensemble.has_batch_statistics(batch_stats)
         ):

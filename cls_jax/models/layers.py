@@ -164,7 +164,7 @@ class Architecture(nn.Module):
         return nn.remat(block, policy=_is_convolution, static_argnums=flags)
 
     def conv_layer(self, **kwargs: Any) -> Callable[..., nn.Conv]:
-        """`create_conv` of this dtype, with other arguments in common."""
+        """`create_conv` of this dtype."""
         return functools.partial(create_conv, dtype=self.dtype, **kwargs)
 
     def norm_layer(self) -> Callable[..., BatchNorm]:

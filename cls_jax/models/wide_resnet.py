@@ -64,11 +64,7 @@ class WideResNet(Architecture):
     def __call__(
         self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
     ) -> jax.Array:
-        """See `Architecture`.
-
-        Raises:
-            ValueError: if `depth` is not 6n + 4.
-        """
+        """See `Architecture`."""
         blocks_per_stage, remainder = divmod(self.depth - 4, 6)
         if remainder or blocks_per_stage < 1:
             raise ValueError(f"A Wide ResNet's depth is 6n + 4 (10, 16, …), not {self.depth}")

@@ -25,7 +25,6 @@ class PreemptionHandler:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "PreemptionHandler":
-        """Takes over both signals."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 # With several processes JAX's own service handles SIGTERM and tells the others.
@@ -34,7 +33,6 @@ class PreemptionHandler:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restores the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -40,7 +40,9 @@ def test_entropy_is_finite_with_finite_gradients_where_a_probability_underflows(
     assert jnp.all(jnp.isfinite(jax.grad(entropy)(logits)))
 
 
-def test_weight_of_a_label_spans_zero_to_one():
+def test_weight_of_a_label_spans_zero_to_one_and_has_no_gradient():
+    differentiate = jax.grad(lambda logits: make_pseudo_labels(logits).weight.sum())
+    assert not np.any(differentiate(jnp.array([[2.0, 1.0, 0.0]])))
     assert make_pseudo_labels(jnp.array([[1000.0, 0.0, 0.0]])).weight == 1.0
     assert 0 <= make_pseudo_labels(jnp.zeros((1, 3))).weight < 1e-6  # Rounding goes below 0.
 

@@ -1,4 +1,4 @@
-"""Depthwise and pointwise convolutions against those of XLA."""
+"""Depthwise and pointwise convolutions against those of XLA. See also `test_parity.py`."""
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +8,10 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.models.convolutions import (
     convolve_grouped,
-    convolve_pointwise,
     convolve_shifted,
     depthwise_conv,
 )
 from cls_jax.models.efficientnet import EfficientNetLite0
-from cls_jax.models.layers import create_conv
 from cls_jax.parallel.mesh import create_mesh
 from tests.outcomes import assert_close
 
@@ -35,17 +33,6 @@ def test_lowerings_and_their_gradients_agree(kernel, stride, size):
         return y, *gradients
 
     assert_close(evaluate(convolve_shifted), evaluate(convolve_grouped), rtol=1e-5, atol=1e-5)
-
-
-def test_pointwise_convolution_is_a_product():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, 3, 4, 5)).astype(np.float32)
-    kernel = rng.normal(size=(1, 1, 5, 6)).astype(np.float32)
-    layers = [
-        create_conv(6, (1, 1), conv_general_dilated=form) for form in (None, convolve_pointwise)
-    ]
-    expected, actual = (layer.apply({"params": {"kernel": kernel}}, x) for layer in layers)
-    assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_rematerialization_computes_no_pointwise_convolution_again():
