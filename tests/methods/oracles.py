@@ -85,13 +85,21 @@ def cross_entropy(logits, label):
     return -log_softmax(logits)[label]
 
 
-def soft_cross_entropy(logits, target):
-    return -(target * log_softmax(logits)).sum()
+def cross_entropies(logits, labels):
+    return np.array([cross_entropy(z, y) for z, y in zip(logits, labels, strict=True)])
+
+
+def soft_cross_entropies(logits, targets):
+    return np.array([-(t * log_softmax(z)).sum() for z, t in zip(logits, targets, strict=True)])
 
 
 def negative_cross_entropy(logits, label):
     rest = 1 - softmax(logits)[label]
     return -np.log(rest) if constant(rest) > 1e-7 else -np.log(1e-7)
+
+
+def negative_cross_entropies(logits, labels):
+    return np.array([negative_cross_entropy(z, y) for z, y in zip(logits, labels, strict=True)])
 
 
 def certainty(p):
@@ -101,7 +109,7 @@ def certainty(p):
 
 
 def sharpen(p, temperature):
-    return p ** (1 / temperature) / (p ** (1 / temperature)).sum()
+    return norm(p ** (1 / temperature))
 
 
 def ramp(progress, length):
@@ -145,36 +153,30 @@ def balance(means):
 
 def supervised(i: Inputs, n: int) -> Expected:
     logits, stats = forward(i.weights[n], i.stats[n], i.x)
-    loss = mean([cross_entropy(z, y) for z, y in zip(logits, i.y, strict=True)])
+    loss = mean(cross_entropies(logits, i.y))
     return Expected(loss, {"train/loss_supervised": loss}, stats)
 
 
 def pseudo_label(i: Inputs, n: int) -> Expected:
     own = supervised(i, n)  # Labeled images pass separately, and only they update statistics.
     logits, _ = forward(i.weights[n], i.stats[n], i.u[0])
-    losses, masks, labels = [], [], []
-    for z in logits:
-        p = softmax(constant(z))
-        labels.append(p.argmax())
-        masks.append(float(p.max() >= i.settings["threshold"]))
-        losses.append(masks[-1] * cross_entropy(z, labels[-1]))
+    p = softmax_rows(constant(logits))
+    labels, masks = p.argmax(-1), p.max(-1) >= i.settings["threshold"]
+    loss = mean(masks * cross_entropies(logits, labels))
     weight = i.settings["lambda_u"] * ramp(i.progress, i.settings["ramp"])
-    parts = {**own.parts, "train/loss_self": mean(losses), "monitors/mask_ratio": mean(masks)}
-    return Expected(own.loss + weight * mean(losses), parts, own.stats, labels)
+    parts = {**own.parts, "train/loss_self": loss, "monitors/mask_ratio": mean(masks)}
+    return Expected(own.loss + weight * loss, parts, own.stats, labels)
 
 
 def consistency(i: Inputs, n: int, teacher_weights) -> Expected:
     own = supervised(i, n)
     student, _ = forward(i.weights[n], i.stats[n], i.u[0])
     teacher, _ = forward(teacher_weights[n], i.stats[n], i.u[1])
-    errors = [
-        mean((softmax(s) - softmax(constant(t))) ** 2)
-        for s, t in zip(student, teacher, strict=True)
-    ]
+    loss = np.mean((softmax_rows(student) - softmax_rows(constant(teacher))) ** 2)
     weight = i.settings["lambda_u"] * ramp(i.progress, i.settings["ramp"])
-    parts = {**own.parts, "train/loss_consistency": mean(errors)}
-    labels = [constant(t).argmax() for t in teacher]
-    return Expected(own.loss + weight * mean(errors), parts, own.stats, labels)
+    parts = {**own.parts, "train/loss_consistency": loss}
+    labels = constant(teacher).argmax(-1)
+    return Expected(own.loss + weight * loss, parts, own.stats, labels)
 
 
 def pi_model(i: Inputs, n: int) -> Expected:
@@ -201,29 +203,27 @@ def forward_groups(i: Inputs, n: int, *mixed):
 def add_balanced_head(own: Expected, i: Inputs, n: int) -> Expected:
     """ABC: a second head, whose weights are the EMA's here, on the features of a method."""
     (logits_x, weak, strong), _ = forward_groups(dataclasses.replace(i, weights=i.ema_weights), n)
-    shares, losses_x, losses_u = i.state[1][n], [], []
-    for z, y, u in zip(logits_x, i.y, i.draws, strict=False):
-        losses_x.append(cross_entropy(z, y) if u < shares[y] else 0.0)
-    for w, z, u in zip(constant(weak), strong, i.draws, strict=False):
-        p = softmax(w)
-        is_drawn = u < 1 - i.progress * (1 - shares[p.argmax()])
-        losses_u.append(cross_entropy(z, p.argmax()) if p.max() >= 0.95 and is_drawn else 0.0)
-    loss = mean(losses_x) + mean(losses_u)
+    shares, p = i.state[1][n], softmax_rows(constant(weak))
+    labels = p.argmax(-1)
+    is_kept = i.draws[: len(i.y)] < shares[i.y]
+    is_taught = i.draws[: len(p)] < 1 - i.progress * (1 - shares[labels])
+    is_taught &= p.max(-1) >= 0.95
+    loss = mean(is_kept * cross_entropies(logits_x, i.y))
+    loss += mean(is_taught * cross_entropies(strong, labels))
     parts = {**own.parts, "train/loss_balanced": loss}
     return own._replace(loss=own.loss + loss, parts=parts, state=(own.state, shares))
 
 
 def add_graph(own: Expected, i: Inputs, n: int) -> Expected:
     """Labels from a graph, rows of `i.state[1]`, teach the strong views less and less."""
-    strong, losses = forward_groups(i, n)[0][2], []
-    rows = (leaf[n][i.u_index] for leaf in i.state[1])
-    for z, pseudo, complementary, weight, _ in zip(strong, *rows, strict=True):
-        loss = cross_entropy(z, pseudo) + negative_cross_entropy(z, complementary)
-        losses.append(weight * loss)
-    loss = own.loss + i.settings["graph"] * (1 - i.progress) * mean(losses)
-    parts = {**own.parts, "train/loss_graph": mean(losses)}
+    strong = forward_groups(i, n)[0][2]
     labels = type(i.state[1])(*(leaf[n] for leaf in i.state[1]))
-    return own._replace(loss=loss, parts=parts, state=(own.state, labels))
+    pseudo, complementary, weights, _ = (leaf[i.u_index] for leaf in labels)
+    losses = cross_entropies(strong, pseudo) + negative_cross_entropies(strong, complementary)
+    loss = mean(weights * losses)
+    parts = {**own.parts, "train/loss_graph": loss}
+    total = own.loss + i.settings["graph"] * (1 - i.progress) * loss
+    return own._replace(loss=total, parts=parts, state=(own.state, labels))
 
 
 def cutmix(i: Inputs):
@@ -237,54 +237,41 @@ def cutmix(i: Inputs):
 def cutmix_loss(i: Inputs, logits, labels, weights):
     """Each image is its share itself, the rest its partner."""
     _, shares, partners = cutmix(i)
-    losses = []
-    for a, b in enumerate(partners):
-        own = shares[a] * weights[a] * cross_entropy(logits[a], labels[a])
-        losses.append(own + (1 - shares[a]) * weights[b] * cross_entropy(logits[a], labels[b]))
-    return mean(losses)
+    labels, weights = np.array(labels), np.array(weights)
+    own = weights * cross_entropies(logits, labels)
+    others = weights[partners] * cross_entropies(logits, labels[partners])
+    return mean(shares * own + (1 - shares) * others)
 
 
 def uda(i: Inputs, n: int) -> Expected:
     (logits_x, weak, strong), stats = forward_groups(i, n)
-    kept = []
-    for z, y in zip(logits_x, i.y, strict=True):
-        threshold = {
-            "off": 1.0,
-            "linear": i.progress,
-            "log": 1 - np.exp(-5 * i.progress),
-            "exp": np.exp(5 * (i.progress - 1)),
-        }[i.settings["annealing"]] * (1 - 1 / K) + 1 / K
-        if i.settings["annealing"] == "off" or softmax(constant(z))[y] <= threshold:
-            kept.append(cross_entropy(z, y))
-    loss_x = mean(kept) if kept else 0.0
-    losses, masks = [], []
-    for w, s in zip(constant(weak), strong, strict=True):
-        masks.append(float(softmax(w).max() >= i.settings["threshold"]))
-        losses.append(masks[-1] * soft_cross_entropy(s, softmax(w / i.settings["temperature"])))
+    threshold = {
+        "off": np.inf,
+        "linear": i.progress,
+        "log": 1 - np.exp(-5 * i.progress),
+        "exp": np.exp(5 * (i.progress - 1)),
+    }[i.settings["annealing"]] * (1 - 1 / K) + 1 / K
+    losses_x, weak = cross_entropies(logits_x, i.y), constant(weak)
+    kept = losses_x[np.exp(-constant(losses_x)) <= threshold]
+    loss_x = mean(kept) if len(kept) else 0.0
+    masks = softmax_rows(weak).max(-1) >= i.settings["threshold"]
+    targets = softmax_rows(weak / i.settings["temperature"])
+    loss = mean(masks * soft_cross_entropies(strong, targets))
     parts = {
         "train/loss_supervised": loss_x,
-        "train/loss_consistency": mean(losses),
+        "train/loss_consistency": loss,
         "monitors/mask_ratio": mean(masks),
     }
-    labels = [w.argmax() for w in constant(weak)]
-    return Expected(loss_x + i.settings["lambda_u"] * mean(losses), parts, stats, labels)
+    return Expected(loss_x + i.settings["lambda_u"] * loss, parts, stats, weak.argmax(-1))
 
 
-def one_hot(label):
-    return np.eye(K)[label]
-
-
-def mix(i: Inputs, targets):
-    """All images and targets [groups][B_i], mixed. Each image keeps the larger share of itself."""
+def mix(i: Inputs, guesses):
+    """All images and targets, mixed. Each image keeps the larger share of itself."""
     images = np.concatenate([i.x, *i.u])
-    flat = [target for group in targets for target in group]
-    mixed_images, mixed_targets = [], []
-    for a, b in enumerate(i.order):
-        share = draw_lambda(i.draws[a], i.settings["alpha"], i.settings["alpha"])
-        share = max(share, 1 - share)
-        mixed_images.append(share * images[a] + (1 - share) * images[b])
-        mixed_targets.append(share * flat[a] + (1 - share) * flat[b])
-    return mixed_images, mixed_targets
+    targets = np.concatenate([np.eye(K)[i.y], *[guesses] * len(i.u)])
+    share = draw_lambda(i.draws, i.settings["alpha"], i.settings["alpha"])[:, None]
+    share = np.maximum(share, 1 - share)
+    return [share * rows + (1 - share) * rows[i.order] for rows in (images, targets)]
 
 
 def interleave_rows(sizes):
@@ -307,61 +294,47 @@ def interleave_rows(sizes):
 def forward_mixed(i: Inputs, n: int, images, stats_chunk: int):
     """Logits of the mixed images in order, and the statistics after only one chunk."""
     chunks = interleave_rows([len(i.x)] + [i.u.shape[1]] * len(i.u))
-    logits, stats = [None] * len(images), None
-    for c, rows in enumerate(chunks):
-        chunk_logits, chunk_stats = forward(
-            i.weights[n], i.stats[n], np.stack([images[row] for row in rows])
-        )
-        for row, z in zip(rows, chunk_logits, strict=True):
-            logits[row] = z
-        if c == stats_chunk:
-            stats = chunk_stats
-    return logits, stats
+    passes = [forward(i.weights[n], i.stats[n], images[rows]) for rows in chunks]
+    logits = np.concatenate([chunk for chunk, _ in passes])
+    return logits[np.argsort(np.concatenate(chunks))], passes[stats_chunk][1]
 
 
 def mixmatch(i: Inputs, n: int) -> Expected:
     a, b = (constant(forward(i.weights[n], i.stats[n], view)[0]) for view in i.u)
-    guesses = [
-        sharpen((softmax(p) + softmax(q)) / 2, i.settings["temperature"])
-        for p, q in zip(a, b, strict=True)
-    ]
-    images, targets = mix(i, [[one_hot(y) for y in i.y], guesses, guesses])
+    guesses = sharpen((softmax_rows(a) + softmax_rows(b)) / 2, i.settings["temperature"])
+    images, targets = mix(i, guesses)
     logits, stats = forward_mixed(i, n, images, stats_chunk=0)
     num_x = len(i.x)
-    loss_x = mean([soft_cross_entropy(logits[a], targets[a]) for a in range(num_x)])
-    loss_u = mean([mean((softmax(logits[a]) - targets[a]) ** 2) for a in range(num_x, len(images))])
+    loss_x = mean(soft_cross_entropies(logits[:num_x], targets[:num_x]))
+    loss_u = np.mean((softmax_rows(logits[num_x:]) - targets[num_x:]) ** 2)
     weight = i.settings["lambda_u"] * ramp(i.progress, i.settings["ramp"])
     parts = {"train/loss_supervised": loss_x, "train/loss_consistency": loss_u}
-    labels = [guess.argmax() for guess in guesses]
-    return Expected(loss_x + weight * loss_u, parts, stats, labels)
+    return Expected(loss_x + weight * loss_u, parts, stats, guesses.argmax(-1))
 
 
 def remixmatch(i: Inputs, n: int) -> Expected:
     s = i.settings
-    weak = [softmax(z) for z in constant(forward(i.weights[n], i.stats[n], i.u[0])[0])]
+    weak = softmax_rows(constant(forward(i.weights[n], i.stats[n], i.u[0])[0]))
     decay = s["class_mean_decay"]  # An EMA of class means, as TorchSSL has it.
     state = {
         "predicted": decay * i.state["predicted"][n] + (1 - decay) * mean(weak),
-        "labeled": decay * i.state["labeled"][n] + (1 - decay) * mean([one_hot(y) for y in i.y]),
+        "labeled": decay * i.state["labeled"][n] + (1 - decay) * histogram(i.y),
     }
-    guesses = []
-    for p in weak:
-        aligned = p * (state["labeled"] + 1e-6) / (state["predicted"] + 1e-6)
-        guesses.append(sharpen(aligned / aligned.sum(), s["temperature"]))
-
-    images, targets = mix(i, [[one_hot(y) for y in i.y], guesses, guesses, guesses])
+    aligned = weak * (state["labeled"] + 1e-6) / (state["predicted"] + 1e-6)
+    guesses = sharpen(norm(aligned), s["temperature"])
+    images, targets = mix(i, guesses)
     logits, stats = forward_mixed(i, n, images, stats_chunk=3)
-    losses = [soft_cross_entropy(z, t) for z, t in zip(logits, targets, strict=True)]
+    losses = soft_cross_entropies(logits, targets)
     loss_x, loss_mixed = mean(losses[: len(i.x)]), mean(losses[len(i.x) :])
     strong, _ = forward(i.weights[n], i.stats[n], i.u[1])
-    loss_strong = mean([soft_cross_entropy(z, g) for z, g in zip(strong, guesses, strict=True)])
+    loss_strong = mean(soft_cross_entropies(strong, guesses))
     angles = [k for k in range(4) for _ in range((i.u.shape[1] + 3 - k) // 4)]
     rotated = [
         np.rot90(image.reshape(SIZE, SIZE), k).ravel()
         for image, k in zip(i.u[1], angles, strict=True)
     ]
     turned, _ = forward(i.rotation_weights[n], i.stats[n], np.stack(rotated))
-    loss_rotation = mean([cross_entropy(z, k) for z, k in zip(turned, angles, strict=True)])
+    loss_rotation = mean(cross_entropies(turned, angles))
 
     weight = ramp(i.progress, s["ramp"])
     loss = loss_x + weight * (s["weight_mixed"] * loss_mixed + s["weight_strong"] * loss_strong)
@@ -372,14 +345,14 @@ def remixmatch(i: Inputs, n: int) -> Expected:
         "train/loss_strong": loss_strong,
         "train/loss_rotation": loss_rotation,
     }
-    return Expected(loss, parts, stats, [guess.argmax() for guess in guesses], state)
+    return Expected(loss, parts, stats, guesses.argmax(-1), state)
 
 
 def ups(i: Inputs, n: int) -> Expected:
     pixels = np.concatenate([i.x, i.u[0]]) * DROPOUT_MASK
     logits, stats = forward(i.weights[n], i.stats[n], pixels)
     logits_x, logits_u = logits[: len(i.x)], logits[len(i.x) :]
-    losses_x = [cross_entropy(z, y) for z, y in zip(logits_x, i.y, strict=True)]
+    losses_x = cross_entropies(logits_x, i.y)
     positive, negative, num_selected = list(losses_x), [], 0
     for z, row in zip(logits_u, i.u_index, strict=True):
         label, classes = i.state["label"][n][row], np.flatnonzero(i.state["negative"][n][row])
@@ -395,7 +368,7 @@ def ups(i: Inputs, n: int) -> Expected:
         "train/loss_negative": loss_negative,
         "monitors/mask_ratio": num_selected / len(logits_u),
     }
-    labels = [constant(z).argmax() for z in logits_u]
+    labels = constant(logits_u).argmax(-1)
     state = {key: table[n] for key, table in i.state.items()}
     return Expected(mean(positive) + loss_negative, parts, stats, labels, state)
 
@@ -426,41 +399,37 @@ def cross_label(row, i: Inputs, n: int, logits, stats, weak):
     several probabilities are 0.
     """
     exchange, negative, reweight = row
-    s, own, other = i.settings, weak[n], weak[1 - n] if exchange else weak[n]
+    s, own, other, received = i.settings, weak[n], weak[1 - n] if exchange else weak[n], []
 
-    def label_loss(z, teacher):
-        loss = cross_entropy(z, teacher.argmax())
-        return loss + negative_cross_entropy(z, teacher.argmin()) if negative else loss
+    def label_loss(teacher, weights):
+        losses = cross_entropies(logits[2], teacher.argmax(-1))
+        if negative:
+            losses = losses + negative_cross_entropies(logits[2], teacher.argmin(-1))
+        return mean(weights * losses)
 
-    own_weights, received, sent = [], [], []
-    for p, q in zip(map(softmax, own), map(softmax, other), strict=True):
-        w = certainty(p)
-        own_weights.append(w if reweight else float(p.max() >= s["threshold"]))
-        if exchange:
-            sent.append(float(w >= s["tau"]))
-            w = certainty(q)
-            received.append((w if reweight else 1.0) if w >= s["tau"] else 0.0)
-    strong = logits[2]
-    loss_x = mean([cross_entropy(z, y) for z, y in zip(logits[0], i.y, strict=True)])
-    losses = [w * label_loss(z, p) for w, z, p in zip(own_weights, strong, own, strict=True)]
-    loss_self = mean(losses)
+    p = softmax_rows(own)
+    w, w_other = (np.array([certainty(p) for p in softmax_rows(z)]) for z in (own, other))
+    own_weights = w if reweight else (p.max(-1) >= s["threshold"]).astype(float)
+    loss_x = mean(cross_entropies(logits[0], i.y))
+    loss_self = label_loss(own, own_weights)
     loss = loss_x + s["lambda_self"] * loss_self
     parts = {
         "train/loss_supervised": loss_x,
         "train/loss_self": loss_self,
-        "monitors/confidence_weight": mean([certainty(softmax(z)) for z in own]),
+        "monitors/confidence_weight": mean(w),
     }
     if exchange:
-        losses = [w * label_loss(z, q) for w, z, q in zip(received, strong, other, strict=True)]
-        loss += s["lambda_co"] * mean(losses)
+        received = (w_other >= s["tau"]) * (w_other if reweight else 1.0)
+        loss_co = label_loss(other, received)
+        loss += s["lambda_co"] * loss_co
         parts |= {
-            "train/loss_co": mean(losses),
-            "monitors/exchange_ratio": mean(sent),
+            "train/loss_co": loss_co,
+            "monitors/exchange_ratio": mean(w >= s["tau"]),
             "monitors/pseudo_label_overlap": mean(own.argmax(-1) == other.argmax(-1)),
             "monitors/complementary_label_overlap": mean(own.argmin(-1) == other.argmin(-1)),
         }
     else:
-        parts["monitors/mask_ratio"] = mean([float(w > 0) for w in own_weights])
+        parts["monitors/mask_ratio"] = mean(own_weights > 0)
     labels = own.argmax(axis=-1)
     taught = [(labels, own_weights), (other.argmax(axis=-1), received)]
     return Expected(loss, parts, stats, labels), taught

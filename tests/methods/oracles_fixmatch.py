@@ -15,6 +15,7 @@ from tests.methods.oracles import (
     align_logits,
     balance,
     constant,
+    cross_entropies,
     cross_entropy,
     cutmix,
     cutmix_loss,
@@ -23,8 +24,7 @@ from tests.methods.oracles import (
     histogram,
     mean,
     norm,
-    one_hot,
-    soft_cross_entropy,
+    soft_cross_entropies,
     softmax,
     softmax_rows,
 )
@@ -106,9 +106,9 @@ def flexmatch_targets(s, state, i, x, weak):
 def fixmatch_variant(make_targets, i: Inputs, n: int) -> Expected:
     (logits_x, weak, strong), stats = forward_groups(i, n)
     expected, labels, weights = start_variant(make_targets, i, n, logits_x, weak, stats)
-    losses = [w * cross_entropy(z, y) for w, z, y in zip(weights, strong, labels, strict=True)]
-    loss = expected.loss + i.settings["lambda_u"] * mean(losses)
-    parts = {**expected.parts, "train/loss_self": mean(losses)}
+    loss_self = mean(weights * cross_entropies(strong, labels))
+    loss = expected.loss + i.settings["lambda_u"] * loss_self
+    parts = {**expected.parts, "train/loss_self": loss_self}
     if make_targets is freematch_targets:
         state = expected.state
         fair = fairness(strong, weights, state["predicted"], state["histogram"])
@@ -123,8 +123,8 @@ def start_variant(make_targets, i: Inputs, n: int, logits_x, weak, stats):
     labels, weights, state, parts = make_targets(
         i.settings, state, i, constant(logits_x), constant(weak)
     )
-    loss_x = mean([cross_entropy(z, y) for z, y in zip(logits_x, i.y, strict=True)])
-    parts["monitors/mask_ratio"] = mean([float(w > 0) for w in weights])
+    loss_x = mean(cross_entropies(logits_x, i.y))
+    parts["monitors/mask_ratio"] = mean(weights > 0)
     parts["train/loss_supervised"] = loss_x
     return Expected(loss_x, parts, stats, labels, state), labels, weights
 
@@ -147,17 +147,13 @@ def infomatch(i: Inputs, n: int) -> Expected:
     (logits_x, weak, first, second, logits_mix), stats = forward_groups(i, n, mixed)
     expected, labels, weights = start_variant(freematch_targets, i, n, logits_x, weak, stats)
 
-    def loss_strong(logits):
-        return mean(
-            [w * cross_entropy(z, y) for w, z, y in zip(weights, logits, labels, strict=True)]
-        )
-
+    strong, other = (mean(weights * cross_entropies(z, labels)) for z in (first, second))
     pairs = zip(map(standardized, first), map(standardized, second), strict=True)
     distance = mean([((a - b) ** 2).mean() for a, b in pairs])
     loss_mix = cutmix_loss(i, logits_mix, labels, weights)
-    unlabeled = loss_mix / 2 + loss_strong(first) / 4 + loss_strong(second) / 4 + 0.001 * distance
+    unlabeled = loss_mix / 2 + strong / 4 + other / 4 + 0.001 * distance
     parts = expected.parts | {
-        "train/loss_self": (loss_strong(first) + loss_strong(second)) / 2,
+        "train/loss_self": (strong + other) / 2,
         "train/loss_cutmix": loss_mix,
         "train/loss_consistency": distance,
     }
@@ -175,27 +171,26 @@ def simpro(i: Inputs, n: int) -> Expected:
         state |= {"count_unlabeled": np.zeros(K), "count_labeled": np.zeros(K), "epoch": epoch}
     (logits_x, weak, strong), stats = forward_groups(i, n)
     shift = np.log(state["all"] ** s["tau"] + 1e-12)
-    guesses = [softmax(z + np.log(state["unlabeled"] ** s["tau"] + 1e-12)) for z in constant(weak)]
-    masks = [float(p.max() >= s["threshold"]) for p in guesses]
-    loss_x = mean([cross_entropy(z + shift, y) for z, y in zip(logits_x, i.y, strict=True)])
-    rows = list(zip(masks, strong, guesses, strict=True))
-    loss_self = mean([mask * soft_cross_entropy(z + shift, p) for mask, z, p in rows])
-    state["count_labeled"] = state["count_labeled"] + sum(one_hot(y) for y in i.y)
-    state["count_unlabeled"] = state["count_unlabeled"] + sum(mask * p for mask, _, p in rows)
+    guesses = softmax_rows(constant(weak) + np.log(state["unlabeled"] ** s["tau"] + 1e-12))
+    masks = guesses.max(-1) >= s["threshold"]
+    loss_x = mean(cross_entropies(logits_x + shift, i.y))
+    loss_self = mean(masks * soft_cross_entropies(strong + shift, guesses))
+    state["count_labeled"] = state["count_labeled"] + np.bincount(i.y, minlength=K)
+    state["count_unlabeled"] = state["count_unlabeled"] + masks @ guesses
     parts = {
         "train/loss_supervised": loss_x,
         "train/loss_self": loss_self,
         "monitors/mask_ratio": mean(masks),
         **balance(state["unlabeled"]),
     }
-    labels = [p.argmax() for p in guesses]
-    return Expected(loss_x + s["lambda_u"] * loss_self, parts, stats, labels, state)
+    total = loss_x + s["lambda_u"] * loss_self
+    return Expected(total, parts, stats, guesses.argmax(-1), state)
 
 
 def iomatch(i: Inputs, n: int) -> Expected:
     s, heads = i.settings, np.concatenate([i.weights, i.open_weights], axis=-1)
     (logits_x, weak, strong), stats = forward_groups(dataclasses.replace(i, weights=heads), n)
-    weak, losses_binary, losses, losses_open, inliers, masks = constant(weak), [], [], [], [], []
+    weak, losses_binary = constant(weak), []
     queue = np.array([*i.state["queue"][n][1:], mean(softmax_rows(weak[:, :K]))])
     guesses = softmax_rows(align_logits(weak[:, :K], mean(queue), np.full(K, 1 / K)))
     for z, y in zip(logits_x, i.y, strict=True):
@@ -204,25 +199,26 @@ def iomatch(i: Inputs, n: int) -> Expected:
         hardest = max(map(constant, others))
         worst = mean([loss for loss in others if constant(loss) == hardest])
         losses_binary.append(cross_entropy(pairs[y], 1) + worst)
-    for w, z, p in zip(weak, strong, guesses, strict=True):
-        out, inside = softmax_rows(w[K : 3 * K].reshape(2, K).T).T
-        q = np.append(p * inside, p @ out)
-        inliers.append(float(q[K] < 0.5))
-        masks.append(float(p.max() >= s["threshold"]) * inliers[-1])
-        losses.append(masks[-1] * soft_cross_entropy(z[:K], p))
-        is_taught = q.max() >= s["open_threshold"]
-        losses_open.append(is_taught * soft_cross_entropy(z[3 * K :], q))
-    loss_x = mean([cross_entropy(z[:K], y) for z, y in zip(logits_x, i.y, strict=True)])
-    loss = loss_x + s["lambda_binary"] * mean(losses_binary) + s["lambda_u"] * mean(losses)
+    pairs = np.array([softmax_rows(w[K : 3 * K].reshape(2, K).T) for w in weak])
+    out, inside = pairs[..., 0], pairs[..., 1]
+    s_out = (guesses * out).sum(-1)
+    q = np.concatenate([guesses * inside, s_out[:, None]], axis=1)
+    inliers = s_out < 0.5
+    masks = inliers & (guesses.max(-1) >= s["threshold"])
+    loss_self = mean(masks * soft_cross_entropies(strong[:, :K], guesses))
+    is_taught = q.max(-1) >= s["open_threshold"]
+    loss_open = mean(is_taught * soft_cross_entropies(strong[:, 3 * K :], q))
+    loss_x = mean(cross_entropies(logits_x[:, :K], i.y))
+    loss = loss_x + s["lambda_binary"] * mean(losses_binary) + s["lambda_u"] * loss_self
     if i.progress >= s["open_start"]:
-        loss += s["lambda_open"] * mean(losses_open)
+        loss += s["lambda_open"] * loss_open
     parts = {
         "train/loss_supervised": loss_x,
         "train/loss_binary": mean(losses_binary),
-        "train/loss_self": mean(losses),
-        "train/loss_open": mean(losses_open),
+        "train/loss_self": loss_self,
+        "train/loss_open": loss_open,
         "monitors/mask_ratio": mean(masks),
         "monitors/inlier_ratio": mean(inliers),
         **balance(mean(queue)),
     }
-    return Expected(loss, parts, stats, [p.argmax() for p in guesses], {"queue": queue})
+    return Expected(loss, parts, stats, guesses.argmax(-1), {"queue": queue})

@@ -1,5 +1,6 @@
 """ResNet-18, and the Wide ResNet of the authors' code."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from cls_jax.models import ResNet18, WideResNet
 from cls_jax.models.layers import Head
+from cls_jax.models.wide_resnet import Block
 
 pytestmark = pytest.mark.usefixtures("whole_networks")
 
@@ -77,6 +79,19 @@ def test_first_norm_of_stages_2_and_3_is_dead_and_all_else_alive(wide_resnet):
     gradients = jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(variables["params"]))
     dead = {path[0].key + "/" + path[1].key for path, leaf in gradients if not np.any(leaf)}
     assert dead == {"stage2_block1/norm1", "stage3_block1/norm1"}
+
+
+@pytest.mark.parametrize("is_activated", [True, False])
+def test_projections_of_stage_1_take_activated_inputs_and_others_raw_ones(is_activated):
+    """As in the authors' code. Without its last convolution, a block is its shortcut."""
+    model, x = WideResNet(num_classes=10), jax.random.normal(jax.random.key(1), (2, 4, 4, 3))
+    settings = {"conv": model.conv_layer(), "norm": model.norm_layer(), "activation": nn.relu}
+    block = Block(8, 1, is_activated, **settings, dropout_rate=0.0)
+    variables = block.init(jax.random.key(0), x, False, False)
+    params = variables["params"]
+    params["conv2"]["kernel"] *= 0
+    expected = (nn.relu(x) if is_activated else x) @ params["projection"]["kernel"][0, 0]
+    np.testing.assert_allclose(block.apply(variables, x, False, False), expected, atol=1e-4)
 
 
 def test_depth_that_is_not_6n_plus_4_is_refused():
