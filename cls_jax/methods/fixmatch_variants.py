@@ -218,42 +218,31 @@ def freematch_targets(
     return Targets(labels, mask.astype(p.dtype), state, monitors)
 
 
-def compute_fairness(
-    target_K: jax.Array, mean_K: jax.Array, histogram_K: jax.Array, running_histogram_K: jax.Array
-) -> jax.Array:
-    """Σ q · log r with q = Norm(target / running histogram), r = Norm(mean / histogram), [N].
+def add_fairness(
+    context: Context, batch: Batch, targets: Targets, logits: list[jax.Array]
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """λ_f · Σ q · log r with q = Norm(predicted / running histogram), r = Norm(mean / histogram).
 
-    As published, it is *added* to the loss. It is largest at r = q, so descent moves the mean
+    Mean and histogram are of strong predictions for the images of all devices that are trained on.
+    As published, the term is *added* to the loss. It is largest at r = q, so descent moves the mean
     prediction away from q instead of toward the uniform distribution (questioned in USB's issues
     182 and 231, where the authors confirm it). TorchSSL and USB put 0 instead of 1 / 0, and so a
     class that no strong prediction favors has r = 0 and adds the constant q · log 1e-12. With an
     empty histogram the whole term is 0 (both).
-
-    All are float32 [N, K]: the running mean of the predictions, the mean strong prediction of the
-    images that are trained on, with gradient and of any scale, the histogram of their most probable
-    classes, of any scale, and the running histogram of weak labels.
     """
-    q_K = _normalize(_divide(target_K, running_histogram_K))
-    r_K = _normalize(_divide(mean_K, histogram_K))
-    fairness = jnp.sum(q_K * jnp.log(r_K + 1e-12), axis=-1)
-    return jnp.where(jnp.sum(histogram_K, axis=-1) > 0, fairness, 0.0)
-
-
-def add_fairness(
-    context: Context, batch: Batch, targets: Targets, logits: list[jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """λ_f · fairness over the images of all devices that are trained on."""
     p = jax.nn.softmax(logits[2])  # Of the strong view.
     top = jax.nn.one_hot(jnp.argmax(logits[2], axis=-1), p.shape[-1], dtype=p.dtype)
     weights = targets.weights[..., None]
     # Means over all images instead of those that are trained on: the common factor cancels in r,
     # and unlike masked means these may be averaged over devices before the division.
-    mean, histogram = jax.tree.map(
+    mean_K, histogram_K = jax.tree.map(
         lambda value: context.ensemble.average_over_data(jnp.mean(weights * value, axis=1)),
         (p, jax.lax.stop_gradient(top)),
     )
-    state = targets.state
-    fairness = compute_fairness(state["predicted"], mean, histogram, state["histogram"])
+    q_K = _normalize(_divide(targets.state["predicted"], targets.state["histogram"]))
+    r_K = _normalize(_divide(mean_K, histogram_K))
+    fairness = jnp.sum(q_K * jnp.log(r_K + 1e-12), axis=-1)
+    fairness = jnp.where(jnp.sum(histogram_K, axis=-1) > 0, fairness, 0.0)
     return {"fairness": (context.hparams["lambda_fairness"], fairness)}
 
 

@@ -59,10 +59,7 @@ def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any)
 
     For `nn.Conv.conv_general_dilated`, whose other arguments say nothing about such a kernel. The
     kernel's gradient of a convolution takes three times as long on a CPU, because XLA transposes
-    the images.
-
-    Returns:
-        [B, H, W, F] of the images' dtype.
+    the images. Returns [B, H, W, F] of the images' dtype.
     """
     rows = x_BHWC.reshape(-1, x_BHWC.shape[-1]) @ kernel[0, 0]
     return rows.reshape(*x_BHWC.shape[:-1], -1)

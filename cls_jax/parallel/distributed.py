@@ -20,8 +20,6 @@ from jax.experimental import multihost_utils
 
 from cls_jax.errors import UserError
 
-# Schedulers may start the processes minutes apart.
-CONNECT_SECONDS = 300
 # After so long without a heartbeat a process counts as lost, and the runtime ends the others.
 _HEARTBEAT_SECONDS = 60
 
@@ -30,7 +28,7 @@ def initialize_distributed(
     coordinator_address: str | None,
     num_processes: int | None,
     process_id: int | None,
-    timeout: float = CONNECT_SECONDS,
+    timeout: float = 300,  # Schedulers may start the processes minutes apart.
 ) -> None:
     """Connects this process with the others of the run, if there are any, before JAX is used.
 

@@ -1,4 +1,4 @@
-"""Eq. 2, 6 and 8 where a probability is 0 or 1 in single precision, and FreeMatch's fairness.
+"""Eq. 2, 6 and 8 where a probability is 0 or 1 in single precision.
 
 Elsewhere losses equal NumPy's in `test_oracles.py`.
 """
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.methods.fixmatch_variants import compute_fairness
 from cls_jax.methods.losses import (
     MIN_PROBABILITY,
     compute_entropy,
@@ -45,14 +44,3 @@ def test_weight_of_a_label_spans_zero_to_one_and_has_no_gradient():
     assert not np.any(differentiate(jnp.array([[2.0, 1.0, 0.0]])))
     assert make_pseudo_labels(jnp.array([[1000.0, 0.0, 0.0]])).weight == 1.0
     assert 0 <= make_pseudo_labels(jnp.zeros((1, 3))).weight < 1e-6  # Rounding goes below 0.
-
-
-def test_a_class_that_no_prediction_favors_adds_what_the_released_code_adds():
-    """TorchSSL and USB: q · log 1e-12, not 0, and no gradient by its own probability."""
-    uniform, histogram = jnp.full((1, 3), 1 / 3), jnp.array([[0.5, 0.5, 0.0]])
-    value, gradient = jax.value_and_grad(
-        lambda mean: compute_fairness(uniform, mean, histogram, jnp.ones((1, 3))).sum()
-    )(uniform)
-    np.testing.assert_allclose(value, (2 * np.log(0.5) + np.log(1e-12)) / 3, rtol=1e-5)
-    assert gradient[0, 2] == 0
-    assert np.all(np.isfinite(gradient))
