@@ -2,8 +2,7 @@
 
 It shares the features with the method's own classifier, which keeps learning from all images. It
 learns from a random part of the frequent classes and makes its own pseudo-labels. Predictions come
-from it.
-Its gradients reach the features. Its predictions of weak views are constants (USB's `abc.py`).
+from it. Its gradients reach the features (USB's `abc.py`).
 
 Shape suffixes: N networks, B images, K classes.
 """
@@ -16,8 +15,7 @@ import numpy as np
 
 from cls_jax.methods.losses import make_pseudo_labels, positive_cross_entropy
 
-# The method's own classifier. The balanced one is the network's "head", which evaluation,
-# prediction and export read anyway.
+# The method's own classifier. The balanced one is "head", which evaluation and prediction read.
 METHOD_HEAD = "method_head"
 _THRESHOLD = 0.95  # ABC and USB.
 

@@ -195,15 +195,14 @@ class Method:
         graph · (1 - progress) · mean(w · (L_P + L_N)), CLS's losses by labels that stay the same.
 
         With the hyperparameter `balanced_head`, all of that is a loss on the outputs of another
-        head, and the networks' own head learns by ABC's loss (`cls_jax.methods.balanced_head`).
-        There, predictions of a weak view label a strong one, so methods without such views do not
-        have the key. Methods that drive the networks themselves do not have it either, because they
-        may show them only mixtures, nor do methods with heads of their own, whose logits cover more
-        than the classes. The latter two have no `graph` either.
+        head, and the networks' own head learns by ABC's loss (`cls_jax.methods.balanced_head`), for
+        which a weak view labels a strong one. Neither key belongs to methods that drive the
+        networks themselves, which may show them only mixtures, or that have heads of their own,
+        whose logits cover more than the classes.
 
         Parameters and BatchNorm statistics belong to the networks on this device, each leaf
-        [N, ...], and the batch is this device's shard. Returns the losses with what belongs to
-        them, and the BatchNorm statistics after the pass.
+        [N, ...], and the batch is this device's shard. Returns the losses, and the BatchNorm
+        statistics after the pass.
         """
         if self.drive is not None:
             return self.drive(params, batch_stats, batch, context)

@@ -15,14 +15,7 @@ import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods import alignment
-from cls_jax.methods.base import (
-    Context,
-    Hyperparameter,
-    InitContext,
-    LossOutput,
-    Method,
-    add_up,
-)
+from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, add_up
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import positive_cross_entropy
 

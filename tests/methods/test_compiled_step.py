@@ -147,10 +147,7 @@ def test_training_does_not_depend_on_the_number_of_devices(name, mesh):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        (("method__weak_pass", "fast"),),
-        (("method__balanced_head", True), ("method__graph", 1.0)),
-    ],
+    [(("method__weak_pass", "fast"),), (("method__balanced_head", True), ("method__graph", 1.0))],
 )
 def test_options_do_not_depend_on_the_number_of_devices(settings):
     expected = run("cls_plus", (1, 1), settings=settings)

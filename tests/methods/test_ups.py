@@ -14,12 +14,7 @@ from cls_jax.training import rounds
 from cls_jax.training.loop import train
 from cls_jax.training.rounds import create_mc_dropout, create_start_round, is_round_start
 from cls_jax.training.setup import create_train_setup
-from tests.conftest import (
-    DATASET_SPEC,
-    create_tiny_config,
-    note_compilations,
-    train_interrupted,
-)
+from tests.conftest import DATASET_SPEC, create_tiny_config, note_compilations, train_interrupted
 from tests.methods.oracles import softmax
 from tests.methods.tiny_model import tiny_model
 

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.models.convolutions import (
-    convolve_grouped,
-    convolve_shifted,
-    depthwise_conv,
-)
+from cls_jax.models.convolutions import convolve_grouped, convolve_shifted, depthwise_conv
 from cls_jax.models.efficientnet import EfficientNetLite0
 from cls_jax.parallel.mesh import create_mesh
 from tests.outcomes import assert_close
