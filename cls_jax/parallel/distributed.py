@@ -49,7 +49,7 @@ def initialize_distributed(
             "together: give all three, or none if a scheduler starts the processes."
         )
     else:
-        _check_values(coordinator_address, num_processes, process_id)
+        check_values(coordinator_address, num_processes, process_id)
     where = f"the coordinator {coordinator_address} and " if coordinator_address else ""
     sentence = (
         f"This process could not connect to {where}all other processes within {timeout:g} s: check "
@@ -99,7 +99,7 @@ def has_scheduler() -> bool:
     )
 
 
-def _check_values(coordinator_address: str, num_processes: int, process_id: int) -> None:
+def check_values(coordinator_address: str, num_processes: int, process_id: int) -> None:
     """Raises a UserError if the address is not host:port or the index is out of range."""
     host, _, port = coordinator_address.rpartition(":")
     if not host or not port.isdecimal():

@@ -14,8 +14,8 @@ from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.parallel.distributed import (
-    _check_values,
     check_same_weights,
+    check_values,
     has_scheduler,
     initialize_distributed,
 )
@@ -217,7 +217,7 @@ def test_a_coordinator_out_of_reach_is_named(start_program, tmp_path):
     ],
 )
 def test_invalid_values_are_refused(values, message):
-    _check_values("[::1]:1234", 2, 1)  # Raises nothing.
+    check_values("[::1]:1234", 2, 1)  # Raises nothing.
     with pytest.raises(UserError, match=message):
         initialize_distributed(*values)
 

@@ -68,8 +68,7 @@ def _read_zip(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
         order = folder + "byteorder"
         if order in archive.namelist() and archive.read(order) != b"little":
             raise ValueError("its numbers are big-endian")
-        with archive.open(pickle_name) as stream:
-            content, storages = _follow(pickletools.genops(stream.read()))
+        content, storages = _follow(pickletools.genops(archive.read(pickle_name)))
         return content, {key: archive.read(f"{folder}data/{key}") for key in storages}
 
 
