@@ -70,10 +70,11 @@ def start_epoch(context: Context) -> dict[str, jax.Array]:
         "count_labeled": jnp.zeros_like(labeled),
         "epoch": jnp.broadcast_to(epoch, is_over.shape),
     }
-    is_over_by_rank = {1: is_over, 2: is_over[:, None]}
-    return jax.tree.map(
-        lambda new, old: jnp.where(is_over_by_rank[new.ndim], new, old), moved, state
-    )
+
+    def choose(new: jax.Array, old: jax.Array) -> jax.Array:
+        return jnp.where(is_over if new.ndim == 1 else is_over[:, None], new, old)
+
+    return jax.tree.map(choose, moved, state)
 
 
 def init_state(init: InitContext) -> dict[str, Any]:
