@@ -137,7 +137,8 @@ def explain_usage_error(error: Exception) -> str:
     line = (text.splitlines() or [type(error).__name__])[-1].strip()[:400].rstrip(".")
     if line.isidentifier():
         line = f"The configuration has no key {line}"
-    return f"{line}: see --help and docs/configuration.md."
+    end = " See" if line.endswith("?") else ": see"
+    return f"{line}{end} --help and docs/configuration.md."
 
 
 def run_to_end(function: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import io
 import json
+import logging
 import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -164,6 +165,8 @@ def convert_to_onnx(
         jax2onnx, onnxruntime = map(importlib.import_module, ("jax2onnx", "onnxruntime"))
     except ImportError as error:
         return None, f"{failure} ({error}): pip install jax2onnx onnxruntime, and export again."
+    # It warns, with a traceback each, of its parts for libraries that do not fit this JAX.
+    logging.getLogger("jax2onnx").setLevel(logging.ERROR)
     shape = jax.ShapeDtypeStruct(("batch", *images.shape[1:]), jnp.uint8)
     names = {"input_names": ["images"], "output_names": ["probabilities"]}
     try:

@@ -44,7 +44,7 @@ MISTAKES = [
     (["--config", "configs/digits.py:many"], "write the number of labels"),
     (["--config", "configs/digits.py:40,fixmatsch"], "choose one of"),
     (["--config", "configs/digits.py:45"], "choose a multiple of 10"),
-    ([*DIGITS, "--config.sead=1"], 'Did you mean "seed" instead of "sead"?'),
+    ([*DIGITS, "--config.sead=1"], 'Did you mean "seed" instead of "sead"? See --help'),
     ([*DIGITS, "--config.model.zzzzzz=1"], "has no key zzzzzz: see --help and docs/configuration"),
     ([*DIGITS, "--config.seed=one"], "flag --config.seed=one"),
     ([*DIGITS, "--config.method=cls"], "flag --config.method=cls"),
