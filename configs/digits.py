@@ -38,8 +38,16 @@ def get_config(argument: str = "40"):
     config.data.std = (0.3186,)
     config.data.flip = False  # A mirrored digit is a different digit or no digit at all.
     config.data.shift = 1
-    config.data.randaugment_pool = ("identity", "brightness", "contrast", "rotate")
-    config.data.randaugment_pool += ("shear_x", "shear_y", "translate_x", "translate_y")
+    config.data.randaugment_pool = (
+        "identity",
+        "brightness",
+        "contrast",
+        "rotate",
+        "shear_x",
+        "shear_y",
+        "translate_x",
+        "translate_y",
+    )
     config.data.cutout = 6
     config.model.depth = 10
     config.model.width = 1

@@ -74,14 +74,20 @@ def _train_to_end(run: "OpenRun") -> None:
         return
     has_test = result["test_accuracy"] is not None
     if has_test or result.get("validation_accuracy") is not None:
-        outcome = f"{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:"
-        outcome += f"\n{describe_accuracies(result)}"
+        outcome = (
+            f"{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:\n"
+            f"{describe_accuracies(result)}"
+        )
     elif monitors := describe_monitors(result["monitors"]):
-        outcome = "No test set. Averages over the last logged batches "
-        outcome += f"(step {result['step']:,}):\n{monitors}"
+        outcome = (
+            f"No test set. Averages over the last logged batches (step {result['step']:,}):\n"
+            f"{monitors}"
+        )
     else:  # Without a step there are no monitors.
-        outcome = "No test set. To measure the accuracy on labeled images: "
-        outcome += f"{_write_command('evaluate', folder)} FOLDER"
+        outcome = (
+            "No test set. To measure the accuracy on labeled images: "
+            f"{_write_command('evaluate', folder)} FOLDER"
+        )
     print(f"\n{outcome}", flush=True)
     far = describe_far(read_unknown(folder, result["step"]))
     for sentence in filter(None, (describe_gain(result), describe_answer(result), far)):

@@ -88,15 +88,24 @@ def create_parser() -> argparse.ArgumentParser:
         _add(train, option, value, help_, type=as_written_in_full, **collected)
     _add_switch(train, "--instant", "fit a classifier to frozen features and train no network")
     _add_switch(train, "--dry-run", "print what it would do and the cost, then stop")
-    time = "how long training should take, unless --steps is given (default for pretrained "
-    time += "networks: 10, with an accelerator 30)"
-    _add(train, "--minutes", "M", time, type=float)
+    _add(
+        train,
+        "--minutes",
+        "M",
+        "how long training should take, unless --steps is given (default for pretrained "
+        "networks: 10, with an accelerator 30)",
+        type=float,
+    )
 
     predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
     _add(predict, "images", "IMAGE_OR_FOLDER", "files, folders or quoted patterns", nargs="+")
-    table = "a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
-    table += "no file for single images, which are printed)"
-    _add(predict, "--output", "FILE", table)
+    _add(
+        predict,
+        "--output",
+        "FILE",
+        "a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
+        "no file for single images, which are printed)",
+    )
     _add_switch(predict, "--overwrite", "write FILE even if it is not such a table")
     evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
     _add(evaluate, "folder", "FOLDER", "other labeled images of the same classes", nargs="?")
@@ -161,6 +170,7 @@ def run(arguments: argparse.Namespace) -> None:
     distributed.initialize_distributed(None, None, None)
     options = vars(arguments)
     verb, _ = options.pop("verb"), options.pop("device")
-    if jax.process_count() > 1 and verb not in ("train", "evaluate", "cache"):
+    # Counting processes starts the devices, which `train` does later and `cache` never needs.
+    if verb not in ("train", "evaluate", "cache") and jax.process_count() > 1:
         raise UserError(f"{verb} runs in one process: start it without the others.")
     getattr(commands, verb)(**options)

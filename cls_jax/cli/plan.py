@@ -177,7 +177,7 @@ def find_resources() -> Resources:
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
-    """A sentence about classes of which one has twice the labels of another. None if none has."""
+    """A sentence about classes of which one has at least twice the labels of another, or None."""
     if summary.imbalance < 2:
         return None
     counts = summary.class_counts

@@ -146,7 +146,7 @@ def _choose_channels(given: FolderContext) -> int:
 
 
 def _choose_image_size(given: FolderContext) -> int:
-    """The median short side, at most 64 pixels on an accelerator and 32 on a CPU.
+    """The median short side, at least 16 pixels, at most 64 on an accelerator and 32 on a CPU.
 
     From 96 to 128 for weights that were trained on larger images, whose features of smaller ones
     are worth little. Their own size where nothing is trained.
@@ -154,7 +154,7 @@ def _choose_image_size(given: FolderContext) -> int:
     own_size = _find_own_image_size(given.config)
     if given.config.num_steps == 0:
         return own_size
-    smallest, largest = 16, 64 if given.resources.has_accelerator else 32
+    smallest, largest = 16, (64 if given.resources.has_accelerator else 32)
     if given.config.model.init:
         smallest, largest = (96 if own_size >= 96 else 16), 128
     return min(max(int(find_short_side(given.summary.sizes)) // 8 * 8, smallest), largest)
@@ -192,7 +192,8 @@ def _choose_num_steps(given: FolderContext) -> int:
 
     Pretrained networks need fewer: 8 times, from 300 to 2,000 steps.
     """
-    fewest, most, epochs = 1_000, 20_000 if given.resources.has_accelerator else 5_000, 64
+    fewest, epochs = 1_000, 64
+    most = 20_000 if given.resources.has_accelerator else 5_000
     if given.config.model.init:
         fewest, most, epochs = 300, 2_000, 8
     num_images = given.summary.num_labeled + given.summary.num_unlabeled

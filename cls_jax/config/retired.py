@@ -51,7 +51,7 @@ def drop_retired(values: Mapping[str, Any], keys: Collection[str]) -> dict[str, 
     for key, value in values.items():
         if key in RENAMED:
             new_key, new_values = RENAMED[key]
-            kept[new_key] = new_values.get(value, value)
+            kept[new_key] = new_values.get(value, value) if isinstance(value, str) else value
         elif key in keys or key not in table:
             kept[key] = value
         else:

@@ -38,7 +38,8 @@ class Dataset:
     name: str  # As in the configuration, or the name of the folder of images.
     class_names: tuple[str, ...]  # K names, in the order of their labels.
     train_images: ImageSource  # n images, labeled or not.
-    train_labels: np.ndarray  # int32 [n], -1 where unknown. Beyond the label budget for monitors.
+    # int32 [n], -1 where unknown. Only monitors look at those outside the label budget.
+    train_labels: np.ndarray
     test_images: ImageSource  # m images that training never sees.
     test_labels: np.ndarray  # int32 [m].
     image_shape: tuple[int, int, int]  # (H, W, C).

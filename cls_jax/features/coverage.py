@@ -32,7 +32,7 @@ class Coverage:
             self._reach_BB = (self._reach_BB + step).tocsr().astype(np.float32)
 
     def choose(self, is_open_B: np.ndarray, num_images: int) -> tuple[np.ndarray, np.ndarray]:
-        """Chooses images that are open, bool [B], as they have no label: the most helpful first.
+        """Chooses among the images without a label (`is_open_B`, bool [B]), the most helpful first.
 
         Returns:
             At most `num_images` images, int [M], and by how much each increases the sum of the

@@ -51,7 +51,8 @@ class FrozenFeatures(NamedTuple):
     """What a frozen network says about B images."""
 
     pooled: np.ndarray  # The inputs of the network's heads, float16 [B, C].
-    descriptors: np.ndarray  # What similar images are found by, float16 [B, C].
+    # What similar images are found by, float16 [B, C], see `pool_descriptor`.
+    descriptors: np.ndarray
 
 
 class FrozenNetwork(NamedTuple):
@@ -81,7 +82,10 @@ def load_features(
 ) -> np.ndarray:
     """Descriptors of image files by `open_network`, each of Euclidean norm 1: float32 [B, C].
 
-    Takes and raises the same as `extract_features`.
+    An image that cannot be read has zeros. `on_progress` is the same as in `extract_features`.
+
+    Raises:
+        UserError: If the pretrained weights cannot be read.
     """
     return normalize_rows(extract_features(files, open_network(), on_progress).descriptors)
 

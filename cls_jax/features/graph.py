@@ -81,7 +81,7 @@ def propagate_labels(
 
     Args:
         graph: S from `build_graph`, [B, B].
-        labels_B: int [B], -1 for images without a label.
+        labels_B: int [B] below K, -1 for images without a label.
         num_classes: K.
         class_frequencies: How frequent the K classes are, in any unit, each more than 0. None if
             that is not known.

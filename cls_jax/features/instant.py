@@ -48,7 +48,7 @@ class PropagatedLabels(NamedTuple):
     """What the graph and the linear probe say about every image."""
 
     probabilities: np.ndarray  # float32 [B, K].
-    labels: np.ndarray  # int [B], the most probable classes: the given ones of labeled images.
+    labels: np.ndarray  # int [B], the given class of a labeled image, else the most probable one.
     weights: np.ndarray  # float32 [B] in [0, 1], w = 1 - H(p) / log K, and 1 for labeled images.
     sample_weights: np.ndarray  # float32 [B], for a head: the same, but larger for labeled images.
     probe: Head

@@ -70,7 +70,7 @@ class Store:
             file.write(records.tobytes())
 
     def _map(self) -> np.ndarray:
-        """The whole records of the file, as a memory map. There are none if it is damaged."""
+        """The records of the file, as a memory map. None if it cannot be read or is damaged."""
         try:
             with open(self._path, "rb") as file:
                 header = file.read(_HEADER_BYTES)

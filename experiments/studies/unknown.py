@@ -45,13 +45,13 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     labeled = np.flatnonzero(labels >= 0)
     probe = fit_head(x[labeled], labels[labeled], _NUM_KNOWN, PROBE_C)
     spread = spread_labels(x, build_graph(descriptors), labels, _NUM_KNOWN)
-    instant = fit_head(x, spread.labels, _NUM_KNOWN, INSTANT_C, spread.weights)
+    instant = fit_head(x, spread.labels, _NUM_KNOWN, INSTANT_C, spread.sample_weights)
     graph = build_graph(descriptors[is_known])
     alone = spread_labels(x[is_known], graph, labels[is_known], _NUM_KNOWN)
-    without = fit_head(x[is_known], alone.labels, _NUM_KNOWN, INSTANT_C, alone.weights)
+    without = fit_head(x[is_known], alone.labels, _NUM_KNOWN, INSTANT_C, alone.sample_weights)
     halves = np.array_split(rng.permutation(x.shape[1]), 2)
     networks = [
-        fit_head(x, spread.labels, _NUM_KNOWN, INSTANT_C, spread.weights, np.sort(half))
+        fit_head(x, spread.labels, _NUM_KNOWN, INSTANT_C, spread.sample_weights, np.sort(half))
         for half in halves
     ]
 

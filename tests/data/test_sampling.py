@@ -105,7 +105,7 @@ def test_order_of_samples_looks_random():
     assert np.all(np.abs(histogram - 100) < 5 * np.sqrt(100))
 
 
-@pytest.mark.parametrize("step", [0, 7, 123_456, 10_000_000])
+@pytest.mark.parametrize("step", [0, 7, 123_456, 100_000_000])
 def test_numpy_and_jax_draw_the_same_samples(step):
     indices = np.arange(100, 1447, dtype=np.int32)
     ours = sample_indices(indices, step, 64, 3, UNLABELED_STREAM)

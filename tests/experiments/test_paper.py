@@ -95,6 +95,11 @@ def test_a_grid_whose_folder_holds_another_configuration_trains_nothing(tmp_path
     assert [path.name for path in foreign.iterdir()] == ["notes.txt"]
 
 
+def test_provenance_does_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert "commit unknown" in grid.describe_provenance()
+
+
 @pytest.mark.parametrize(
     ("labels", "counts"), [("uniform", [4] * 10), ("reversed", [1, 1, 1, 1, 1, 2, 4, 6, 9, 14])]
 )

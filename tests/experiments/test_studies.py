@@ -2,13 +2,14 @@
 
 import argparse
 import os
+import signal
 
 import numpy as np
 import pytest
 
 from cls_jax.errors import UserError
 from experiments.studies import transfer
-from experiments.studies.soak import count_created, locate
+from experiments.studies.soak import Stop, count_created, describe_stops, locate
 from tests.outcomes import describe_difference, read_end
 
 
@@ -63,3 +64,11 @@ def test_a_stop_is_located_by_what_its_own_session_has_written(tmp_path):
     assert locate(tmp_path, 100) == "training"
     touch(tmp_path / "checkpoints" / "8.orbax-checkpoint-tmp", at=105)
     assert locate(tmp_path, 100) == "save"
+
+
+def test_every_stop_has_a_row():
+    stops = [Stop("creation", "creation", -9, 0.1), Stop("save", "save", -9, 0.3)]
+    text = describe_stops(stops, ["equal", "state"], signal.SIGKILL)
+    assert "2 times SIGKILL: 1 within creation, 1 within save" in text
+    assert "| 2 | save | save | -9 |" in text
+    assert "run 1 differs: state" in text

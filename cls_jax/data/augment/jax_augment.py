@@ -12,6 +12,8 @@ import jax.numpy as jnp
 
 from cls_jax.data.augment.randaugment import OpKind, OpTable
 
+where = jnp.where
+
 
 def floor(numbers: jax.Array) -> jax.Array:
     """The largest integers up to float32 numbers, int32."""

@@ -50,7 +50,8 @@ class OpTable:
     # (a, b, c, d, e, f), output pixel (x, y) shows input pixel ((a x + b y + c) >> 16,
     # (d x + e y + f) >> 16).
     affines: np.ndarray
-    is_always_applied: bool  # Or every second of the drawn operations on average.
+    # Whether every drawn operation is applied, or on average every second one.
+    is_always_applied: bool
 
 
 def create_table(

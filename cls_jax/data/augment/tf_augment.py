@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from cls_jax.data.augment.randaugment import OpKind, OpTable
 from cls_jax.data.host_tensorflow import tf
 
+where = tf.where
+
 
 def floor(numbers: tf.Tensor) -> tf.Tensor:
     """The largest integers up to float32 numbers, int32."""

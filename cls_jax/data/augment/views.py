@@ -12,8 +12,8 @@ flip and shift. (Its successor USB draws the same, but flips and shifts first.)
 
 A view is a pure function of its images and of uniform random numbers in [0, 1), computed image by
 image, so a batch can be cut anywhere. `tf_augment` and `jax_augment` hold what touches pixels,
-`floor`, `gather_pixels`, `apply_ops` and `cutout`, in TensorFlow for the host and in JAX for the
-accelerator.
+`floor`, `where`, `gather_pixels`, `apply_ops` and `cutout`, in TensorFlow for the host and in JAX
+for the accelerator.
 """
 
 import dataclasses
@@ -110,11 +110,12 @@ def augment(images: Any, uniforms: Any, view: str, augmentation: Augmentation, b
 
 
 def _flip_and_shift(images: Any, uniforms: Any, augmentation: Augmentation, backend: Any) -> Any:
-    """Mirrors images with probability one half (if `flip`), then shifts them.
+    """Mirrors images, uint8 [n, H, W, C], with probability one half (if `flip`), and shifts them.
 
     The shift is uniform over -`shift`..`shift` pixels on each axis. What comes in from outside is
     the image's reflection about its edge pixels, as in NumPy's `reflect` padding. Images must be
-    larger than `shift`.
+    larger than `shift`. The first three of `uniforms` are for the flip, the vertical and the
+    horizontal shift.
     """
     height, width = images.shape[1:3]
     shift = augmentation.shift
@@ -122,8 +123,7 @@ def _flip_and_shift(images: Any, uniforms: Any, augmentation: Augmentation, back
     rows = _reflect(offsets[:, :1] + np.arange(height, dtype=np.int32), height)
     columns = _reflect(offsets[:, 1:] + np.arange(width, dtype=np.int32), width)
     if augmentation.flip:
-        is_kept = backend.floor(uniforms[:, :1] * 2)
-        columns = is_kept * columns + (1 - is_kept) * (width - 1 - columns)
+        columns = backend.where(uniforms[:, :1] < 0.5, width - 1 - columns, columns)
     return backend.gather_pixels(images, rows[:, :, None], columns[:, None, :])
 
 

@@ -125,11 +125,12 @@ class DecodedImages:
     ):
         """Puts images of several packs, by number, in an order.
 
-        `places`, int64 [n, 2], has the number of the pack and the row in it of each image.
+        `places`, int64 [n, 2], has the number of the pack and the row in it of each image, and
+        `paths` the files that are decoded again where a pack is damaged.
         """
         self._packs, self._places, self._paths = packs, places, paths
         self._shape, self._options = shape, options
-        self._rows = np.arange(len(places))
+        self._rows = np.arange(len(places))  # Turns slices and negative indices into rows.
         self._is_checked = np.zeros(len(places), bool)
 
     def __len__(self) -> int:
@@ -389,9 +390,10 @@ def _write_pack(folder: pathlib.Path, table: str, images: np.ndarray, entries: n
 def _write_file(path: pathlib.Path, table: str, parts: Iterable[Any]) -> None:
     """Writes a file that gets its name when all of it is on the disk.
 
-    Until then its name begins with the table's, whose lock says whether its writer is alive.
+    Until then its name holds the table's, whose lock says whether its writer is alive, and it has
+    no suffix, so that nobody takes it for a pack.
     """
-    partial = path.with_name(f"{_PARTIAL}{table}-{path.name}")
+    partial = path.with_name(f"{_PARTIAL}{table}-{path.stem}")
     try:
         with partial.open("wb") as file:
             for part in parts:

@@ -112,9 +112,8 @@ def _create_batch_fn(
     augmentation = create_augmentation(spec.data, dataset.image_shape)
     read = _create_reader(spec, dataset, part)
     dtypes = (tf.uint8, tf.int32, tf.uint8, tf.int32, tf.int32)
-    num_labeled, num_unlabeled = (
-        len(range(size)[part.take(size)]) for size in (spec.batch_size, spec.unlabeled_batch_size)
-    )
+    parts = part.take(spec.batch_size), part.take(spec.unlabeled_batch_size)
+    num_labeled, num_unlabeled = (rows.stop - rows.start for rows in parts)
 
     def make_view(images: tf.Tensor, view: str, step: tf.Tensor, index: int) -> tf.Tensor:
         # Drawn for the whole batch: it does not depend on which process makes which shard.
@@ -131,7 +130,8 @@ def _create_batch_fn(
         x = tf.ensure_shape(x, (num_labeled, *dataset.image_shape))
         u = tf.ensure_shape(u, (num_unlabeled, *dataset.image_shape))
         views = [make_view(u, view, step, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
-        u_views = tf.stack(views) if views else u[None][:0]
+        # Without views no unlabeled image is read: [0, 0, H, W, C].
+        u_views = tf.stack(views) if views else tf.zeros([0, *u.shape], tf.uint8)
         return make_view(x, spec.labeled_view, step, 0), y, u_views, u_index, u_truth
 
     return make_batch

@@ -217,6 +217,29 @@ def test_unfinished_packs_of_dead_processes_are_removed(root):
     assert list(folder.glob("partial-*")) == []
 
 
+def test_unfinished_packs_of_live_processes_are_left_alone(root, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    shutil.copytree(root, other)
+    write_file = cache._write_file
+
+    def write_while_another_folder_is_decoded(path, table, parts):
+        def interrupt():
+            entries, images = parts
+            yield entries
+            yield images[:10_000]
+            monkeypatch.setattr(cache, "_write_file", write_file)
+            load(other)
+            yield images[10_000:]
+
+        write_file(path, table, interrupt())
+
+    monkeypatch.setattr(cache, "_write_file", write_while_another_folder_is_decoded)
+    _, decoded = load(root)
+    assert len(find_packs()) == 2
+    expected = [read_image(root / path, SHAPE) for path in decoded.images._paths]
+    np.testing.assert_array_equal(decoded.images[:], expected)
+
+
 def test_pack_is_on_the_disk_before_it_gets_its_name(root, monkeypatch):
     events, replace = [], pathlib.Path.replace
     monkeypatch.setattr(cache.os, "fsync", lambda _: events.append("synced"))
