@@ -30,9 +30,9 @@ class Suspect(NamedTuple):
     position: int  # Of the image among the test or training images.
     label: int
     suggested: int  # The class that it seems to belong to.
-    quality: float  # The probability of the label given all evidence,
-    neighbors: float  # given the labels of similar images,
-    networks: float  # and according to the networks, on average.
+    quality: float  # The probability of the label given all evidence, from 0 to 1.
+    neighbors: float  # The probability of the label given the labels of similar images.
+    networks: float  # The mean probability that the networks give the label.
 
 
 def find_suspects(outputs: Outputs, dataset: Dataset, labeled: np.ndarray) -> list[Suspect]:

@@ -13,7 +13,7 @@ import json
 import pathlib
 import socket
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 import uvicorn
 from PIL import Image
@@ -258,8 +258,15 @@ def _parse_changes(content: Mapping[str, Any]) -> list[Change]:
     changes = _take(content, "changes", list)
     if not 0 < len(changes) <= _MAX_CHANGES or not all(isinstance(c, dict) for c in changes):
         raise _BadRequestError(f"changes must be 1 to {_MAX_CHANGES} objects.")
-    kinds = get_type_hints(Change)
-    return [Change(**{key: _take(change, key, kinds[key]) for key in kinds}) for change in changes]
+    return [
+        Change(
+            _take(change, "image", int),
+            _take(change, "decision", str),
+            _take(change, "label", str),
+            _take(change, "revision", int),
+        )
+        for change in changes
+    ]
 
 
 def _take_images(content: Mapping[str, Any]) -> list[int]:

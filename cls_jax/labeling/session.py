@@ -262,10 +262,11 @@ class Session:
         return stat.st_size, stat.st_mtime_ns
 
     def _read_table(self) -> None:
+        """Takes over labels.csv, or raises a UserError and changes nothing."""
         stamp = self._stat_table()
         rows = label_table.read_label_table(self._table) if stamp else []
-        self._states.clear()
-        self._recent.clear()
+        before = self._states, self._recent, self._class_names.copy(), self._folded.copy()
+        self._states, self._recent = {}, collections.deque(maxlen=_NUM_RECENT)
         index = {name: image for image, name in enumerate(self._files)}
         try:
             for name, image in index.items():
@@ -274,6 +275,7 @@ class Session:
             for name, row in match_rows(rows, self._files)[0]:
                 self._apply(index[name], row.decision, row.label.strip())
         except RefusedError as error:
+            self._states, self._recent, self._class_names, self._folded = before
             raise UserError(
                 f"{self._table} has more than {MAX_CLASSES:,} classes: check its columns."
             ) from error

@@ -40,9 +40,10 @@ def compute_loss(
     """The mean of 1[u < b_y] · CE(x, y) + the mean of 1[max p ≥ 0.95] · 1[u < s_ŷ] · CE(strong, ŷ).
 
     ŷ = argmax p for p = softmax(weak), a constant, and s = 1 - progress · (1 - b): all confident
-    pseudo-labels teach at first, and equally many of each class at the end. Logits float32
-    [N, B, K] and u, uniform in [0, 1), float32 [B], are those of labeled images, weak and strong
-    views. b comes from `compute_shares`, and progress is step / num_steps. Returns float32 [N].
+    pseudo-labels teach at first, and equally many of each class at the end. The three `logits`,
+    float32 [N, B, K], belong to labeled images, weak views and strong views. The two `draws` u,
+    float32 [B] and uniform in [0, 1), belong to labeled and unlabeled images. The labels y are
+    int32 [B], b comes from `compute_shares`, and progress is step / num_steps. Returns float32 [N].
     """
     logits_x, logits_weak, logits_strong = logits
     draws_x, draws_u = draws

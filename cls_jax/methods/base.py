@@ -67,7 +67,8 @@ class LossOutput(NamedTuple):
     # batch. A mean over all of this device's images qualifies. For a mean over those that pass a
     # mask, of which devices have different numbers, use `Ensemble.masked_mean`.
     losses: jax.Array
-    monitors: dict[str, jax.Array]  # float32 scalars or [N]: means over networks are written.
+    # float32 scalars or [N], of which means over networks and devices are written.
+    monitors: dict[str, jax.Array]
     pseudo_labels: jax.Array | None = None  # int32 [N, U], classes of the unlabeled images.
     method_state: PyTree = ()  # What the method carries to the next step.
 

@@ -223,8 +223,9 @@ def add_fairness(
     class that no strong prediction favors has r = 0 and adds the constant q · log 1e-12. With an
     empty histogram the whole term is 0 (both).
     """
-    p = jax.nn.softmax(logits[2])  # Of the strong view.
-    top = jax.nn.one_hot(jnp.argmax(logits[2], axis=-1), p.shape[-1], dtype=p.dtype)
+    _, _, logits_strong = logits
+    p = jax.nn.softmax(logits_strong)
+    top = jax.nn.one_hot(jnp.argmax(logits_strong, axis=-1), p.shape[-1], dtype=p.dtype)
     weights = targets.weights[..., None]
     # Means over all images instead of those that are trained on: the common factor cancels in r,
     # and unlike masked means these may be averaged over devices before the division.
@@ -309,8 +310,9 @@ def add_cutmix_and_consistency(
     The CutMix of the weak views is trained on their labels, where these pass the threshold. The MSE
     compares the strong views' logits, standardized over classes.
     """
-    first, second = map(standardize, logits[2:4])
-    loss_cutmix = cutmix_loss(batch.mix, logits[4], targets.labels, targets.weights)
+    _, _, *logits_strong, logits_mix = logits
+    first, second = map(standardize, logits_strong)
+    loss_cutmix = cutmix_loss(batch.mix, logits_mix, targets.labels, targets.weights)
     return {
         "cutmix": (context.hparams["lambda_cutmix"], loss_cutmix),
         "consistency": (

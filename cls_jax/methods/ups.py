@@ -108,7 +108,8 @@ def balance(
 ) -> np.ndarray:
     """Keeps as many images of each class as the smallest has, but at least 25 where available.
 
-    These are the candidates with the lowest deviations. Arrays are [images], the result is bool.
+    Each class keeps the candidates, bool [images], with the lowest deviations `std`, float
+    [images]. Labels are int [images]. Returns bool [images].
     """
     counts = np.bincount(label[is_candidate], minlength=num_classes)
     limit = max(_MIN_PER_CLASS, counts.min())

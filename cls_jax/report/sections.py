@@ -133,7 +133,8 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
         predicted["Ensemble"] = mean
     if (fitted := run.calibration) is not None:
         calibrated = apply_calibration(mean, fitted.temperature, fitted.uniform_share)
-        predicted[f"{list(predicted)[-1]}, calibrated"] = calibrated
+        name = "Ensemble" if len(probabilities) > 1 else "Network 1"
+        predicted[f"{name}, calibrated"] = calibrated
     diagrams = {name: compute_reliability(p, labels) for name, p in predicted.items()}
     return {"diagrams": [(name, r, draw_reliability(r)) for name, r in diagrams.items()]}
 

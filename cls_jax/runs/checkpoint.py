@@ -42,8 +42,8 @@ class Checkpointer:
     A state is written in the background under a temporary name and renamed once it is complete.
     Only then is an older one removed. A failed save is reported, and training continues.
 
-    Without `keep`, the folder is only read. `warn` shows a sentence to the user, by default on
-    standard error.
+    The newest `keep` are kept. Without it, the folder is only read. `warn` shows a sentence to the
+    user, by default on standard error.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Checkpointer:
         Returns a clause that names the newest checkpoint.
 
         Raises:
-            UserError: If that is not the checkpoint of the `expected` step, where one is.
+            UserError: If `expected` is given, and the newest checkpoint is of another step.
         """
         if self._unconfirmed is not None:
             self._try(self._manager.wait_until_finished)

@@ -123,7 +123,8 @@ def _read_skipped(workdir: pathlib.Path) -> set[str]:
 def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
     """Makes sure that the folder is new, empty, or has the same run.
 
-    A label budget may be there. A finished run may be continued with a larger `num_steps`.
+    A list of labeled images may be there already. A finished run may be continued with a larger
+    `num_steps`.
 
     Raises:
         UserError: If it holds a run of another configuration or something else.
@@ -152,9 +153,9 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
 
 
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
-    """Writes the labels with which a run in this folder trains, also of unequal classes.
+    """Writes which training images a run in this folder has labels of, also of unequal classes.
 
-    They are indices of training images, int [num_labels]. The folder need not exist.
+    `indices` are int [num_labels]. The folder need not exist.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     text = labeled_indices_to_json(np.asarray(indices), dataset.train_labels, dataset.class_names)

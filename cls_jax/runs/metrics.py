@@ -23,8 +23,9 @@ Scalars = Mapping[str, float]
 
 
 class MetricsWriter:
-    """Writes scalars and images of a run from `first_step` on, in place of its rows from there.
+    """Writes scalars and images of a run from `first_step` on.
 
+    Rows of this and later steps, which an earlier session left, are dropped: they come again.
     Rows that a full disk does not take are kept and tried again with the next write. `warn` shows a
     sentence to the user. Without `has_curves`, TensorBoard gets no file.
     """
@@ -48,7 +49,7 @@ class MetricsWriter:
         """Writes one JSON object. Values that are not finite become null: JSON has no NaN."""
         row = {name: float(value) for name, value in scalars.items()}
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
-        line = json.dumps({"step": step, **dict.fromkeys(row), **finite})
+        line = json.dumps({"step": step, **{name: finite.get(name) for name in row}})
         self._unwritten += f"{line}\n".encode()
         self._write_out()
         self._try_tensorboard(lambda writer: writer.write_scalars(step, finite))

@@ -117,7 +117,10 @@ def _name_accuracies(correct: Any, sizes: np.ndarray, split: str) -> Accuracies:
 def iterate_padded(
     images: ImageSource, labels: np.ndarray, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Cuts a set into batches padded to one size: images, labels, and a mask without padding."""
+    """Cuts a set into batches of one size: images, labels, and a mask that is False for padding.
+
+    The last batch is padded with zeros.
+    """
     for start in range(0, len(labels), batch_size):
         part = images[start : start + batch_size]
         missing = batch_size - len(part)

@@ -204,7 +204,8 @@ def collect_metrics(output: LossOutput, u_truth: jax.Array) -> Metrics:
     """This device's metrics, each [n, 1] for its n networks and its shard of the batch.
 
     They leave `shard_map` as [N, shards] and are averaged outside: no collective is needed inside
-    the step, and counts are summed over shards before they are divided.
+    the step, and counts are summed over shards before they are divided. `u_truth`, the true
+    classes of the unlabeled images, is int32 [U], -1 where unknown.
     """
     metrics = {"train/loss": output.losses, **output.monitors}
     if output.pseudo_labels is not None:
@@ -262,10 +263,10 @@ def compute_distances(state: TrainState) -> Metrics:
 def compile_step(
     train_step: Any, state: TrainState, step_input: Any, device: jax.Device
 ) -> tuple[jax.stages.Compiled, float, str]:
-    """Compiles ahead of the first step. Returns it, the seconds, and a clause about its memory.
+    """Compiles the step before training. Returns it, the seconds, and a clause about its memory.
 
     Raises:
-        UserError: If the device cannot hold it.
+        UserError: If the device cannot hold what the step needs.
     """
     started = time.perf_counter()
     compiled = train_step.lower(state, step_input).compile()

@@ -135,6 +135,9 @@ def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_traini
             labels, layout = read_training(folder)
             assert labels == {name: label for name, (kind, label) in last.items() if kind != "none"}
             assert layout.warnings == []
+            reasons = dict(layout.skipped)
+            assert set(reasons) == {name for name, (kind, _) in last.items() if kind == "none"}
+            assert set(reasons.values()) <= {"of no class, as labels.csv says"}
 
 
 def test_two_windows_are_shown_different_photographs(session):
@@ -358,6 +361,10 @@ def test_a_table_that_breaks_meanwhile_is_not_written_to(session, folder, table,
     with pytest.raises(UserError, match=message):
         open_session(folder)
     assert (folder / LABELS_CSV).read_text() == table
+    assert read_states(session) == {"IMG_0000.png": ("label", "cat")}
+    (folder / LABELS_CSV).write_text("file,label\nIMG_0002.png,dog\n")
+    decide(session, 1, "cat")
+    assert set(read_states(session)) == {"IMG_0001.png", "IMG_0002.png"}
 
 
 def test_the_extra_and_folders_without_images_name_the_remedy(tmp_path, monkeypatch):

@@ -81,8 +81,10 @@ def compile_step(name: str, mesh: tuple[int, int], batch_size: int, settings: tu
         chosen = {"label": label, "negative": negative}
     if "graph" in config.method and config.method.graph:  # As if there were one.
         own, labels = state.method_state
-        draw = lambda leaf: rng.integers(0, 3, leaf.shape).astype(leaf.dtype)  # noqa: E731
-        chosen = own, jax.tree.map(draw, labels)
+        chosen = (
+            own,
+            jax.tree.map(lambda leaf: rng.integers(0, 3, leaf.shape).astype(leaf.dtype), labels),
+        )
     shardings = to_shardings(setup.mesh, setup.state_specs.method_state)
     state = state.replace(method_state=jax.device_put(chosen, shardings))
     step = create_train_step(setup).lower(state, put(setup, create_batch(config, 0)))

@@ -153,7 +153,8 @@ def create_state(name, kind, rng, num_networks):
     }
     for leaf in ("count_labeled", "count_unlabeled"):
         values[leaf] = rng.uniform(0, 50, (num_networks, K))
-    values["epoch"] = np.full(num_networks, 43 if "groups" in kind else 3)  # 43: still the same.
+    # At the current epoch, which is 43, no epoch ends.
+    values["epoch"] = np.full(num_networks, 43 if "groups" in kind else 3)
     for leaf in ("predicted", "target", "labeled", "histogram", "unlabeled", "all"):
         values[leaf] = rng.dirichlet(np.full(K, 5.0), num_networks)
     queue = np.random.default_rng(0).dirichlet(np.full(K, 5.0), (num_networks, 3))

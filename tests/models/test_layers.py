@@ -34,8 +34,8 @@ def create_abstract(model, size):
 @pytest.mark.parametrize(
     ("model", "size", "expected"),
     [
-        (WideResNet(10), 32, 1_467_610),  # The paper's, also of the next.
-        (WideResNet(100, width=8), 32, 23_401_012),
+        (WideResNet(10), 32, 1_467_610),  # The paper's.
+        (WideResNet(100, width=8), 32, 23_401_012),  # The paper's.
         (WideResNet(10, stem="small"), 32, 1_467_610),
         (WideResNet(10, stem="imagenet"), 32, 1_467_610 + (49 - 9) * 3 * 16),
         (ResNet18(1000), 224, 11_689_512),  # torchvision's.

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pathlib
 import sys
 
 import numpy as np
@@ -13,6 +14,7 @@ from cls_jax.runs.folder import (
     LABELED_INDICES,
     check_run_folder,
     create_run_folder,
+    get_default_workdir,
     load_labeled_indices,
     write_labeled_indices,
 )
@@ -23,8 +25,15 @@ _LABELS = np.repeat(np.arange(10, dtype=np.int32), 4)
 _BUDGET = np.array([0, 1, 2, 5, *range(8, 40, 2)])  # Unequal: no draw gives it.
 _IMAGES = np.zeros((40, 8, 8, 1), np.uint8)
 _DATASET = Dataset(
-    *("tiny", tuple("abcdefghij"), _IMAGES, _LABELS, _IMAGES[:2], _LABELS[:2], (8, 8, 1)),
-    *((0.5,), (0.2,)),
+    name="tiny",
+    class_names=tuple("abcdefghij"),
+    train_images=_IMAGES,
+    train_labels=_LABELS,
+    test_images=_IMAGES[:2],
+    test_labels=_LABELS[:2],
+    image_shape=(8, 8, 1),
+    mean=(0.5,),
+    std=(0.2,),
     fingerprint="0" * 32,
     skipped_files=(("a.png", "empty"),),
 )
@@ -129,3 +138,17 @@ def test_a_budget_that_was_interrupted_while_it_was_written_can_be_written_again
     assert left.name.startswith(LABELED_INDICES)
     assert left.name.endswith(".partial")
     check_run_folder(tmp_path, create_tiny_config())
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "num_steps", "name"),
+    [
+        (0, 6, "pets, all-all-cls-seed3"),
+        (9, 6, "pets, all-9-cls-seed3"),
+        (9, 0, "pets, all-9-instant-seed3"),
+    ],
+)
+def test_default_folder_has_the_names_of_the_images_and_of_the_method(num_labels, num_steps, name):
+    config = create_tiny_config(data__name="folder", data__data_dir="/photos/pets, all", seed=3)
+    config.num_labels, config.num_steps = num_labels, num_steps
+    assert get_default_workdir(config) == pathlib.Path("runs", name)

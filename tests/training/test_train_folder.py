@@ -22,9 +22,18 @@ from tests.outcomes import describe_difference, read_end
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
 TINY = {
-    **{"num_steps": 6, "batch_size": 8, "mu": 2, "log_every": 1, "eval_every": 3},
-    **{"checkpoint_every": 2, "mesh.network": 1, "mesh.data": 1, "model.depth": 10},
-    **{"model.width": 1, "data.image_size": 8, "data.randaugment_ops": 0},
+    "num_steps": 6,
+    "batch_size": 8,
+    "mu": 2,
+    "log_every": 1,
+    "eval_every": 3,
+    "checkpoint_every": 2,
+    "mesh.network": 1,
+    "mesh.data": 1,
+    "model.depth": 10,
+    "model.width": 1,
+    "data.image_size": 8,
+    "data.randaugment_ops": 0,
 }
 
 

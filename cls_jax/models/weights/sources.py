@@ -43,7 +43,8 @@ def is_installed(init: str) -> bool:
 def read_init(init: str) -> Weights:
     """Reads the weights that `model.init` names: builtin, on the hub, or a file or its folder.
 
-    This and all below raise a UserError if they cannot be read or a package for it is missing.
+    This and the public functions below raise a UserError if weights cannot be read or the package
+    that reads them is missing.
     """
     if init.startswith(BUILTIN):
         return read_builtin(init.removeprefix(BUILTIN))
