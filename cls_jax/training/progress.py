@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from cls_jax.batch import RawBatch
@@ -24,6 +25,7 @@ from cls_jax.config import parse_step_range
 from cls_jax.data.images.decode import take_visible
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.errors import UserError
+from cls_jax.methods import choose_decay, get_round_length
 from cls_jax.models import count_parameters
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_newest
@@ -41,6 +43,8 @@ _MAX_IN_FLIGHT = 2
 _WATCHED = ("train/loss", "train/gradient_norm")
 # A loss may be high for this long: the first steps of a run, or a few unlucky batches.
 _DIVERGED_STEPS = 200
+# The share of a running mean's start value that may remain at the end. `choose_decay` leaves less.
+_MAX_REMAINDER = 0.05
 
 
 def announce(run: Run, state: TrainState, first_step: int) -> None:
@@ -63,6 +67,8 @@ def announce(run: Run, state: TrainState, first_step: int) -> None:
             "Warning: Every training image is labeled: add others in unlabeled/, or set "
             "--config.num_labels=N to use only N of the labels."
         )
+    for warning in describe_slow_means(config, bool(state.batch_stats)):
+        print(f"Warning: {warning}")
     parameters = count_parameters(state.params) // num_networks
     devices = " x ".join(str(size) for size in setup.mesh.shape.values())
     start = f"from step {first_step}" if first_step else "from the start"
@@ -73,6 +79,23 @@ def announce(run: Run, state: TrainState, first_step: int) -> None:
         f"({parameters:,} parameters each) on {devices} {jax.default_backend()} device(s)\n"
         f"{start} to step {config.num_steps:,} in {workdir}"
     )
+
+
+def describe_slow_means(config: ConfigDict, has_batch_norm: bool) -> list[str]:
+    """A sentence for each running mean that the run is too short for.
+
+    Such as after --config.num_steps, with a configuration that was made for a longer run.
+    """
+    length = get_round_length(config)
+    decays = {"ema_decay": config.ema_decay}
+    if has_batch_norm and not config.model.bn_frozen:
+        decays["model.bn_momentum"] = config.model.bn_momentum
+    return [
+        f"After {length:,} steps, {decay**length:.0%} of the start values remain with "
+        f"{key}={decay:g}: set --config.{key}={choose_decay(length):.4g}."
+        for key, decay in decays.items()
+        if length and decay**length > _MAX_REMAINDER
+    ]
 
 
 def select_images(batch: RawBatch, spec: StreamSpec) -> dict[str, np.ndarray]:

@@ -15,7 +15,13 @@ from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training import progress
 from cls_jax.training.loop import train
-from cls_jax.training.progress import MetricsQueue, NonFiniteError, ProfileWindow, ProgressBar
+from cls_jax.training.progress import (
+    MetricsQueue,
+    NonFiniteError,
+    ProfileWindow,
+    ProgressBar,
+    describe_slow_means,
+)
 from cls_jax.training.setup import create_train_setup, set_step
 from cls_jax.training.start import prepare_run
 from cls_jax.training.step import create_train_step, make_batch_fn
@@ -103,6 +109,19 @@ def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
     assert "above 4.61, twice the loss of guessing, since step 201" in fake.lines[0]
     queue.append(1000, None, create_monitors())  # Not every method has that loss.
     queue.drain()
+
+
+def test_means_that_a_run_is_too_short_for_are_named_with_a_value_that_fits():
+    config = create_tiny_config(num_steps=200, ema_decay=0.99, model__bn_momentum=0.5)
+    (warning,) = describe_slow_means(config, has_batch_norm=True)
+    assert "13% of the start values remain with ema_decay=0.99: set --config.ema_decay=" in warning
+    config.ema_decay = float(warning.split("=")[-1].rstrip("."))
+    assert describe_slow_means(config, has_batch_norm=True) == []
+    config.model.bn_momentum = 0.999
+    assert len(describe_slow_means(config, has_batch_norm=True)) == 1
+    assert describe_slow_means(config, has_batch_norm=False) == []
+    config.num_steps = 0
+    assert describe_slow_means(config, has_batch_norm=True) == []
 
 
 def test_a_trace_of_the_chosen_steps_is_in_the_runs_folder(tmp_path):
