@@ -152,6 +152,16 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
         )
 
 
+def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
+    """A sentence about a run that is finished, or that was at `step` and goes on to `num_steps`."""
+    if step >= num_steps:
+        return f"{workdir} is finished: nothing to do."
+    return (
+        f"{workdir} was finished at step {step:,} and goes on to step {num_steps:,}, with the "
+        f"learning rate that a run of {num_steps:,} steps has from step {step:,} on."
+    )
+
+
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
     """Writes which training images a run in this folder has labels of, also of unequal classes.
 

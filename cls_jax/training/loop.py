@@ -23,13 +23,12 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from cls_jax.config import to_json
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.parallel.distributed import barrier, check_same, is_main_process
+from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.runs.checkpoint import Checkpointer
-from cls_jax.runs.folder import check_run_folder, read_result, write_pseudo_labels, write_result
+from cls_jax.runs.folder import describe_finished, read_result, write_pseudo_labels, write_result
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
@@ -45,7 +44,7 @@ from cls_jax.training.progress import (
 )
 from cls_jax.training.rounds import create_start_round, is_round_start
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
-from cls_jax.training.start import Run, hold_folder, prepare_run, resolve_model
+from cls_jax.training.start import Run, check_folder, hold_folder, prepare_run, resolve_model
 from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
 
 
@@ -66,19 +65,11 @@ def train(
         StoppedError: If the user or the system asks the run to stop. It has been saved.
     """
     config = resolve_model(config)
-    check_run_folder(workdir, config)
-    check_same(to_json(config), workdir)
+    check_folder(config, workdir)
     if (result := read_result(workdir)) is not None:
-        step, num_steps = result["step"], config.num_steps
-        sentence = f"{workdir} is finished: nothing to do."
-        if step < num_steps:
-            sentence = (
-                f"{workdir} was finished at step {step:,} and goes on to step {num_steps:,}, with "
-                f"the learning rate that a run of {num_steps:,} steps has from step {step:,} on."
-            )
         if is_main_process():
-            print(sentence)
-        if step >= num_steps:
+            print(describe_finished(workdir, result["step"], config.num_steps))
+        if result["step"] >= config.num_steps:
             return result
     run = prepare_run(config, workdir, load)
     with hold_folder(config, run):

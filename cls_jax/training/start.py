@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.batch import create_split
-from cls_jax.config import OPTIONS, read_config
+from cls_jax.config import OPTIONS, read_config, to_json
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.sampling import StreamSpec, create_stream_spec
 from cls_jax.data.types import Dataset
@@ -24,7 +24,7 @@ from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
-from cls_jax.parallel.distributed import barrier, is_main_process
+from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,
@@ -96,6 +96,16 @@ def create_setup(
     )
     views = setup.method.labeled_view, setup.method.unlabeled_views
     return setup, create_stream_spec(config, *views, labeled, unlabeled)
+
+
+def check_folder(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Makes sure that the folder is free or has this run, and that all processes mean the same.
+
+    Raises:
+        UserError: If not.
+    """
+    check_run_folder(workdir, config)
+    check_same(to_json(config), workdir)
 
 
 @contextlib.contextmanager
