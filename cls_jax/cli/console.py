@@ -62,7 +62,13 @@ def create_parser() -> argparse.ArgumentParser:
     on_run = _Parser(add_help=False, parents=[common])
     _add(on_run, "run", "RUN", "folder of the run")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    _add_train(verbs, common)
+    _add_verbs_on_runs(verbs, on_run)
+    _add_verbs_on_images(verbs, common)
+    return parser
 
+
+def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     train = verbs.add_parser(
         "train",
         parents=[common],
@@ -97,6 +103,8 @@ def create_parser() -> argparse.ArgumentParser:
         type=float,
     )
 
+
+def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     predict = verbs.add_parser("predict", parents=[on_run], help="label images with a trained run")
     _add(predict, "images", "IMAGE_OR_FOLDER", "files, folders or quoted patterns", nargs="+")
     _add(
@@ -117,6 +125,8 @@ def create_parser() -> argparse.ArgumentParser:
     )
     _add(export, "output", "DIR", "folder to write")
 
+
+def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     cache = verbs.add_parser(
         "cache",
         parents=[common],
@@ -132,7 +142,6 @@ def create_parser() -> argparse.ArgumentParser:
     _add(label, "--classes", "A,B,C", "classes to offer from the start")
     _add(label, "--port", "P", "port of the page (default: a free one)", type=int, default=0)
     _add_switch(label, "--no-browser", "only print the address")
-    return parser
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -61,7 +61,7 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
 def split_heads(logits: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Splits logits [N, B, 4 K + 1] of all heads into [N, B, K], [N, B, P, K] and [N, B, L].
 
-    The multi-binary head gives the logits of "out" for each class, then those of "in".
+    The multi-binary head gives a logit of "out" for each class, then one of "in" for each.
     """
     num_classes = logits.shape[-1] // 4
     closed, binary, opened = jnp.split(logits, (num_classes, 3 * num_classes), axis=-1)

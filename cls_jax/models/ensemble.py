@@ -57,6 +57,7 @@ class Ensemble:
         """
 
         def apply_one(params: PyTree, batch_stats: PyTree) -> tuple[jax.Array, PyTree]:
+            """Applies one network, whose leaves have no axis of networks."""
             # Operations record the precision when they are traced, and their gradients inherit it.
             with jax.default_matmul_precision(self.matmul_precision):
                 logits, updated = self.model.apply(

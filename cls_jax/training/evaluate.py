@@ -31,6 +31,7 @@ def create_eval_step(setup: TrainSetup) -> Callable:
     def eval_step(
         state: TrainState, images: jax.Array, labels: jax.Array, is_image: jax.Array
     ) -> Any:
+        """Counts on this device's networks and images, summed over the devices that share them."""
         classes = jax.nn.one_hot(labels, setup.dataset_spec.num_classes, dtype=jnp.int32)
 
         def compute_probabilities(params: Any) -> jax.Array:

@@ -54,6 +54,7 @@ def create_start_round(
         return replaced
 
     def start_round(state: TrainState, step: int) -> TrainState:
+        """Selects labels with the trained networks and starts new ones."""
         round_index = step // get_round_length(setup.config)
         logits = predict(state, dataset.train_images, candidates, round_index)
         rows = [

@@ -21,7 +21,7 @@ def floor(numbers: jax.Array) -> jax.Array:
 
 
 def gather_pixels(images: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
-    """Returns images whose pixels are those at `rows` and `columns`, int32 [n, height, width]."""
+    """Takes each image's pixels at `rows` and `columns`, int32 [n, height, width]."""
     n, height, width, channels = images.shape
     places = (rows * width + columns).reshape(n, height * width, 1)
     pixels = images.reshape(n, height * width, channels)

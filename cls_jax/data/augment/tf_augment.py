@@ -18,7 +18,7 @@ def floor(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def gather_pixels(images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-    """Returns images whose pixels are those at `rows` and `columns`, int32 [n, height, width]."""
+    """Takes each image's pixels at `rows` and `columns`, int32 [n, height, width]."""
     height, width, channels = images.shape[1:]
     first = tf.range(tf.shape(images)[0])[:, None, None] * height
     pixels = tf.reshape(images, [-1, channels])

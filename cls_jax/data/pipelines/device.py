@@ -1,7 +1,7 @@
 """The input stream made on the accelerator, inside the compiled step.
 
 The whole dataset is there as bytes. The step samples and augments its batch from (seed, step). The
-samples equal those of the tf.data pipeline, and the augmentations have the same distribution.
+samples are the same as in the tf.data pipeline, and the augmentations have the same distribution.
 """
 
 import itertools
@@ -45,7 +45,7 @@ class DeviceData(NamedTuple):
     labels: Any  # int32 [n].
     truths: Any  # int32 [n], see `StreamSpec.hide_labeled`.
     labeled_indices: Any  # int32, as in `StreamSpec`.
-    unlabeled_indices: Any  # int32, likewise.
+    unlabeled_indices: Any  # int32, as in `StreamSpec`.
 
 
 def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipeline:

@@ -236,7 +236,7 @@ class FolderSummary(NamedTuple):
 
     @property
     def imbalance(self) -> float:
-        """Labeled images of the largest class over those of the smallest."""
+        """The number of labels of the largest class divided by the smallest class's."""
         return max(self.class_counts.values()) / min(self.class_counts.values())
 
 

@@ -48,7 +48,7 @@ class Layout(NamedTuple):
     """How files with weights of an architecture are written."""
 
     to_torch_module: Callable[[str], str]  # Name of a module here → in the file, often with dots.
-    normalization: Normalization = IMAGENET  # What such weights expect, where nothing else is said.
+    normalization: Normalization = IMAGENET  # The default if a file does not name its own.
     unused: tuple[str, ...] = ()  # Beginnings of names in the file that have no counterpart here.
     # (arrays, shape of each of our leaves by the file's names) → arrays that fit.
     adapt: Callable[[Arrays, Mapping[str, tuple[int, ...]]], Arrays] = lambda arrays, shapes: arrays
