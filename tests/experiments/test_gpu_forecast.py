@@ -1,19 +1,10 @@
 """What the forecast counts in a program, and that it can compile one."""
 
-import pytest
-
-from cls_jax.errors import UserError
 from experiments.benchmarks.gpu_forecast import (
-    Forecast,
     count_bytes,
-    describe_forecasts,
     list_kernels,
     parse_module,
 )
-from experiments.benchmarks.variants import configure_variant
-from tests.conftest import create_tiny_config
-
-pytestmark = pytest.mark.usefixtures("whole_networks")
 
 # A program in the compiler's grammar: a loop of three, two fusions, a convolution, an exchange.
 HLO = """HloModule jit_train_step, is_scheduled=true
@@ -52,42 +43,18 @@ ENTRY %main (x: f32[8,4], y: f32[100,4], n: s32[], i: bf16[2,6,6,3], k: bf16[5,3
 """  # noqa: E501
 
 
-@pytest.fixture(scope="module")
-def kernels():
-    return {kernel.name: kernel for kernel in list_kernels(*parse_module(HLO))}
-
-
-def test_everything_that_runs_is_a_kernel_as_often_as_it_runs(kernels):
+def test_everything_that_runs_is_a_kernel_with_its_time_by_memory_and_arithmetic():
+    kernels = {kernel.name: kernel for kernel in list_kernels(*parse_module(HLO))}
     repeats = {name: kernel.repeats for name, kernel in kernels.items()}
     expected = {"add.2": 3, "lt": 3, "conv": 1, "fusion.1": 1, "all-reduce-start": 1}
     assert repeats == expected
     kinds = {name: kernel.kind for name, kernel in kernels.items() if kernel.kind != "other"}
     assert kinds == {"conv": "convolution", "all-reduce-start": "all-reduce"}
-
-
-def test_bytes_are_what_a_kernel_has_to_read_and_write(kernels):
     assert count_bytes("(f32[2,3]{1,0}, pred[7]{0}, s32[])") == 24 + 7 + 4
     assert kernels["fusion.1"].bytes_moved == 3 * 8 * 4 * 4  # x, the slice of y, the result.
-    # Without cuDNN's scratch memory.
-    assert kernels["conv"].bytes_moved == 2 * (2 * 6 * 6 * 3 + 5 * 3 * 3 * 3 + 2 * 6 * 6 * 5)
-
-
-def test_roofline_is_the_longer_of_memory_and_arithmetic(kernels):
     conv = kernels["conv"]
+    # Without cuDNN's scratch memory.
+    assert conv.bytes_moved == 2 * (2 * 6 * 6 * 3 + 5 * 3 * 3 * 3 + 2 * 6 * 6 * 5)
     assert (conv.flops, conv.unit) == (2 * (2 * 6 * 6 * 5) * (3 * 3 * 3), "bf16")
     assert conv.compute_seconds("H100") == max(conv.bytes_moved / 3.35e12, conv.flops / 989e12)
     assert kernels["add.2"].compute_seconds("H200") == 3 * (4 + 4 + 4) / 4.8e12
-
-
-def test_forecast_shows_totals_and_exchanges(kernels):
-    forecast = Forecast("bfloat16,mesh,device", 4, list(kernels.values()), 2**30, 1.0)
-    text = describe_forecasts(create_tiny_config(), [forecast])
-    assert "| bfloat16,mesh,device | 4 | 9 | 9 |" in text
-    assert "on 4 devices: 1 all-reduce" in text
-    assert "nothing here was run" in text
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "half,unrolled,device", "float32,rolled,device"])
-def test_unknown_variant_names_the_known_ones(name):
-    with pytest.raises(UserError, match=r"precision,lowering,input|use "):
-        configure_variant(name, create_tiny_config())
