@@ -4,8 +4,6 @@ import copy
 import functools
 import io
 import json
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cls_jax.config import create_config
-from tests.data.images.test_decode import DEEP, encode, pack_png
+from tests.data.images.test_decode import DEEP, encode
 
 LONG = 100_000
 # fmt: off
@@ -147,13 +145,11 @@ def _create_images() -> list[bytes]:
     exif[0x0112] = 6
     chosen = [
         *((photo, "JPEG", {"quality": 80, "exif": exif}), (photo, "JPEG", {"progressive": True})),
-        *((gray, "JPEG", {}), (photo.convert("CMYK"), "JPEG", {})),
-        *((photo, "PNG", {}), (clear, "PNG", {}), (deep, "PNG", {})),
+        *((photo.convert("CMYK"), "JPEG", {}), (clear, "PNG", {}), (deep, "PNG", {})),
         *((palette, "PNG", {"transparency": 3}), (gray.convert("1"), "PNG", {})),
         *((photo, "PNG", others), (palette, "GIF", {"transparency": 1}), (photo, "GIF", others)),
-        *((photo, "WEBP", {}), (clear, "WEBP", {"lossless": True}), (photo, "WEBP", others)),
-        *((photo, "BMP", {}), (palette, "BMP", {}), (gray.convert("1"), "BMP", {})),
-        *((photo, "TIFF", {}), (deep, "TIFF", {}), (photo, "TIFF", {"compression": "tiff_lzw"})),
+        *((clear, "WEBP", {"lossless": True}), (photo, "WEBP", others), (palette, "BMP", {})),
+        *((deep, "TIFF", {}), (photo, "TIFF", {"compression": "tiff_lzw"})),
         *((photo, "TIFF", {"compression": "jpeg"}), (photo, "MPO", others), (photo, "PPM", {})),
     ]
     files = [encode(image, format_, **options) for image, format_, options in chosen]
@@ -180,21 +176,10 @@ def _create_flat(mode: str, format_: str, size=(9_999, 9_999), **options) -> byt
     return encode(Image.new(mode, size), format_, **options).getvalue()
 
 
-def _create_png(color_type: int, depth: int, row_bytes: int, size: tuple[int, int]) -> bytes:
-    """A black PNG. Compressing one row and repeating it is a tenth of the work of Pillow."""
-    row = bytes(1 + row_bytes)
-    compressor = zlib.compressobj(1, wbits=-15)
-    block = compressor.compress(row) + compressor.flush(zlib.Z_FULL_FLUSH)
-    checksum = functools.reduce(lambda value, _: zlib.adler32(row, value), range(size[1]), 1)
-    data = b"\x78\x01" + size[1] * block + b"\x03\x00" + struct.pack(">I", checksum)
-    return pack_png(size, depth, color_type, data)
-
-
 # Images that decode to far more than they take.
 BOMBS: tuple[Callable[[], bytes], ...] = (
-    lambda: _create_png(6, 8, 4 * 9_999, (9_999, 9_999)),
-    lambda: _create_png(0, 16, 2 * 9_999, (9_999, 9_999)),
-    lambda: _create_png(2, 8, 75_000_000, (25_000_000, 4)),
+    lambda: _create_flat("RGBA", "PNG", compress_level=1),
+    lambda: _create_flat("I;16", "PNG", compress_level=1),
     lambda: _create_progressive(5_000),
     lambda: _create_flat("P", "GIF", transparency=0),
     lambda: _create_flat("RGB", "TIFF", compression="tiff_lzw"),
