@@ -45,7 +45,6 @@ _VERSION = 2
 _BATCH_SIZE = 16  # Per device. Larger ones are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
-_PART = 256  # Files that are read at a time where nothing is decoded.
 
 Progress = Callable[[int, int], None]  # Called with (images done, images in all).
 
@@ -225,12 +224,14 @@ def _find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) ->
     with contextlib.suppress(OSError):
         digests = store.find_contents(keys)
     unknown = [i for i, digest in enumerate(digests) if reads and not digest]
-    batches = read_ahead([paths[i] for i in unknown], (1, 1, 3), _PART, is_known=lambda _: True)
-    for start, batch in zip(range(0, len(unknown), _PART), batches, strict=True):
-        for i, digest in zip(unknown[start : start + _PART], batch.digests, strict=True):
-            digests[i] = digest
-        with contextlib.suppress(OSError):
-            store.write("", {}, find_settled(batch))
+    if unknown:
+        files = [paths[i] for i in unknown]
+        # None is decoded, as if all were known.
+        for batch in read_ahead(files, (1, 1, 3), len(files), is_known=lambda _: True):
+            for i, digest in zip(unknown, batch.digests, strict=True):
+                digests[i] = digest
+            with contextlib.suppress(OSError):
+                store.write("", {}, find_settled(batch))
     return digests
 
 

@@ -93,7 +93,7 @@ class Store:
         """The store in the user's cache folder, which is opened when it is first used."""
         self.folder = get_cache_folder()
         # For work that only one process should do at a time. Reading and writing need no lock.
-        self.lock = filelock.FileLock(self.folder / "lock", mode=0o600)
+        self.lock = filelock.FileLock(self.folder / "lock")
         self._path = os.path.realpath(self.folder / _FILE)
         self._idle: list[sqlite3.Connection] = []  # Those that no thread uses at the moment.
         weakref.finalize(self, _close, self._idle)
