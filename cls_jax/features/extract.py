@@ -125,7 +125,7 @@ def extract_features(
 
     def is_known(digest: bytes) -> bool:
         with contextlib.suppress(OSError):
-            store.read(options, [digest], recalled.__setitem__)
+            store.read(options, [digest], lambda _, row: recalled.update({digest: row}))
         return digest in recalled
 
     if decoded is not None:
@@ -193,20 +193,16 @@ def read_features(
 def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Which digests have a row, bool [B], and the rows, [B, 0] if none has one."""
     is_done, rows = np.zeros(len(digests), bool), np.zeros((len(digests), 0), np.float16)
-    places = dict[bytes, list[int]]()
-    for i, digest in enumerate(digests):
-        places.setdefault(digest, []).append(i)
 
-    def put(digest: bytes, row: bytes) -> None:
+    def put(places: list[int], row: bytes) -> None:
         nonlocal rows
         values = np.frombuffer(row, np.float16)
         if not rows.shape[1]:
             rows = np.zeros((len(digests), len(values)), np.float16)
-        rows[places[digest]] = values
-        is_done[places[digest]] = True
+        rows[places], is_done[places] = values, True
 
     with contextlib.suppress(OSError):  # They are computed then.
-        store.read(options, list(places), put)
+        store.read(options, digests, put)
     return is_done, rows
 
 
