@@ -11,7 +11,6 @@ import pytest
 from cls_jax.errors import UserError
 from cls_jax.models import WideResNet
 from cls_jax.models.ensemble import ravel_per_network
-from cls_jax.models.layers import Head
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training.optimizer import (
     Layer,
@@ -281,14 +280,13 @@ def test_layers_are_counted_as_in_timm():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_of_every_architecture_has_its_layer(name):
-    heads = Head("rotation", 4), Head("binary", 6, is_projected=True, use_bias=False)
-    model = MODELS[name][0](num_classes=3, extra_heads=heads)
+    model = MODELS[name][0](num_classes=3, extra_heads=(("rotation", 4),))
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
     layers = order_layers(params, model.stem_names, model.head_names)
     first = {key for key, layer in layers.items() if layer.stage == 0}
     assert first == set(model.stem_names) & set(layers) != set()
     last, names = max(layer.position for layer in layers.values()), set(model.head_names)
-    assert names == {"head", "rotation", "binary", "projection"}
+    assert names == {"head", "rotation"}
     assert {key for key, layer in layers.items() if layer.position == last} == names
     # A new architecture's other names are either blocks, or belong in its `stem_names`.
     after_blocks = names | {"norm", "top", "top_norm"}
