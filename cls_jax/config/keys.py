@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
-from cls_jax.data.images.decode import MAX_CHANNELS, RESIZE_MODES
+from cls_jax.data.images.decode import RESIZE_MODES
 from cls_jax.io import is_number
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS, STEMS
@@ -136,8 +136,8 @@ OPTIONS: dict[str, Option] = {
         "Where batches are made: by tf.data on the host, or on the accelerator."),
     "data.image_size": Option(32, between(8, 1024),
         "Height and width in pixels to which images are scaled."),
-    "data.channels": Option(3, between(1, MAX_CHANNELS),
-        "Channels of images in a folder: 1 (gray), 3 (RGB), or as many as its files have."),
+    "data.channels": Option(3, Rule(lambda value: value in (1, 3), "1 or 3"),
+        "Channels to which images in a folder are converted: 1 (gray) or 3 (RGB)."),
     "data.resize": Option("crop", one_of(*RESIZE_MODES),
         "How images in a folder become square: crop keeps the center, pad keeps all and adds gray "
         "borders, stretch keeps all and changes the aspect ratio."),

@@ -3,7 +3,6 @@
 See `oracles.py`.
 """
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -16,7 +15,6 @@ from tests.methods.oracles import (
     balance,
     constant,
     cross_entropies,
-    cross_entropy,
     cutmix,
     cutmix_loss,
     ema,
