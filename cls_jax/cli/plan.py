@@ -227,8 +227,6 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
     ]
-    if summary.channels not in (1, 3):
-        lines.append(f"Channels:    {summary.channels}")
     if summary.bit_depth < 16:
         largest = 2**summary.bit_depth - 1
         lines.append(f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use")

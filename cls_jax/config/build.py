@@ -9,13 +9,18 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from cls_jax.config.keys import OPTIONS, Option, get_options
-from cls_jax.config.retired import drop_retired
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json
 from cls_jax.methods import get_round_length
 
 # AdamW moves every parameter by about the learning rate per step, whatever its gradient.
 _MAX_ADAMW_RATE = 0.01
+# Keys that stored runs may have and this version has no more, with the value that it always uses.
+_RETIRED = {
+    **{"model.lowering": "unrolled", "model.leaky_slope": 0.1, "model.bn_epsilon": 1e-5},
+    **{"model.bn_statistics": "batch", "optimizer.beta1": 0.9, "optimizer.beta2": 0.999},
+    **{"optimizer.epsilon": 1e-8, "optimizer.clip_norm": 0.0},
+}
 
 
 def create_config(
@@ -160,8 +165,8 @@ def to_json(config: ConfigDict) -> str:
 def read_config(path: pathlib.Path) -> ConfigDict:
     """Reads and validates the `config.json` of a run's folder.
 
-    A run that is older than a key lacks it and gets the default, which changes nothing. Retired
-    keys are dropped if their value changed nothing (`cls_jax.config.retired`).
+    A run that is older than a key lacks it and gets the default, which changes nothing. Keys that
+    no longer exist are dropped if they had the value that is now always used.
 
     Raises:
         UserError: If the file is missing or damaged, or this version does not know a key or value.
@@ -186,7 +191,7 @@ def _from_stored(stored: Any) -> ConfigDict:
     if "method.name" not in values:
         raise ValueError("it has no method.name")
     keys = get_options(values["method.name"])
-    values = drop_retired(values, keys)
+    values = {key: value for key, value in values.items() if _RETIRED.get(key, ...) != value}
     if unknown := sorted(set(values) - set(keys)):
         raise ValueError(f"{unknown[0]:.100} is not a key")
     restored = {

@@ -113,7 +113,6 @@ def _choose_init(given: FolderContext) -> str:
     is_fitting = (
         given.resources.has_pretrained
         and _ARCHITECTURE.isdisjoint(given.is_set)
-        and given.summary.channels in (1, _COLORS)
         and are_photographs(given.summary.sizes)
     )
     return PRETRAINED if is_fitting else given.config.model.init

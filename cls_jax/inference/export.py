@@ -203,7 +203,7 @@ def describe(
     num_classes, num_networks = len(classifier.class_names), classifier.num_networks
     preprocessing = {
         "orientation": "upright, as EXIF says",
-        "color": {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels"),
+        "color": "gray" if channels == 1 else "RGB",
         "resize": "bicubic",
         "square": data.resize,
         "bit_depth": data.bit_depth,

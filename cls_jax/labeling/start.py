@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from cls_jax.data.images.files import list_images
-from cls_jax.data.sources.folder import sample_headers
 from cls_jax.data.sources.folder_layout import find_table, list_labelable
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
@@ -72,12 +71,6 @@ def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session
 
 def _load_features(session: Session, on_progress: Progress) -> Features:
     paths = session.list_paths()
-    _, channels = sample_headers(paths)
-    if channels not in (1, 3):
-        raise UserError(
-            f"These images have {channels} channels, and the page compares images by a network for "
-            "photographs: label them by class folders or in labels.csv, see docs/own_images.md."
-        )
     features_BC = load_features(paths, on_progress=on_progress)
     readable = np.flatnonzero(features_BC.any(axis=1))
     return Features(readable, features_BC[readable])

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from cls_jax.config import read_config
-from cls_jax.data.images.decode import take_visible
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
 from cls_jax.inference.calibration import Calibration, read_calibration
@@ -67,7 +66,7 @@ class Predictions:
 class Picture(NamedTuple):
     """An image of the dataset as the page shows it."""
 
-    pixels: np.ndarray  # uint8 [H, W, 1 or 3], see `take_visible`.
+    pixels: np.ndarray  # uint8 [H, W, 1 or 3].
     name: str
     link: str | None  # To its file, where it has one.
 
@@ -128,7 +127,7 @@ class RunData:
         """A test or training image by its position among these."""
         images = self.dataset.test_images if is_test else self.dataset.train_images
         image = images[np.array([index])][0]
-        return Picture(take_visible(image), *self.name_image(index, is_test))
+        return Picture(image, *self.name_image(index, is_test))
 
     def take_predicted(self, position: int) -> Picture:
         """One of the images that the predictions are about."""

@@ -14,7 +14,6 @@ from sklearn.metrics import confusion_matrix
 from cls_jax.config import create_config, flatten, show_value
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
-from cls_jax.data.images.decode import take_visible
 from cls_jax.inference.calibration import apply_calibration
 from cls_jax.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.methods import get_method
@@ -185,11 +184,11 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
     order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
     chosen = run.labeled[order[:_NUM_AUGMENTED]]
     images, data = run.dataset.train_images[chosen], run.config.data
-    columns = [("original", take_visible(images))]
+    columns = [("original", images)]
     repeated = np.concatenate([images] * _NUM_DRAWS)
     for seed, view in enumerate(("weak", "strong")):
         draws = augment_images(repeated, view, data, seed)
-        columns += [(view, take_visible(draw)) for draw in np.split(draws, _NUM_DRAWS)]
+        columns += [(view, draw) for draw in np.split(draws, _NUM_DRAWS)]
     names = [run.take_picture(int(index), is_test=False).name for index in chosen]
     return {"names": names, "columns": columns, "method": get_method(run.config.method.name)}
 

@@ -43,11 +43,11 @@ from cls_jax.features.instant import (
     spread_labels,
 )
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.methods.losses import PseudoLabels
+from cls_jax.methods.losses import PseudoLabels, draw_least_probable
 from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS, FEATURES
 from cls_jax.parallel.distributed import arrays_from_main_process, check_same_weights
-from cls_jax.parallel.mesh import to_global_arrays
+from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.training.evaluate import iterate_padded
 from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
 
@@ -241,7 +241,8 @@ def _create_graph_labels(setup: TrainSetup, start: InstantLabels) -> PseudoLabel
     """The targets of `method.graph` by training image, on the mesh, weights with the mean 1."""
     spread, p = start.spread, start.spread.probabilities
     weights = spread.weights / max(spread.weights.mean(), 1e-12)
-    columns = PseudoLabels(*map(jnp.asarray, (spread.labels, p.argmin(axis=1), weights, p.max(1))))
+    complementary = draw_least_probable(p, (setup.config.seed, zlib.crc32(b"complementary")))
+    columns = PseudoLabels(*map(jnp.asarray, (spread.labels, complementary, weights, p.max(1))))
     _, shapes = setup.state_shapes.method_state
 
     def fill(column: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -336,10 +337,17 @@ def compute_features(
     def apply(state: TrainState, images: jax.Array) -> jax.Array:
         return setup.infer(state.ema_params, state.batch_stats, images, kind)
 
-    compute = jax.jit(apply, out_shardings=NamedSharding(setup.mesh, P()))
-    size, parts = min(setup.config.eval_batch_size, len(indices)), []
+    sharded = jax.shard_map(
+        apply,
+        mesh=setup.mesh,
+        in_specs=(setup.state_specs, P(DATA_AXIS)),
+        out_specs=P(NETWORK_AXIS, DATA_AXIS),
+    )
+    compute = jax.jit(sharded, out_shardings=NamedSharding(setup.mesh, P()))
+    size, num_shards = min(setup.config.eval_batch_size, len(indices)), setup.mesh.shape[DATA_AXIS]
+    size, parts = -(-size // num_shards) * num_shards, []
     for batch, _, is_image in iterate_padded(Selection(images, indices), indices, size):
-        on_mesh = to_global_arrays(batch, setup.mesh, P())
+        on_mesh = to_global_arrays(batch, setup.mesh, P(DATA_AXIS))
         parts.append(np.asarray(compute(state, on_mesh))[:, is_image])
     return np.concatenate(parts, axis=1)
 

@@ -22,7 +22,6 @@ from tqdm import tqdm
 
 from cls_jax.batch import RawBatch
 from cls_jax.config import parse_step_range
-from cls_jax.data.images.decode import take_visible
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_round_length
@@ -104,7 +103,7 @@ def select_images(batch: RawBatch, spec: StreamSpec) -> dict[str, np.ndarray]:
     views = {f"views/labeled_{spec.labeled_view}": batch.x}
     for i, view in enumerate(spec.unlabeled_views):
         views[f"views/unlabeled_{i + 1}_{view}"] = batch.u[i]
-    return {name: take_visible(images[:_NUM_SHOWN_IMAGES]) for name, images in views.items()}
+    return {name: images[:_NUM_SHOWN_IMAGES] for name, images in views.items()}
 
 
 class PausableTimer:

@@ -20,7 +20,6 @@ from PIL import Image
 
 from cls_jax.config import create_config, flatten
 from cls_jax.data.images import cache, files
-from tests.data.images.test_bands import save
 from tests.data.images.test_decode import DEEP, encode, pack_png
 
 LONG = 100_000
@@ -209,7 +208,6 @@ def _create_images() -> list[bytes]:
     ]
     files = [encode(image, format_, **options) for image, format_, options in chosen]
     files += [encode_deep(256 * smooth.astype(np.uint16)) for encode_deep in DEEP.values()]
-    files += map(save, (smooth, 257 * np.asfortranarray(smooth, np.uint16), np.asarray(gray)))
     return [file.getvalue() for file in files]
 
 

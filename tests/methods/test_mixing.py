@@ -58,4 +58,4 @@ def test_quarters_of_the_batch_are_rotated_by_what_their_labels_say(num_images):
         np.testing.assert_allclose(image, np.rot90(original, int(k)), rtol=1e-6)
     counts = np.bincount(turns, minlength=4)
     assert counts.max() - counts.min() <= 1
-    assert METHODS["remixmatch"].get_extra_heads({}, 10) == (("rotation", 4, False, True),)
+    assert METHODS["remixmatch"].get_extra_heads({}, 10) == (("rotation", 4),)

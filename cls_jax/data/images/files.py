@@ -13,7 +13,6 @@ import numpy as np
 
 from cls_jax.data.images.decode import (
     CENTER_CROP,
-    NPY,
     SUFFIXES,
     TIFFS,
     DecodeOptions,
@@ -32,7 +31,7 @@ _NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
 _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
 _LOCK = ".lock"
 _CLOSED = "a folder that cannot be read"
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", NPY, *TIFFS)
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFFS)
 
 
 class ImageFile(NamedTuple):
