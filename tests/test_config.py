@@ -73,27 +73,25 @@ def test_settings_are_those_of_the_papers_and_datasets_set_those_of_the_method_t
     assert load_config("digits", "40,ups").method.rounds == 2
 
 
-@pytest.mark.parametrize("argument", ["", "many", "40.5", "-40", "40,fixmatch,cls", ",cls"])
-def test_argument_of_another_form_is_refused(argument):
-    with pytest.raises(UserError, match="write the number of labels"):
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        *((text, "write the number of labels") for text in ("", "many", "40.5", "-40", ",cls")),
+        ("40,fixmatsch", r"Unknown method 'fixmatsch': choose one of .*fixmatch"),
+    ],
+)
+def test_argument_of_another_form_is_refused(argument, message):
+    with pytest.raises(UserError, match=message):
         create_config(argument)
-
-
-def test_unknown_method_lists_the_known_ones():
-    with pytest.raises(UserError, match=r"Unknown method 'fixmatsch': choose one of .*fixmatch"):
-        create_config("40,fixmatsch")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"num_steps": 0}, "num_steps=0 would leave the last layers random: set model.init_head"),
-        ({"num_labels": 0}, "choose a positive number of labels"),
-        ({"seed": -1}, "seed=-1"),
         ({"mu": 0}, "mu=0 is invalid: choose an integer from 1 to 1,048,576"),
         ({"mu": True}, "mu=True"),
         ({"ema_decay": float("nan")}, "ema_decay=nan"),
-        ({"log_every": 0}, "log_every=0 is invalid: choose an integer of at least 1"),
         ({"accumulate_steps": 3}, "does not divide batch_size=8: choose one of its divisors"),
         ({"data__pipeline": "torch"}, "choose tfdata or device"),
         ({"data__shift": 8}, "choose a smaller shift"),
@@ -101,13 +99,10 @@ def test_unknown_method_lists_the_known_ones():
         ({"data__data_dir": "a\0b"}, r"data\.data_dir"),
         ({"data__mean": ()}, "set both, or set both to"),
         ({"data__mean": ("a", "b", "c")}, r"data\.mean"),
-        ({"data__std": (None,) * 3}, r"data\.std"),
         ({"data__std": (0.0,)}, "choose positive numbers"),
-        ({"data__randaugment_levels": 11}, "choose an integer from 2 to 10"),
         ({"data__randaugment_pool": ("identity", "invert")}, "choose some of autocontrast"),
         ({"data__randaugment_pool": ("identity",) * 1000}, r"data\.randaugment_pool=.{100}… is"),
         ({"model__depth": 12}, "choose 6n \\+ 4"),
-        ({"model__name": "vgg"}, "choose wide_resnet, resnet18, "),
         ({"model__init_head": "probe"}, "needs the features of a pretrained network"),
         ({"method__tau": 1.5}, "method.tau=1.5 is invalid: choose a number from 0 to 1"),
         ({"method__name": "fixmatch"}, "configs/cifar10.py:250,fixmatch"),
@@ -115,11 +110,6 @@ def test_unknown_method_lists_the_known_ones():
         ({"optimizer__learning_rate": 0.0}, "choose a number above 0 and at most 100"),
         ({"optimizer__momentum": 1.0}, "choose a number of at least 0 and below 1"),
         ({"optimizer__name": "adamw"}, "choose at most 0.01"),
-        (
-            {"optimizer__name": "adamw", "optimizer__learning_rate": 0.004}
-            | {"optimizer__head_learning_rate": 0.03},
-            "choose at most 0.01",
-        ),
         ({"optimizer__warmup_steps": 6}, "choose fewer, or a larger num_steps"),
         ({"optimizer__head_steps": 7}, "choose fewer, or a larger num_steps"),
     ],
@@ -147,14 +137,9 @@ def read_changed(tmp_path):
     return read
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        create_tiny_config(method__tau=0.5, data__data_dir="somewhere"),
-        load_config("folder", "/data,fixmatch"),
-    ],
-)
-def test_config_comes_back_from_json(read_changed, config):
+@pytest.mark.parametrize("argument", ["/data", "/data,fixmatch"])
+def test_config_comes_back_from_json(read_changed, argument):
+    config = load_config("folder", argument)
     restored = read_changed(config, lambda stored: None)
     assert to_json(restored) == to_json(config)
     assert restored.is_locked
@@ -197,8 +182,6 @@ def test_differences_name_the_keys_that_change_results():
         lambda stored: stored.pop("method"),
         lambda stored: stored.update(num_labels="x"),
         lambda stored: stored.update(learning_rate=1),
-        lambda stored: stored["model"].update(depth=11),
-        lambda stored: stored["data"].update(flip=None),
         lambda stored: stored["method"].update(threshold=0.5),  # Of another method.
         lambda stored: stored.update(mesh=1),
     ],
@@ -206,12 +189,3 @@ def test_differences_name_the_keys_that_change_results():
 def test_foreign_config_is_refused(read_changed, change):
     with pytest.raises(UserError, match=r"not the configuration of a run .*name the folder of an"):
         read_changed(create_tiny_config(), change)
-
-
-@pytest.mark.parametrize("key", ["data", "method", "mesh"])
-def test_section_that_was_replaced_is_refused(key):
-    config = create_config("40")
-    with config.unlocked():
-        config[key] = {}
-    with pytest.raises(UserError, match=f"{key}.* is missing"):
-        validate_config(config)

@@ -93,18 +93,6 @@ def test_every_epoch_holds_every_image_once_in_a_new_order(n):
     assert n < 10 or len(np.unique(epochs, axis=0)) == 8
 
 
-def test_order_of_samples_looks_random():
-    """Displacements are as those of a random permutation: uniform, without correlation."""
-    n = 5000
-    x = np.arange(n, dtype=np.int32)
-    places = sample_indices(x, np.arange(20), n, 0, UNLABELED_STREAM)
-    correlations = [np.corrcoef(x, place)[0, 1] for place in places]
-    neighbors = [np.corrcoef(place[:-1], place[1:])[0, 1] for place in places]
-    assert np.abs(correlations + neighbors).max() < 5 / np.sqrt(n)
-    histogram, _ = np.histogram(places[:, :50], bins=10, range=(0, n))
-    assert np.all(np.abs(histogram - 100) < 5 * np.sqrt(100))
-
-
 @pytest.mark.parametrize("step", [0, 7, 123_456, 100_000_000])
 def test_numpy_and_jax_draw_the_same_samples(step):
     indices = np.arange(100, 1447, dtype=np.int32)
@@ -141,27 +129,3 @@ def test_no_two_uses_of_random_numbers_share_a_key():
     ]
     keys += [child for key in keys for child in jax.random.split(key, 3)]
     assert len({jax.random.key_data(key).tobytes() for key in keys}) == len(keys)
-
-
-@pytest.mark.parametrize(
-    ("num_cores", "max_batches", "num_shards", "expected"),
-    [
-        *((1, 100, 4, 1), (8, 100, 4, 7), (96, 100, 4, 95), (96, 12, 4, 10), (96, 1, 4, 1)),
-        *((1, 0, 4, 1), (96, 12, 2, 22), (96, 12, 1, 46)),  # A part of a batch takes less.
-    ],
-)
-def test_batches_in_flight_are_bounded_by_cores_and_bytes(
-    monkeypatch, num_cores, max_batches, num_shards, expected
-):
-    def ask(self, function, num_parallel_calls, **options):
-        raise KeyboardInterrupt(num_parallel_calls)
-
-    monkeypatch.setattr(tfdata.tf.data.Dataset, "map", ask)
-    monkeypatch.setattr(tfdata, "available_cpus", lambda: num_cores)
-    monkeypatch.setattr(tfdata, "_MAX_BYTES_IN_FLIGHT", max_batches * (8 + 2 * 16) * 64)
-    with pytest.raises(KeyboardInterrupt, match=f"^{expected}$"):
-        next(
-            tfdata.create_stream(
-                *create_spec(create_tiny_config()), 0, 2, BatchShard(0, num_shards, 4)
-            )
-        )

@@ -7,13 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from cls_jax.config.from_folder import apply_settings
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import choose_long_tail
-from cls_jax.errors import UserError
 from cls_jax.inference import export
 from cls_jax.inference.classifier import load
-from cls_jax.methods import METHODS, balanced_head
+from cls_jax.methods import balanced_head
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.runs.folder import load_labeled_indices, read_result
 from cls_jax.training import setup as setup_lib
@@ -89,12 +87,3 @@ def test_the_own_head_predicts_everywhere(run, monkeypatch):
     weights = start.collect_weights(setup, state).arrays
     assert set(weights) == set(state.params) - {METHOD_HEAD}
     np.testing.assert_array_equal(weights["head"]["kernel"], state.ema_params["head"]["kernel"][0])
-
-
-def test_only_methods_with_a_loss_on_weak_and_strong_views_have_it():
-    without = {"supervised", "pseudo_label", "ups", "pi_model", "mean_teacher", "mixmatch"}
-    without |= {"remixmatch"}
-    has_it = {name for name, method in METHODS.items() if "balanced_head" in method.hyperparameters}
-    assert has_it == set(METHODS) - without
-    with pytest.raises(UserError, match=r"has no key method\.balanced_head"):
-        apply_settings(create_tiny_config("20,ups"), {"method.balanced_head": True})

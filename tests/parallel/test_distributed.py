@@ -5,16 +5,13 @@ import re
 import signal
 import socket
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental import multihost_utils
 
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.parallel.distributed import (
-    check_same_weights,
     check_values,
     has_scheduler,
     initialize_distributed,
@@ -129,9 +126,7 @@ CHECKPOINTS = """
 import pathlib, sys
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from cls_jax.parallel.distributed import (
-    all_processes, arrays_from_main_process, from_main_process, initialize_distributed
-)
+from cls_jax.parallel.distributed import initialize_distributed
 
 address, rank, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
 initialize_distributed(address, 2, rank)
@@ -153,30 +148,19 @@ def check(restored, step):
         assert ours.sharding == theirs.sharding
         np.testing.assert_array_equal(ours.addressable_data(0), theirs.addressable_data(0))
 
-like = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), make(0)
-)
-checkpointer = Checkpointer(folder, keep=3)
-states = {step: make(step) for step in (1, 2)}
+checkpointer, states = Checkpointer(folder, keep=3), {step: make(step) for step in (1, 2)}
 with jax.transfer_guard("disallow"):
-    assert from_main_process({"rank": [rank]}) == {"rank": [0]}
-    shared = arrays_from_main_process([np.full((2, 3), 0.1 + rank, np.float32)])
-    np.testing.assert_array_equal(shared, [np.full((2, 3), 0.1, np.float32)])
-    assert all_processes(True) and not all_processes(rank == 0)
     for step, state in states.items():
         checkpointer.save(step, state, {})
     checkpointer.finish()
-    assert checkpointer.latest_step() == 2
 if rank == 1:  # A network file system may show it an older state of the folder.
     list_folder = pathlib.Path.iterdir
     pathlib.Path.iterdir = lambda path: [] if path == checkpointer.folder else list_folder(path)
-check(checkpointer.restore_newest(like), 2)
+check(checkpointer.restore_newest(make(0)), 2)
 if rank == 0:
     for path in (checkpointer.folder / "2" / "state").rglob("d/*"):
         path.write_bytes(b"")
-check(checkpointer.restore_newest(like), 1)
-assert checkpointer.latest_step() == 1
-print("done")
+check(checkpointer.restore_newest(make(0)), 1)
 """
 
 
@@ -191,21 +175,7 @@ def test_processes_agree_on_checkpoints_and_verify_arrays_that_none_of_them_hold
     for process in processes:
         code, output = finish(process)
         assert code == 0, output
-        assert "done" in output
     assert (tmp_path / "run" / "damaged_checkpoints" / "2").exists()
-
-
-def test_a_coordinator_out_of_reach_is_named(start_program, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "from cls_jax.parallel.distributed import initialize_distributed as join\n"
-        "join('localhost:1', 2, 1, timeout=2)"
-    )
-    code, output = finish(start_program(program=program))
-    assert code == 2
-    line = output.splitlines()[-1]
-    assert line.startswith("Error: This process could not connect to the coordinator ")
-    assert "localhost:1" in line
 
 
 @pytest.mark.parametrize(
@@ -213,7 +183,6 @@ def test_a_coordinator_out_of_reach_is_named(start_program, tmp_path):
     [
         (("localhost:1", None, 0), "together"),
         (("localhost", 2, 0), "host:port"),
-        (("localhost:1", 2, 2), "from 0 to 1"),
     ],
 )
 def test_invalid_values_are_refused(values, message):
@@ -226,10 +195,7 @@ def test_invalid_values_are_refused(values, message):
     ("variables", "expected"),
     [
         ({}, False),
-        ({"SLURM_NTASKS": "4"}, False),  # An allocation, not a step of it.
-        (dict.fromkeys(SLURM_STEP, "1"), False),  # A task alone.
         (dict.fromkeys(SLURM_STEP, "4"), True),
-        ({"OMPI_COMM_WORLD_SIZE": "1"}, False),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),  # A notebook in a pod.
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),
@@ -242,15 +208,3 @@ def test_a_scheduler_is_recognized(monkeypatch, variables, expected):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert has_scheduler() == expected
-
-
-def test_processes_that_start_from_other_weights_are_named(monkeypatch):
-    weights = {"kernel": np.arange(6.0).reshape(2, 3)}
-    monkeypatch.setattr(jax, "process_count", lambda: 3)
-
-    gather = "process_allgather"
-    monkeypatch.setattr(multihost_utils, gather, lambda ours: np.stack([ours, ours, ours]))
-    check_same_weights(weights)
-    monkeypatch.setattr(multihost_utils, gather, lambda ours: np.stack([ours, ours, ours ^ 1]))
-    with pytest.raises(UserError, match=r"Processes \[2\] start from other weights than process 0"):
-        check_same_weights(weights)

@@ -1,7 +1,5 @@
 """The arrangement of devices, and arrays spread over them."""
 
-import types
-
 import jax
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from cls_jax.parallel.mesh import (
     FULL_BATCH,
     BatchShard,
     create_mesh,
-    get_process_shard,
     to_global_arrays,
 )
 
@@ -42,34 +39,12 @@ def test_mesh_that_does_not_fit_is_refused(arguments, message):
         create_mesh(**({"num_networks": 2, "batch_sizes": [8, 16]} | arguments))
 
 
-@pytest.mark.parametrize(
-    ("devices_per_process", "network", "data", "idle"),
-    [((1, 1, 1), 2, 1, [2]), ((1, 1, 1, 1), 1, 2, [2, 3]), ((2, 2), 2, 1, [1])],
-)
-def test_processes_outside_the_mesh_are_named(devices_per_process, network, data, idle):
-    devices = [
-        types.SimpleNamespace(process_index=i)
-        for i, count in enumerate(devices_per_process)
-        for _ in range(count)
-    ]
-    num_busy = len(devices_per_process) - len(idle)
-    with pytest.raises(UserError) as error:
-        create_mesh(2, [8], network, data, devices)
-    assert f"Processes {idle} have no device" in str(error.value)
-    assert f"start {num_busy} process(es) only" in str(error.value)
-
-
 def test_shards_of_a_batch_are_disjoint_and_make_up_the_whole():
     rows = np.arange(24)
     parts = [BatchShard(0, 1, 4), BatchShard(1, 3, 4), BatchShard(3, 4, 4)]
     np.testing.assert_array_equal(np.concatenate([rows[part.take(24)] for part in parts]), rows)
     assert [part.count_whole(len(rows[part.take(24)])) for part in parts] == [24, 24, 24]
     assert FULL_BATCH.take(24) == slice(0, 24)
-
-
-def test_a_lone_process_makes_whole_batches():
-    mesh = create_mesh(2, [8], network=2, data=2)
-    assert get_process_shard(mesh).take(8) == slice(0, 8)
 
 
 def test_arrays_are_spread_as_specified():

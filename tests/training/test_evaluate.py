@@ -6,20 +6,11 @@ import pytest
 
 from cls_jax.batch import normalize
 from cls_jax.models.ensemble import take_network
-from cls_jax.training import evaluate as evaluate_lib
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
 NUM_IMAGES = 70
-
-
-@pytest.fixture(scope="module")
-def test_set():
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (NUM_IMAGES, 8, 8, 1), dtype=np.uint8)
-    # Unequal classes, of which the last two have no image.
-    return images, np.minimum(rng.integers(0, 10, NUM_IMAGES), 7).astype(np.int32)
 
 
 def predict_plainly(setup, params, batch_stats, images):
@@ -31,8 +22,11 @@ def predict_plainly(setup, params, batch_stats, images):
 
 
 @pytest.mark.parametrize(("mesh", "batch_size"), [((1, 1), NUM_IMAGES), ((2, 2), 32)])
-def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_size):
-    images, labels = test_set
+def test_every_image_counts_once_whatever_the_batch_size(mesh, batch_size):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (NUM_IMAGES, 8, 8, 1), dtype=np.uint8)
+    # Unequal classes, of which the last two have no image.
+    labels = np.minimum(rng.integers(0, 10, NUM_IMAGES), 7).astype(np.int32)
     config = create_tiny_config(eval_batch_size=batch_size)
     config.mesh.network, config.mesh.data = mesh
     setup = create_train_setup(config, DATASET_SPEC)
@@ -60,18 +54,3 @@ def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_s
     accuracies = create_evaluate(setup)(state, images, labels)
     assert accuracies == pytest.approx({f"test/{k}": 100 * v for k, v in shares.items()})
     assert shares["accuracy"] not in (shares["accuracy_live_network_1"], balanced)
-
-
-def test_small_set_is_not_padded_to_a_whole_batch(test_set, monkeypatch):
-    setup = create_train_setup(create_tiny_config(eval_batch_size=1000), DATASET_SPEC)
-    sizes = []
-
-    def cut(images, labels, size):
-        sizes.append(size)
-        return iter(())
-
-    monkeypatch.setattr(evaluate_lib, "iterate_padded", cut)
-    images, labels = test_set
-    evaluate = create_evaluate(setup)
-    assert evaluate(None, images, labels) == evaluate(None, images[:0], labels[:0]) == {}
-    assert sizes == [NUM_IMAGES, 1]

@@ -47,13 +47,6 @@ def test_batch_does_not_depend_on_the_number_of_devices():
     jax.tree.map(np.testing.assert_array_equal, batch, expected)
 
 
-def test_shards_of_a_batch_share_no_random_numbers():
-    """Four devices, the same image everywhere: no shard's views are those of another."""
-    batch, _, _ = create_device_batch((1, 4), num_images=1)
-    shards = np.split(batch.u[1], 4)
-    assert len({shard.tobytes() for shard in shards}) == 4
-
-
 def test_seed_step_and_view_decide_the_random_numbers():
     """One image everywhere, so that only its augmentation can differ."""
     batches = [
