@@ -102,6 +102,7 @@ class DecodeOptions(NamedTuple):
 
 
 CENTER_CROP = DecodeOptions()
+ImageLike = str | os.PathLike | Image.Image | np.ndarray  # A file, or an image in memory.
 
 
 class _Bands(NamedTuple):
@@ -124,13 +125,17 @@ def get_image_shape(data_config: ConfigDict) -> tuple[int, int, int]:
 
 
 def read_image(
-    path: str | os.PathLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
+    path: ImageLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
 ) -> np.ndarray:
     """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC, AVIF or NPY file as `decode_image` does.
+
+    An image in memory counts like a file with its pixels.
 
     Raises:
         ImageError: if it cannot be read or is not an image.
     """
+    if isinstance(path, Image.Image | np.ndarray):
+        return decode_image(path, image_shape, options)
     with open_file(path) as file:
         return decode_image(file, image_shape, options)
 
@@ -187,7 +192,9 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
 
 
 def decode_image(
-    file: BinaryIO, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
+    file: BinaryIO | Image.Image | np.ndarray,
+    image_shape: tuple[int, int, int],
+    options: DecodeOptions = CENTER_CROP,
 ) -> np.ndarray:
     """Decodes an image: turned upright, put on white, and scaled to a square.
 
@@ -260,7 +267,7 @@ def take_visible(images: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _decoding(file: BinaryIO) -> Iterator[Image.Image | _Bands]:
+def _decoding(file: Any) -> Iterator[Image.Image | _Bands]:
     """Opens an image within the limits. Whatever goes wrong until the end is an ImageError."""
     try:
         image = _open(file)
@@ -279,7 +286,15 @@ def _decoding(file: BinaryIO) -> Iterator[Image.Image | _Bands]:
         raise ImageError(f"damaged: {describe_error(error)}") from error
 
 
-def _open(file: BinaryIO) -> Image.Image | _Bands:
+def _open(file: Any) -> Image.Image | _Bands:
+    if isinstance(file, np.ndarray):
+        if file.dtype not in (np.uint8, np.uint16):
+            raise ImageError(f"{file.dtype} values instead of uint8 or uint16")
+        file = Image.fromarray(file[..., 0] if file.shape[2:] == (1,) else file)
+    if isinstance(file, Image.Image):
+        if math.prod(file.size) > MAX_PIXELS:
+            raise ImageError(f"more than {MAX_PIXELS:,} pixels")
+        return file.copy()
     start = file.read(len(NPY))
     file.seek(0)
     if start == NPY:

@@ -6,8 +6,8 @@ import glob
 import itertools
 import os
 import pathlib
-from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Generator, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from cls_jax.data.images.decode import (
     TIFFS,
     DecodeOptions,
     ImageError,
+    ImageLike,
     read_image,
 )
 from cls_jax.errors import UserError
@@ -58,6 +59,8 @@ def list_images(root: str | os.PathLike) -> Listing:
 
     Links are followed, also those that lead out of the folder. No folder is listed twice, so links
     that lead in a circle do no harm. Hidden names and folders that hold runs are left out.
+
+    Raises a UserError if the folder itself cannot be listed.
     """
     listing = Listing([], [], [])
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
@@ -77,6 +80,8 @@ def list_images(root: str | os.PathLike) -> Listing:
             with os.scandir(path) as scanned:
                 entries = sorted(scanned, key=lambda entry: entry.name)
         except OSError as error:
+            if not folder:
+                raise UserError(f"{root} cannot be read: {error.strerror}.") from error
             listing.skipped.append((folder, f"{_CLOSED}: {error.strerror}"))
             continue
         names = {entry.name for entry in entries}
@@ -188,20 +193,20 @@ def _expand(pattern: str) -> list[str]:
 class ImageBatch(NamedTuple):
     """A decoded batch of files."""
 
-    files: list[str]  # Names, as given.
+    files: list[Any]  # Names or images, as given.
     errors: list[str | None]  # For each file None, or why it could not be read.
     images: np.ndarray  # uint8 [n, H, W, C], the images that could be read, in order.
 
 
 def read_ahead(
-    files: Sequence[str],
+    files: Iterable[ImageLike],
     image_shape: tuple[int, int, int],
     batch_size: int,
     options: DecodeOptions = CENTER_CROP,
 ) -> Generator[ImageBatch, None, None]:
     """Decodes files to (H, W, C) batch by batch, one batch ahead, on all cores."""
 
-    def read(file: str) -> np.ndarray | str:
+    def read(file: ImageLike) -> np.ndarray | str:
         """An image, or why it cannot be read."""
         try:
             return read_image(file, image_shape, options)
@@ -209,10 +214,11 @@ def read_ahead(
             return str(error)
 
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
-    parts = [list(files[i : i + batch_size]) for i in range(0, len(files), batch_size)]
+    rest = iter(files)
+    parts = iter(lambda: list(itertools.islice(rest, batch_size)), [])
     try:
         # A batch starts when it is taken, so the next one is decoded while one is in use.
-        started = ((part, executor.map(read, part)) for part in [*parts, []])
+        started = ((part, executor.map(read, part)) for part in itertools.chain(parts, [[]]))
         for (part, results), _ in itertools.pairwise(started):
             found = list(results)
             images = [result for result in found if not isinstance(result, str)]
