@@ -22,8 +22,9 @@ export async function open() {
   history.replaceState(null, "", "/");
   if (!secret) return;
   const headers = { "Content-Type": "application/json", "X-Token": secret };
-  const response = await fetch("/api/open", { method: "POST", headers, body: "{}" });
-  if (!response.ok) return; // Of a code that was used before. The token is not lost.
+  const answer = fetch("/api/open", { method: "POST", headers, body: "{}" });
+  const response = await answer.catch(() => null);
+  if (!response?.ok) return; // Of a code that was used before. The token is not lost.
   token = (await response.json()).token;
   sessionStorage.setItem("token", token);
 }
