@@ -6,6 +6,8 @@ or do not fit, or where the output cannot be written or would replace something 
 """
 
 import importlib.util
+import json
+import os
 import pathlib
 import shlex
 import shutil
@@ -39,12 +41,13 @@ def train(
     instant: bool,
     minutes: float | None,
     dry_run: bool,
+    again: bool = False,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.cli.plan import describe_dry_run, describe_imbalance, parse_overrides, plan_run
 
     settings = parse_overrides(overrides, method)
-    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes)
+    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes, again)
     if dry_run:
         print(describe_dry_run(plan))
         return
@@ -142,31 +145,55 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
 
 
 def predict(
-    run: str, images: Sequence[str], output: str | None = None, overwrite: bool = False
+    run: str,
+    images: Sequence[str],
+    output: str | None = None,
+    overwrite: bool = False,
+    as_json: bool = False,
+    sort_into: str | None = None,
+    link: bool = False,
 ) -> None:
     """Labels image files with a run's networks."""
     from cls_jax.data.images.files import find_images
+    from cls_jax.inference import predict_files as lib
     from cls_jax.inference.classifier import load
-    from cls_jax.inference.predict_files import describe_predictions, predict_files
     from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path
 
-    are_files = all(pathlib.Path(pattern).expanduser().is_file() for pattern in images)
+    if as_json and output:
+        raise UserError("--json prints the predictions: leave out --output.")
+    if link and not sort_into:
+        raise UserError("--link needs a folder: add --sort-into DIR.")
+    target = pathlib.Path(sort_into).expanduser() if sort_into else None
+    if target:
+        lib.check_sorting(target)
+    are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
-    if output or not are_files:
+    prints = as_json or (are_files and not output and not target)
+    if not prints:
         check_path(path, PREDICTION_COLUMNS, overwrite)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
     classifier = load(run)
-    if are_files and not output:
-        for line in describe_predictions(classifier, files):
-            print(line, flush=True)
-        return
-    outcome = predict_files(classifier, files, path, overwrite)
-    print(
-        f"{outcome.num_files:,} images in {outcome.seconds:.1f} s ({outcome.network_share:.0%} "
-        f"inference); wrote {path}"
-    )
-    if outcome.num_errors:
-        print(f"{outcome.num_errors:,} of them could not be read: see the column error.")
+    if prints:
+        labels = []
+        for row in lib.predict_rows(classifier, files):
+            print(json.dumps(row) if as_json else lib.describe_row(row), flush=True)
+            labels.append((row["file"], row["label"]))
+    else:
+        outcome = lib.predict_files(classifier, files, path, overwrite)
+        labels = outcome.labels
+        print(
+            f"{len(labels):,} images in {outcome.seconds:.1f} s ({outcome.network_share:.0%} "
+            f"inference); wrote {path}"
+        )
+    num_errors = sum(label is None for _, label in labels)
+    if num_errors == len(labels):
+        raise UserError("None of these images could be read: convert them to JPEG or PNG.")
+    if num_errors and not prints:
+        print(f"{num_errors:,} of them could not be read: see the column error.")
+    if target:
+        lib.sort_files(labels, target, link)
+        if not as_json:
+            print(f"{'Linked' if link else 'Copied'} by class into {target}")
 
 
 def suggest(folder: str, count: int, output: str | None = None) -> None:
@@ -176,7 +203,7 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
     from cls_jax.runs.folder import CONFIG
 
     if count < 1:
-        raise UserError(f"There is nothing to suggest with --count {count}: choose 1 or more.")
+        raise UserError(f"--count must be at least 1, not {count}.")
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
@@ -242,11 +269,11 @@ def export(run: str, output: str) -> None:
     print(f"Try it: python {folder / EXAMPLE} IMAGE")
 
 
-def report(run: str, data_dir: str | None = None) -> None:
+def report(run: str, data_dir: str | None = None, no_images: bool = False) -> None:
     """Writes `report.html`, the page about a run."""
     from cls_jax.report.page import write_report
 
-    print(f"Report: {write_report(pathlib.Path(run), data_dir)}")
+    print(f"Report: {write_report(pathlib.Path(run), data_dir, has_images=not no_images)}")
 
 
 def _write_report_after_training(run: "OpenRun") -> pathlib.Path | None:

@@ -60,13 +60,14 @@ def plan_run(
     start_from: str | pathlib.Path | None = None,
     instant: bool = False,
     minutes: float | None = None,
+    again: bool = False,
 ) -> Plan:
     """Chooses what the user leaves open. An existing run keeps what was chosen when it started.
 
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
     weights of the run in `start_from` are where this one begins. An `instant` run ends before its
     first step, with heads for propagated labels. `minutes` is how long training should take, None
-    for the default, see `fit_to_minutes`.
+    for the default, see `fit_to_minutes`. With `again`, a finished run is not taken up.
 
     Raises:
         UserError: If the folder has no layout, or there is no such method, key or value.
@@ -83,7 +84,7 @@ def plan_run(
     config = create_folder_config(str(summary.root.resolve()), method)
     apply_settings(config, settings)
     validate_config(config)  # Rules divide by what the user has set.
-    path = choose_run(config, workdir, summary.layout)
+    path = choose_run(config, workdir, summary.layout, again)
     if (path / CONFIG).exists():
         stored, own = flatten(read_config(path / CONFIG).to_dict()), flatten(config.to_dict())
         for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
@@ -109,19 +110,25 @@ def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
 
 
 def choose_run(
-    config: ConfigDict, workdir: str | pathlib.Path | None, layout: Layout | None
+    config: ConfigDict,
+    workdir: str | pathlib.Path | None,
+    layout: Layout | None,
+    again: bool = False,
 ) -> pathlib.Path:
     """The run's folder, which never has a run on other images. Says so where a name is taken.
 
     `workdir` is None for the default under runs/, `layout` for a dataset that is no folder.
+    `again` chooses the next folder without a finished run.
 
     Raises:
         UserError: If the folder that the user chose has a run on other images or labels.
     """
+    if again and workdir is not None:
+        raise UserError("--again numbers the run's folder itself: leave out --workdir.")
     if layout is None:
         return pathlib.Path(workdir or get_default_workdir(config))
     if workdir is None:
-        path, sentence = choose_workdir(config, layout)
+        path, sentence = choose_workdir(config, layout, again)
         if sentence and is_main_process() and not (path / CONFIG).exists():
             print(sentence, flush=True)
         return path

@@ -3,6 +3,8 @@
 import base64
 import dataclasses
 import io
+import os
+import pathlib
 from typing import Any
 
 import jax
@@ -18,7 +20,7 @@ from cls_jax.inference.calibration import apply_calibration
 from cls_jax.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.methods import get_method
 from cls_jax.report.charts import create_panels, draw_panel, draw_reliability, find_last
-from cls_jax.report.data import NUM_PICTURES, RunData
+from cls_jax.report.data import NUM_PICTURES, RunData, leave_out_folders
 from cls_jax.runs.result import describe_answer, describe_gain, wilson_interval
 
 # Up to this number of classes, every count of the confusion matrix is written out.
@@ -218,6 +220,15 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
     return {"classes": classes, "num_classes": num_classes}
 
 
+def view_sessions(run: RunData) -> dict[str, Any]:
+    """The sessions, with commands that name no folders outside of the current one."""
+    places, sessions = (run.workdir, run.config.data.data_dir), []
+    for session in run.sessions:
+        command = str(session.get("command", "unknown command"))
+        sessions.append(session | {"command": leave_out_folders(command, *places)})
+    return {"sessions": sessions}
+
+
 def view_config(run: RunData) -> dict[str, Any]:
     """The whole configuration, and the method's default for each key that differs from it."""
     default = create_config(f"{run.config.num_labels},{run.config.method.name}").to_dict()
@@ -229,6 +240,8 @@ def view_config(run: RunData) -> dict[str, Any]:
 
 def _format_value(value: Any) -> str:
     separator = ", " if isinstance(value, list | tuple) else ","
+    if isinstance(value, str) and os.path.isabs(os.path.expanduser(value)):
+        value = pathlib.Path(value).name  # Of a page that may be sent, nobody learns of folders.
     return show_value(value).replace(",", separator) or "(empty)"
 
 

@@ -162,7 +162,11 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
     with pytest.raises(UserError, match="give --workdir a new folder, and --from runs/pets-all"):
         plan_run(one, workdir="runs/pets-all-cls-seed0")
 
+    assert plan_run(one, again=True).workdir == grown.workdir  # It can be resumed.
     finish(grown)
+    assert plan_run(one).workdir == grown.workdir
+    assert plan_run(one, again=True).workdir.name == "pets-all-cls-seed0-3"
+    assert "-2 is finished, so this run is in" in capsys.readouterr().out
     # The same data elsewhere, while the first folder is still there, is a run of its own.
     other = shutil.copytree(images, tmp_path / "two" / "pets")
     assert plan_run(other).workdir.name == "pets-all-cls-seed0-3"
@@ -248,13 +252,17 @@ def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
         (["train", "IMAGES", "--config.data=3"], "flag --config.data=3"),
         (["train", "IMAGES", "--from", "nothing"], "nothing is not the folder of a run"),
         (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),
+        (["predict", "RUN", "x" * 300], "There is no file x"),
+        (["predict", "x" * 300, "IMAGES"], "cannot be used (File name too long)"),
+        (["train", "x" * 300], "cannot be used (File name too long)"),
+        (["train", "IMAGES", "--again", "--workdir=x"], "leave out --workdir"),
         (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),
         (["predict", "nothing", "IMAGES"], "nothing is not the folder of a run"),
         (["evaluate", "nothing"], "nothing is not the folder of a run"),
         (["report", "nothing"], "nothing is not the folder of a run"),
         (["export", "nothing", "out"], "nothing is not the folder of a run"),
         (["export", "RUN"], "required: DIR"),
-        (["suggest", "IMAGES", "--count", "0"], "choose 1 or more"),
+        (["suggest", "IMAGES", "--count", "0"], "--count must be at least 1"),
         (["suggest", "IMAGES", "--count", "x"], "invalid int value"),
         (["suggest", "IMAGES", "--output", "x.txt"], "does not end in .csv or .parquet"),
         (["suggest", "nothing"], "nothing is not a folder"),
@@ -268,6 +276,16 @@ def test_user_errors_print_one_line(images, tmp_path, capsys, arguments, remedy)
     assert remedy in line
     assert output == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for verb in (["predict", "RUN"], ["train"], ["suggest"], ["label", "--no-browser"]):
+        assert run_console(*verb, images) == 2
+        assert f"{images} cannot be read: Permission denied" in capsys.readouterr().err
 
 
 def test_verb_that_takes_one_process_says_so_in_several(monkeypatch, capsys):

@@ -99,6 +99,7 @@ class DecodeOptions(NamedTuple):
 
 
 CENTER_CROP = DecodeOptions()
+ImageLike = str | os.PathLike | Image.Image | np.ndarray  # A file, or an image in memory.
 
 
 def get_decode_options(data_config: ConfigDict) -> DecodeOptions:
@@ -112,13 +113,17 @@ def get_image_shape(data_config: ConfigDict) -> tuple[int, int, int]:
 
 
 def read_image(
-    path: str | os.PathLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
+    path: ImageLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
 ) -> np.ndarray:
     """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC or AVIF file as `decode_image` does.
+
+    An image in memory counts like a file with its pixels.
 
     Raises:
         ImageError: if it cannot be read or is not an image.
     """
+    if isinstance(path, Image.Image | np.ndarray):
+        return decode_image(path, image_shape, options)
     with open_file(path) as file:
         return decode_image(file, image_shape, options)
 
@@ -171,7 +176,9 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
 
 
 def decode_image(
-    file: BinaryIO, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
+    file: BinaryIO | Image.Image | np.ndarray,
+    image_shape: tuple[int, int, int],
+    options: DecodeOptions = CENTER_CROP,
 ) -> np.ndarray:
     """Decodes an image: turned upright, put on white, and scaled to a square.
 
@@ -221,14 +228,10 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
 
 
 @contextlib.contextmanager
-def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
+def _decoding(file: Any) -> Iterator[Image.Image]:
     """Opens an image within the limits. Whatever goes wrong until the end is an ImageError."""
     try:
-        with Image.open(file, formats=_get_formats()) as image:
-            num_samples = getattr(image, "tag_v2", {}).get(_SAMPLES_PER_PIXEL, 1)
-            if num_samples > _MAX_SAMPLES and image.mode != "CMYK":
-                raise ImageError(_OTHER_TIFF)
-            _check_size(image, file)
+        with _open(file) as image:
             yield image
     except ImageError:
         raise
@@ -242,6 +245,24 @@ def _decoding(file: BinaryIO) -> Iterator[Image.Image]:
         raise ImageError(known or "not an image of a known format") from error
     except Exception as error:  # Decoders raise whatever a damaged file leads them to.
         raise ImageError(f"damaged: {describe_error(error)}") from error
+
+
+def _open(file: Any) -> Image.Image:
+    """Opens a file, or takes an image in memory, within the limits."""
+    if isinstance(file, np.ndarray):
+        if file.dtype not in (np.uint8, np.uint16):
+            raise ImageError(f"{file.dtype} values instead of uint8 or uint16")
+        file = Image.fromarray(file[..., 0] if file.shape[2:] == (1,) else file)
+    if isinstance(file, Image.Image):
+        if math.prod(file.size) > MAX_PIXELS:
+            raise ImageError(f"more than {MAX_PIXELS:,} pixels")
+        return file.copy()
+    image = Image.open(file, formats=_get_formats())
+    num_samples = getattr(image, "tag_v2", {}).get(_SAMPLES_PER_PIXEL, 1)
+    if num_samples > _MAX_SAMPLES and image.mode != "CMYK":
+        raise ImageError(_OTHER_TIFF)
+    _check_size(image, file)
+    return image
 
 
 def _check_size(image: Image.Image, file: BinaryIO) -> None:

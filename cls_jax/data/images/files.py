@@ -11,7 +11,7 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from cls_jax.data.images.decode import (
     TIFFS,
     DecodeOptions,
     ImageError,
+    ImageLike,
     decode_image,
     open_file,
 )
@@ -67,6 +68,8 @@ def list_images(root: str | os.PathLike) -> Listing:
 
     Links are followed, also those that lead out of the folder. No folder is listed twice, so links
     that lead in a circle do no harm. Hidden names and folders that hold runs are left out.
+
+    Raises a UserError if the folder itself cannot be listed.
     """
     listing = Listing([], [], [])
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
@@ -86,6 +89,8 @@ def list_images(root: str | os.PathLike) -> Listing:
             with os.scandir(path) as scanned:
                 entries = sorted(scanned, key=lambda entry: entry.name)
         except OSError as error:
+            if not folder:
+                raise UserError(f"{root} cannot be read: {error.strerror}.") from error
             listing.skipped.append((folder, f"{_CLOSED}: {error.strerror}"))
             continue
         names = {entry.name for entry in entries}
@@ -207,7 +212,7 @@ def compute_key(path: str, file: ImageFile) -> bytes:
 class ImageBatch(NamedTuple):
     """A decoded batch of files. The last two are known only where the content is of interest."""
 
-    files: list[str]  # Names, as given.
+    files: list[Any]  # Names or images, as given.
     # For each file None, or why it could not be read, or "" if its content was known before.
     errors: list[str | None]
     images: np.ndarray  # uint8 [n, H, W, C], the images of files without an error, in order.
@@ -221,7 +226,7 @@ def find_settled(batch: ImageBatch) -> dict[bytes, bytes]:
 
 
 def read_ahead(
-    files: Sequence[str],
+    files: Iterable[ImageLike],
     image_shape: tuple[int, int, int],
     batch_size: int,
     options: DecodeOptions = CENTER_CROP,
@@ -234,7 +239,7 @@ def read_ahead(
     """
     decoded = set[bytes]()
 
-    def read(file: str) -> tuple[np.ndarray | str, bytes, bytes]:
+    def read(file: ImageLike) -> tuple[np.ndarray | str, bytes, bytes]:
         """An image or why there is none, the digest, and the key."""
         digest = key = b""
         try:
@@ -248,10 +253,11 @@ def read_ahead(
             return str(error), digest, key
 
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
-    parts = [list(files[i : i + batch_size]) for i in range(0, len(files), batch_size)]
+    rest = iter(files)
+    parts = iter(lambda: list(itertools.islice(rest, batch_size)), [])
     try:
         # A batch starts when it is taken, so the next one is decoded while one is in use.
-        started = ((part, executor.map(read, part)) for part in [*parts, []])
+        started = ((part, executor.map(read, part)) for part in itertools.chain(parts, [[]]))
         for (part, results), _ in itertools.pairwise(started):
             found, digests, keys = zip(*results, strict=True)
             images = [result for result in found if not isinstance(result, str)]
@@ -263,8 +269,14 @@ def read_ahead(
 
 
 @contextlib.contextmanager
-def _read_once(path: str, is_hashed: bool) -> Iterator[tuple[io.BytesIO, bytes, bytes]]:
-    """A file's content with its digest and key, so that what is decoded is what was hashed."""
+def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]:
+    """A file's content with its digest and key, so that what is decoded is what was hashed.
+
+    An image in memory has neither.
+    """
+    if not isinstance(path, str | os.PathLike):
+        yield path, b"", b""
+        return
     with open_file(path) as file:
         before = describe_file(path, os.fstat(file.fileno()))
         with _LARGE_FILES if before.size > _LARGE_BYTES else contextlib.nullcontext():
