@@ -71,13 +71,21 @@ def test_a_step_is_written_when_two_later_ones_are_in_flight():
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_rows_are_written_every_log_every_steps_with_the_speed_since_the_row_before(seconds):
+def test_rows_are_written_every_log_every_steps_with_the_speed_since_the_row_before(
+    seconds, monkeypatch
+):
     queue, fake = create_queue(log_every=4)
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
     fake.step_seconds = seconds
     for step in range(9):
+        with queue.waiting():
+            clock[0] += 0.125
         queue.append(step, None, create_monitors(loss=step))
     queue.drain()
     assert [row["step"] for row in fake.rows] == [0, 4, 8]
+    waits = [row.get("perf/input_wait") for row in fake.rows]
+    assert waits == ([None, 0.25, 0.125] if seconds else [None] * 3)
     assert fake.losses == list(range(9))
     expected = [None, 2.0, 2.0] if seconds else [None] * 3  # Unknown if no time has passed.
     assert [row.get("perf/steps_per_second") for row in fake.rows] == expected
