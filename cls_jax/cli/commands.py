@@ -220,6 +220,21 @@ def cache(clear: bool = False) -> None:
         )
 
 
+def pack(folder: str, output: str) -> None:
+    """Writes a folder of images as a few large files, which every command takes in its place."""
+    from cls_jax.data.images.files import list_images
+    from cls_jax.data.images.packed import pack_folder
+    from cls_jax.data.sources.folder_layout import find_table
+
+    root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{folder} is not a folder: name one with images.")
+    listing = list_images(root)
+    names, table = [file.name for file in listing.files], find_table(listing)
+    num_shards = pack_folder(root, names, [table] if table else [], target)
+    print(f"{len(names):,} images in {num_shards:,} file(s): {target}")
+
+
 def export(run: str, output: str) -> None:
     """Writes a run's networks as files that work without this project."""
     from cls_jax.inference.export import EXAMPLE, export_run

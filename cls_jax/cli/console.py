@@ -102,6 +102,9 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         "networks: 10, with an accelerator 30)",
         type=float,
     )
+    _add(train, "--coordinator_address", "HOST:PORT", "of process 0, if there are several")
+    _add(train, "--num_processes", "N", "number of processes", type=int)
+    _add(train, "--process_id", "I", "index of this process, from 0", type=int)
 
 
 def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
@@ -133,6 +136,11 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
         help="show how much disk space decoded images and features take, or delete them",
     )
     _add_switch(cache, "--clear", "delete all of them")
+    pack = verbs.add_parser(
+        "pack", parents=[common], help="write a folder of many images as a few large files"
+    )
+    _add(pack, "folder", "FOLDER", "images, labeled or not")
+    _add(pack, "output", "OUT", "folder to write, used like FOLDER from then on")
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
     _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
@@ -176,8 +184,9 @@ def run(arguments: argparse.Namespace) -> None:
     from cls_jax.cli import commands
     from cls_jax.parallel import distributed
 
-    distributed.initialize_distributed(None, None, None)
     options = vars(arguments)
+    own_place = ("coordinator_address", "num_processes", "process_id")
+    distributed.initialize_distributed(*(options.pop(name, None) for name in own_place))
     verb, _ = options.pop("verb"), options.pop("device")
     # Counting processes starts the devices, which `train` does later and `cache` never needs.
     if verb not in ("train", "evaluate", "cache") and jax.process_count() > 1:

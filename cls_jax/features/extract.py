@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from cls_jax.batch import normalize
 from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions, ImageError, open_file
-from cls_jax.data.images.files import ImageBatch, read_ahead
+from cls_jax.data.images.files import ImageBatch, read_ahead, stat_image
 from cls_jax.data.types import ImageSource
 from cls_jax.errors import UserError
 from cls_jax.features.neighbors import normalize_rows
@@ -300,11 +300,10 @@ def _find_digests(paths: Sequence[str]) -> np.ndarray:
 
 def _hash_status(path: str) -> np.ndarray:
     try:
-        status = os.stat(path)
+        _, *status = stat_image(os.path.abspath(path))
     except (OSError, ValueError):
         return np.zeros(KEY_BYTES, np.uint8)
-    times = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-    text = f"{os.path.abspath(path)}\0{times}"
+    text = f"{os.path.abspath(path)}\0{tuple(status)}"
     return np.frombuffer(_create_hash(os.fsencode(text)).digest(), np.uint8)
 
 

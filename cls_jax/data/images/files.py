@@ -20,6 +20,7 @@ from cls_jax.data.images.decode import (
     ImageError,
     read_image,
 )
+from cls_jax.data.images.packed import INDEX, SHARD, find_packed, open_packed
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
@@ -60,6 +61,14 @@ def list_images(root: str | os.PathLike) -> Listing:
     that lead in a circle do no harm. Hidden names and folders that hold runs are left out.
     """
     listing = Listing([], [], [])
+    if packed := open_packed(root):
+        for name, row in packed.rows.items():
+            listing.files.append(ImageFile(name, int(packed.sizes[row]), *packed.times, row))
+        listing.folders.extend(sorted(_find_parents(packed.rows) - {"."}))
+        for name in sorted(os.listdir(root)):
+            if not (name.startswith(".") or name == INDEX or name.endswith(SHARD)):
+                listing.skipped.append((name, "not among the packed images"))
+        return listing
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
     runs: list[str] = []
     # A folder is listed under its own name where it has one here, so links to folders come last.
@@ -96,9 +105,8 @@ def list_images(root: str | os.PathLike) -> Listing:
                 elif reason := _find_fault(entry):
                     listing.skipped.append((name, reason))
                 else:
-                    stat = os.stat(entry.path)  # On Windows `entry.stat` has no inode.
-                    times = stat.st_mtime_ns, stat.st_ctime_ns
-                    listing.files.append(ImageFile(name, stat.st_size, *times, stat.st_ino))
+                    # On Windows `entry.stat` has no inode.
+                    listing.files.append(stat_image(entry.path)._replace(name=name))
             except OSError as error:
                 listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
     if runs:  # A folder of runs such as runs/ is no class.
@@ -107,6 +115,23 @@ def list_images(root: str | os.PathLike) -> Listing:
     for part in listing:
         part.sort()
     return listing
+
+
+def stat_image(path: str | os.PathLike) -> ImageFile:
+    """A file as it is now, under the name that is given, also one in a packed folder.
+
+    Raises:
+        OSError: if there is none. ValueError: if no file can have the name.
+    """
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        if (found := find_packed(path)) is None:
+            raise
+        packed, row = found
+        return ImageFile(os.fspath(path), int(packed.sizes[row]), *packed.times, row)
+    times = stat.st_mtime_ns, stat.st_ctime_ns
+    return ImageFile(os.fspath(path), stat.st_size, *times, stat.st_ino)
 
 
 def _identify(path: str | os.PathLike) -> tuple[int, int]:
@@ -162,7 +187,7 @@ def find_images(pattern: str) -> list[str]:
                 f"There is no image in {pattern}: name a folder with files that end in "
                 f"{', '.join(SUFFIXES)}."
             )
-    elif os.path.exists(expanded):
+    elif os.path.exists(expanded) or find_packed(expanded):
         files = [expanded]
     else:
         files = _expand(expanded)
