@@ -35,7 +35,8 @@ def test_every_configuration_builds_for_every_method_and_every_key_is_explained(
         assert config.is_locked
         assert (config.num_labels, config.method.name) == (budget, method)
         assert set(config.method) == {"name", *METHODS[method].hyperparameters}
-        if argument.endswith(",small"):  # Running means must forget their start long before the end.
+        if argument.endswith(",small"):
+            # Running means must forget their start long before the end.
             assert (config.num_steps, config.data.pipeline) == (8000, "device")
             assert config.method.get("statistics_decay", 0.995) == 0.995
     assert all(OPTIONS["model.name"].rule.accepts(name) for name in MODELS)

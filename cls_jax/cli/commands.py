@@ -142,19 +142,27 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
 
 
 def predict(
-    run: str, images: Sequence[str], output: str | None = None, overwrite: bool = False
+    run: str,
+    images: Sequence[str],
+    output: str | None = None,
+    overwrite: bool = False,
+    shard: str | None = None,
 ) -> None:
-    """Labels image files with a run's networks."""
+    """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
     from cls_jax.data.images.files import find_images
     from cls_jax.inference.classifier import load
-    from cls_jax.inference.predict_files import describe_predictions, predict_files
+    from cls_jax.inference.predict_files import describe_predictions, predict_files, take_shard
     from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path
 
     are_files = all(pathlib.Path(pattern).expanduser().is_file() for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
+    if shard is not None:  # A wrong one is told before the images are listed.
+        output = str(path := take_shard([], path, shard)[1])
     if output or not are_files:
         check_path(path, PREDICTION_COLUMNS, overwrite)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
+    if shard is not None:
+        files, _ = take_shard(files, path, shard)
     classifier = load(run)
     if are_files and not output:
         for line in describe_predictions(classifier, files):

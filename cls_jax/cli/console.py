@@ -117,6 +117,7 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         "a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
         "no file for single images, which are printed)",
     )
+    _add(predict, "--shard", "I/N", "label part I of N, from 0, and name the table after it")
     _add_switch(predict, "--overwrite", "write FILE even if it is not such a table")
     evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
     _add(evaluate, "folder", "FOLDER", "other labeled images of the same classes", nargs="?")

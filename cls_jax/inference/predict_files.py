@@ -70,6 +70,24 @@ def predict_files(
     return Outcome(len(files), len(errors), seconds, network_seconds / seconds)
 
 
+def take_shard(
+    files: Sequence[str], output: pathlib.Path, shard: str
+) -> tuple[list[str], pathlib.Path]:
+    """The files of shard "i/n" of n, counted from 0, and the name of its table beside the others'.
+
+    Raises:
+        UserError: If the shard is none of these.
+    """
+    index, _, count = shard.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise UserError(
+            f"--shard {shard:.100} is not one of n: write i/n with i from 0 to n - 1, as in 0/4."
+        )
+    i, n = int(index), int(count)
+    own = files[len(files) * i // n : len(files) * (i + 1) // n]
+    return list(own), output.with_name(f"{output.stem}-{i}-of-{n}{output.suffix}")
+
+
 def describe_predictions(classifier: Classifier, files: Sequence[str]) -> Iterator[str]:
     """A line for each file: its class and confidence, or why it cannot be read."""
     for batch in classifier.read_files(files):
@@ -99,10 +117,13 @@ def _count_rows(journal: pathlib.Path) -> int:
     """The number of complete rows of an interrupted prediction. A row cut short is removed."""
     if not journal.exists():
         return 0
-    content = journal.read_bytes()
+    count = end = 0
     with journal.open("r+b") as file:
-        file.truncate(content.rfind(b"\n") + 1)
-    return content.count(b"\n")
+        for line in file:  # There may be millions.
+            if line.endswith(b"\n"):
+                count, end = count + 1, end + len(line)
+        file.truncate(end)
+    return count
 
 
 def _read_rows(journal: pathlib.Path, errors: list[str]) -> Iterator[dict[str, Any]]:
