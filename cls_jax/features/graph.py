@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from cls_jax.features.neighbors import find_neighbors
+from cls_jax.features.sharded import has_many_devices, spread_on_devices
 
 # Share of 2,768 photographs in ten unequal classes that get the right label with 1, 5 and 10 labels
 # per class (means of twelve draws): 58.4%, 70.6% and 75.6% with 10 neighbors and alpha 0.9, 59.8%,
@@ -26,7 +27,7 @@ _EXPONENT = 3  # Of the similarity, as in Iscen et al.
 _SHARPNESS = 10
 _SINKHORN_ITERATIONS = 30
 
-_MAX_ITERATIONS = 1000
+_MAX_ITERATIONS, _TOLERANCE = 1000, 1e-8
 _CLASSES_AT_ONCE = 64
 
 
@@ -95,7 +96,10 @@ def propagate_labels(
     frequencies = np.asarray(class_frequencies if is_known else np.ones(num_classes), float)
     labeled = np.flatnonzero(labels_B >= 0)
     probabilities = np.zeros((len(labels_B), num_classes), np.float32)
-    for first in range(0, num_classes, _CLASSES_AT_ONCE):
+    on_devices = has_many_devices()
+    if on_devices:
+        probabilities = spread_on_devices(graph, labels_B, num_classes, ALPHA, _TOLERANCE)
+    for first in range(0, 0 if on_devices else num_classes, _CLASSES_AT_ONCE):
         classes = np.arange(first, min(first + _CLASSES_AT_ONCE, num_classes))
         one_hot = np.zeros((len(labels_B), len(classes)))
         one_hot[labeled] = labels_B[labeled, None] == classes
@@ -143,7 +147,7 @@ def solve(
     graph: sparse.csr_matrix,
     source_BM: np.ndarray,
     alpha: float = ALPHA,
-    tolerance: float = 1e-8,
+    tolerance: float = _TOLERANCE,
     start_BM: np.ndarray | None = None,
 ) -> np.ndarray:
     """Conjugate gradients on (I - alpha S) F = Y, for all columns at once.

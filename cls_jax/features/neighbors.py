@@ -11,6 +11,8 @@ import numpy as np
 from scipy import sparse
 from tqdm import tqdm
 
+from cls_jax.features.sharded import find_neighbors_on_devices, has_many_devices
+
 # Inner products in memory at once, 256 MB in float32. In clusters, twice as much for their order.
 _BLOCK_ELEMENTS = 2**26
 _MAX_BLOCK_ROWS = 1024
@@ -28,7 +30,7 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     """Finds the nearest neighbors of each image by cosine similarity.
 
     From 100,000 images on, most of them are found instead of all: by `jax.lax.approx_max_k` on
-    accelerators, among the images of the nearest clusters on a CPU.
+    accelerator, among the images of the nearest clusters on a CPU. Several devices find all.
 
     Args:
         features_BC: Floating [B, C], need not be normalized.
@@ -44,6 +46,8 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     if num_neighbors <= 0:
         return np.zeros((num_images, 0), np.int32), np.zeros((num_images, 0), np.float32)
     normalized = normalize_rows(features_BC)
+    if has_many_devices():
+        return find_neighbors_on_devices(normalized, num_neighbors)
     is_exact = num_images < _MIN_APPROXIMATE
     if not is_exact and jax.default_backend() == "cpu":
         return _find_in_clusters(normalized, num_neighbors)
