@@ -212,20 +212,30 @@ def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None
 
 
 def cache(clear: bool = False) -> None:
-    """Shows how much disk decoded images and features take, or deletes them.
+    """Shows how much disk decoded images, features and compiled programs take, or deletes them.
 
     Runs in progress keep what they have opened.
     """
-    from cls_jax.data.images.cache import get_cache_folder
-    from cls_jax.features import store
+    from cls_jax.data.images.store import Store
 
-    for name, folder in (("Images", get_cache_folder()), ("Features", store.get_cache_folder())):
-        num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    store = Store()
+    folder = store.folder.parent  # Of the programs, unless JAX's own variable names another one.
+    programs = [path for path in folder.glob("*") if path != store.folder]
+    files = [file for path in programs for file in (path, *path.rglob("*")) if file.is_file()]
+    try:
+        kinds = {name: (store.measure(name), store.folder) for name in ("images", "features")}
+        kinds["programs"] = sum(file.stat().st_size for file in files), folder
         if clear:
-            shutil.rmtree(folder, ignore_errors=True)
-        print(
-            f"{name + ':':10} {num_bytes / 1e9:.2f} GB {'deleted from' if clear else 'in'} {folder}"
-        )
+            store.delete()
+            for path in programs:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{error.filename} cannot be deleted ({error.strerror}): check who may write it."
+        ) from error
+    for name, (num_bytes, place) in kinds.items():
+        done = "deleted from" if clear else "in"
+        print(f"{name.capitalize() + ':':10} {num_bytes / 1e9:.2f} GB {done} {place}")
 
 
 def pack(folder: str, output: str) -> None:

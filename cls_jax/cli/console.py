@@ -134,7 +134,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     cache = verbs.add_parser(
         "cache",
         parents=[common],
-        help="show how much disk space decoded images and features take, or delete them",
+        help="show how much disk space images, features and programs take, or delete them",
     )
     _add_switch(cache, "--clear", "delete all of them")
     pack = verbs.add_parser(

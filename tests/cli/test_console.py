@@ -19,7 +19,7 @@ from cls_jax.cli.process import run_to_end
 from cls_jax.config import to_json
 from cls_jax.config.from_folder import create_folder_config
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.images.cache import get_cache_folder
+from cls_jax.data.images.store import get_cache_folder
 from cls_jax.data.sources import folder as folder_source
 from cls_jax.errors import UserError
 from cls_jax.inference import classifier, evaluate_run, suggest
@@ -202,15 +202,22 @@ def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in images.rglob("*")} == before
 
 
-def test_cache_is_shown_and_cleared(images, capsys):
+def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
+    folder, disk = get_cache_folder(), tmp_path / "disk"
+    folder.parent.mkdir(parents=True)
+    disk.mkdir()
+    folder.symlink_to(disk)
     load_dataset(create_folder_config(str(images), "supervised"))
-    folder = get_cache_folder()
+    (folder.parent / "jit_step-cache").write_bytes(bytes(20_000_000))
     assert run_console("cache") == 0
-    assert f"0.00 GB in {folder}" in capsys.readouterr().out
-    assert len([*folder.rglob("*.pack")]) == 1
+    shown = capsys.readouterr().out
+    for kind in (f"Images:    0.00 GB in {folder}", f"Features:  0.00 GB in {folder}"):
+        assert kind in shown
+    assert f"Programs:  0.02 GB in {folder.parent}" in shown
+    assert len([*disk.glob("*.sqlite")]) == 1
     assert run_console("cache", "--clear") == 0
     assert f"deleted from {folder}" in capsys.readouterr().out
-    assert not folder.exists()
+    assert [path.name for path in (*disk.iterdir(), *folder.parent.iterdir())] == ["lock", "store"]
 
 
 def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):

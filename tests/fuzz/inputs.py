@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cls_jax.config import create_config, flatten
-from cls_jax.data.images import cache, files
+from cls_jax.data.images import cache, files, store
 from tests.data.images.test_bands import save
 from tests.data.images.test_decode import DEEP, encode, pack_png
 
@@ -176,9 +176,9 @@ def create_seeds(kind: str) -> tuple[bytes, ...]:
             b"file,label\na.png,cat\nb.png,dog\n",
             b"\xef\xbb\xbffile;label\r\nsub/c.png;cat\r\n",
         )
-    if kind.startswith("cache/"):
+    if kind == "cache":
         with tempfile.TemporaryDirectory() as folder:
-            *_, made = create_cache(kind.removeprefix("cache/"), pathlib.Path(folder))
+            *_, made = create_cache(pathlib.Path(folder))
             return (made.read_bytes(),)
     return tuple(_encode_json(kind, value) for value in _create_documents(kind))
 
@@ -257,12 +257,11 @@ def _create_npz(save_arrays: Callable) -> bytes:
     return file.getvalue()
 
 
-def create_cache(name: str, folder: pathlib.Path) -> tuple[pathlib.Path, list, pathlib.Path]:
+def create_cache(folder: pathlib.Path) -> tuple[pathlib.Path, list, pathlib.Path]:
     """Decodes two images of 8 x 8 in a folder that holds the cache as well.
 
     Returns:
-        The folder of images, their files, and where the cache stores their pixels ("pack") or the
-        folder's table ("table").
+        The folder of images, their files, and the file of the store.
     """
     root = folder / "images"
     root.mkdir(exist_ok=True)
@@ -270,10 +269,9 @@ def create_cache(name: str, folder: pathlib.Path) -> tuple[pathlib.Path, list, p
         (root / f"{i}.png").write_bytes(create_seeds("image")[5 + i])
     listed = files.list_images(root).files
     with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=str(folder)):
-        shutil.rmtree(cache.get_cache_folder(), ignore_errors=True)
+        shutil.rmtree(store.get_cache_folder(), ignore_errors=True)
         cache.load_decoded(root, listed, (8, 8, 3), is_silent=True)
-        pattern = "*/*.pack" if name == "pack" else "tables/" + "?" * 32
-        (made,) = cache.get_cache_folder().glob(pattern)
+        (made,) = store.get_cache_folder().glob("*.sqlite")
     return root, listed, made
 
 

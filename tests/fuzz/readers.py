@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import functools
 import io
 import os
 import pathlib
@@ -169,9 +168,9 @@ def _check_page(**contents) -> None:
     assert page.count("<script") == 1
 
 
-def read_cache(name: str, content: bytes, folder: pathlib.Path) -> None:
+def read_cache(content: bytes, folder: pathlib.Path) -> None:
     """Decoded images: what is damaged is decoded again. The cache is in the same folder."""
-    root, files, made = create_cache(name, folder)
+    root, files, made = create_cache(folder)
     made.write_bytes(content)
     decoded = cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
     expected = [decode.read_image(root / files[i].name, (8, 8, 3)) for i in decoded.rows]
@@ -202,8 +201,7 @@ READERS: dict[str, Reader] = {
     "result.json": read_result,
     "metrics.jsonl": read_metrics,
     "sessions.jsonl": read_sessions,
-    "cache/pack": functools.partial(read_cache, "pack"),
-    "cache/table": functools.partial(read_cache, "table"),
+    "cache": read_cache,
     "npz": read_npz,
 }
 

@@ -2,12 +2,16 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import glob
+import io
 import itertools
 import os
 import pathlib
-from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -18,9 +22,11 @@ from cls_jax.data.images.decode import (
     TIFFS,
     DecodeOptions,
     ImageError,
-    read_image,
+    decode_image,
+    open_file,
 )
 from cls_jax.data.images.packed import INDEX, SHARD, find_packed, open_packed
+from cls_jax.data.images.store import hash_content
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
@@ -33,6 +39,10 @@ _NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
 _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
 _LOCK = ".lock"
 _CLOSED = "a folder that cannot be read"
+# A file that changed this recently may change again and keep its modification time.
+_SETTLED_NS = 10**9
+# One file above this at a time, so that threads together stay within bounded memory.
+_LARGE_BYTES, _LARGE_FILES = 2**26, threading.Lock()
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", NPY, *TIFFS)
 
 
@@ -130,8 +140,7 @@ def stat_image(path: str | os.PathLike) -> ImageFile:
             raise
         packed, row = found
         return ImageFile(os.fspath(path), int(packed.sizes[row]), *packed.times, row)
-    times = stat.st_mtime_ns, stat.st_ctime_ns
-    return ImageFile(os.fspath(path), stat.st_size, *times, stat.st_ino)
+    return describe_file(os.fspath(path), stat)
 
 
 def _identify(path: str | os.PathLike) -> tuple[int, int]:
@@ -210,12 +219,31 @@ def _expand(pattern: str) -> list[str]:
     return [file for file in files if os.path.dirname(file) in known]
 
 
+def describe_file(name: str, stat: os.stat_result) -> ImageFile:
+    """A file by what the system says about it."""
+    return ImageFile(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+
+def compute_key(path: str, file: ImageFile) -> bytes:
+    """16 bytes that change whenever a file's content may have changed."""
+    text = "\0".join(map(str, (os.path.abspath(path), *file[1:])))
+    return hash_content(text.encode("utf-8", "surrogateescape"))  # Names need not be Unicode.
+
+
 class ImageBatch(NamedTuple):
-    """A decoded batch of files."""
+    """A decoded batch of files. The last two are known only where the content is of interest."""
 
     files: list[str]  # Names, as given.
-    errors: list[str | None]  # For each file None, or why it could not be read.
-    images: np.ndarray  # uint8 [n, H, W, C], the images that could be read, in order.
+    # For each file None, or why it could not be read, or "" if its content was known before.
+    errors: list[str | None]
+    images: np.ndarray  # uint8 [n, H, W, C], the images of files without an error, in order.
+    digests: Sequence[bytes] = ()  # Of the bytes that were decoded, b"" where there are none.
+    keys: Sequence[bytes] = ()  # Of the same files, b"" where the content may still change.
+
+
+def find_settled(batch: ImageBatch) -> dict[bytes, bytes]:
+    """The digests of a batch's files by key, of those that do not seem to change."""
+    return {key: digest for key, digest in zip(batch.keys, batch.digests, strict=False) if key}
 
 
 def read_ahead(
@@ -223,15 +251,27 @@ def read_ahead(
     image_shape: tuple[int, int, int],
     batch_size: int,
     options: DecodeOptions = CENTER_CROP,
+    is_known: Callable[[bytes], bool] | None = None,
 ) -> Generator[ImageBatch, None, None]:
-    """Decodes files to (H, W, C) batch by batch, one batch ahead, on all cores."""
+    """Decodes files to (H, W, C) batch by batch, one batch ahead, on all cores.
 
-    def read(file: str) -> np.ndarray | str:
-        """An image, or why it cannot be read."""
+    With `is_known`, a function of a digest, the contents are hashed. Those that are known, or that
+    another file had, are not decoded.
+    """
+    decoded = set[bytes]()
+
+    def read(file: str) -> tuple[np.ndarray | str, bytes, bytes]:
+        """An image or why there is none, the digest, and the key."""
+        digest = key = b""
         try:
-            return read_image(file, image_shape, options)
+            with _read_once(file, is_hashed=is_known is not None) as (content, digest, key):
+                if is_known is not None and (digest in decoded or is_known(digest)):
+                    return "", digest, key
+                image = decode_image(content, image_shape, options)
+                decoded.add(digest)
+                return image, digest, key
         except ImageError as error:
-            return str(error)
+            return str(error), digest, key
 
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
     parts = [list(files[i : i + batch_size]) for i in range(0, len(files), batch_size)]
@@ -239,10 +279,33 @@ def read_ahead(
         # A batch starts when it is taken, so the next one is decoded while one is in use.
         started = ((part, executor.map(read, part)) for part in [*parts, []])
         for (part, results), _ in itertools.pairwise(started):
-            found = list(results)
+            found, digests, keys = zip(*results, strict=True)
             images = [result for result in found if not isinstance(result, str)]
             errors = [result if isinstance(result, str) else None for result in found]
             pixels = np.stack(images) if images else np.zeros((0, *image_shape), np.uint8)
-            yield ImageBatch(part, errors, pixels)
+            yield ImageBatch(part, errors, pixels, digests, keys)
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def _describe_open(path: str, file: BinaryIO) -> ImageFile:
+    """A file as it is now. What is in a packed folder has no descriptor of its own."""
+    is_packed = isinstance(file, io.BytesIO)
+    return stat_image(path) if is_packed else describe_file(path, os.fstat(file.fileno()))
+
+
+@contextlib.contextmanager
+def _read_once(path: str, is_hashed: bool) -> Iterator[tuple[io.BytesIO, bytes, bytes]]:
+    """A file's content with its digest and key, so that what is decoded is what was hashed."""
+    with open_file(path) as file:
+        before = _describe_open(path, file)
+        with _LARGE_FILES if before.size > _LARGE_BYTES else contextlib.nullcontext():
+            try:
+                content = file.read()
+            except OSError as error:
+                raise ImageError(error.strerror or str(error)) from error
+            after = _describe_open(path, file)
+            latest = time.time_ns() - _SETTLED_NS
+            is_settled = before == after and max(after.mtime_ns, after.ctime_ns) < latest
+            key = compute_key(path, after) if is_hashed and is_settled else b""
+            yield io.BytesIO(content), hash_content(content) if is_hashed else b"", key
