@@ -23,6 +23,7 @@ ARGUMENTS = [("cifar10", budget, f"{budget},{{}}") for budget in (40, 250, 4000)
 ARGUMENTS += [("cifar100", budget, f"{budget},{{}}") for budget in (400, 2500, 10_000)]
 ARGUMENTS += [("digits", budget, f"{budget},{{}}") for budget in (20, 40)]
 ARGUMENTS += [("cifar10", 250, "250,{},small"), ("folder", 0, "/data/a, b,{}")]
+ARGUMENTS += [("imagenet", 0, "1%,{}"), ("imagenet", 0, "10%,{},vit_small")]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -34,7 +35,8 @@ def test_every_configuration_builds_for_every_method_and_every_key_is_explained(
         assert config.is_locked
         assert (config.num_labels, config.method.name) == (budget, method)
         assert set(config.method) == {"name", *METHODS[method].hyperparameters}
-        if "small" in argument:  # Running means must forget their start long before the end.
+        if argument.endswith(",small"):
+            # Running means must forget their start long before the end.
             assert (config.num_steps, config.data.pipeline) == (8000, "device")
             assert config.method.get("statistics_decay", 0.995) == 0.995
     assert all(OPTIONS["model.name"].rule.accepts(name) for name in MODELS)

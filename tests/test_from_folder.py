@@ -79,6 +79,12 @@ def test_steps_grow_with_the_number_of_images_within_bounds():
     few, some, many = (fit(create_summary(num_images=n)).num_steps for n in (100, 2000, 10**6))
     assert (few, some, many) == (1000, 2000, 5000)
     assert fit(create_summary(num_images=10**6), GPU).num_steps == 20_000
+    # An accelerator sees every image once. Sixteen, eight for each network, share a larger batch,
+    # unless that would be a large part of all images.
+    assert fit(create_summary(num_images=10**7), GPU).num_steps == 39_100
+    sixteen = GPU._replace(num_devices=16)
+    sizes = [fit(create_summary(num_images=n), sixteen).batch_size for n in (2000, 20_500, 10**6)]
+    assert sizes == [32, 128, 256]
 
 
 def test_batch_shrinks_until_half_of_the_memory_holds_it():

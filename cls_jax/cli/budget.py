@@ -15,6 +15,7 @@ from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import FolderSummary, find_short_side, load_sample
 from cls_jax.models.weights.sources import BUILTIN
+from cls_jax.parallel.distributed import from_main_process
 from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
 from cls_jax.training.step import compile_step, create_train_step
 
@@ -81,6 +82,7 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
             config.data.image_size = max(sizes) if is_fast else _CPU_SIZE
         fit_rest("data.image_size", "num_steps")
     measured = profile_folder(resolve_model(config), given.summary)
+    measured = Rehearsal(*from_main_process(measured))  # Others measure other times.
     measured_size, seconds = config.data.image_size, 60 * _STEP_SHARE * minutes
     cost = measured.step_seconds / (measured_size**2 * config.batch_size)
     enough = _ENOUGH_STEPS * cost

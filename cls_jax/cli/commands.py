@@ -152,8 +152,9 @@ def predict(
     as_json: bool = False,
     sort_into: str | None = None,
     link: bool = False,
+    shard: str | None = None,
 ) -> None:
-    """Labels image files with a run's networks."""
+    """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
     from cls_jax.data.images.files import find_images
     from cls_jax.inference import predict_files as lib
     from cls_jax.inference.classifier import load
@@ -168,10 +169,14 @@ def predict(
         lib.check_sorting(target)
     are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
+    if shard is not None:  # A wrong one is told before the images are listed.
+        output = str(path := lib.take_shard([], path, shard)[1])
     prints = as_json or (are_files and not output and not target)
     if not prints:
         check_path(path, PREDICTION_COLUMNS, overwrite)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
+    if shard is not None:
+        files, _ = lib.take_shard(files, path, shard)
     classifier = load(run)
     if prints:
         labels = []
@@ -255,6 +260,21 @@ def cache(clear: bool = False) -> None:
     for name, (num_bytes, place) in kinds.items():
         done = "deleted from" if clear else "in"
         print(f"{name.capitalize() + ':':10} {num_bytes / 1e9:.2f} GB {done} {place}")
+
+
+def pack(folder: str, output: str) -> None:
+    """Writes a folder of images as a few large files, which every command takes in its place."""
+    from cls_jax.data.images.files import list_images
+    from cls_jax.data.images.packed import pack_folder
+    from cls_jax.data.sources.folder_layout import find_table
+
+    root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{folder} is not a folder: name one with images.")
+    listing = list_images(root)
+    names, table = [file.name for file in listing.files], find_table(listing)
+    num_shards = pack_folder(root, names, [table] if table else [], target)
+    print(f"{len(names):,} images in {num_shards:,} file(s): {target}")
 
 
 def export(run: str, output: str) -> None:

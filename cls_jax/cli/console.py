@@ -109,6 +109,9 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         "networks: 10, with an accelerator 30)",
         type=float,
     )
+    _add(train, "--coordinator_address", "HOST:PORT", "of process 0, if there are several")
+    _add(train, "--num_processes", "N", "number of processes", type=int)
+    _add(train, "--process_id", "I", "index of this process, from 0", type=int)
 
 
 def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
@@ -121,6 +124,7 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         "a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
         "no file for single images, which are printed)",
     )
+    _add(predict, "--shard", "I/N", "label part I of N, from 0, and name the table after it")
     _add_switch(predict, "--overwrite", "write FILE even if it is not such a table")
     _add_switch(predict, "--json", "print one JSON object per image instead", dest="as_json")
     _add(predict, "--sort-into", "DIR", "copy the images into a new folder, by class")
@@ -144,6 +148,11 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
         help="show how much disk space images, features and programs take, or delete them",
     )
     _add_switch(cache, "--clear", "delete all of them")
+    pack = verbs.add_parser(
+        "pack", parents=[common], help="write a folder of many images as a few large files"
+    )
+    _add(pack, "folder", "FOLDER", "images, labeled or not")
+    _add(pack, "output", "OUT", "folder to write, used like FOLDER from then on")
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
     _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
@@ -187,8 +196,9 @@ def run(arguments: argparse.Namespace) -> None:
     from cls_jax.cli import commands
     from cls_jax.parallel import distributed
 
-    distributed.initialize_distributed(None, None, None)
     options = vars(arguments)
+    own_place = ("coordinator_address", "num_processes", "process_id")
+    distributed.initialize_distributed(*(options.pop(name, None) for name in own_place))
     verb, _ = options.pop("verb"), options.pop("device")
     # Counting processes starts the devices, which `train` does later and `cache` never needs.
     if verb not in ("train", "evaluate", "cache") and jax.process_count() > 1:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict, config_flags
 
 from cls_jax.cli.budget import fit_to_minutes, profile_folder
 from cls_jax.cli.process import USAGE_ERRORS, explain_usage_error
-from cls_jax.config import flatten, read_config, validate_config
+from cls_jax.config import flatten, read_config, to_json, validate_config
 from cls_jax.config.from_folder import (
     INSTANT_METHOD,
     PRETRAINED,
@@ -30,7 +30,7 @@ from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
 from cls_jax.models.weights.sources import is_installed
-from cls_jax.parallel.distributed import is_main_process
+from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.runs.folder import CONFIG, choose_workdir, describe_other_data, get_default_workdir
 from cls_jax.training.setup import describe_model
 from cls_jax.training.start import resolve_model
@@ -92,10 +92,8 @@ def plan_run(
     else:
         given = FolderContext(config, summary, find_resources(), settings)
         fit_to_folder(given)
-        if jax.process_count() == 1:  # Others would measure other times.
-            budget = fit_to_minutes(given, minutes)
-        elif minutes is not None:
-            raise UserError("--minutes is for a single process: set --config.num_steps instead.")
+        check_same(to_json(config), path)  # Before they measure a step together.
+        budget = fit_to_minutes(given, minutes)
     return Plan(resolve_model(config), path, summary, budget)
 
 
@@ -174,13 +172,15 @@ def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
 
 
 def find_resources() -> Resources:
-    """The machine's speed and memory, and whether TensorFlow is installed (it is not imported)."""
-    return Resources(
+    """What the machine of process 0 offers. TensorFlow is looked for, but not imported."""
+    found = Resources(
         has_accelerator=jax.default_backend() != "cpu",
         memory=get_device_memory(jax.local_devices()[0]),
         has_tensorflow=importlib.util.find_spec("tensorflow") is not None,
         has_pretrained=is_installed(PRETRAINED),
+        num_devices=jax.device_count(),
     )
+    return Resources(*from_main_process(found))  # Processes choose the same.
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:

@@ -118,9 +118,9 @@ def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
             f"accumulate_steps={values['accumulate_steps']} does not divide "
             f"batch_size={values['batch_size']}: choose one of its divisors."
         )
-    if values["num_labels"] == 0 and values["data.name"] != "folder":
+    if values["num_labels"] == 0 and values["data.name"] in ("cifar10", "cifar100", "digits"):
         raise UserError(
-            "num_labels=0 is for configs/folder.py only: choose a positive number of labels."
+            "num_labels=0 is for folders and ImageNet only: choose a positive number of labels."
         )
     if len(values["data.mean"]) != len(values["data.std"]):
         raise UserError(

@@ -41,6 +41,7 @@ class Resources(NamedTuple):
     memory: int  # The memory of a device, or of the host if it computes, in bytes.
     has_tensorflow: bool  # Whether tf.data can feed images.
     has_pretrained: bool = False  # Whether the weights `builtin:efficientnet_lite0` are installed.
+    num_devices: int = 1  # Of all processes together.
 
 
 def create_folder_config(path: str, method_name: str) -> ConfigDict:
@@ -163,13 +164,24 @@ def _choose_batch_size(given: FolderContext) -> int:
     """Labeled images per step: as many as half of the memory holds, but at most 32.
 
     At most 16 on a CPU, and 8 for pretrained networks: in the same time they gain more from images
-    of a higher resolution.
+    of a higher resolution. Several accelerators share a batch that is as many times larger, while
+    it takes 20 steps and more to show all images.
     """
     on_cpu = 8 if given.config.model.init else 16
     needed = estimate_memory_per_labeled_image(given.config)
     fitting = int(_MAX_MEMORY_SHARE * given.resources.memory / needed)
     power_of_two = 1 << max(fitting, 1).bit_length() - 1
-    return min(power_of_two, 32 if given.resources.has_accelerator else on_cpu)
+    if not given.resources.has_accelerator:
+        return min(power_of_two, on_cpu)
+    batch_size = min(power_of_two, 32)
+    shards = given.resources.num_devices // get_method(given.config.method.name).num_networks
+    while shards >= 2 and 20 * 2 * batch_size * given.config.mu <= _count_images(given):
+        batch_size, shards = 2 * batch_size, shards // 2
+    return batch_size
+
+
+def _count_images(given: FolderContext) -> int:
+    return given.summary.num_labeled + given.summary.num_unlabeled
 
 
 def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
@@ -189,15 +201,17 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
 def _choose_num_steps(given: FolderContext) -> int:
     """64 times through all training images, from 1,000 to 20,000 steps (5,000 on a CPU).
 
-    Pretrained networks need fewer: 8 times, from 300 to 2,000 steps.
+    Pretrained networks need fewer: 8 times, from 300 to 2,000 steps. With an accelerator, enough to
+    see every image once.
     """
     fewest, epochs = 1_000, 64
     most = 20_000 if given.resources.has_accelerator else 5_000
     if given.config.model.init:
         fewest, most, epochs = 300, 2_000, 8
-    num_images = given.summary.num_labeled + given.summary.num_unlabeled
-    wanted = epochs * num_images / (given.config.batch_size * given.config.mu)
-    return min(max(100 * math.ceil(wanted / 100), fewest), most)
+    once = _count_images(given) / (given.config.batch_size * given.config.mu)
+    if given.resources.has_accelerator:
+        most = max(most, 100 * math.ceil(once / 100))
+    return min(max(100 * math.ceil(epochs * once / 100), fewest), most)
 
 
 def _fine_tune(key: str, choose: Callable[[ConfigDict], Any]) -> Callable[[FolderContext], Any]:

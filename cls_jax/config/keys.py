@@ -128,10 +128,13 @@ OPTIONS: dict[str, Option] = {
         "FIRST:LAST, steps of which JAX's profiler writes a trace into the run's folder, for "
         "TensorBoard or Perfetto. Empty writes none.", is_runtime=True),
     "data.name": Option("", TEXT,
-        "Dataset: cifar10, cifar100, digits or folder. Set by the config file."),
+        "Dataset: cifar10, cifar100, digits, imagenet2012 or folder. Set by the config file."),
     "data.data_dir": Option("", TEXT,
         "Dataset path: a TFDS folder or an `.npz` for CIFAR (empty: TFDS's own folder), the folder "
         "of images for `configs/folder.py`.", is_runtime=True),
+    "data.labeled_subset": Option("", TEXT,
+        "Images of imagenet2012 that have a label: a TFDS dataset, as imagenet2012_subset/1pct, or "
+        "a .txt with their names. Empty: all."),
     "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
         "Where batches are made: by tf.data on the host, or on the accelerator."),
     "data.image_size": Option(32, between(8, 1024),

@@ -25,18 +25,19 @@ from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions
 from cls_jax.data.images.files import (
     ImageBatch,
     compute_key,
-    describe_file,
     find_settled,
     read_ahead,
+    stat_image,
 )
 from cls_jax.data.images.store import Store
-from cls_jax.data.types import ImageSource
+from cls_jax.data.types import ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.features.neighbors import normalize_rows
 from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
+from cls_jax.parallel.distributed import gather_rows, take_own
 
 PRETRAINED = f"{BUILTIN}efficientnet_lite0"
 
@@ -101,6 +102,8 @@ def extract_features(
 ) -> FrozenFeatures:
     """Features of image files by a network. An image that cannot be read has zeros.
 
+    Several processes compute a part each, and get all. All must call this with the same files.
+
     Args:
         files: Images of any size and color.
         network: The network, whose `decoding` makes them squares.
@@ -111,6 +114,20 @@ def extract_features(
     Raises:
         UserError: If the weights are of another architecture.
     """
+    own = take_own(len(files))
+    if images is not None and jax.process_count() > 1:
+        images = Selection(images, np.arange(own.start, own.stop))
+    found = _extract_own(files[own], network, on_progress, images)
+    return FrozenFeatures(*(gather_rows(rows, len(files)) for rows in found))
+
+
+def _extract_own(
+    files: Sequence[str | os.PathLike],
+    network: FrozenNetwork,
+    on_progress: Progress | None,
+    images: ImageSource | None,
+) -> FrozenFeatures:
+    """What `extract_features` returns, in this process alone."""
     store, paths, options = Store(), [os.fspath(file) for file in files], _name_options(network)
     decoded = None if images is None else getattr(images, "digests", None)
     digests = _find_digests(store, paths) if decoded is None else decoded
@@ -219,7 +236,7 @@ def _find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) ->
     keys, digests = [], [b""] * len(paths)
     for path in paths:
         try:
-            keys.append(compute_key(path, describe_file(path, os.stat(path))))
+            keys.append(compute_key(path, stat_image(path)))
         except (OSError, ValueError):
             keys.append(b"")
     with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from cls_jax.features.neighbors import find_neighbors
+from cls_jax.features.sharded import has_many_devices, spread_on_devices
 from cls_jax.parallel.cpus import available_cpus
 
 # Share of 2,768 photographs in ten unequal classes that get the right label with 1, 5 and 10 labels
@@ -28,7 +29,7 @@ _EXPONENT = 3  # Of the similarity, as in Iscen et al.
 _SHARPNESS = 10
 _SINKHORN_ITERATIONS = 30
 
-_MAX_ITERATIONS = 1000
+_MAX_ITERATIONS, _TOLERANCE = 1000, 1e-8
 # Classes whose system a thread solves, and threads: together they bound the memory.
 _CLASSES_AT_ONCE, _MAX_THREADS = 16, 4
 _ROWS_AT_ONCE = 4096  # In double precision.
@@ -110,8 +111,11 @@ def propagate_labels(
         probabilities[:, classes] = scores / np.where(sums > 0, sums, 1)
 
     num_threads = min(_MAX_THREADS, available_cpus())
-    with concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
-        list(executor.map(spread, range(0, num_classes, _CLASSES_AT_ONCE)))
+    if has_many_devices():
+        probabilities = spread_on_devices(graph, labels_B, num_classes, ALPHA, _TOLERANCE)
+    else:
+        with concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
+            list(executor.map(spread, range(0, num_classes, _CLASSES_AT_ONCE)))
     is_reached = np.asarray(probabilities.any(axis=1))
     sharpen(probabilities)
     if is_known and is_reached.any():
@@ -161,7 +165,7 @@ def solve(
     graph: sparse.csr_matrix,
     source_BM: np.ndarray,
     alpha: float = ALPHA,
-    tolerance: float = 1e-8,
+    tolerance: float = _TOLERANCE,
     start_BM: np.ndarray | None = None,
 ) -> np.ndarray:
     """Conjugate gradients on (I - alpha S) F = Y, for all columns at once.

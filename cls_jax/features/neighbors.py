@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from cls_jax.features.sharded import find_neighbors_on_devices, has_many_devices
+
 # Inner products in memory at once, 256 MB in float32.
 _BLOCK_ELEMENTS = 2**26
 _MAX_BLOCK_ROWS = 1024
@@ -29,7 +31,7 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
 
     From 100,000 images on, most of them are found instead of all: by `jax.lax.approx_max_k` on
     accelerators, by faiss on a CPU. Without faiss, a CPU finds all, and a sentence says how long
-    that takes.
+    that takes. Several devices find all.
 
     Args:
         features_BC: Floating [B, C], need not be normalized.
@@ -45,6 +47,8 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     if num_neighbors <= 0:
         return np.zeros((num_images, 0), np.int32), np.zeros((num_images, 0), np.float32)
     normalized = normalize_rows(features_BC)
+    if has_many_devices():
+        return find_neighbors_on_devices(normalized, num_neighbors)
     is_large, is_cpu = num_images >= _MIN_APPROXIMATE, jax.default_backend() == "cpu"
     if is_large and is_cpu and (faiss := _import_faiss()):
         return _search_links(faiss, normalized, num_neighbors)

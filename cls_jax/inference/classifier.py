@@ -85,7 +85,7 @@ class Classifier:
         self.config, self.setup, self.state = setup.config, setup, state
         self.calibration, self.unknown = calibration, unknown
         self._mesh, self._forward = setup.mesh, _compile(setup)
-        self.batch_size = self._round_up(self.config.eval_batch_size)
+        self.batch_size = self.config.eval_batch_size * setup.mesh.shape[DATA_AXIS]
         self._compiled_size = 0
 
     def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:

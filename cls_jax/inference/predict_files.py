@@ -76,6 +76,24 @@ def predict_files(
     return Outcome(labels, seconds, network_seconds / seconds)
 
 
+def take_shard(
+    files: Sequence[str], output: pathlib.Path, shard: str
+) -> tuple[list[str], pathlib.Path]:
+    """The files of shard "i/n" of n, counted from 0, and the name of its table beside the others'.
+
+    Raises:
+        UserError: If the shard is none of these.
+    """
+    index, _, count = shard.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise UserError(
+            f"--shard {shard:.100} is not one of n: write i/n with i from 0 to n - 1, as in 0/4."
+        )
+    i, n = int(index), int(count)
+    own = files[len(files) * i // n : len(files) * (i + 1) // n]
+    return list(own), output.with_name(f"{output.stem}-{i}-of-{n}{output.suffix}")
+
+
 def predict_rows(classifier: Classifier, files: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The rows of `predict_files`, each as soon as it is known."""
     for batch in classifier.read_files(files):
@@ -158,10 +176,13 @@ def _count_rows(journal: pathlib.Path) -> int:
     """The number of complete rows of an interrupted prediction. A row cut short is removed."""
     if not journal.exists():
         return 0
-    content = journal.read_bytes()
+    count = end = 0
     with journal.open("r+b") as file:
-        file.truncate(content.rfind(b"\n") + 1)
-    return content.count(b"\n")
+        for line in file:  # There may be millions.
+            if line.endswith(b"\n"):
+                count, end = count + 1, end + len(line)
+        file.truncate(end)
+    return count
 
 
 def _read_rows(

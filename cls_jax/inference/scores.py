@@ -1,12 +1,13 @@
 """Metrics of predictions, for `cls-jax evaluate` and the report. B images, K classes."""
 
+import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
-from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
+from sklearn.metrics import precision_recall_fscore_support
 
 from cls_jax.io import make_printable, to_csv, write_atomically
 from cls_jax.runs.folder import read_result, write_result
@@ -54,7 +55,7 @@ class Reliability(NamedTuple):
 
 
 def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> Figures:
-    """Precision, recall, F1 and AUROC by class and on average, computed by scikit-learn.
+    """Precision, recall, F1 and AUROC by class and on average, as scikit-learn computes them.
 
     The probabilities are float [B, K], and the labels, the true classes, int [B] with B ≥ 1.
     """
@@ -63,14 +64,16 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=range(num_classes), zero_division=0
     )
-    classes = []
+    classes, columns = [], np.ascontiguousarray(p_BK.T)
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(num_classes + 1))
+    rows = [order[start:stop] for start, stop in itertools.pairwise(starts)]
     for k, count in enumerate(map(int, support)):
         if not count:
             classes.append(ClassFigures(precision[k], np.nan, np.nan, np.nan, 0))
             continue
-        is_class = labels == k
-        auroc = roc_auc_score(is_class, p_BK[:, k]) if count < len(labels) else np.nan
-        interval = wilson_interval(int(np.sum(predicted[is_class] == k)), count)
+        auroc = _compute_auroc(columns[k], columns[k, rows[k]])
+        interval = wilson_interval(int(np.sum(predicted[rows[k]] == k)), count)
         classes.append(ClassFigures(precision[k], recall[k], f1[k], auroc, count, interval))
     num_right = int(np.sum(predicted == labels))
     return Figures(
@@ -81,6 +84,18 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
         _average(classes, np.sign(support)),
         _average(classes, support),
     )
+
+
+def _compute_auroc(scores: np.ndarray, positives: np.ndarray) -> float:
+    """The chance that a positive has a larger score than another one, where ties count half.
+
+    By ranks (Mann and Whitney, 1947): scikit-learn takes 16 s for 1,000 classes and 50,000 images.
+    """
+    num, others, ordered = len(positives), len(scores) - len(positives), np.sort(scores)
+    if not others:
+        return np.nan
+    ranks = sum(np.searchsorted(ordered, positives, side).sum() for side in ("left", "right"))
+    return float((ranks - num**2) / (2 * num * others))
 
 
 def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:

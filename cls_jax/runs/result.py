@@ -1,5 +1,6 @@
 """The outcome of a finished run: `result.json`, and the same numbers as text."""
 
+import math
 import pathlib
 import statistics
 from typing import Any
@@ -10,6 +11,7 @@ from cls_jax.runs.metrics import read_metrics
 
 # A row of monitors describes a single batch, so the result averages several.
 _NUM_ROWS = 20
+_QUANTILE = statistics.NormalDist().inv_cdf(0.975)  # Of 95% intervals.
 # Figures of the last evaluation, and those from before the first step.
 _LAST = (
     *("test_accuracy", "test_balanced_accuracy", "test_accuracy_network_1"),
@@ -79,12 +81,13 @@ def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
     """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) without images."""
-    from scipy.stats import binomtest  # Slow to import, and few commands need it.
-
     if not num_images:
         return 0.0, 1.0
-    interval = binomtest(num_correct, num_images).proportion_ci(0.95, "wilson")
-    return float(interval.low), float(interval.high)
+    share, scale = num_correct / num_images, 2 * (num_images + _QUANTILE**2)
+    center = (2 * num_correct + _QUANTILE**2) / scale
+    variance = 4 * num_correct * (1 - share) + _QUANTILE**2
+    margin = _QUANTILE * math.sqrt(variance) / scale
+    return (center - margin if num_correct else 0.0), (center + margin if share < 1 else 1.0)
 
 
 def describe_accuracies(accuracies: dict[str, float]) -> str:

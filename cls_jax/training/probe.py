@@ -46,9 +46,9 @@ from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.losses import PseudoLabels, draw_least_probable
 from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS, FEATURES
-from cls_jax.parallel.distributed import arrays_from_main_process, check_same_weights
+from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
-from cls_jax.training.evaluate import iterate_padded
+from cls_jax.training.evaluate import iterate_on_mesh
 from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
 
 # Unlabeled images that the heads of networks to be trained are fitted to. Their features, of the
@@ -94,7 +94,8 @@ def init_state(
         labels = dataset.train_labels[spec.labeled_indices]
         features_NBC = compute_features(setup, state, dataset.train_images, spec.labeled_indices)
         heads = fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
-    check_same_weights(heads)
+    # Threads of other numbers round differently, and features of all images have been computed.
+    heads = arrays_from_main_process(heads)
     return state.replace(
         params=_replace_heads(setup, state.params, heads),
         ema_params=_replace_heads(setup, state.ema_params, heads),
@@ -251,7 +252,7 @@ def _create_graph_labels(setup: TrainSetup, start: InstantLabels) -> PseudoLabel
         table[:, start.rows] = column
         return table
 
-    stacked = jax.tree.map(fill, columns, shapes)
+    stacked = arrays_from_main_process(jax.tree.map(fill, columns, shapes))
     return to_global_arrays(stacked, setup.mesh, setup.state_specs.method_state[1])
 
 
@@ -337,19 +338,14 @@ def compute_features(
     def apply(state: TrainState, images: jax.Array) -> jax.Array:
         return setup.infer(state.ema_params, state.batch_stats, images, kind)
 
+    specs = setup.state_specs, P(DATA_AXIS)
     sharded = jax.shard_map(
-        apply,
-        mesh=setup.mesh,
-        in_specs=(setup.state_specs, P(DATA_AXIS)),
-        out_specs=P(NETWORK_AXIS, DATA_AXIS),
+        apply, mesh=setup.mesh, in_specs=specs, out_specs=P(NETWORK_AXIS, DATA_AXIS)
     )
     compute = jax.jit(sharded, out_shardings=NamedSharding(setup.mesh, P()))
-    size, num_shards = min(setup.config.eval_batch_size, len(indices)), setup.mesh.shape[DATA_AXIS]
-    size, parts = -(-size // num_shards) * num_shards, []
-    for batch, _, is_image in iterate_padded(Selection(images, indices), indices, size):
-        on_mesh = to_global_arrays(batch, setup.mesh, P(DATA_AXIS))
-        parts.append(np.asarray(compute(state, on_mesh))[:, is_image])
-    return np.concatenate(parts, axis=1)
+    batches = iterate_on_mesh(setup, Selection(images, indices), indices)
+    parts = [np.asarray(compute(state, on_mesh)) for on_mesh, *_ in batches]
+    return np.concatenate(parts, axis=1)[:, : len(indices)]
 
 
 def _replace_heads(setup: TrainSetup, params: dict, heads: list[Head]) -> dict:

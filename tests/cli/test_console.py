@@ -23,6 +23,7 @@ from cls_jax.data.images.store import get_cache_folder
 from cls_jax.data.sources import folder as folder_source
 from cls_jax.errors import UserError
 from cls_jax.inference import classifier, evaluate_run, suggest
+from cls_jax.parallel import distributed
 from cls_jax.runs.folder import create_run_folder, write_result
 from cls_jax.training import loop
 from tests.conftest import ROOT, create_tiny_config
@@ -286,6 +287,42 @@ def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
     for verb in (["predict", "RUN"], ["train"], ["suggest"], ["label", "--no-browser"]):
         assert run_console(*verb, images) == 2
         assert f"{images} cannot be read: Permission denied" in capsys.readouterr().err
+
+
+def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, capsys):
+    pytest.importorskip("array_record")
+    (table := tmp_path / "flat").mkdir()
+    shutil.copy(images / "unlabeled" / "0.png", table)
+    shutil.copy(images / "unlabeled" / "1.png", table / "b.png")
+    (table / "Labels.csv").write_text("file,label\n0.png,ant\nb.png,bee\n")
+    packed = tmp_path / "out" / "pets"
+    assert run_console("pack", images, packed) == run_console("pack", table, "flat2") == 0
+    assert "149 images in 1 file(s)" in capsys.readouterr().out
+    ours, theirs = (
+        load_dataset(create_folder_config(str(root), "cls")) for root in (packed, images)
+    )
+    assert (ours.train_files, ours.test_files) == (theirs.train_files, theirs.test_files)
+    assert ours.fingerprint == theirs.fingerprint
+    np.testing.assert_array_equal(ours.train_images[:], theirs.train_images[:])
+    assert load_dataset(create_folder_config("flat2", "cls")).class_names == ("ant", "bee")
+    assert run_console("train", packed, *TINY) == 0
+    assert run_console("predict", "runs/pets-all-supervised-seed0", packed / "test/ant/3.png") == 0
+    assert run_console("suggest", packed, "--count", 2) == 0
+    assert run_console("pack", images, packed) == 2  # It is not empty.
+    assert run_console("pack", tmp_path / "runs", "nothing") == 2
+    (packed / "packed_images.npz").write_bytes(b"?")
+    assert run_console("train", packed, *TINY) == 2
+    assert "pack the folder again" in capsys.readouterr().err
+
+
+def test_training_takes_its_place_among_processes(monkeypatch):
+    places = []
+    monkeypatch.setattr(distributed, "initialize_distributed", lambda *own: places.append(own))
+    monkeypatch.setattr(commands, "train", lambda folder, **_: None)
+    assert run_console("train", "photos") == 0
+    place = ["--coordinator_address=host:1", "--num_processes=4", "--process_id=3"]
+    assert run_console("train", "photos", *place) == 0
+    assert places == [(None, None, None), ("host:1", 4, 3)]
 
 
 def test_verb_that_takes_one_process_says_so_in_several(monkeypatch, capsys):

@@ -73,7 +73,7 @@ def test_batches_are_padded_no_further_than_needed(trained_run, dataset, monkeyp
         classifier.predict_probabilities(images[:n])
         sizes.append(classifier._compiled_size)
     # Rounded up to what the devices can share. Nothing is compiled again for a smaller batch.
-    assert sizes[0] < sizes[-1] == classifier.batch_size
+    assert sizes[0] < sizes[-1] == min(512, classifier.batch_size)
     assert sizes == sorted(sizes)
     # Nor for a larger one, where the program is large enough.
     monkeypatch.setattr(classifier_lib, "_ENOUGH_IMAGES", 100)
@@ -309,6 +309,22 @@ def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_
     assert sizes == [8, 8, 4, 4]
     assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "expected.csv").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"noise", "p.csv", "expected.csv"}
+
+
+def test_shards_make_up_the_table(trained_run, classifier, noise, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = tmp_path / "whole.csv"
+    predict_files(classifier, noise, whole)
+    for shard in ("0/3", "1/3", "2/3"):
+        commands.predict(str(trained_run), noise, shard=shard)
+    parts = [read_table(tmp_path / f"predictions-{i}-of-3.csv") for i in range(3)]
+    rows, expected = [row for part in parts for row in part], read_table(whole)
+    for column in ("file", "label", "error"):  # Numbers may round differently in other batches.
+        assert [row[column] for row in rows] == [row[column] for row in expected]
+    assert min(map(len, parts)) == len(noise) // 3
+    for shard in ("3/3", "1", "-1/2", "a/b"):
+        with pytest.raises(UserError, match="is not one of n: write i/n"):
+            commands.predict(str(trained_run), noise, shard=shard)
 
 
 def test_second_prediction_into_one_file_is_refused(classifier, noise, tmp_path, monkeypatch):

@@ -50,6 +50,11 @@ def test_figures_are_scikit_learns():
     for row, want in zip(rows, expected.values(), strict=True):
         assert row[:3] == pytest.approx((want["precision"], want["recall"], want["f1-score"]))
         assert row.support == want["support"]
+    # With ties, too: 300 images have at most eleven probabilities each.
+    for tied in (p_BK, p_BK.round(1)):
+        rows = compute_figures(tied, labels, "abcd").classes
+        areas = [roc_auc_score(labels == k, tied[:, k]) for k in range(4)]
+        assert [row.auroc for row in rows] == pytest.approx(areas)
     area = roc_auc_score(labels, p_BK, multi_class="ovr")
     assert figures.macro.auroc == pytest.approx(area)
     first = figures.classes[0]

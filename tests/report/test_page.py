@@ -224,5 +224,5 @@ def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
     rng = np.random.default_rng(0)
     names = [name for name in ROWS[0] if name != "step"]
     rows = [{"step": i, **dict.fromkeys(names, float(rng.random()))} for i in range(5000)]
-    text = render_page(create_run(num_classes=100, num_test=1000, side=224, rows=rows))
+    text = render_page(create_run(num_classes=1000, num_test=3000, side=224, rows=rows))
     assert len(text.encode()) < 5e6

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib.util
+import io
 import math
 import os
 import re
@@ -16,6 +17,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image, UnidentifiedImageError, features
 
+from cls_jax.data.images.packed import find_packed
 from cls_jax.io import describe_error, open_regular
 
 # Pillow's names of the formats that are read, and how their files' names end. Others that Pillow
@@ -160,7 +162,7 @@ def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
 
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
-    """Opens a file for reading bytes.
+    """Opens a file for reading bytes, also one in a packed folder.
 
     Raises:
         ImageError: if the system refuses.
@@ -168,7 +170,12 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
     try:
         file = open_regular(path)
     except (OSError, ValueError) as error:  # A name with a zero byte is a ValueError.
-        raise ImageError(str(getattr(error, "strerror", error))) from error
+        file, reason = None, ImageError(str(getattr(error, "strerror", error)))
+    if file is None:
+        if (found := find_packed(path)) is None:
+            raise reason
+        yield io.BytesIO(found[0].read(found[1]))
+        return
     with file:
         if os.fstat(file.fileno()).st_size > _MAX_FILE_BYTES:
             raise ImageError(f"more than {_MAX_FILE_BYTES:,} bytes")

@@ -11,7 +11,7 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from cls_jax.data.images.decode import (
     decode_image,
     open_file,
 )
+from cls_jax.data.images.packed import INDEX, SHARD, find_packed, open_packed
 from cls_jax.data.images.store import hash_content
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
@@ -72,6 +73,14 @@ def list_images(root: str | os.PathLike) -> Listing:
     Raises a UserError if the folder itself cannot be listed.
     """
     listing = Listing([], [], [])
+    if packed := open_packed(root):
+        for name, row in packed.rows.items():
+            listing.files.append(ImageFile(name, int(packed.sizes[row]), *packed.times, row))
+        listing.folders.extend(sorted(_find_parents(packed.rows) - {"."}))
+        for name in sorted(os.listdir(root)):
+            if not (name.startswith(".") or name == INDEX or name.endswith(SHARD)):
+                listing.skipped.append((name, "not among the packed images"))
+        return listing
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
     runs: list[str] = []
     # A folder is listed under its own name where it has one here, so links to folders come last.
@@ -111,7 +120,7 @@ def list_images(root: str | os.PathLike) -> Listing:
                     listing.skipped.append((name, reason))
                 else:
                     # On Windows `entry.stat` has no inode.
-                    listing.files.append(describe_file(name, os.stat(entry.path)))
+                    listing.files.append(stat_image(entry.path)._replace(name=name))
             except OSError as error:
                 listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
     if runs:  # A folder of runs such as runs/ is no class.
@@ -120,6 +129,22 @@ def list_images(root: str | os.PathLike) -> Listing:
     for part in listing:
         part.sort()
     return listing
+
+
+def stat_image(path: str | os.PathLike) -> ImageFile:
+    """A file as it is now, under the name that is given, also one in a packed folder.
+
+    Raises:
+        OSError: if there is none. ValueError: if no file can have the name.
+    """
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        if (found := find_packed(path)) is None:
+            raise
+        packed, row = found
+        return ImageFile(os.fspath(path), int(packed.sizes[row]), *packed.times, row)
+    return describe_file(os.fspath(path), stat)
 
 
 def _identify(path: str | os.PathLike) -> tuple[int, int]:
@@ -175,7 +200,7 @@ def find_images(pattern: str) -> list[str]:
                 f"There is no image in {pattern}: name a folder with files that end in "
                 f"{', '.join(SUFFIXES)}."
             )
-    elif os.path.exists(expanded):
+    elif os.path.exists(expanded) or find_packed(expanded):
         files = [expanded]
     else:
         files = _expand(expanded)
@@ -268,6 +293,12 @@ def read_ahead(
         executor.shutdown(cancel_futures=True)
 
 
+def _describe_open(path: str, file: BinaryIO) -> ImageFile:
+    """A file as it is now. What is in a packed folder has no descriptor of its own."""
+    is_packed = isinstance(file, io.BytesIO)
+    return stat_image(path) if is_packed else describe_file(path, os.fstat(file.fileno()))
+
+
 @contextlib.contextmanager
 def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]:
     """A file's content with its digest and key, so that what is decoded is what was hashed.
@@ -277,14 +308,15 @@ def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]
     if not isinstance(path, str | os.PathLike):
         yield path, b"", b""
         return
+    path = os.fspath(path)
     with open_file(path) as file:
-        before = describe_file(path, os.fstat(file.fileno()))
+        before = _describe_open(path, file)
         with _LARGE_FILES if before.size > _LARGE_BYTES else contextlib.nullcontext():
             try:
                 content = file.read()
             except OSError as error:
                 raise ImageError(error.strerror or str(error)) from error
-            after = describe_file(path, os.fstat(file.fileno()))
+            after = _describe_open(path, file)
             latest = time.time_ns() - _SETTLED_NS
             is_settled = before == after and max(after.mtime_ns, after.ctime_ns) < latest
             key = compute_key(path, after) if is_hashed and is_settled else b""
