@@ -63,6 +63,7 @@ class FrozenNetwork(NamedTuple):
     image_size: int  # The height and width of its images in pixels.
     settings: tuple[tuple[str, Any], ...] = ()  # Keys of `config.model` that it has, and values.
     decoding: DecodeOptions = CENTER_CROP
+    channels: int = 3  # 1 or 3.
 
 
 def open_network() -> FrozenNetwork:
@@ -102,7 +103,7 @@ def extract_features(
         files: Images of any size and color.
         network: The network, whose `decoding` makes them squares.
         on_progress: Called after each batch that is computed. None shows a progress bar.
-        images: uint8 [B, H, W, 3], the files as the network decodes them, if they are known.
+        images: uint8 [B, H, W, C], the files as the network decodes them, if they are known.
 
     Raises:
         UserError: If the weights are of another architecture.
@@ -117,7 +118,7 @@ def extract_features(
     # Of several copies of an image, the first.
     first = {keys[i].tobytes(): i for i in np.flatnonzero(is_missing)[::-1]}
     missing = sorted(first.values())
-    shape = (network.image_size, network.image_size, 3)
+    shape = (network.image_size, network.image_size, network.channels)
     if images is not None:
         batches = _cut_batches(paths, images, np.array(missing), batch_size)
     else:
@@ -182,17 +183,19 @@ def compute_features(
     with _report(on_progress, len(images)) as report:
         for start in range(0, len(images), batch_size):
             batch = np.asarray(images[start : start + batch_size])
-            features[start : start + batch_size] = compute(_enlarge(batch, network.image_size))
+            features[start : start + batch_size] = compute(
+                _enlarge(batch, network.image_size, network.channels)
+            )
             report(start + len(batch))
     return _split(features)
 
 
-def _enlarge(images: np.ndarray, size: int) -> np.ndarray:
-    """Bicubic, as image files are scaled: uint8 [B, H, W, C] → [B, size, size, 3]."""
+def _enlarge(images: np.ndarray, size: int, channels: int) -> np.ndarray:
+    """Bicubic, as image files are scaled: uint8 [B, H, W, C] → [B, size, size, channels]."""
     shape = (len(images), size, size, images.shape[-1])
     scaled = jax.image.resize(images.astype(np.float32), shape, "bicubic")
     scaled = np.asarray(jnp.clip(jnp.round(scaled), 0, 255)).astype(np.uint8)
-    return np.broadcast_to(scaled, (*shape[:-1], 3))
+    return np.broadcast_to(scaled, (*shape[:-1], channels))
 
 
 @contextlib.contextmanager
@@ -214,28 +217,14 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
         A function uint8 [n, H, W, C] → float32 [n, features] for up to a batch of images, the
         number of features (pooled ones and descriptors together), and the largest batch.
     """
-    entry = MODELS[network.name]
-    model = entry.create(num_classes=1, **dict(network.settings))
-    image_shape = (network.image_size, network.image_size, 3)
-    image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), image)
-    num_features = variables["params"]["head"]["kernel"].shape[0]
-    try:
-        variables = from_torch(network.weights.arrays, variables, entry.layout, ("head",))
-    except WeightsError as error:
-        raise UserError(
-            f"The weights are not those of {entry.title} ({error}): set model.name to their "
-            "architecture."
-        ) from error
-    variables["params"]["head"] = {
-        "kernel": np.zeros((num_features, 1), np.float32),
-        "bias": np.zeros(1, np.float32),
-    }
+    model, variables = create_network(network)
+    num_features = len(variables["params"]["head"]["kernel"])
+    image_shape = (network.image_size, network.image_size, network.channels)
     devices = jax.local_devices()
     mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
     on_all, by_image = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     variables = jax.device_put(variables, on_all)
-    mean, std = network.weights.normalization or entry.layout.normalization
+    mean, std = network.weights.normalization or MODELS[network.name].layout.normalization
 
     per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
     batch_size = per_device * len(devices)
@@ -248,6 +237,29 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
         return np.clip(features[: len(images)], -_FLOAT16_MAX, _FLOAT16_MAX)
 
     return compute, 2 * num_features, batch_size
+
+
+def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Architecture, Any]:
+    """The architecture and its variables, NumPy arrays, with a head of zeros.
+
+    Raises:
+        UserError: If the weights are of another architecture.
+    """
+    entry = MODELS[network.name]
+    model = entry.create(num_classes=num_classes, **dict(network.settings))
+    shape = (1, network.image_size, network.image_size, network.channels)
+    image = jax.ShapeDtypeStruct(shape, jnp.float32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), image)
+    head = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), variables["params"]["head"])
+    try:
+        variables = from_torch(network.weights.arrays, variables, entry.layout, ("head",))
+    except WeightsError as error:
+        raise UserError(
+            f"The weights are not those of {entry.title.format(**dict(network.settings))} "
+            f"({error}): set model.name to their architecture."
+        ) from error
+    variables["params"]["head"] = head
+    return model, variables
 
 
 # Outside of `_compile`, so that the training and the test images share one compiled program.

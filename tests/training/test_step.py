@@ -11,6 +11,7 @@ import pytest
 from cls_jax.data.pipelines import device
 from cls_jax.data.sampling import create_stream_spec
 from cls_jax.errors import UserError
+from cls_jax.parallel.cpus import get_device_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import (
@@ -18,7 +19,6 @@ from cls_jax.training.step import (
     compute_distances,
     create_context,
     create_train_step,
-    get_device_memory,
     measure_step_memory,
     to_scalars,
 )
