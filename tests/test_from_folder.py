@@ -16,6 +16,8 @@ from cls_jax.config.from_folder import (
 from cls_jax.data.sources.folder import FolderSummary
 from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.methods import METHODS
+from cls_jax.models import MODELS
+from cls_jax.training.setup import create_model
 
 GIB = 2**30
 CPU = Resources(has_accelerator=False, memory=16 * GIB, has_tensorflow=True)
@@ -60,6 +62,23 @@ def test_fitted_keys_keep_what_the_user_has_set():
 )
 def test_image_size_is_that_of_the_images_within_bounds(side, resources, image_size):
     assert fit(create_summary(side), resources).data.image_size == image_size
+
+
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.patch > 1])
+@pytest.mark.parametrize("side", [20, 110, 500])
+@pytest.mark.parametrize("init", ["", "w.safetensors"])
+def test_transformers_divide_the_chosen_size_into_their_patches(name, side, init):
+    config = fit(create_summary(side), **{"model.name": name, "model.init": init})
+    create_model(config, METHODS["cls"], 2)
+    assert not init or 96 <= config.data.image_size <= 128
+
+
+@pytest.mark.parametrize(("num_parts", "batch_size"), [(1, 16), (3, 15), (32, 32)])
+def test_batch_is_accumulated_from_parts_that_the_memory_holds(num_parts, batch_size):
+    assert fit(accumulate_steps=num_parts).batch_size == batch_size
+    little = {"resources": GPU._replace(memory=GIB), "data.image_size": 224}
+    assert fit(**little).batch_size == 1
+    assert fit(**little, accumulate_steps=num_parts).batch_size == num_parts
 
 
 def test_images_are_not_enlarged_for_weights_that_were_trained_on_images_as_small():

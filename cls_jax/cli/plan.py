@@ -29,12 +29,13 @@ from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
+from cls_jax.models import resolve_stem
 from cls_jax.models.weights.sources import is_installed
+from cls_jax.parallel.cpus import get_device_memory
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.runs.folder import CONFIG, choose_workdir, describe_other_data, get_default_workdir
 from cls_jax.training.setup import describe_model
 from cls_jax.training.start import resolve_model
-from cls_jax.training.step import get_device_memory
 
 _NUM_SHOWN_CLASSES = 20
 
@@ -70,7 +71,8 @@ def plan_run(
     for the default, see `fit_to_minutes`. With `again`, a finished run is not taken up.
 
     Raises:
-        UserError: If the folder has no layout, or there is no such method, key or value.
+        UserError: If the folder has no layout, there is no such method, key or value, or what was
+            chosen contradicts what was set.
     """
     settings = _begin_with(start_from) | dict(settings or {})
     if instant:
@@ -83,7 +85,7 @@ def plan_run(
     # An absolute path, so that evaluation finds the images from anywhere.
     config = create_folder_config(str(summary.root.resolve()), method)
     apply_settings(config, settings)
-    validate_config(config)  # Rules divide by what the user has set.
+    validate_config(config, is_whole=False)  # Rules divide by what the user has set.
     path = choose_run(config, workdir, summary.layout, again)
     if (path / CONFIG).exists():
         stored, own = flatten(read_config(path / CONFIG).to_dict()), flatten(config.to_dict())
@@ -94,7 +96,9 @@ def plan_run(
         fit_to_folder(given)
         check_same(to_json(config), path)  # Before they measure a step together.
         budget = fit_to_minutes(given, minutes)
-    return Plan(resolve_model(config), path, summary, budget)
+    config = resolve_model(config)
+    validate_config(config)
+    return Plan(config, path, summary, budget)
 
 
 def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
@@ -102,9 +106,10 @@ def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
     if not run:
         return {}
     stored = flatten(read_config(pathlib.Path(run) / CONFIG).to_dict())
-    kept = ["model.name", "model.depth", "model.width", "model.stem"]
-    kept += ["data.image_size", "data.channels"]
-    return {"model.init": str(pathlib.Path(run).resolve())} | {key: stored[key] for key in kept}
+    kept = ["model.name", "model.depth", "model.width", "data.image_size", "data.channels"]
+    stem = resolve_stem(stored["model.stem"], stored["data.image_size"])
+    settings = {"model.init": str(pathlib.Path(run).resolve()), "model.stem": stem}
+    return settings | {key: stored[key] for key in kept}
 
 
 def choose_run(

@@ -69,8 +69,10 @@ def show_value(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def validate_config(config: ConfigDict) -> None:
+def validate_config(config: ConfigDict, is_whole: bool = True) -> None:
     """Checks everything that can be checked without the data.
+
+    Each value alone unless `is_whole`: what is still to be chosen may fit the others.
 
     Raises:
         UserError: At the first key that is missing or unknown, or value that is invalid, naming
@@ -84,7 +86,8 @@ def validate_config(config: ConfigDict) -> None:
             text = show_value(values[key])
             shown = text if len(text) <= 100 else text[:100] + "…"
             raise UserError(f"{key}={shown} is invalid: choose {row.rule.text}.")
-    _check_combinations(values, get_round_length(config))
+    if is_whole:
+        _check_combinations(values, get_round_length(config))
 
 
 def _check_names(values: Mapping[str, Any], keys: Mapping[str, Option]) -> None:

@@ -11,7 +11,7 @@ import jax
 import matplotlib
 import numpy as np
 from PIL import Image
-from sklearn.metrics import confusion_matrix
+from sklearn.metrics import confusion_matrix, log_loss
 
 from cls_jax.config import create_config, flatten, show_value
 from cls_jax.data.augment import jax_augment
@@ -136,8 +136,12 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
         calibrated = apply_calibration(mean, fitted.temperature, fitted.uniform_share)
         name = "Ensemble" if len(probabilities) > 1 else "Network 1"
         predicted[f"{name}, calibrated"] = calibrated
-    diagrams = {name: compute_reliability(p, labels) for name, p in predicted.items()}
-    return {"diagrams": [(name, r, draw_reliability(r)) for name, r in diagrams.items()]}
+    diagrams = []
+    for name, p in predicted.items():
+        reliability = compute_reliability(p, labels)
+        likelihood = float(log_loss(labels, p, labels=range(p.shape[1])))
+        diagrams.append((name, reliability, likelihood, draw_reliability(reliability)))
+    return {"diagrams": diagrams}
 
 
 def view_mistakes(run: RunData) -> dict[str, Any] | None:
@@ -173,7 +177,11 @@ def view_suspects(run: RunData) -> dict[str, Any] | None:
         return None
     shown = run.suspects[:NUM_PICTURES]
     pictures = [run.take_picture(row.position, row.is_test) for row in shown]
-    return {"num_suspects": len(run.suspects), "shown": list(zip(shown, pictures, strict=True))}
+    return {
+        "num_suspects": len(run.suspects),
+        "has_test": any(row.is_test for row in run.suspects),
+        "shown": list(zip(shown, pictures, strict=True)),
+    }
 
 
 def view_augmented(run: RunData) -> dict[str, Any] | None:

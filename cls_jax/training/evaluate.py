@@ -45,10 +45,12 @@ def create_eval_step(setup: TrainSetup) -> Callable:
             return jax.lax.psum(jnp.sum(is_correct[..., None] * classes, axis=-2), DATA_AXIS)
 
         ema = compute_probabilities(state.ema_params)
+        # Without a step, the average is the weights themselves.
+        raw = compute_probabilities(state.params) if setup.config.num_steps else ema
         # All devices hold equally many networks, so a mean of means is the mean of all.
         mean = jax.lax.pmean(jnp.mean(ema, axis=0), NETWORK_AXIS)
         return {
-            "raw": count_correct(compute_probabilities(state.params)),
+            "raw": count_correct(raw),
             "ema": count_correct(ema),
             "ensemble": count_correct(mean),
         }

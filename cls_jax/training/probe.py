@@ -25,6 +25,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from cls_jax.config.from_folder import find_own_image_size
 from cls_jax.data.images.decode import get_decode_options
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.sources.folder import take_rows
@@ -32,7 +33,7 @@ from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures, FrozenNetwork, extract_features, read_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
-from cls_jax.features.graph import build_graph, join_features
+from cls_jax.features.graph import build_graph, compute_weight, join_features
 from cls_jax.features.instant import (
     INSTANT_C,
     PROBE_C,
@@ -44,7 +45,6 @@ from cls_jax.features.instant import (
 )
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.losses import PseudoLabels, draw_least_probable
-from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS, FEATURES
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
@@ -113,7 +113,8 @@ def fit_final_heads(
 
     All networks share the graph, whose descriptors are those of all networks side by side, and its
     labels. Each has a head on all of its own features. At most 10,000 labeled images are used, and
-    as many others, evenly spaced. If all others are used, `record` gets their labels.
+    as many others, evenly spaced. `record` gets their labels, and for the rest those that the
+    networks predict with these heads.
 
     Returns:
         The state with other heads in `ema_params`. They do not depend on the heads there were.
@@ -128,14 +129,21 @@ def fit_final_heads(
     graph = build_graph(join_features(descriptors_NBC))
     num_classes = setup.dataset_spec.num_classes
     spread = spread_labels(join_features(features_NBC), graph, labels, num_classes)
-    if len(unlabeled) == len(rest):
-        record(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])
     heads = [
         fit_head(features_BC, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
         for features_BC in features_NBC
     ]
     # Sums on several devices round differently, and here a difference must not cost the run.
     heads = arrays_from_main_process(heads)
+    columns = [(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])]
+    others = np.setdiff1d(rest, unlabeled)
+    for first in range(0, len(others), _MAX_FINAL):  # All of their features would fill the memory.
+        part = others[first : first + _MAX_FINAL]
+        features_NBC = compute_features(setup, state, dataset.train_images, part)
+        pairs = zip(heads, features_NBC, strict=True)
+        p_BK = np.mean([head.compute_probabilities(f_BC) for head, f_BC in pairs], axis=0)
+        columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
+    record(*map(np.concatenate, zip(*columns, strict=True)))
     return state.replace(ema_params=_replace_heads(setup, state.ema_params, heads))
 
 
@@ -258,15 +266,18 @@ def _create_graph_labels(setup: TrainSetup, start: InstantLabels) -> PseudoLabel
 
 def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
     """The run's pretrained weights at their own resolution."""
-    config, entry = setup.config, MODELS[setup.config.model.name]
+    config = setup.config
     assert setup.read_weights is not None, config.model.init
-    settings, image_size = get_own_settings(config), entry.image_size
-    if settings.get("stem", "imagenet") != "imagenet":  # Trained on small images.
-        image_size = config.data.image_size
     normalization = (tuple(config.data.mean), tuple(config.data.std))
     weights = setup.read_weights()._replace(normalization=normalization)
-    options = get_decode_options(config.data)
-    return FrozenNetwork(config.model.name, weights, image_size, tuple(settings.items()), options)
+    return FrozenNetwork(
+        config.model.name,
+        weights,
+        find_own_image_size(config),
+        tuple(get_own_settings(config).items()),
+        get_decode_options(config.data),
+        setup.dataset_spec.image_shape[-1],
+    )
 
 
 def _compute_frozen(
@@ -289,7 +300,8 @@ def _compute_frozen(
         return FrozenFeatures(pixels, pixels)
     if files:
         root = pathlib.Path(setup.config.data.data_dir).expanduser()
-        is_decoded = dataset.image_shape == (network.image_size, network.image_size, 3)
+        shape = (network.image_size, network.image_size, network.channels)
+        is_decoded = dataset.image_shape == shape
         decoded = images if is_decoded else None
         return extract_features([root / file for file in files], network, images=decoded)
     return compute_frozen_features(images, network)

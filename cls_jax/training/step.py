@@ -23,7 +23,7 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
-from cls_jax.parallel.cpus import get_machine_memory
+from cls_jax.parallel.cpus import get_device_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
 from cls_jax.training.optimizer import split_frozen
 from cls_jax.training.setup import TrainSetup, TrainState
@@ -268,12 +268,6 @@ def compile_step(
     seconds = time.perf_counter() - started
     release_freed_memory()
     return compiled, seconds, check_step_memory(compiled, device)
-
-
-def get_device_memory(device: jax.Device) -> int:
-    """Bytes of memory of a device. A CPU device has its share of the machine's memory."""
-    limit = (device.memory_stats() or {}).get("bytes_limit")
-    return limit or get_machine_memory() // jax.local_device_count()
 
 
 def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:

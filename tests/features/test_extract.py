@@ -200,7 +200,7 @@ def test_weights_of_another_architecture_are_refused(network, files):
 
 def test_gray_images_are_enlarged_to_color():
     image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
-    enlarged = extract._enlarge(image, 16)
+    enlarged = extract._enlarge(image, 16, 3)
     assert enlarged.shape == (1, 16, 16, 3)
     reference = Image.fromarray(image[0, ..., 0]).resize((16, 16), Image.Resampling.BICUBIC)
     assert np.abs(enlarged[0, ..., 0].astype(int) - np.asarray(reference)).max() <= 2

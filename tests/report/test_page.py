@@ -187,6 +187,16 @@ def test_it_opens_whole_and_without_an_error_in_a_browser(width, options, tmp_pa
     assert readout.startswith("step 9: network 1 (EMA) 50.0%")
 
 
+def test_baselines_stand_beside_the_result():
+    result = {"step": 6, "test_accuracy": 70.0, "test_accuracy_ensemble": 71.0}
+    result |= {"test_accuracy_instant": 72.5, "test_accuracy_probe": 65.0}
+    result |= {"answer": "instant", "answer_gain": -1.5, "answer_images": "test"}
+    text = Page(render_page(create_run(result=result))).text
+    words = ("72.5%", "65.0%", "7.5 points above", "Training lost 1.5 points", "Linear probe")
+    assert all(part in text for part in words)
+    assert "Linear probe" not in Page(render_page(create_run())).text
+
+
 def test_nothing_comes_from_the_network():
     text = render_page(create_run(rows=ROWS))
     page = Page(text)

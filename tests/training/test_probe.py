@@ -102,7 +102,10 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
     assert np.bincount(complementary).max() < len(labeled) / 3
 
 
-def test_final_heads_say_what_spreads_along_the_graph_of_their_features():
+@pytest.mark.parametrize("most", [10_000, 600])
+def test_final_heads_say_what_spreads_along_the_graph_of_their_features(most, monkeypatch):
+    """Images beyond those of the graph are labeled by the networks with these heads."""
+    monkeypatch.setattr(probe, "_MAX_FINAL", most)
     config = create_tiny_config()
     dataset, labeled, recorded = load_dataset(config), np.arange(0, 600, 6), []
     used = np.arange(len(dataset.train_images) - 100)
@@ -112,7 +115,7 @@ def test_final_heads_say_what_spreads_along_the_graph_of_their_features():
     fitted = fit_final_heads(setup, state, *arguments)
     [(unlabeled, labels, weights)] = recorded
     assert sorted([*labeled, *unlabeled]) == list(used)
-    assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8
+    assert np.mean(labels == dataset.train_labels[unlabeled]) > (0.8 if most > 1000 else 0.6)
     assert ((weights >= 0) & (weights <= 1)).all()
     features = compute_features(setup, state, dataset.train_images, unlabeled)
     head = jax.device_get(fitted.ema_params["head"])
