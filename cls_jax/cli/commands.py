@@ -75,7 +75,12 @@ def _train_to_end(run: "OpenRun") -> None:
     result = run.train_calibrated()
     if not is_main_process():
         return
-    has_test = result["test_accuracy"] is not None
+    has_test, no_test = result["test_accuracy"] is not None, "No test set. "
+    if run.layout and run.layout.test:  # Since then, or result.json would have its accuracy.
+        evaluate = _write_command("evaluate", folder)
+        no_test = (
+            f"It was trained without a test set. To use the one in the folder now: {evaluate}\n"
+        )
     if has_test or result.get("validation_accuracy") is not None:
         outcome = (
             f"{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:\n"
@@ -83,12 +88,11 @@ def _train_to_end(run: "OpenRun") -> None:
         )
     elif monitors := describe_monitors(result["monitors"]):
         outcome = (
-            f"No test set. Averages over the last logged batches (step {result['step']:,}):\n"
-            f"{monitors}"
+            f"{no_test}Averages over the last logged batches (step {result['step']:,}):\n{monitors}"
         )
     else:  # Without a step there are no monitors.
         outcome = (
-            "No test set. To measure the accuracy on labeled images: "
+            f"{no_test}To measure the accuracy on labeled images: "
             f"{_write_command('evaluate', folder)} FOLDER"
         )
     print(f"\n{outcome}", flush=True)
@@ -113,7 +117,7 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
     from cls_jax.inference.calibration import read_calibration
     from cls_jax.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.inference.scores import describe_figures
-    from cls_jax.runs.folder import find_answer
+    from cls_jax.runs.folder import count_training_images, find_answer
 
     workdir, calibration = pathlib.Path(run), None
     if folder is None:
@@ -126,6 +130,12 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
                 "evaluate with a folder runs in one process: start it without the others."
             )
         evaluation, num_images, num_unreadable = evaluate_folder(workdir, folder)
+        if num_known := count_training_images(workdir, folder):
+            print(
+                f"{num_known:,} of these images are also training images of the run, byte for "
+                "byte: the accuracy will be too high.",
+                file=sys.stderr,
+            )
         left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
         title = f"Accuracy on {num_images:,} labeled images in {folder}{left_out}:"
     if not is_main_process():
@@ -203,6 +213,8 @@ def predict(
 
 def suggest(folder: str, count: int, output: str | None = None) -> None:
     """Lists images to label next."""
+    from cls_jax.data.images.files import list_images
+    from cls_jax.data.sources.folder_layout import find_table
     from cls_jax.inference.suggest import SUGGESTION_COLUMNS, suggest_files
     from cls_jax.inference.tables import check_path, write_table
     from cls_jax.runs.folder import CONFIG
@@ -221,8 +233,12 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
     root = pathlib.Path(folder)
     if not (root / CONFIG).exists():
         places = f"{root / 'labeled'}/<class>/ and all others into {root / 'unlabeled'}/"
-        sentence = f"Move each one into {make_printable(places)}, or label them in the browser: "
-        print(sentence + _write_command("label", root), file=sys.stderr)
+        way = f"Move each one into {make_printable(places)}"
+        if table := find_table(list_images(root)):
+            way = f"Add a row for each one to {make_printable(str(root / table))}"
+        print(
+            f"{way}, or label them in the browser: {_write_command('label', root)}", file=sys.stderr
+        )
 
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:

@@ -52,7 +52,7 @@ def add_mean_and_std(config: ConfigDict, dataset: Dataset) -> Dataset:
 def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     """Moves a share of the training images with a known class to the validation images.
 
-    The fingerprint still covers all training images, so it can be computed without opening a file.
+    The fingerprint still covers all training images, so it can be computed without decoding one.
 
     Raises:
         UserError: if there are validation images already, or too few images to hold any out.

@@ -138,11 +138,13 @@ def _list_rows(figures: Figures) -> list[tuple[str, ClassFigures]]:
 def write_figures(workdir: pathlib.Path, step: int, figures: Figures) -> None:
     """Writes `per_class.csv` of a run, and adds the figures to the result of the same step.
 
+    A result without a test accuracy has none of them: the test images have come later.
+
     Raises an OSError if the folder cannot be written, and a UserError if the result is damaged.
     """
     write_class_table(workdir, figures)
     result = read_result(workdir)
-    if result is not None and result["step"] == step:
+    if result is not None and result["step"] == step and result["test_accuracy"] is not None:
         updated = result | summarize_figures(figures)
         if updated != result:
             write_result(workdir, updated)

@@ -30,7 +30,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from cls_jax.data.images.decode import ImageError, read_upright
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, parse_json
-from cls_jax.labeling.session import Change, ConflictError, RefusedError, Session
+from cls_jax.labeling.answers import RefusedError
+from cls_jax.labeling.session import Change, ConflictError, Session
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 64 * 1024

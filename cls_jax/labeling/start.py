@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cls_jax.data.images.files import list_images
-from cls_jax.data.sources.folder_layout import find_table, list_labelable
-from cls_jax.data.sources.label_table import LABELS_CSV
+from cls_jax.data.sources.folder_layout import find_table, label_by_folder, list_labelable
+from cls_jax.data.sources.label_table import LABELS_CSV, read_label_table
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.features.extract import load_features
 from cls_jax.io import make_printable
 from cls_jax.labeling import server
+from cls_jax.labeling.answers import Answers, check_writable
 from cls_jax.labeling.session import Features, Progress, Session
 
 _STOP_SECONDS = 3.0  # Enough for a batch of features, not for compiling their network.
@@ -98,17 +99,29 @@ def _write_redirect(address: str) -> Iterator[pathlib.Path]:
 
 
 def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session:
-    """A session on a folder, before its features are computed.
+    """A session on a folder, before its features are computed. Says if folders label all of it.
 
-    Raises a UserError if there is no image or labels.csv cannot be read.
+    Raises:
+        UserError: If there is no image, or labels.csv cannot be read or written.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder: name one with images.")
     listing = list_images(root)
-    files = [file.name for file in list_labelable(listing)]
+    table = find_table(listing)
+    rows = read_label_table(root / table) if table else []
+    splits, folder_labels = label_by_folder(listing, rows)
+    files = list_labelable(listing, splits)
     if not files:
         raise UserError(f"There is no image in {root}: name a folder with images.")
-    return Session(root, files, class_names, find_table(listing) or LABELS_CSV)
+    check_writable(root / (table or LABELS_CSV))
+    names = [file.name for file in listing.files]
+    answers = Answers(root / (table or LABELS_CSV), names, folder_labels, class_names)
+    if folder_labels.keys() >= set(files):
+        print(
+            f"Every image is labeled by its folder, such as {make_printable(files[0])!r}: move "
+            f"those without a label to {root / 'unlabeled'}."
+        )
+    return Session(root, files, answers)
 
 
 def _load_features(session: Session, on_progress: Progress) -> Features:

@@ -18,10 +18,12 @@ import numpy as np
 from scipy import sparse
 from sklearn.cluster import KMeans
 
+from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.graph import NUM_NEIGHBORS, build_graph
 from cls_jax.features.instant import INSTANT_C, fit_head, spread_labels
 from cls_jax.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.labeling.answers import Answers
 from cls_jax.labeling.propagation import Propagation
 from cls_jax.labeling.session import Change, Features, Session
 from experiments.paper import grid
@@ -115,7 +117,10 @@ def measure_delay(features: np.ndarray, labels: np.ndarray) -> str:
     rows = rng.integers(len(features), size=_NUM_LARGE)
     noisy = features[rows] + rng.normal(0, 0.005, (_NUM_LARGE, features.shape[1]))
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(pathlib.Path(folder), [f"{i}.jpg" for i in range(_NUM_LARGE)])
+        root, files = pathlib.Path(folder), [f"{i}.jpg" for i in range(_NUM_LARGE)]
+        for name in files:
+            (root / name).touch()
+        session = Session(root, files, Answers(root / LABELS_CSV, files))
         ready = Features(np.arange(_NUM_LARGE), normalize_rows(noisy))
         session.load(lambda on_progress: ready)
         seconds, start_cpu = [], time.process_time()

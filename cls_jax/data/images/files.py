@@ -110,7 +110,7 @@ def list_images(root: str | os.PathLike) -> Listing:
         if folder:
             listing.folders.append(folder)
         for entry in entries:
-            if entry.name.startswith(".") or entry.name.lower() in _NEVER_LISTED:
+            if is_left_by_system(entry.name):
                 continue
             name = f"{folder}/{entry.name}" if folder else entry.name
             try:
@@ -145,6 +145,11 @@ def stat_image(path: str | os.PathLike) -> ImageFile:
         packed, row = found
         return ImageFile(os.fspath(path), int(packed.sizes[row]), *packed.times, row)
     return describe_file(os.fspath(path), stat)
+
+
+def is_left_by_system(name: str) -> bool:
+    """Whether a file or folder has a hidden name, or one that systems leave everywhere."""
+    return name.startswith(".") or name.lower() in _NEVER_LISTED
 
 
 def _identify(path: str | os.PathLike) -> tuple[int, int]:

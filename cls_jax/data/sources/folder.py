@@ -29,6 +29,7 @@ from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 
 NO_CLASS = -1
+COPY_OF = "the same image as"  # Why a file was skipped that is another one again.
 _MIN_PHOTOGRAPH = 32  # Pixels on the short side.
 _NUM_SAMPLED = 200  # Files whose headers are read, or that are looked at for their bit depth.
 
@@ -67,7 +68,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     _check_classes(layout, labels[train], skipped)
 
     copies, repeats = _find_repeats((train, validation, test), labels, decoded.digests, names)
-    skipped += [(names[i], f"the same image as {names[j]}") for i, j in copies.items()]
+    skipped += [(names[i], f"{COPY_OF} {names[j]}") for i, j in copies.items()]
     train = np.setdiff1d(train, list(copies))
     warnings = list(layout.warnings)
     if skipped:
@@ -91,7 +92,8 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
         validation_images=select(validation),
         validation_labels=labels[validation],
         image_shape=shape,
-        fingerprint=_hash_rows((names[i], files[i].size, labels[i]) for i in train),
+        fingerprint=hash_names(layout, {name for name, _ in skipped})
+        + hash_contents(layout, decoded.digests, {names[i] for i in decoded.failures}),
         warnings=tuple(warnings),
         skipped_files=tuple(sorted(skipped)),
         train_files=tuple(names[i] for i in train),
@@ -163,16 +165,27 @@ def list_layout(root: pathlib.Path) -> Layout:
     return read_layout(root, list_images(root))
 
 
-def compute_fingerprint(layout: Layout, left_out: Collection[str]) -> str:
-    """The fingerprint that a dataset of these files would have, without opening one of them.
+def hash_names(layout: Layout, left_out: Collection[str]) -> str:
+    """The first half of a dataset's fingerprint, for which no file is opened.
 
-    `left_out` names files that the dataset does not have, because they cannot be read.
+    `left_out` names files that the dataset does not have. Runs of before have no other half.
     """
     index = _number_classes(layout.class_names)
     return _hash_rows(
         (file.name, file.size, index[name])
         for file, name in layout.train
         if file.name not in left_out
+    )
+
+
+def hash_contents(layout: Layout, digests: Sequence[bytes], unreadable: Collection[str]) -> str:
+    """The other half: what is in all training files, which of them can be read, and the labels.
+
+    `digests` are the hashes of the training images' files, and of any others after them.
+    """
+    return _hash_rows(
+        (file.name, digest.hex(), name, file.name in unreadable)
+        for (file, name), digest in zip(layout.train, digests, strict=False)
     )
 
 
