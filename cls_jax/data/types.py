@@ -51,7 +51,7 @@ class Dataset:
     image_shape: tuple[int, int, int]  # (H, W, C).
     mean: tuple[float, ...] = ()  # Of C channels, on the scale from 0 to 1.
     std: tuple[float, ...] = ()
-    # Hash of the names, sizes and labels (not the pixels) of the training images' files, or "".
+    # Hashes of the training images' files and labels, or "".
     fingerprint: str = ""
     warnings: tuple[str, ...] = ()  # One sentence for each thing that users should know.
     skipped_files: tuple[tuple[str, str], ...] = ()  # Name, and why it could not be used.

@@ -25,18 +25,19 @@ from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions
 from cls_jax.data.images.files import (
     ImageBatch,
     compute_key,
-    describe_file,
     find_settled,
     read_ahead,
+    stat_image,
 )
 from cls_jax.data.images.store import Store
-from cls_jax.data.types import ImageSource
+from cls_jax.data.types import ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.features.neighbors import normalize_rows
 from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
+from cls_jax.parallel.distributed import gather_rows, take_own
 
 PRETRAINED = f"{BUILTIN}efficientnet_lite0"
 
@@ -65,6 +66,7 @@ class FrozenNetwork(NamedTuple):
     image_size: int  # The height and width of its images in pixels.
     settings: tuple[tuple[str, Any], ...] = ()  # Keys of `config.model` that it has, and values.
     decoding: DecodeOptions = CENTER_CROP
+    channels: int = 3  # 1 or 3.
 
 
 def open_network() -> FrozenNetwork:
@@ -100,16 +102,32 @@ def extract_features(
 ) -> FrozenFeatures:
     """Features of image files by a network. An image that cannot be read has zeros.
 
+    Several processes compute a part each, and get all. All must call this with the same files.
+
     Args:
         files: Images of any size and color.
         network: The network, whose `decoding` makes them squares.
         on_progress: Called after each batch of files that are read. None shows a progress bar.
-        images: uint8 [B, H, W, 3], the files as the network decodes them, if they are known. The
+        images: uint8 [B, H, W, C], the files as the network decodes them, if they are known. The
             files are read all the same unless the images have `digests` of what was decoded.
 
     Raises:
         UserError: If the weights are of another architecture.
     """
+    own = take_own(len(files))
+    if images is not None and jax.process_count() > 1:
+        images = Selection(images, np.arange(own.start, own.stop))
+    found = _extract_own(files[own], network, on_progress, images)
+    return FrozenFeatures(*(gather_rows(rows, len(files)) for rows in found))
+
+
+def _extract_own(
+    files: Sequence[str | os.PathLike],
+    network: FrozenNetwork,
+    on_progress: Progress | None,
+    images: ImageSource | None,
+) -> FrozenFeatures:
+    """What `extract_features` returns, in this process alone."""
     store, paths, options = Store(), [os.fspath(file) for file in files], _name_options(network)
     decoded = None if images is None else getattr(images, "digests", None)
     digests = _find_digests(store, paths) if decoded is None else decoded
@@ -131,7 +149,8 @@ def extract_features(
     if decoded is not None:
         batches = _cut_batches(paths, digests, images, todo, batch_size)
     else:
-        missing, shape = [paths[i] for i in todo], (network.image_size, network.image_size, 3)
+        missing = [paths[i] for i in todo]
+        shape = (network.image_size, network.image_size, network.channels)
         batches = read_ahead(missing, shape, batch_size, network.decoding, is_known)
     with contextlib.closing(batches), _report(on_progress, len(todo)) as report:
         for start, batch in zip(range(0, len(todo), batch_size), batches, strict=True):
@@ -214,7 +233,7 @@ def _find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) ->
     keys, digests = [], [b""] * len(paths)
     for path in paths:
         try:
-            keys.append(compute_key(path, describe_file(path, os.stat(path))))
+            keys.append(compute_key(path, stat_image(path)))
         except (OSError, ValueError):
             keys.append(b"")
     with contextlib.suppress(OSError):
@@ -243,17 +262,18 @@ def compute_features(
     with _report(on_progress, len(images)) as report:
         for start in range(0, len(images), batch_size):
             batch = np.asarray(images[start : start + batch_size])
-            rows[start : start + batch_size] = _pack(compute(_enlarge(batch, network.image_size)))
+            enlarged = _enlarge(batch, network.image_size, network.channels)
+            rows[start : start + batch_size] = _pack(compute(enlarged))
             report(start + len(batch))
     return _unpack(rows)
 
 
-def _enlarge(images: np.ndarray, size: int) -> np.ndarray:
-    """Bicubic, as image files are scaled: uint8 [B, H, W, C] → [B, size, size, 3]."""
+def _enlarge(images: np.ndarray, size: int, channels: int) -> np.ndarray:
+    """Bicubic, as image files are scaled: uint8 [B, H, W, C] → [B, size, size, channels]."""
     shape = (len(images), size, size, images.shape[-1])
     scaled = jax.image.resize(images.astype(np.float32), shape, "bicubic")
     scaled = np.asarray(jnp.clip(jnp.round(scaled), 0, 255)).astype(np.uint8)
-    return np.broadcast_to(scaled, (*shape[:-1], 3))
+    return np.broadcast_to(scaled, (*shape[:-1], channels))
 
 
 @contextlib.contextmanager
@@ -275,28 +295,14 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
         A function uint8 [n, H, W, C] → float32 [n, features] for up to a batch of images, the
         number of features (pooled ones and descriptors together), and the largest batch.
     """
-    entry = MODELS[network.name]
-    model = entry.create(num_classes=1, **dict(network.settings))
-    image_shape = (network.image_size, network.image_size, 3)
-    image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), image)
-    num_features = variables["params"]["head"]["kernel"].shape[0]
-    try:
-        variables = from_torch(network.weights.arrays, variables, entry.layout, ("head",))
-    except WeightsError as error:
-        raise UserError(
-            f"The weights are not those of {entry.title} ({error}): set model.name to their "
-            "architecture."
-        ) from error
-    variables["params"]["head"] = {
-        "kernel": np.zeros((num_features, 1), np.float32),
-        "bias": np.zeros(1, np.float32),
-    }
+    model, variables = create_network(network)
+    num_features = len(variables["params"]["head"]["kernel"])
+    image_shape = (network.image_size, network.image_size, network.channels)
     devices = jax.local_devices()
     mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
     on_all, by_image = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
     variables = jax.device_put(variables, on_all)
-    mean, std = network.weights.normalization or entry.layout.normalization
+    mean, std = network.weights.normalization or MODELS[network.name].layout.normalization
 
     per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
     batch_size = per_device * len(devices)
@@ -308,6 +314,29 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
         return np.asarray(_forward(model, mean, std, variables, on_devices))[: len(images)]
 
     return compute, 2 * num_features, batch_size
+
+
+def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Architecture, Any]:
+    """The architecture and its variables, NumPy arrays, with a head of zeros.
+
+    Raises:
+        UserError: If the weights are of another architecture.
+    """
+    entry = MODELS[network.name]
+    model = entry.create(num_classes=num_classes, **dict(network.settings))
+    shape = (1, network.image_size, network.image_size, network.channels)
+    image = jax.ShapeDtypeStruct(shape, jnp.float32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), image)
+    head = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), variables["params"]["head"])
+    try:
+        variables = from_torch(network.weights.arrays, variables, entry.layout, ("head",))
+    except WeightsError as error:
+        raise UserError(
+            f"The weights are not those of {entry.title.format(**dict(network.settings))} "
+            f"({error}): set model.name to their architecture."
+        ) from error
+    variables["params"]["head"] = head
+    return model, variables
 
 
 # Outside of `_compile`, so that the training and the test images share one compiled program.

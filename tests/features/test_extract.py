@@ -200,7 +200,22 @@ def test_weights_of_another_architecture_are_refused(network, files):
 
 def test_gray_images_are_enlarged_to_color():
     image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
-    enlarged = extract._enlarge(image, 16)
+    enlarged = extract._enlarge(image, 16, 3)
     assert enlarged.shape == (1, 16, 16, 3)
     reference = Image.fromarray(image[0, ..., 0]).resize((16, 16), Image.Resampling.BICUBIC)
     assert np.abs(enlarged[0, ..., 0].astype(int) - np.asarray(reference)).max() <= 2
+
+
+def test_each_of_several_processes_computes_its_part(network, files, tmp_path, monkeypatch):
+    alone, parts = extract_features(files, network), []
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    monkeypatch.setattr(extract, "gather_rows", lambda rows, num_rows: rows)
+    for index, expected in enumerate((2, 3, 2, 3)):
+        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"host{index}"))
+        _NUM_COMPUTED.clear()
+        decoded = load_decoded(tmp_path, list_images(tmp_path).files, (SIZE, SIZE, 3)).images
+        parts.append(extract_features(files, network, images=decoded if index % 2 else None))
+        assert sum(_NUM_COMPUTED) == expected
+    for kind, rows in zip(zip(*parts, strict=True), alone, strict=True):
+        np.testing.assert_array_equal(np.concatenate(kind), rows)

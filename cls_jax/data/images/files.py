@@ -11,20 +11,21 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from cls_jax.data.images.decode import (
     CENTER_CROP,
-    NPY,
     SUFFIXES,
     TIFFS,
     DecodeOptions,
     ImageError,
+    ImageLike,
     decode_image,
     open_file,
 )
+from cls_jax.data.images.packed import INDEX, SHARD, find_packed, open_packed
 from cls_jax.data.images.store import hash_content
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
@@ -42,7 +43,7 @@ _CLOSED = "a folder that cannot be read"
 _SETTLED_NS = 10**9
 # One file above this at a time, so that threads together stay within bounded memory.
 _LARGE_BYTES, _LARGE_FILES = 2**26, threading.Lock()
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", NPY, *TIFFS)
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFFS)
 
 
 class ImageFile(NamedTuple):
@@ -68,8 +69,18 @@ def list_images(root: str | os.PathLike) -> Listing:
 
     Links are followed, also those that lead out of the folder. No folder is listed twice, so links
     that lead in a circle do no harm. Hidden names and folders that hold runs are left out.
+
+    Raises a UserError if the folder itself cannot be listed.
     """
     listing = Listing([], [], [])
+    if packed := open_packed(root):
+        for name, row in packed.rows.items():
+            listing.files.append(ImageFile(name, int(packed.sizes[row]), *packed.times, row))
+        listing.folders.extend(sorted(_find_parents(packed.rows) - {"."}))
+        for name in sorted(os.listdir(root)):
+            if not (name.startswith(".") or name == INDEX or name.endswith(SHARD)):
+                listing.skipped.append((name, "not among the packed images"))
+        return listing
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
     runs: list[str] = []
     # A folder is listed under its own name where it has one here, so links to folders come last.
@@ -87,6 +98,8 @@ def list_images(root: str | os.PathLike) -> Listing:
             with os.scandir(path) as scanned:
                 entries = sorted(scanned, key=lambda entry: entry.name)
         except OSError as error:
+            if not folder:
+                raise UserError(f"{root} cannot be read: {error.strerror}.") from error
             listing.skipped.append((folder, f"{_CLOSED}: {error.strerror}"))
             continue
         names = {entry.name for entry in entries}
@@ -97,7 +110,7 @@ def list_images(root: str | os.PathLike) -> Listing:
         if folder:
             listing.folders.append(folder)
         for entry in entries:
-            if entry.name.startswith(".") or entry.name.lower() in _NEVER_LISTED:
+            if is_left_by_system(entry.name):
                 continue
             name = f"{folder}/{entry.name}" if folder else entry.name
             try:
@@ -107,7 +120,7 @@ def list_images(root: str | os.PathLike) -> Listing:
                     listing.skipped.append((name, reason))
                 else:
                     # On Windows `entry.stat` has no inode.
-                    listing.files.append(describe_file(name, os.stat(entry.path)))
+                    listing.files.append(stat_image(entry.path)._replace(name=name))
             except OSError as error:
                 listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
     if runs:  # A folder of runs such as runs/ is no class.
@@ -116,6 +129,27 @@ def list_images(root: str | os.PathLike) -> Listing:
     for part in listing:
         part.sort()
     return listing
+
+
+def stat_image(path: str | os.PathLike) -> ImageFile:
+    """A file as it is now, under the name that is given, also one in a packed folder.
+
+    Raises:
+        OSError: if there is none. ValueError: if no file can have the name.
+    """
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        if (found := find_packed(path)) is None:
+            raise
+        packed, row = found
+        return ImageFile(os.fspath(path), int(packed.sizes[row]), *packed.times, row)
+    return describe_file(os.fspath(path), stat)
+
+
+def is_left_by_system(name: str) -> bool:
+    """Whether a file or folder has a hidden name, or one that systems leave everywhere."""
+    return name.startswith(".") or name.lower() in _NEVER_LISTED
 
 
 def _identify(path: str | os.PathLike) -> tuple[int, int]:
@@ -171,7 +205,7 @@ def find_images(pattern: str) -> list[str]:
                 f"There is no image in {pattern}: name a folder with files that end in "
                 f"{', '.join(SUFFIXES)}."
             )
-    elif os.path.exists(expanded):
+    elif os.path.exists(expanded) or find_packed(expanded):
         files = [expanded]
     else:
         files = _expand(expanded)
@@ -208,7 +242,7 @@ def compute_key(path: str, file: ImageFile) -> bytes:
 class ImageBatch(NamedTuple):
     """A decoded batch of files. The last two are known only where the content is of interest."""
 
-    files: list[str]  # Names, as given.
+    files: list[Any]  # Names or images, as given.
     # For each file None, or why it could not be read, or "" if its content was known before.
     errors: list[str | None]
     images: np.ndarray  # uint8 [n, H, W, C], the images of files without an error, in order.
@@ -222,7 +256,7 @@ def find_settled(batch: ImageBatch) -> dict[bytes, bytes]:
 
 
 def read_ahead(
-    files: Sequence[str],
+    files: Iterable[ImageLike],
     image_shape: tuple[int, int, int],
     batch_size: int,
     options: DecodeOptions = CENTER_CROP,
@@ -235,7 +269,7 @@ def read_ahead(
     """
     decoded = set[bytes]()
 
-    def read(file: str) -> tuple[np.ndarray | str, bytes, bytes]:
+    def read(file: ImageLike) -> tuple[np.ndarray | str, bytes, bytes]:
         """An image or why there is none, the digest, and the key."""
         digest = key = b""
         try:
@@ -249,10 +283,11 @@ def read_ahead(
             return str(error), digest, key
 
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
-    parts = [list(files[i : i + batch_size]) for i in range(0, len(files), batch_size)]
+    rest = iter(files)
+    parts = iter(lambda: list(itertools.islice(rest, batch_size)), [])
     try:
         # A batch starts when it is taken, so the next one is decoded while one is in use.
-        started = ((part, executor.map(read, part)) for part in [*parts, []])
+        started = ((part, executor.map(read, part)) for part in itertools.chain(parts, [[]]))
         for (part, results), _ in itertools.pairwise(started):
             found, digests, keys = zip(*results, strict=True)
             images = [result for result in found if not isinstance(result, str)]
@@ -263,17 +298,30 @@ def read_ahead(
         executor.shutdown(cancel_futures=True)
 
 
+def _describe_open(path: str, file: BinaryIO) -> ImageFile:
+    """A file as it is now. What is in a packed folder has no descriptor of its own."""
+    is_packed = isinstance(file, io.BytesIO)
+    return stat_image(path) if is_packed else describe_file(path, os.fstat(file.fileno()))
+
+
 @contextlib.contextmanager
-def _read_once(path: str, is_hashed: bool) -> Iterator[tuple[io.BytesIO, bytes, bytes]]:
-    """A file's content with its digest and key, so that what is decoded is what was hashed."""
+def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]:
+    """A file's content with its digest and key, so that what is decoded is what was hashed.
+
+    An image in memory has neither.
+    """
+    if not isinstance(path, str | os.PathLike):
+        yield path, b"", b""
+        return
+    path = os.fspath(path)
     with open_file(path) as file:
-        before = describe_file(path, os.fstat(file.fileno()))
+        before = _describe_open(path, file)
         with _LARGE_FILES if before.size > _LARGE_BYTES else contextlib.nullcontext():
             try:
                 content = file.read()
             except OSError as error:
                 raise ImageError(error.strerror or str(error)) from error
-            after = describe_file(path, os.fstat(file.fileno()))
+            after = _describe_open(path, file)
             latest = time.time_ns() - _SETTLED_NS
             is_settled = before == after and max(after.mtime_ns, after.ctime_ns) < latest
             key = compute_key(path, after) if is_hashed and is_settled else b""
