@@ -46,7 +46,6 @@ _VERSION = 2
 _BATCH_SIZE = 16  # Per device. Larger ones are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
-_PART = 256  # Files that are read at a time where nothing is decoded.
 
 Progress = Callable[[int, int], None]  # Called with (images done, images in all).
 
@@ -144,7 +143,7 @@ def _extract_own(
 
     def is_known(digest: bytes) -> bool:
         with contextlib.suppress(OSError):
-            store.read(options, [digest], recalled.__setitem__)
+            store.read(options, [digest], lambda _, row: recalled.update({digest: row}))
         return digest in recalled
 
     if decoded is not None:
@@ -213,20 +212,16 @@ def read_features(
 def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Which digests have a row, bool [B], and the rows, [B, 0] if none has one."""
     is_done, rows = np.zeros(len(digests), bool), np.zeros((len(digests), 0), np.float16)
-    places = dict[bytes, list[int]]()
-    for i, digest in enumerate(digests):
-        places.setdefault(digest, []).append(i)
 
-    def put(digest: bytes, row: bytes) -> None:
+    def put(places: list[int], row: bytes) -> None:
         nonlocal rows
         values = np.frombuffer(row, np.float16)
         if not rows.shape[1]:
             rows = np.zeros((len(digests), len(values)), np.float16)
-        rows[places[digest]] = values
-        is_done[places[digest]] = True
+        rows[places], is_done[places] = values, True
 
     with contextlib.suppress(OSError):  # They are computed then.
-        store.read(options, list(places), put)
+        store.read(options, digests, put)
     return is_done, rows
 
 
@@ -244,12 +239,14 @@ def _find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) ->
     with contextlib.suppress(OSError):
         digests = store.find_contents(keys)
     unknown = [i for i, digest in enumerate(digests) if reads and not digest]
-    batches = read_ahead([paths[i] for i in unknown], (1, 1, 3), _PART, is_known=lambda _: True)
-    for start, batch in zip(range(0, len(unknown), _PART), batches, strict=True):
-        for i, digest in zip(unknown[start : start + _PART], batch.digests, strict=True):
-            digests[i] = digest
-        with contextlib.suppress(OSError):
-            store.write("", {}, find_settled(batch))
+    if unknown:
+        files = [paths[i] for i in unknown]
+        # None is decoded, as if all were known.
+        for batch in read_ahead(files, (1, 1, 3), len(files), is_known=lambda _: True):
+            for i, digest in zip(unknown, batch.digests, strict=True):
+                digests[i] = digest
+            with contextlib.suppress(OSError):
+                store.write("", {}, find_settled(batch))
     return digests
 
 
