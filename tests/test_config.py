@@ -23,6 +23,7 @@ ARGUMENTS = [("cifar10", budget, f"{budget},{{}}") for budget in (40, 250, 4000)
 ARGUMENTS += [("cifar100", budget, f"{budget},{{}}") for budget in (400, 2500, 10_000)]
 ARGUMENTS += [("digits", budget, f"{budget},{{}}") for budget in (20, 40)]
 ARGUMENTS += [("cifar10", 250, "250,{},small"), ("folder", 0, "/data/a, b,{}")]
+ARGUMENTS += [("imagenet", 0, "1%,{}"), ("imagenet", 0, "10%,{},vit_small")]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -34,7 +35,8 @@ def test_every_configuration_builds_for_every_method_and_every_key_is_explained(
         assert config.is_locked
         assert (config.num_labels, config.method.name) == (budget, method)
         assert set(config.method) == {"name", *METHODS[method].hyperparameters}
-        if "small" in argument:  # Running means must forget their start long before the end.
+        if argument.endswith(",small"):
+            # Running means must forget their start long before the end.
             assert (config.num_steps, config.data.pipeline) == (8000, "device")
             assert config.method.get("statistics_decay", 0.995) == 0.995
     assert all(OPTIONS["model.name"].rule.accepts(name) for name in MODELS)
@@ -73,27 +75,25 @@ def test_settings_are_those_of_the_papers_and_datasets_set_those_of_the_method_t
     assert load_config("digits", "40,ups").method.rounds == 2
 
 
-@pytest.mark.parametrize("argument", ["", "many", "40.5", "-40", "40,fixmatch,cls", ",cls"])
-def test_argument_of_another_form_is_refused(argument):
-    with pytest.raises(UserError, match="write the number of labels"):
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        *((text, "write the number of labels") for text in ("", "many", "40.5", "-40", ",cls")),
+        ("40,fixmatsch", r"Unknown method 'fixmatsch': choose one of .*fixmatch"),
+    ],
+)
+def test_argument_of_another_form_is_refused(argument, message):
+    with pytest.raises(UserError, match=message):
         create_config(argument)
-
-
-def test_unknown_method_lists_the_known_ones():
-    with pytest.raises(UserError, match=r"Unknown method 'fixmatsch': choose one of .*fixmatch"):
-        create_config("40,fixmatsch")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"num_steps": 0}, "num_steps=0 would leave the last layers random: set model.init_head"),
-        ({"num_labels": 0}, "choose a positive number of labels"),
-        ({"seed": -1}, "seed=-1"),
         ({"mu": 0}, "mu=0 is invalid: choose an integer from 1 to 1,048,576"),
         ({"mu": True}, "mu=True"),
         ({"ema_decay": float("nan")}, "ema_decay=nan"),
-        ({"log_every": 0}, "log_every=0 is invalid: choose an integer of at least 1"),
         ({"accumulate_steps": 3}, "does not divide batch_size=8: choose one of its divisors"),
         ({"data__pipeline": "torch"}, "choose tfdata or device"),
         ({"data__shift": 8}, "choose a smaller shift"),
@@ -101,13 +101,10 @@ def test_unknown_method_lists_the_known_ones():
         ({"data__data_dir": "a\0b"}, r"data\.data_dir"),
         ({"data__mean": ()}, "set both, or set both to"),
         ({"data__mean": ("a", "b", "c")}, r"data\.mean"),
-        ({"data__std": (None,) * 3}, r"data\.std"),
         ({"data__std": (0.0,)}, "choose positive numbers"),
-        ({"data__randaugment_levels": 11}, "choose an integer from 2 to 10"),
         ({"data__randaugment_pool": ("identity", "invert")}, "choose some of autocontrast"),
         ({"data__randaugment_pool": ("identity",) * 1000}, r"data\.randaugment_pool=.{100}… is"),
         ({"model__depth": 12}, "choose 6n \\+ 4"),
-        ({"model__name": "vgg"}, "choose wide_resnet, resnet18, "),
         ({"model__init_head": "probe"}, "needs the features of a pretrained network"),
         ({"method__tau": 1.5}, "method.tau=1.5 is invalid: choose a number from 0 to 1"),
         ({"method__name": "fixmatch"}, "configs/cifar10.py:250,fixmatch"),
@@ -115,11 +112,6 @@ def test_unknown_method_lists_the_known_ones():
         ({"optimizer__learning_rate": 0.0}, "choose a number above 0 and at most 100"),
         ({"optimizer__momentum": 1.0}, "choose a number of at least 0 and below 1"),
         ({"optimizer__name": "adamw"}, "choose at most 0.01"),
-        (
-            {"optimizer__name": "adamw", "optimizer__learning_rate": 0.004}
-            | {"optimizer__head_learning_rate": 0.03},
-            "choose at most 0.01",
-        ),
         ({"optimizer__warmup_steps": 6}, "choose fewer, or a larger num_steps"),
         ({"optimizer__head_steps": 7}, "choose fewer, or a larger num_steps"),
     ],
@@ -147,61 +139,27 @@ def read_changed(tmp_path):
     return read
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        create_tiny_config(method__tau=0.5, data__data_dir="somewhere"),
-        load_config("folder", "/data,fixmatch"),
-    ],
-)
-def test_config_comes_back_from_json(read_changed, config):
+@pytest.mark.parametrize("argument", ["/data", "/data,fixmatch"])
+def test_config_comes_back_from_json(read_changed, argument):
+    config = load_config("folder", argument)
     restored = read_changed(config, lambda stored: None)
     assert to_json(restored) == to_json(config)
     assert restored.is_locked
 
 
-# What runs of commit 878afb8 have in `config.json`, and this version does not.
-_OLD = {"align": "off", "adaptive_tau": "off", "exchange_rule": "all", "lambda_cutmix": 0.0}
-_OLD |= {"ramp": 0.0, "weight_power": 1.0, "statistics_decay": 0.97}
-_OLD_PLUS = _OLD | {"align": "joint", "lambda_cutmix": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("method", "section", "old", "remedy"),
-    [
-        *((method, "method", _OLD, None) for method in ("cls", "cls_no_nl", "cls_no_rw")),
-        ("cls_plus", "method", _OLD_PLUS, None),
-        ("infomatch", "method", {"lambda_alike": 0.002}, None),
-        ("fixmatch", "model", {"init_noise": 0.0}, None),
-        ("cls", "method", {"align": "joint"}, "cls_plus with method.lambda_cutmix=0"),
-        ("cls", "method", {"ramp": 0.4}, r"method.ramp=0.4 .*use commit 878afb8"),
-        ("cls_plus", "method", {"align": "own"}, "method.align=own .*use commit 878afb8"),
-        ("fixmatch", "model", {"init_noise": 0.1}, "model.init_noise=0.1 .*use commit 878afb8"),
-    ],
-)
-def test_retired_key_of_an_older_run_is_dropped_where_it_changed_nothing_and_else_refused(
-    read_changed, method, section, old, remedy
+@pytest.mark.parametrize("value", [0.9, 0.8])
+def test_a_key_that_no_longer_exists_is_dropped_where_its_value_is_the_one_in_use(
+    read_changed, value
 ):
-    expected = create_config(f"40,{method}")
-    if remedy is not None:
-        with pytest.raises(UserError, match=remedy):
-            read_changed(expected, lambda stored: stored[section].update(old))
+    def add(stored):
+        stored["optimizer"] |= {"beta1": value, "clip_norm": 0.0}
+        stored["model"]["lowering"] = "unrolled"
+
+    if value == 0.9:
+        assert to_json(read_changed(create_tiny_config(), add)) == to_json(create_tiny_config())
         return
-    config = read_changed(expected, lambda stored: stored[section].update(old))
-    if "statistics_decay" in expected.method:
-        expected.method.statistics_decay = config.method.statistics_decay
-    assert to_json(config) == to_json(expected)
-
-
-@pytest.mark.parametrize(("old", "new"), [("all", True), ("rest", False)])
-def test_renamed_keys_of_an_older_run_are_read(read_changed, old, new):
-    def rename(stored):
-        del stored["method"]["lambda_consistency"], stored["data"]["unlabeled_includes_labeled"]
-        stored["method"]["lambda_alike"], stored["data"]["unlabeled"] = 0.5, old
-
-    config = read_changed(create_config("40,infomatch"), rename)
-    assert config.method.lambda_consistency == 0.5
-    assert config.data.unlabeled_includes_labeled is new
+    with pytest.raises(UserError, match=r"optimizer\.beta1 is not a key"):
+        read_changed(create_tiny_config(), add)
 
 
 def test_run_older_than_a_key_has_the_keys_default_and_an_edited_number_the_keys_type(read_changed):
@@ -226,8 +184,6 @@ def test_differences_name_the_keys_that_change_results():
         lambda stored: stored.pop("method"),
         lambda stored: stored.update(num_labels="x"),
         lambda stored: stored.update(learning_rate=1),
-        lambda stored: stored["model"].update(depth=11),
-        lambda stored: stored["data"].update(flip=None),
         lambda stored: stored["method"].update(threshold=0.5),  # Of another method.
         lambda stored: stored.update(mesh=1),
     ],
@@ -235,12 +191,3 @@ def test_differences_name_the_keys_that_change_results():
 def test_foreign_config_is_refused(read_changed, change):
     with pytest.raises(UserError, match=r"not the configuration of a run .*name the folder of an"):
         read_changed(create_tiny_config(), change)
-
-
-@pytest.mark.parametrize("key", ["data", "method", "mesh"])
-def test_section_that_was_replaced_is_refused(key):
-    config = create_config("40")
-    with config.unlocked():
-        config[key] = {}
-    with pytest.raises(UserError, match=f"{key}.* is missing"):
-        validate_config(config)

@@ -9,6 +9,7 @@ from cls_jax.data.label_split import choose_validation_indices
 from cls_jax.data.sources.benchmarks import load_cifar, load_digits
 from cls_jax.data.sources.folder import load_folder
 from cls_jax.data.sources.folder_layout import Layout
+from cls_jax.data.sources.records import load_records
 from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
 
@@ -18,6 +19,7 @@ LOADERS = {
     "cifar100": load_cifar,
     "digits": load_digits,
     "folder": load_folder,
+    "imagenet2012": load_records,
 }
 
 # Training images from which mean and standard deviation are computed.

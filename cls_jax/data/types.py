@@ -30,6 +30,12 @@ class Selection:
     def __getitem__(self, rows: Any) -> np.ndarray:
         return self.source[self.indices[rows]]
 
+    @property
+    def digests(self) -> list[bytes] | None:
+        """Of the bytes that the images were decoded from. None where they are not from files."""
+        digests: list[bytes] | None = getattr(self.source, "digests", None)
+        return None if digests is None else [digests[i] for i in self.indices]
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:

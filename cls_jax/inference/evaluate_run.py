@@ -128,7 +128,7 @@ class OpenRun:
             instant = start.train_calibrated()
         result = self._train_assessed()
         if "answer" not in result:
-            result |= choose_answer(result, instant, bool(config.method.get("graph")))
+            result |= choose_answer(result, instant)
             write_result(self.workdir, result)
         return result
 
@@ -151,10 +151,9 @@ class OpenRun:
 def assess_run(run: OpenRun) -> Figures | None:
     """Computes a run's figures per class, calibrates its confidences, learns to tell strangers.
 
-    Writes `calibration.json`, fitted on the validation images or, where there are fewer than 100,
-    on the test images if there are as many. Writes `per_class.csv`, and adds the figures to the
-    result of the same step, if there is one. Writes `unknown.json`, if there are unlabeled images.
-    A folder that is read-only stays as it is.
+    Writes `calibration.json`, fitted on the validation images if there are at least 100. Writes
+    `per_class.csv`, and adds the figures to the result of the same step, if there is one. Writes
+    `unknown.json`, if there are unlabeled images. A folder that is read-only stays as it is.
 
     Returns the figures of network 1, or None without test images. Raises a UserError if the result
     is damaged.
@@ -164,12 +163,12 @@ def assess_run(run: OpenRun) -> Figures | None:
         p_NBK, labels = run.held_out["test"]
         figures = compute_figures(p_NBK[0], labels, run.classifier.class_names)
     with contextlib.suppress(OSError):
-        for name, (p_NBK, labels) in run.held_out.items():
-            if len(labels) >= MIN_IMAGES:
-                numbers = fit_calibration(p_NBK.mean(axis=0), labels)
-                calibration = Calibration(step, *numbers, len(labels), fitted_on=name)
-                write_fitted(workdir / CALIBRATION, calibration)
-                break
+        validation = run.held_out.get("validation")
+        if validation and len(validation[1]) >= MIN_IMAGES:
+            p_NBK, labels = validation
+            numbers = fit_calibration(p_NBK.mean(axis=0), labels)
+            calibration = Calibration(step, *numbers, len(labels), fitted_on="validation")
+            write_fitted(workdir / CALIBRATION, calibration)
         if figures is not None:
             write_figures(workdir, step, figures)
         if unknown := assess_unknown(run):

@@ -149,11 +149,20 @@ def measure_difference(function: Function, images: np.ndarray, expected: np.ndar
 
 
 def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
-    """Serializes the function with `jax.export`, for any batch size and platform."""
+    """Serializes the function with `jax.export`, for any batch size and platform.
+
+    JAX keeps the source files of all operations. Here they lose their folders.
+    """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
     platforms = ("cpu", "cuda", "tpu")
-    return bytes(jax.export.export(jax.jit(function), platforms=platforms)(images).serialize())
+    name = "jax_hlo_source_file_canonicalization_regex"
+    before = getattr(jax.config, name)
+    jax.config.update(name, r".*[/\\]")
+    try:
+        return bytes(jax.export.export(jax.jit(function), platforms=platforms)(images).serialize())
+    finally:
+        jax.config.update(name, before)
 
 
 def convert_to_onnx(
@@ -208,7 +217,7 @@ def describe(
     num_classes, num_networks = len(classifier.class_names), classifier.num_networks
     preprocessing = {
         "orientation": "upright, as EXIF says",
-        "color": {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels"),
+        "color": "gray" if channels == 1 else "RGB",
         "resize": "bicubic",
         "square": data.resize,
         "bit_depth": data.bit_depth,

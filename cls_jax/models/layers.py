@@ -16,23 +16,11 @@ import jax.numpy as jnp
 # truncated: a truncated normal of the same variance is another distribution.
 conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 dense_init = nn.initializers.glorot_normal()
-# Uniform within 1 / sqrt(fan_in), as PyTorch's `nn.Linear`.
-projection_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 FEATURES = "features"
 DESCRIPTORS = "features and descriptors"
 ALL_HEADS = "all heads"
-PROJECTION, PROJECTION_SIZE = "projection", 128  # Between the features and some extra heads.
 # Standard deviation of the weights in `pool_descriptor`, as a share of the image.
 _CENTER_WIDTH = 0.35
-
-
-class Head(NamedTuple):
-    """An output of a network in addition to the classes: a dense layer on the pooled features."""
-
-    name: str  # The output's, and the layer's.
-    size: int
-    is_projected: bool = False  # It reads a `Projection`, which all such heads share.
-    use_bias: bool = True
 
 
 class Stem(NamedTuple):
@@ -104,16 +92,6 @@ class BatchNorm(nn.Module):
         return mean, jnp.maximum(mean_of_squares - jnp.square(mean), 0.0)
 
 
-class Projection(nn.Module):
-    """Dense, ReLU, dense: float32 [B, C] → [B, PROJECTION_SIZE]."""
-
-    @nn.compact
-    def __call__(self, x_BC: jax.Array) -> jax.Array:
-        """Returns the projections of the features."""
-        layer = functools.partial(nn.Dense, kernel_init=projection_init)
-        return layer(PROJECTION_SIZE)(nn.relu(layer(x_BC.shape[-1])(x_BC)))
-
-
 class Architecture(nn.Module):
     """The fields of every architecture, and the signature of its call.
 
@@ -135,7 +113,7 @@ class Architecture(nn.Module):
     bn_epsilon: float = 1e-5
     bn_frozen: bool = False
     dropout_rate: float = 0.0  # Share of activations dropped in every block where asked for.
-    extra_heads: tuple[Head, ...] = ()
+    extra_heads: tuple[tuple[str, int], ...] = ()  # Names and sizes, each a dense layer.
     data_axis: str | None = None  # `BatchNorm.axis_name`.
     # Whether training computes activations again for the gradient, to need less memory, and keeps
     # only the inputs of the blocks and, in a convolutional network, the results of convolutions,
@@ -145,12 +123,7 @@ class Architecture(nn.Module):
     @property
     def head_names(self) -> tuple[str, ...]:
         """Names of the parameters that compute the logits, for `order_layers`."""
-        projection = (PROJECTION,) if self._has_projection else ()
-        return ("head", *(head.name for head in self.extra_heads), *projection)
-
-    @property
-    def _has_projection(self) -> bool:
-        return any(head.is_projected for head in self.extra_heads)
+        return ("head", *(name for name, _ in self.extra_heads))
 
     def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
         """The block, rematerialized in training if `remat` asks for it, with the same parameters.
@@ -190,13 +163,10 @@ class Architecture(nn.Module):
         All heads get parameters. XLA removes those that nobody asks for. An architecture that does
         not pool has no `unpooled_BHWC`. Its features are also its descriptors.
         """
-        projected = x_BC
-        if self._has_projection:
-            projected = Projection(name=PROJECTION)(x_BC)
-        logits = {}
-        for head in (Head("head", self.num_classes), *self.extra_heads):
-            dense = nn.Dense(head.size, head.use_bias, kernel_init=init, name=head.name)
-            logits[head.name] = dense(projected if head.is_projected else x_BC)
+        logits = {
+            name: nn.Dense(size, kernel_init=init, name=name)(x_BC)
+            for name, size in (("head", self.num_classes), *self.extra_heads)
+        }
         if wanted == ALL_HEADS:
             return jnp.concatenate(list(logits.values()), axis=-1)
         if wanted == DESCRIPTORS:

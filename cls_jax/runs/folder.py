@@ -68,15 +68,20 @@ def get_default_workdir(config: ConfigDict) -> pathlib.Path:
     return pathlib.Path("runs") / f"{dataset}-{num_labels}-{method}-seed{config.seed}"
 
 
-def choose_workdir(config: ConfigDict, layout: Layout) -> tuple[pathlib.Path, str | None]:
+def choose_workdir(
+    config: ConfigDict, layout: Layout, again: bool = False
+) -> tuple[pathlib.Path, str | None]:
     """The first of NAME, NAME-2, NAME-3, … without a run on other images or labels.
 
-    Returns it with a sentence about the last run that was passed over, or None.
+    With `again`, also without a finished run. Returns it with a sentence about the last run that
+    was passed over, or None.
     """
     path = first = get_default_workdir(config)
     number, sentence = 1, None
-    while difference := describe_other_data(path, config, layout, allows_copies=False):
-        number, sentence = number + 1, difference
+    while (difference := describe_other_data(path, config, layout, allows_copies=False)) or (
+        again and (path / RESULT).exists()
+    ):
+        number, sentence = number + 1, difference or f"{path} is finished"
         path = first.with_name(f"{first.name}-{number}")
     return path, sentence and f"{sentence}, so this run is in {path}."
 

@@ -21,13 +21,6 @@ def test_digits_have_a_fixed_stratified_test_set():
     assert levels[[0, -1]].tolist() == [0, 255]
 
 
-def test_mean_and_deviation_of_the_configuration_are_those_of_the_digits():
-    config = load_config("digits", "40")
-    images = load_dataset(config).train_images / 255
-    expected = config.data.mean[0], config.data.std[0]
-    np.testing.assert_allclose((images.mean(), images.std()), expected, atol=2e-3)
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """A configuration whose folder has `cifar10` for TFDS: 30 of these images, and 10 for tests."""
@@ -83,8 +76,3 @@ def test_dataset_neither_prepared_nor_downloadable_names_the_remedy(tmp_path, mo
     config.data.data_dir = str(tmp_path)
     with pytest.raises(UserError, match=r"set --config\.data\.data_dir to a TFDS folder"):
         load_dataset(config)
-
-
-def test_unknown_dataset_is_refused():
-    with pytest.raises(UserError, match="choose one of"):
-        load_dataset(create_tiny_config(data__name="mnist3"))

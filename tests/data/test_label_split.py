@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import (
     check_labeled_indices,
     choose_labeled_indices,
@@ -14,8 +13,6 @@ from cls_jax.data.label_split import (
     read_labeled_indices,
 )
 from cls_jax.errors import UserError
-from cls_jax.training import loop
-from tests.conftest import create_tiny_config
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5), [30, 40, 50, 60, 70]))
 
@@ -36,13 +33,6 @@ def test_budget_is_balanced_without_repeats_and_decided_by_the_seed(budget):
 def test_budget_that_does_not_fit_is_refused(budget, message):
     with pytest.raises(UserError, match=message):
         choose_labeled_indices(LABELS, budget, 5, seed=0)
-
-
-def test_budget_of_zero_is_all_labels_by_class():
-    labels = np.array([1, -1, 0, 1, 0])
-    indices = choose_labeled_indices(labels, 0, 2, seed=0)
-    assert indices.tolist() == [2, 4, 0, 3]
-    assert indices.dtype == np.int32
 
 
 def test_long_tail_is_exponential_as_large_as_possible_and_decided_by_the_seed():
@@ -118,23 +108,6 @@ def test_budget_that_does_not_fit_the_run_is_refused(tmp_path):
     for wrong in ([0, 10], [-1, 0], [3, 3]):
         with pytest.raises(UserError, match="lists an image twice, or an image outside"):
             check_labeled_indices(path, np.asarray(wrong), num_labels=2, num_images=10)
-
-
-def test_training_sees_the_long_tail_only(tmp_path, monkeypatch):
-    config = create_tiny_config("20", data__imbalance=10.0, data__pipeline="device", num_steps=1)
-    specs = []
-
-    def note(spec, *args):
-        specs.append(spec)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop, "create_pipeline", note)
-    with pytest.raises(KeyboardInterrupt):
-        loop.train(config, tmp_path / "run")
-    (spec,) = specs
-    counts = np.bincount(load_dataset(config).train_labels[spec.unlabeled_indices])
-    assert counts[0] == pytest.approx(10 * counts[9], abs=10)
-    assert set(spec.labeled_indices) <= set(spec.unlabeled_indices)
 
 
 def test_validation_images_are_a_share_of_every_class_and_leave_one():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cls_jax.batch import RawBatch
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import tfdata
 from cls_jax.data.sampling import (
@@ -93,18 +94,6 @@ def test_every_epoch_holds_every_image_once_in_a_new_order(n):
     assert n < 10 or len(np.unique(epochs, axis=0)) == 8
 
 
-def test_order_of_samples_looks_random():
-    """Displacements are as those of a random permutation: uniform, without correlation."""
-    n = 5000
-    x = np.arange(n, dtype=np.int32)
-    places = sample_indices(x, np.arange(20), n, 0, UNLABELED_STREAM)
-    correlations = [np.corrcoef(x, place)[0, 1] for place in places]
-    neighbors = [np.corrcoef(place[:-1], place[1:])[0, 1] for place in places]
-    assert np.abs(correlations + neighbors).max() < 5 / np.sqrt(n)
-    histogram, _ = np.histogram(places[:, :50], bins=10, range=(0, n))
-    assert np.all(np.abs(histogram - 100) < 5 * np.sqrt(100))
-
-
 @pytest.mark.parametrize("step", [0, 7, 123_456, 100_000_000])
 def test_numpy_and_jax_draw_the_same_samples(step):
     indices = np.arange(100, 1447, dtype=np.int32)
@@ -144,24 +133,35 @@ def test_no_two_uses_of_random_numbers_share_a_key():
 
 
 @pytest.mark.parametrize(
-    ("num_cores", "max_batches", "num_shards", "expected"),
+    ("num_cores", "batch_size", "mu", "image_size", "num_hosts", "fewest"),
     [
-        *((1, 100, 4, 1), (8, 100, 4, 7), (96, 100, 4, 95), (96, 12, 4, 10), (96, 1, 4, 1)),
-        *((1, 0, 4, 1), (96, 12, 2, 22), (96, 12, 1, 46)),  # A part of a batch takes less.
+        *((1, 64, 7, 32, 1, 1), (64, 64, 7, 32, 1, 63), (64, 64, 7, 224, 1, 63)),
+        *((64, 256, 7, 224, 1, 63), (64, 512, 7, 224, 4, 63), (64, 4096, 7, 224, 16, 63)),
+        (8, 1, 1, 1024, 1, 7),
     ],
 )
-def test_batches_in_flight_are_bounded_by_cores_and_bytes(
-    monkeypatch, num_cores, max_batches, num_shards, expected
+def test_all_cores_make_images_within_the_bound(
+    num_cores, batch_size, mu, image_size, num_hosts, fewest
 ):
-    def ask(self, function, num_parallel_calls, **options):
-        raise KeyboardInterrupt(num_parallel_calls)
+    unlabeled, image = batch_size * mu, (image_size, image_size, 3)
+    whole = RawBatch((batch_size, *image), (0,), (2, unlabeled, *image), (0,), (0,))
+    shapes = tfdata._take_part(whole, BatchShard(0, 1, num_hosts))
+    num_pieces, num_parallel = tfdata._cut_batches(max(1, num_cores - 1), shapes)
+    assert shapes.x[0] % num_pieces == 0
+    assert num_parallel >= fewest
+    labeled = batch_size // num_hosts * np.prod(image)
+    assembled = labeled * (1 + 2 * mu) if num_pieces > 1 else 0
+    pieces = num_parallel * labeled * (2 + 3 * mu) / num_pieces  # As read, and as augmented.
+    assert assembled + pieces <= 2**30
 
-    monkeypatch.setattr(tfdata.tf.data.Dataset, "map", ask)
-    monkeypatch.setattr(tfdata, "available_cpus", lambda: num_cores)
-    monkeypatch.setattr(tfdata, "_MAX_BYTES_IN_FLIGHT", max_batches * (8 + 2 * 16) * 64)
-    with pytest.raises(KeyboardInterrupt, match=f"^{expected}$"):
-        next(
-            tfdata.create_stream(
-                *create_spec(create_tiny_config()), 0, 2, BatchShard(0, num_shards, 4)
-            )
-        )
+
+def test_a_batch_of_pieces_is_the_batch_made_at_once(batches, monkeypatch):
+    pieces = []
+    monkeypatch.setattr(tfdata, "_cut_batches", lambda *_: (4, 3))
+    monkeypatch.setattr(tfdata, "_join", lambda *made: pieces.append(4) or join(*made))
+    for ours, theirs in zip(create_batches(0, 5), batches, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert pieces == [4] * 5
+
+
+join = tfdata._join

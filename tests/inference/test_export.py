@@ -36,6 +36,7 @@ from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.sources import WEIGHTS_FILE
 from cls_jax.runs.folder import CONFIG
 from cls_jax.training.start import read_weights, restore_run
+from tests.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,7 @@ def test_model_predicts_what_the_run_predicts_for_any_batch_size(trained_run, ex
     images = load_dataset(read_config(trained_run / CONFIG)).test_images
     model = jax.export.deserialize(bytearray((exported / MODEL).read_bytes()))
     assert model.platforms == ("cpu", "cuda", "tpu")
+    assert str(ROOT).encode() not in (exported / MODEL).read_bytes()  # Its source files.
     expected = load(trained_run).predict(images)
     for size in (1, 7, 450):
         probabilities = np.asarray(model.call(images[:size]))

@@ -4,10 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from cls_jax.batch import TrainingSplit, create_even_split, create_split
 from cls_jax.methods import METHODS, alignment
 from cls_jax.methods.base import InitContext
-from tests.conftest import DATASET_SPEC
 
 K = 5
 UNEQUAL = [0.5, 0.2, 0.1, 0.15, 0.05]
@@ -36,11 +34,3 @@ def test_means_start_at_the_target_so_that_alignment_begins_as_the_identity(name
     state = METHODS[name].init_state(init)
     for leaf in ("target", "predicted"):
         np.testing.assert_allclose(state[leaf], [start] * num_networks, rtol=1e-6)
-
-
-def test_split_counts_the_labels_of_the_labeled_set():
-    split = create_split(np.array([2, 0, 2, 2]), 4, 9)
-    assert split == TrainingSplit((0.25, 0.0, 0.75, 0.0), 9)
-    even = create_even_split(DATASET_SPEC)
-    assert even.num_unlabeled == DATASET_SPEC.num_images
-    np.testing.assert_allclose(even.class_frequencies, 0.1)

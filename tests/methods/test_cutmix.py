@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from cls_jax.methods import cutmix as cutmix_lib
 
@@ -20,21 +19,6 @@ def test_mixed_image_is_share_itself_and_the_rest_its_partner():
         assert set(np.unique(image)) <= {i, int(mix.partner[i])}
         np.testing.assert_allclose(np.mean(image == i), mix.share[i], atol=1e-6)
     assert np.any(mix.share < 1)
-
-
-@pytest.mark.parametrize(
-    ("center", "side", "expected"),
-    [
-        (0.5, 0.5, [2, 3, 4, 5]),
-        (0.55, 0.6, [2, 3, 4, 5]),  # 4.8 pixels make two halves of 2, around pixel 4.4.
-        (0.9, 0.5, [5, 6, 7]),
-        (0.0, 0.7, [0, 1]),
-        (0.5, 0.1, []),
-    ],
-)
-def test_a_box_has_whole_pixels_around_its_center(center, side, expected):
-    inside = cutmix_lib._is_inside(jnp.float32([center]), jnp.float32([side]), 8)
-    assert np.flatnonzero(inside[0]).tolist() == expected
 
 
 def test_every_pixel_is_pasted_about_equally_often_and_shares_are_at_least_one_half():

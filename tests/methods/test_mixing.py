@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.methods import METHODS
-from cls_jax.methods.mixmatch import interleave, mixup, rotate_quarters, sharpen
-from tests.methods.oracles import interleave_rows
+from cls_jax.methods.mixmatch import mixup, sharpen
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.75, 5.0])
@@ -37,25 +35,3 @@ def test_sharpening_survives_zero():
     p = np.array([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0]])
     expected = p**2 / (p**2).sum(-1, keepdims=True)
     np.testing.assert_allclose(sharpen(jnp.asarray(p), 0.5), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("sizes", [(6, 6, 6), (7, 7, 7), (5, 5, 5, 5), (4, 9, 9)])
-def test_interleaving_equals_googles_and_can_be_undone(sizes):
-    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    chunks = interleave([jnp.asarray(group)[:, None] for group in rows], sizes)
-    for chunk, expected in zip(chunks, interleave_rows(sizes), strict=True):
-        np.testing.assert_array_equal(chunk[:, 0], expected)
-    logits = [jnp.stack([chunk, -chunk]) for chunk in chunks]  # [N, rows, K].
-    for group, expected in zip(interleave(logits, sizes, axis=1, inverse=True), rows, strict=True):
-        np.testing.assert_array_equal(group[..., 0], [expected, -expected])
-
-
-@pytest.mark.parametrize("num_images", [1, 6, 8, 13])
-def test_quarters_of_the_batch_are_rotated_by_what_their_labels_say(num_images):
-    images = np.random.default_rng(0).normal(size=(num_images, 3, 3, 2))
-    rotated, turns = rotate_quarters(jnp.asarray(images, jnp.float32))
-    for image, original, k in zip(rotated, images, turns, strict=True):
-        np.testing.assert_allclose(image, np.rot90(original, int(k)), rtol=1e-6)
-    counts = np.bincount(turns, minlength=4)
-    assert counts.max() - counts.min() <= 1
-    assert METHODS["remixmatch"].get_extra_heads({}, 10) == (("rotation", 4, False, True),)

@@ -32,12 +32,6 @@ def test_every_hyperparameter_has_a_source_and_a_range_that_is_named(name):
             validate_config(config)
 
 
-def test_the_mix_of_views_is_the_papers():
-    assert [METHODS[name].mu for name in ("cls", "fixmatch", "mixmatch")] == [8, 7, 1]
-    assert METHODS["supervised"].labeled_view == METHODS["ups"].labeled_view == "strong"
-    assert METHODS["mean_teacher"].unlabeled_views == ("weak", "weak")
-
-
 @pytest.mark.parametrize(
     ("num_steps", "rounds", "length"), [(6, 1, 6), (6, 2, 3), (7, 2, 4), (10, 4, 3)]
 )

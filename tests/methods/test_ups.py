@@ -14,7 +14,7 @@ from cls_jax.training import rounds
 from cls_jax.training.loop import train
 from cls_jax.training.rounds import create_mc_dropout, create_start_round, is_round_start
 from cls_jax.training.setup import create_train_setup
-from tests.conftest import DATASET_SPEC, create_tiny_config, note_compilations, train_interrupted
+from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.methods.oracles import softmax
 from tests.methods.tiny_model import tiny_model
 
@@ -72,19 +72,6 @@ def test_selection_equals_its_description(logits, num_rounds, round_index, is_ba
     nothing = select_labels(logits[:, :0], HPARAMS, round_index)
     assert nothing["label"].shape == (0,)
     assert nothing["negative"].shape == (0, K)
-
-
-def test_thresholds_count_as_the_authors_compare_them():
-    """Mean ≥ threshold, deviation < threshold: of equal passes the deviation is exactly 0."""
-    logits = np.zeros((10, 1, 2), np.float32)
-    reached = {**HPARAMS, "threshold_positive": 0.5, "std_positive": 0.1}
-    assert select_labels(logits, reached, 9)["label"][0] == 0
-    assert select_labels(logits, {**reached, "std_positive": 0.0}, 9)["label"][0] == NO_LABEL
-    unlikely = {**HPARAMS, "threshold_negative": 0.5}  # Mean < threshold.
-    assert not select_labels(logits, unlikely, 9)["negative"].any()
-    unlikely["threshold_negative"] = 0.6
-    assert select_labels(logits, unlikely, 9)["negative"].tolist() == [[False, True]]
-    assert not select_labels(logits, {**unlikely, "std_negative": 0.0}, 9)["negative"].any()
 
 
 def test_balancing_keeps_25_of_a_class_and_takes_the_most_certain():
@@ -166,43 +153,6 @@ def test_labeled_images_do_not_crowd_out_others_in_the_balancing(monkeypatch, fi
         assert set(counts) == {(num_images - 500) // 10}
 
 
-def test_without_dropout_predictions_are_the_networks_own_of_the_images_asked_for():
-    config = create_ups_config(method__dropout=0.0, eval_batch_size=16)
-    setup = create_train_setup(config, DATASET_SPEC)
-    state = setup.init_state()
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8)
-    indices = np.arange(1, 40, 2)  # A whole batch and a part of one.
-    logits = create_mc_dropout(setup)(state, images, indices, 1)
-    expected, _ = setup.ensemble.forward(
-        state.ema_params, state.batch_stats, setup.normalize(images[indices]), train=False
-    )
-    for a in range(2):
-        np.testing.assert_allclose(logits[:, a], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_rounds_share_one_program_whatever_the_number_of_passes(first_round):
-    setup, state, dataset = first_round
-    for passes in (2, 10):
-        config = setup.config.copy_and_resolve_references()
-        config.method.passes = passes
-        predict = create_mc_dropout(create_train_setup(config, DATASET_SPEC))
-        with note_compilations("predict") as compiled:
-            for round_index in (1, 2):
-                predict(state, dataset.train_images, np.arange(5), round_index)
-        assert len(compiled) == 1
-
-
-def test_every_round_pass_and_batch_has_its_own_dropout(first_round):
-    """The same image everywhere: what differs is what was dropped."""
-    setup, state, dataset = first_round
-    num_images = setup.config.eval_batch_size + 1
-    images = np.repeat(dataset.train_images[:1], num_images, axis=0)
-    predict = create_mc_dropout(setup)
-    logits = np.stack([predict(state, images, np.arange(num_images), i)[0] for i in (1, 2)])
-    assert len(np.unique(logits[:, :, [0, -1]].reshape(8, 10), axis=0)) == 8
-
-
 def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path):
     """It dies before step 3, when the second round begins, and before step 5, within it."""
     config = create_ups_config(data__pipeline="device")
@@ -216,3 +166,13 @@ def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path):
     for _ in range(2):  # Checkpoints are at 2 and 4.
         train_interrupted(config, tmp_path / "killed", num_batches=3)
     jax.tree.map(np.testing.assert_array_equal, train_to_the_end(tmp_path / "killed"), expected)
+
+
+def test_every_round_pass_and_batch_has_its_own_dropout(first_round):
+    """The same image everywhere: what differs is what was dropped."""
+    setup, state, dataset = first_round
+    num_images = setup.config.eval_batch_size + 1
+    images = np.repeat(dataset.train_images[:1], num_images, axis=0)
+    predict = create_mc_dropout(setup)
+    logits = np.stack([predict(state, images, np.arange(num_images), i)[0] for i in (1, 2)])
+    assert len(np.unique(logits[:, :, [0, -1]].reshape(8, 10), axis=0)) == 8

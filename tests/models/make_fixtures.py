@@ -20,16 +20,9 @@ FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 NUM_CLASSES = 10
 PACKAGES = ("torch", "torchvision", "timm", "efficientnet_lite_pytorch")
 # Small images: two pixels reach the last stage of a ResNet.
-IMAGE_SIZE = {
-    "efficientnet_lite0": 64,
-    "resnet18": 64,
-    "resnet50": 64,
-    "vit_tiny": 32,
-    "vit_small": 32,
-    "vit_base": 32,
-    "dinov2_small": 28,
-    "dinov2_small_reg4": 28,
-}
+IMAGE_SIZE = dict.fromkeys(("efficientnet_lite0", "resnet18", "resnet50"), 64)
+IMAGE_SIZE |= dict.fromkeys(("vit_tiny", "vit_small", "vit_base"), 32)
+IMAGE_SIZE |= dict.fromkeys(("dinov2_small", "dinov2_small_reg4"), 28)
 DEPTH = 2  # Of transformers, whose blocks are all alike.
 TIMM_NAMES = {
     "vit_tiny": "vit_tiny_patch16_224",

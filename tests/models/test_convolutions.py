@@ -7,7 +7,6 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.models.convolutions import convolve_grouped, convolve_shifted, depthwise_conv
-from cls_jax.models.efficientnet import EfficientNetLite0
 from cls_jax.parallel.mesh import create_mesh
 from tests.outcomes import assert_close
 
@@ -31,23 +30,16 @@ def test_lowerings_and_their_gradients_agree(kernel, stride, size):
     assert_close(evaluate(convolve_shifted), evaluate(convolve_grouped), rtol=1e-5, atol=1e-5)
 
 
-def test_rematerialization_computes_no_pointwise_convolution_again():
-    images = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
-    counts = []
-    for remat in (False, True):
-        model = EfficientNetLite0(num_classes=3, remat=remat)
-        variables = jax.eval_shape(model.init, jax.random.key(0), images)
-
-        def compute_loss(params, batch_stats, images, model=model):
-            variables = {"params": params, "batch_stats": batch_stats}
-            return model.apply(variables, images, train=True, mutable=["batch_stats"])[0].sum()
-
-        program = jax.make_jaxpr(jax.grad(compute_loss))(
-            variables["params"], variables["batch_stats"], images
-        )
-        counts.append(str(program).count("dot_general["))
-    # The head and 32 pointwise convolutions, with two gradients each.
-    assert counts == [3 * 33, 3 * 33]
+def test_products_of_bfloat16_are_summed_in_float32():
+    """As a grouped convolution's. Sums in bfloat16 would be off by 0.6%."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.uniform(size=(2, 9, 9, 8)), jnp.bfloat16)
+    filters = jnp.asarray(rng.uniform(size=(5, 5, 1, 8)), jnp.bfloat16)
+    exact = convolve_grouped(*(a.astype(jnp.float32) for a in (x, filters)), 1)
+    found = jax.jit(convolve_shifted, static_argnums=2)(x, filters, 1)
+    assert found.dtype == jnp.bfloat16
+    error = jnp.linalg.norm(found.astype(jnp.float32) - exact) / jnp.linalg.norm(exact)
+    assert error < 0.0025
 
 
 def test_gradient_exists_for_stacked_rematerialized_and_spread_networks():
@@ -82,18 +74,3 @@ def test_an_exported_convolution_takes_the_form_of_the_machine_that_runs_it():
     assert not has_groups(["cpu"])
     assert has_groups(["cuda"])
     assert has_groups(["cpu", "cuda"])
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-def test_gradient_has_the_type_of_its_argument(stride):
-    rng = np.random.default_rng(0)
-    x, filters = rng.normal(size=(3, 6, 6, 4)), rng.normal(size=(3, 3, 1, 4))
-
-    def differentiate(dtype):
-        loss = lambda x, filters: jnp.sum(convolve_shifted(x, filters, stride) ** 2)  # noqa: E731
-        return jax.grad(loss, argnums=(0, 1))(x.astype(dtype), filters.astype(dtype))
-
-    for half, single in zip(differentiate(jnp.bfloat16), differentiate(jnp.float32), strict=True):
-        assert half.dtype == jnp.bfloat16
-        scale = np.abs(single).max()
-        np.testing.assert_allclose(half.astype(np.float32) / scale, single / scale, atol=0.05)

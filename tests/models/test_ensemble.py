@@ -12,9 +12,7 @@ from jax.sharding import PartitionSpec as P
 from cls_jax.models import VisionTransformer, WideResNet
 from cls_jax.models.ensemble import (
     Ensemble,
-    flatten_before_update,
     init_networks,
-    ravel_per_network,
     take_network,
 )
 from cls_jax.parallel.mesh import NETWORK_AXIS, create_mesh
@@ -26,13 +24,6 @@ MODEL = WideResNet(num_classes=10, depth=10, width=1)
 @pytest.fixture(scope="module")
 def stacked():
     return init_networks(MODEL, jax.random.key(0), 2, (8, 8, 1))
-
-
-def test_networks_begin_from_different_weights(stacked):
-    params, _ = stacked
-    kernel = params["stem"]["kernel"]
-    assert kernel.shape == (2, 3, 3, 1, 16)
-    assert np.all(kernel[0] != kernel[1])
 
 
 def run(ensemble, method, *arguments, **options):
@@ -82,34 +73,16 @@ def test_modules_that_networks_share_are_computed_once(stacked):
         for tree in stacked
     )
     images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
-    programs = [
-        jax.jit(functools.partial(ensemble.forward, train=True))
-        .lower(params, batch_stats, images)
-        .compile()
-        for ensemble in (Ensemble(MODEL), Ensemble(MODEL, shared=shared))
-    ]
-    apart, together = (program(params, batch_stats, images) for program in programs)
+    arguments = params, batch_stats, images
+    (apart, flops_apart), (together, flops_together) = (
+        (program(*arguments), program.cost_analysis()["flops"])
+        for program in (
+            jax.jit(functools.partial(ensemble.forward, train=True)).lower(*arguments).compile()
+            for ensemble in (Ensemble(MODEL), Ensemble(MODEL, shared=shared))
+        )
+    )
     assert_close(together, apart, rtol=1e-5, atol=1e-5)
-    flops_apart, flops_together = (program.cost_analysis()["flops"] for program in programs)
-    # Multiplications and additions of the stem and of stage 1 for the 6 x 6 inner pixels.
-    saved = 2 * 36 * (3 * 3 * 16 + 2 * 3 * 3 * 16 * 16) * len(images)
-    assert flops_apart - flops_together > saved
-
-
-def test_a_pass_beside_takes_the_statistics_of_the_joint_training_pass(stacked):
-    params, batch_stats = stacked
-    images = jax.random.normal(jax.random.key(1), (9, 8, 8, 1))
-    ensemble, groups = Ensemble(MODEL), (images[:2], images[2:])
-    whole, stats = run(ensemble, "forward", params, batch_stats, images, train=True)
-    beside = jax.jit(ensemble.forward_with_frozen_group)
-    # The same images, and one of them by itself.
-    parts, same, stats_beside = beside(params, batch_stats, groups, images)
-    _, one, _ = beside(params, batch_stats, groups, images[4:5])
-    assert [part.shape[1] for part in parts] == [2, 7]
-    for actual in (np.concatenate(parts, axis=1), same):
-        np.testing.assert_allclose(actual, whole, atol=1e-4)
-    np.testing.assert_allclose(one, whole[:, 4:5], atol=1e-4)
-    assert_close(stats_beside, stats, atol=1e-6)
+    assert flops_together < 0.8 * flops_apart
 
 
 @pytest.mark.parametrize(("num_networks", "shards"), [(2, 1), (2, 2), (4, 2), (4, 4), (3, 3)])
@@ -142,14 +115,6 @@ def test_forward_and_gradient_have_the_precision_asked_for(stacked, precision, r
     )
     assert len(operations) == len(re.findall(r"stablehlo\.(?:convolution|dot_general)\(?", text))
     assert {a or b for a, b in operations} == {precision.upper()}
-
-
-def test_flattened_networks_are_rows():
-    tree = {"b": jnp.arange(2.0)[:, None], "k": jnp.arange(8.0).reshape(2, 2, 2)}
-    separated, rows = jax.jit(flatten_before_update)(tree)
-    np.testing.assert_array_equal(rows, [[0, 0, 1, 2, 3], [1, 4, 5, 6, 7]])
-    np.testing.assert_array_equal(rows, ravel_per_network(tree))
-    jax.tree.map(np.testing.assert_array_equal, separated, tree)
 
 
 @pytest.mark.parametrize(

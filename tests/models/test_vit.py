@@ -1,17 +1,14 @@
 """Vision transformers, which have no BatchNorm, in every kind of training step."""
 
 import functools
-import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS, Entry, VisionTransformer
-from cls_jax.models import vit as vit_lib
 from cls_jax.models.weights.layout import VIT
 from cls_jax.training.loop import train
 from cls_jax.training.setup import create_model
@@ -23,21 +20,6 @@ def test_images_that_patches_do_not_divide_are_refused():
     config = create_tiny_config(model__name="vit_tiny", data__image_size=40)
     with pytest.raises(UserError, match="choose a multiple of 16"):
         create_model(config, get_method("cls"), 10)
-
-
-@pytest.mark.parametrize("tokens", [16, 17])
-def test_attention_on_an_nvidia_gpu_is_cudnns(monkeypatch, tokens):
-    """Lowered for a GPU that this machine need not have. Elsewhere the same program has XLA's."""
-    x = jnp.ones((2, tokens, 3, 64), jnp.bfloat16)
-    expected = np.asarray(vit_lib.attend(x, x, x))
-    fake = types.SimpleNamespace(cudnn_get_version=lambda: 91000)
-    monkeypatch.setattr(vit_lib, "_has_cudnn", lambda: True)
-    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.cuda_versions", fake)
-    differentiate = jax.jit(jax.grad(lambda x: jnp.sum(vit_lib.attend(x, x, x))))
-    text = differentiate.trace(x).lower(lowering_platforms=("cuda",)).as_text()
-    assert "__cudnn$fmhaSoftmaxBackward" in text
-    assert np.isfinite(np.asarray(differentiate(x), np.float32)).all()
-    np.testing.assert_array_equal(np.asarray(jax.jit(vit_lib.attend)(x, x, x)), expected)
 
 
 def test_a_run_without_batch_norm_trains_and_is_restored(tmp_path, monkeypatch):

@@ -1,9 +1,7 @@
 """Threads are counted by what a process may use, not by what the machine has."""
 
-import ctypes
 import os
 import pathlib
-import types
 
 import pytest
 
@@ -25,14 +23,3 @@ def test_affinity_bounds_the_cores():
 def test_memory_is_what_the_system_says():
     kilobytes = int(pathlib.Path("/proc/meminfo").read_text().split()[1])  # After "MemTotal:".
     assert get_machine_memory() == pytest.approx(1024 * kilobytes, rel=0.01)
-
-
-def test_windows_has_another_way_to_say_it(monkeypatch):
-    def write_status(status):
-        assert (bytes(status)[:8], ctypes.sizeof(status)) == (bytes([64, *[0] * 7]), 64)
-        status[1] = 2**33
-
-    kernel = types.SimpleNamespace(GlobalMemoryStatusEx=write_status)
-    monkeypatch.setattr(ctypes, "windll", types.SimpleNamespace(kernel32=kernel), raising=False)
-    monkeypatch.delattr(os, "sysconf")
-    assert get_machine_memory() == 2**33

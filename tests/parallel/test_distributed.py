@@ -5,16 +5,14 @@ import re
 import signal
 import socket
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental import multihost_utils
+from PIL import Image
 
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.parallel.distributed import (
-    check_same_weights,
     check_values,
     has_scheduler,
     initialize_distributed,
@@ -22,7 +20,7 @@ from cls_jax.parallel.distributed import (
 from cls_jax.runs.folder import CONFIG
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
-from tests.conftest import train_interrupted
+from tests.conftest import ROOT, train_interrupted
 from tests.methods.tiny_model import tiny_model
 from tests.processes import TINY
 
@@ -68,6 +66,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     # With a Wide ResNet and seed 0, the first gradient on two devices differs by 6e-5 from that on
     # one device, with one process as with two. With seed 1 they agree to 1e-7.
     options = ["--config.num_steps=4", "--config.seed=1", "--config.data.pipeline=tfdata"]
+    options.append("--config.method.graph=1.0")  # Neighbors and labels by both together.
     processes = start_all([tmp_path / "two"] * 2, *options)
     (code, output), (other_code, other_output) = map(finish, processes)
     assert (code, other_code) == (0, 0), output + other_output
@@ -78,9 +77,10 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     config.mesh.data = 1
     train(config, tmp_path / "one")
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
-    assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 1, 2, 3, 4]
+    assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 0, 1, 2, 3, 4]
     for a, b in zip(ours, theirs, strict=True):
-        for name in a.keys() & {"train/loss", "train/gradient_norm", "monitors/distance_ema"}:
+        same = {"train/loss", "train/gradient_norm", "monitors/distance_ema"}
+        for name in a.keys() & (same | {"test/accuracy_instant", "test/accuracy_probe"}):
             np.testing.assert_allclose(a[name], b[name], rtol=1e-5, err_msg=name)
     # Here on the four devices of this process.
     step, accuracies, _ = evaluate_run(tmp_path / "two")
@@ -125,13 +125,60 @@ def test_processes_of_different_runs_are_refused(start_all, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_processes_with_other_images_under_one_path_end_before_features(start_program, tmp_path):
+    processes, address = [], find_address()
+    for i in range(2):
+        for name in ("a", "b"):
+            folder = tmp_path / f"host{i}" / "photos" / "labeled" / name
+            folder.mkdir(parents=True)
+            for k in range(3 + i):
+                color = 20 * k + 100 * (name == "b")
+                Image.new("L", (8, 8), color).save(folder / f"{k}.png")
+        config = f"--config={ROOT}/configs/folder.py:photos,supervised"
+        options = [config, *TINY, "--config.data.channels=1", "--config.data.pipeline=device"]
+        options += [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={i}"]
+        options.append(f"--workdir={tmp_path / 'run'}")
+        processes.append(start_program(*options, cwd=tmp_path / f"host{i}"))
+    for process in processes:
+        code, output = finish(process)
+        assert code == 2, output
+        assert "Processes [1] see other images or labels than process 0" in output
+    assert not (tmp_path / "run").exists()
+
+
+SLOW_START = """
+import pathlib, runpy, sys, time
+from cls_jax.training import loop
+
+def compute_features(*args, **kwargs):
+    pathlib.Path({folder!r}, sys.argv[-1].lstrip("-")).touch()
+    time.sleep(3000)
+
+loop.init_state = compute_features
+runpy.run_path("main.py", run_name="__main__")
+"""
+
+
+def test_a_process_asked_to_stop_while_it_prepares_ends_all(start_program, tmp_path):
+    (program := tmp_path / "program.py").write_text(SLOW_START.format(folder=str(tmp_path)))
+    options = ["--config=configs/digits.py:20,supervised", *TINY, *_SHARED]
+    options += [f"--coordinator_address={find_address()}", "--num_processes=2"]
+    options.append(f"--workdir={tmp_path / 'run'}")
+    processes = [start_program(*options, f"--process_id={i}", program=program) for i in range(2)]
+    for process in processes:
+        process.wait_until(lambda: len(list(tmp_path.glob("process_id=*"))) == 2)
+    processes[1].kill(signal.SIGTERM)
+    for process in processes:
+        code, output = finish(process)
+        assert code == 143, output
+        assert "Stopped before the first step" in output
+
+
 CHECKPOINTS = """
 import pathlib, sys
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from cls_jax.parallel.distributed import (
-    all_processes, arrays_from_main_process, from_main_process, initialize_distributed
-)
+from cls_jax.parallel.distributed import initialize_distributed
 
 address, rank, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
 initialize_distributed(address, 2, rank)
@@ -153,30 +200,19 @@ def check(restored, step):
         assert ours.sharding == theirs.sharding
         np.testing.assert_array_equal(ours.addressable_data(0), theirs.addressable_data(0))
 
-like = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), make(0)
-)
-checkpointer = Checkpointer(folder, keep=3)
-states = {step: make(step) for step in (1, 2)}
+checkpointer, states = Checkpointer(folder, keep=3), {step: make(step) for step in (1, 2)}
 with jax.transfer_guard("disallow"):
-    assert from_main_process({"rank": [rank]}) == {"rank": [0]}
-    shared = arrays_from_main_process([np.full((2, 3), 0.1 + rank, np.float32)])
-    np.testing.assert_array_equal(shared, [np.full((2, 3), 0.1, np.float32)])
-    assert all_processes(True) and not all_processes(rank == 0)
     for step, state in states.items():
         checkpointer.save(step, state, {})
     checkpointer.finish()
-    assert checkpointer.latest_step() == 2
 if rank == 1:  # A network file system may show it an older state of the folder.
     list_folder = pathlib.Path.iterdir
     pathlib.Path.iterdir = lambda path: [] if path == checkpointer.folder else list_folder(path)
-check(checkpointer.restore_newest(like), 2)
+check(checkpointer.restore_newest(make(0)), 2)
 if rank == 0:
     for path in (checkpointer.folder / "2" / "state").rglob("d/*"):
         path.write_bytes(b"")
-check(checkpointer.restore_newest(like), 1)
-assert checkpointer.latest_step() == 1
-print("done")
+check(checkpointer.restore_newest(make(0)), 1)
 """
 
 
@@ -191,21 +227,7 @@ def test_processes_agree_on_checkpoints_and_verify_arrays_that_none_of_them_hold
     for process in processes:
         code, output = finish(process)
         assert code == 0, output
-        assert "done" in output
     assert (tmp_path / "run" / "damaged_checkpoints" / "2").exists()
-
-
-def test_a_coordinator_out_of_reach_is_named(start_program, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "from cls_jax.parallel.distributed import initialize_distributed as join\n"
-        "join('localhost:1', 2, 1, timeout=2)"
-    )
-    code, output = finish(start_program(program=program))
-    assert code == 2
-    line = output.splitlines()[-1]
-    assert line.startswith("Error: This process could not connect to the coordinator ")
-    assert "localhost:1" in line
 
 
 @pytest.mark.parametrize(
@@ -213,7 +235,6 @@ def test_a_coordinator_out_of_reach_is_named(start_program, tmp_path):
     [
         (("localhost:1", None, 0), "together"),
         (("localhost", 2, 0), "host:port"),
-        (("localhost:1", 2, 2), "from 0 to 1"),
     ],
 )
 def test_invalid_values_are_refused(values, message):
@@ -226,10 +247,7 @@ def test_invalid_values_are_refused(values, message):
     ("variables", "expected"),
     [
         ({}, False),
-        ({"SLURM_NTASKS": "4"}, False),  # An allocation, not a step of it.
-        (dict.fromkeys(SLURM_STEP, "1"), False),  # A task alone.
         (dict.fromkeys(SLURM_STEP, "4"), True),
-        ({"OMPI_COMM_WORLD_SIZE": "1"}, False),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),  # A notebook in a pod.
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),
@@ -242,15 +260,3 @@ def test_a_scheduler_is_recognized(monkeypatch, variables, expected):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert has_scheduler() == expected
-
-
-def test_processes_that_start_from_other_weights_are_named(monkeypatch):
-    weights = {"kernel": np.arange(6.0).reshape(2, 3)}
-    monkeypatch.setattr(jax, "process_count", lambda: 3)
-
-    gather = "process_allgather"
-    monkeypatch.setattr(multihost_utils, gather, lambda ours: np.stack([ours, ours, ours]))
-    check_same_weights(weights)
-    monkeypatch.setattr(multihost_utils, gather, lambda ours: np.stack([ours, ours, ours ^ 1]))
-    with pytest.raises(UserError, match=r"Processes \[2\] start from other weights than process 0"):
-        check_same_weights(weights)

@@ -6,15 +6,11 @@ import threading
 
 import pytest
 
-from cls_jax.cli.process import run_to_end
-from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import StoppedError
 from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.loop import train
-from cls_jax.training.setup import create_train_setup
-from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
+from tests.conftest import create_tiny_config, train_interrupted
 from tests.outcomes import describe_difference, read_end
 
 
@@ -66,32 +62,3 @@ def test_signals_are_left_alone_outside_the_main_thread():
     thread.start()
     thread.join()
     assert seen == [False]
-
-
-def test_an_evaluation_is_given_up():
-    config = create_tiny_config(eval_batch_size=50)
-    setup = create_train_setup(config, DATASET_SPEC)
-    state = setup.init_state()
-    dataset = load_dataset(config)
-    answers = iter([False, False, True])
-    evaluate = create_evaluate(setup)
-    assert evaluate(state, dataset.test_images, dataset.test_labels, lambda: next(answers)) == {}
-    assert next(answers, "all asked") == "all asked"
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (StoppedError("Stopped.", signal.SIGTERM), 143),
-        (StoppedError("Stopped.", signal.SIGINT), 130),
-        (KeyboardInterrupt(), 130),
-    ],
-)
-def test_the_exit_code_is_that_of_a_shell(error, code, capsys):
-    def stop() -> None:
-        raise error
-
-    with pytest.raises(SystemExit) as end:
-        run_to_end(stop)
-    assert end.value.code == code
-    assert capsys.readouterr().err == "Stopped.\n"

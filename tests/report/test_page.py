@@ -1,22 +1,20 @@
 """The page of any run: whole, closed, escaped, and free of the network."""
 
-import base64
 import dataclasses
-import io
+import pathlib
 import re
+import shlex
 import shutil
+import urllib.parse
 
 import numpy as np
 import pytest
-from PIL import Image
 from sklearn.metrics import classification_report, confusion_matrix
 
 from cls_jax.inference.calibration import Calibration, apply_calibration
 from cls_jax.inference.scores import compute_reliability
 from cls_jax.inference.suspects import Suspect
-from cls_jax.report.data import Predictions
-from cls_jax.report.page import create_environment, render_page
-from cls_jax.report.sections import MAX_SIDE, color_confusions, encode_image, overlay_heat_map
+from cls_jax.report.page import render_page
 from tests.report.pages import Page, create_run
 
 BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
@@ -38,11 +36,9 @@ ROWS = [{"step": step, "train/loss": 1.0 / (1 + step), **CONSTANT} for step in r
     ("options", "present", "absent"),
     [
         ({}, {"classes", "calibration", "mistakes", "doubtful", "views"}, set()),
-        ({"num_classes": 2}, {"classes", "mistakes"}, set()),
         ({"num_networks": 1, "method": "fixmatch"}, {"classes", "doubtful"}, set()),
         ({"num_test": 0}, {"doubtful", "views"}, {"classes", "calibration", "mistakes"}),
         ({"num_classes": 100, "num_test": 300}, {"classes", "labeled"}, set()),
-        ({"side": 120}, {"mistakes", "views"}, set()),
         ({"predictions": None}, {"views", "labeled"}, {"classes", "doubtful"}),
         (
             {"predictions": None, "dataset": None, "labeled": None, "class_names": None},
@@ -85,10 +81,6 @@ def test_hostile_names_are_only_text():
     assert page.find("th", title=HOSTILE[0])
     assert all(page.text.count(name) > 3 for name in HOSTILE[:2])
     assert HOSTILE[4] in page.text
-    ours = Page(render_page(create_run(class_names=tuple("abcde"))))
-    assert {name for name, _ in page.elements} <= {name for name, _ in ours.elements} | {
-        *("aside", "code", "figcaption", "pre", "li", "ul")
-    }
 
 
 def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_path):
@@ -98,21 +90,54 @@ def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_p
     dataset = dataclasses.replace(run.dataset, test_files=tuple(names), name="photos")
     run.config.data.update(name="folder", data_dir=str(tmp_path / "photos"))
     run.config.num_labels = 0
-    text = render_page(dataclasses.replace(run, dataset=dataset))
+    run = dataclasses.replace(run, dataset=dataset, workdir=tmp_path / "runs" / "mine")
+    text = render_page(run)
     page = Page(text)
     assert "photos with 4 labels" in page.text
     assert "folder with 0 labels" not in page.text
-    links = {a["href"] for a in page.find("a") if a["href"].startswith("file:")}
+    place = (run.workdir / "report.html").as_uri()
+    links = {urllib.parse.urljoin(place, a["href"]) for a in page.find("a") if "." in a["href"]}
     assert links <= {(tmp_path / "photos" / name).as_uri() for name in names}
     shown = page.find("a", **{"class": "file"})
     parts = run.predictions.mistakes, run.predictions.doubtful
     assert len(shown) == sum(min(24, len(part)) for part in parts)
     position = run.predictions.mistakes[0]
-    assert shown[0]["href"] == (tmp_path / "photos" / names[position]).as_uri()
+    linked = urllib.parse.urljoin(place, shown[0]["href"])
+    assert linked == (tmp_path / "photos" / names[position]).as_uri()
     assert f"{100 * run.predictions.confidence[0][position]:.1f}%" in page.text
     assert "Test image" not in text
     assert len(page.scripts) == 1
     assert not page.find("img", src="x")
+
+
+@pytest.mark.parametrize("has_images", [True, False])
+def test_a_page_to_be_sent_names_no_folder_outside_of_the_run_and_maybe_no_image(
+    tmp_path, monkeypatch, has_images
+):
+    home = tmp_path / "home" / "anna smith"
+    run = create_run(num_classes=2, num_test=30)
+    names = tuple(f"test/IMG_{i}.png" for i in range(30))
+    dataset = dataclasses.replace(run.dataset, test_files=names, name="photos")
+    run.config.data.update(name="folder", data_dir=str(home / "my photos"))
+    run.config.model.init = f"{home}/runs/first run"
+    command = shlex.join(["python", f"{home}/bin/cls-jax", "train", str(home / "my photos")])
+    run = dataclasses.replace(
+        run,
+        workdir=home / "runs" / "mine",
+        dataset=dataset,
+        sessions=[{"command": f"{command} --workdir=/data/secret/mine --config configs/a.py:20"}],
+    )
+    monkeypatch.setenv("HOME", str(home))
+    text = render_page(run, has_images)
+    for secret in ("anna", "secret", str(tmp_path), "file:"):
+        assert secret not in text
+    page = Page(text)
+    command = "python 'bin/cls-jax' train 'my photos' --workdir=mine --config configs/a.py:20"
+    assert command in page.text
+    assert ("IMG_" in text) == bool(page.find("img")) == has_images
+    # Two folders that meet only in the root or above the user's home are not linked.
+    other = dataclasses.replace(run, workdir=pathlib.Path("/data/runs/mine"))
+    assert not Page(render_page(other)).find("a", **{"class": "file"})
 
 
 def test_suspects_heat_maps_and_calibration_are_shown():
@@ -121,17 +146,12 @@ def test_suspects_heat_maps_and_calibration_are_shown():
     heat_map = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)
     suspects = [Suspect(True, 7, 0, 2, 0.1, 0.02, 0.3), Suspect(False, 3, 1, 0, 0.2, 0.1, 0.125)]
     calibration = Calibration(6, 1.5, 0.1, 150, fitted_on="validation")
-    run = dataclasses.replace(
-        run, suspects=suspects, heat_maps={position: heat_map}, calibration=calibration
-    )
-    page = Page(render_page(run))
-    assert "suspects" in {attributes["id"] for attributes in page.find("section")}
+    changes = {"suspects": suspects, "heat_maps": {position: heat_map}, "calibration": calibration}
+    page = Page(render_page(dataclasses.replace(run, **changes)))
     assert page.find("img", alt="Test image 7: labeled class 0, probably class 2")
     assert page.find("img", alt="Training image 3: labeled class 1, probably class 0")
-    assert "networks 12.5%" in page.text
     looked = [a for a in page.find("img") if a["alt"].endswith("where network 1 looked")]
     assert {a["alt"].split(":")[0] for a in looked} == {f"Test image {position}"}
-    assert "fitted on 150 validation images: temperature 1.50 and uniform share 0.10" in page.text
     mean = run.predictions.probabilities.mean(axis=0)
     after = compute_reliability(apply_calibration(mean, 1.5, 0.1), run.predictions.labels)
     assert f"Expected calibration error {100 * after.error:.1f}%" in page.text
@@ -172,21 +192,9 @@ def test_baselines_stand_beside_the_result():
     result |= {"test_accuracy_instant": 72.5, "test_accuracy_probe": 65.0}
     result |= {"answer": "instant", "answer_gain": -1.5, "answer_images": "test"}
     text = Page(render_page(create_run(result=result))).text
-    words = ("72.5%", "65.0%", "gained 7.5 points", "Training lost 1.5 points", "Linear probe")
+    words = ("72.5%", "65.0%", "7.5 points above", "Training lost 1.5 points", "Linear probe")
     assert all(part in text for part in words)
     assert "Linear probe" not in Page(render_page(create_run())).text
-
-
-@pytest.mark.parametrize("shape", [(8, 8, 1), (8, 6, 3), (300, 200, 3)])
-def test_a_heat_map_is_bright_where_it_is_high(shape):
-    heat_map = np.zeros((4, 4), np.float32)
-    heat_map[:2, :2] = 1
-    painted = overlay_heat_map(np.full(shape, 128, np.uint8), heat_map)
-    height, width = painted.shape[:2]
-    assert painted.dtype == np.uint8
-    assert height / width == pytest.approx(shape[0] / shape[1], rel=0.02)
-    inside, outside = painted[: height // 4, : width // 4], painted[-height // 4 :, -width // 4 :]
-    assert inside.mean() > outside.mean() + 50
 
 
 def test_nothing_comes_from_the_network():
@@ -222,64 +230,9 @@ def test_figures_of_the_test_images_are_recomputed():
     assert len(mistakes) == min(num_wrong, 24)
 
 
-def test_many_classes_have_a_heat_map_and_pairs():
-    run = create_run(num_classes=30, num_test=500)
-    page = Page(render_page(run))
-    assert len(page.find("img", class_="heat")) == 1
-    predicted = run.predictions.probabilities[0].argmax(axis=-1)
-    counts = confusion_matrix(run.predictions.labels, predicted, labels=range(30))
-    assert len(page.table("pairs")) == 1 + 20
-    true, predicted, count, _ = page.table("pairs")[1]
-    mistakes = counts - np.diag(np.diag(counts))
-    assert int(count) == mistakes.max()
-    assert mistakes[run.class_names.index(true), run.class_names.index(predicted)] == mistakes.max()
-    heat = color_confusions(np.array([[3, 1], [0, 0]]))
-    np.testing.assert_array_equal(heat[..., 3], [[np.rint(255 * 0.75**0.5), 128], [0, 0]])
-
-
 def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
     rng = np.random.default_rng(0)
     names = [name for name in ROWS[0] if name != "step"]
     rows = [{"step": i, **dict.fromkeys(names, float(rng.random()))} for i in range(5000)]
-    text = render_page(create_run(num_classes=100, num_test=1000, side=224, rows=rows))
+    text = render_page(create_run(num_classes=1000, num_test=3000, side=224, rows=rows))
     assert len(text.encode()) < 5e6
-
-
-def test_config_marks_what_differs_from_the_default():
-    run = create_run()
-    run.config.seed = 17
-    page = Page(render_page(run))
-    rows = {row[0]: row[1:] for row in page.table("config")[1:]}
-    assert rows["seed"] == ["17", "0"]
-    assert rows["data.pipeline"] == ["tfdata", ""]
-    assert rows["method.tau"][0] == str(run.config.method.tau)
-
-
-def decode(uri):
-    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
-
-
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_small_pictures_are_exact_and_large_ones_reduced(channels):
-    image = np.random.default_rng(0).integers(0, 256, (9, 7, channels), dtype=np.uint8)
-    decoded = np.asarray(decode(encode_image(image)))
-    np.testing.assert_array_equal(decoded.reshape(image.shape), image)
-    macros = create_environment().get_template("macros.html.j2").module
-    picture = macros.picture(np.zeros((400, 200, channels), np.uint8), "large")
-    (attributes,) = Page(picture).find("img")
-    assert decode(attributes.pop("src")).size == (MAX_SIDE // 2, MAX_SIDE)
-    size = {"width": "96", "height": "192"}
-    assert attributes == {"alt": "large", "title": "large", **size}
-
-
-def test_mistakes_and_disagreements_come_most_confident_first():
-    first = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
-    second = np.array([[0.4, 0.6], [0.1, 0.9], [0.8, 0.2], [0.1, 0.9]])
-    for labels, mistakes in (([1, 1, 1, 0], [0, 1, 3, 2]), ([0, -1, 1, 0], [3, 2])):
-        for other, doubtful in ((second, [1, 0]), (first, [])):
-            p_NBK = np.stack([first, other])
-            predictions = Predictions(6, p_NBK, np.array(labels), np.arange(4), is_test=True)
-            assert predictions.mistakes.tolist() == mistakes
-            assert predictions.doubtful.tolist() == doubtful
-    alone = Predictions(6, first[None], np.zeros(4), np.arange(4), is_test=False)
-    assert alone.doubtful.tolist() == [2, 3, 0, 1]

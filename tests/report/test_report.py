@@ -1,7 +1,5 @@
 """The report of a run that was really trained."""
 
-import dataclasses
-import json
 import re
 import shutil
 
@@ -10,7 +8,6 @@ import pytest
 
 from cls_jax.cli import commands
 from cls_jax.data.datasets import load_dataset
-from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
 from cls_jax.inference.scores import PER_CLASS, compute_reliability
 from cls_jax.inference.suspects import SUSPECTS
@@ -70,32 +67,19 @@ def test_training_writes_it_with_the_figures_of_the_result(run):
     ):
         assert text in page.text
     assert not page.find("aside")
-    rows = page.table("per-class")[1:-2]
-    recalls = [right[labels == k].mean() for k in range(10)]
-    assert [row[2] for row in rows] == [f"{100 * recall:.1f}%" for recall in recalls]
-    assert [int(row[6]) for row in rows] == np.bincount(labels).tolist()
     named = [row["class"] for row in read_table(workdir / PER_CLASS)]
     assert named[:-2] == list(dataset.class_names)
     assert (workdir / SUSPECTS).exists()
 
 
-def test_a_finished_run_keeps_its_report_and_gets_one_if_it_has_none(
-    copy, run, capsys, monkeypatch
-):
-    before = (copy / REPORT).read_text()
-    commands.train_config(run[1], str(copy))
-    assert (copy / REPORT).read_text() == before
+def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeypatch):
     (copy / REPORT).unlink()
     commands.train_config(run[1], str(copy))
     assert str(copy / REPORT) in capsys.readouterr().out
-    assert len(read_page(copy).find("img")) == len(Page(before).find("img"))
-    # A report that fails never fails the training.
     (copy / REPORT).unlink()
     monkeypatch.setattr("cls_jax.report.page.collect_run", lambda *_: 1 / 0)
     commands.train_config(run[1], str(copy))
-    printed = capsys.readouterr().out
-    assert "The report could not be drawn (division by zero)" in printed
-    assert "network 1" in printed
+    assert "The report could not be drawn (division by zero)" in capsys.readouterr().out
 
 
 def test_an_unfinished_run_shows_its_newest_checkpoint(run):
@@ -131,43 +115,3 @@ def test_missing_and_damaged_files_are_named_and_the_rest_is_shown(copy, damaged
     page = Page(write_report(copy).read_text())
     assert kept <= get_sections(page)
     assert all(note in page.text for note in notes)
-
-
-def test_a_dataset_that_cannot_be_loaded_is_named(copy, monkeypatch):
-    def load_nothing(config, layout):
-        raise UserError(f"digits are not in {config.data.data_dir}: find them.")
-
-    monkeypatch.setattr("cls_jax.inference.evaluate_run.load_dataset", load_nothing)
-    page = Page(write_report(copy, "elsewhere").read_text())
-    assert "No images: digits are not in elsewhere: find them." in page.text
-    assert {"training", "configuration"} <= get_sections(page)
-
-
-def test_another_dataset_than_that_of_the_run_is_not_shown(copy):
-    stored = json.loads((copy / DATASET).read_text())
-    stored["class_names"][0] = "nought"
-    (copy / DATASET).write_text(json.dumps(stored))
-    page = Page(write_report(copy).read_text())
-    assert "the dataset is not the one that the run was trained on" in page.text
-    assert not page.find("img")
-
-
-def test_a_run_without_test_images_compares_the_networks(copy, run, monkeypatch):
-    dataset = load_dataset(run[1])
-    nothing = {"test_images": dataset.test_images[:0], "test_labels": dataset.test_labels[:0]}
-    unlabeled = np.full_like(dataset.train_labels, -1)
-    untested = dataclasses.replace(dataset, train_labels=unlabeled, **nothing)
-    name = "cls_jax.inference.evaluate_run.load_dataset"
-    monkeypatch.setattr(name, lambda config, layout: untested)
-    (copy / RESULT).write_text(json.dumps({"step": 6, "test_accuracy": None}))
-    page = Page(write_report(copy).read_text())
-    assert "of 1,000 unlabeled training images" in page.text
-    assert "no test images" in page.text
-
-
-def test_a_folder_that_cannot_be_written_names_the_remedy(copy):
-    shutil.rmtree(copy / "checkpoints")  # Without predictions, the page is made sooner.
-    (copy / REPORT).unlink()
-    (copy / REPORT).mkdir()
-    with pytest.raises(UserError, match="free disk space or allow writing there"):
-        write_report(copy)

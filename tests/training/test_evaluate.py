@@ -1,25 +1,20 @@
 """Accuracies against a plain computation over the whole set at once."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 import pytest
 
 from cls_jax.batch import normalize
 from cls_jax.models.ensemble import take_network
+from cls_jax.parallel.mesh import BatchShard
 from cls_jax.training import evaluate as evaluate_lib
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
 
 NUM_IMAGES = 70
-
-
-@pytest.fixture(scope="module")
-def test_set():
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (NUM_IMAGES, 8, 8, 1), dtype=np.uint8)
-    # Unequal classes, of which the last two have no image.
-    return images, np.minimum(rng.integers(0, 10, NUM_IMAGES), 7).astype(np.int32)
 
 
 def predict_plainly(setup, params, batch_stats, images):
@@ -31,8 +26,11 @@ def predict_plainly(setup, params, batch_stats, images):
 
 
 @pytest.mark.parametrize(("mesh", "batch_size"), [((1, 1), NUM_IMAGES), ((2, 2), 32)])
-def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_size):
-    images, labels = test_set
+def test_every_image_counts_once_whatever_the_batch_size(mesh, batch_size):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (NUM_IMAGES, 8, 8, 1), dtype=np.uint8)
+    # Unequal classes, of which the last two have no image.
+    labels = np.minimum(rng.integers(0, 10, NUM_IMAGES), 7).astype(np.int32)
     config = create_tiny_config(eval_batch_size=batch_size)
     config.mesh.network, config.mesh.data = mesh
     setup = create_train_setup(config, DATASET_SPEC)
@@ -62,16 +60,39 @@ def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_s
     assert shares["accuracy"] not in (shares["accuracy_live_network_1"], balanced)
 
 
-def test_small_set_is_not_padded_to_a_whole_batch(test_set, monkeypatch):
-    setup = create_train_setup(create_tiny_config(eval_batch_size=1000), DATASET_SPEC)
-    sizes = []
+@pytest.mark.parametrize(
+    ("batch_size", "num_images", "num_shards", "shards", "sizes", "rows"),
+    [
+        (1000, NUM_IMAGES, 1, (0, 1), [70], range(70)),  # No larger than the set.
+        (1000, 0, 1, (0, 1), [], []),
+        # Every device has as many images as one alone, and a process reads those of its own only.
+        (20, NUM_IMAGES, 4, (2, 4), [72], range(36, 70)),
+        (10, NUM_IMAGES, 2, (0, 1), [20] * 4, [i for i in range(70) if i % 20 < 10]),
+    ],
+)
+def test_a_process_reads_its_part_of_batches_as_large_as_the_devices_hold(
+    test_set, monkeypatch, batch_size, num_images, num_shards, shards, sizes, rows
+):
+    config = create_tiny_config(eval_batch_size=batch_size, mesh__data=num_shards)
+    setup = create_train_setup(config, DATASET_SPEC)
+    part, put, read = BatchShard(*shards, num_shards), [], []
+    monkeypatch.setattr(evaluate_lib, "get_process_shard", lambda mesh: part)
+    monkeypatch.setattr(evaluate_lib, "to_global_arrays", lambda *given: put.append(given))
+    images, labels = (array[:num_images] for array in test_set)
+    source = Recorded(images, read)
+    assert len(list(evaluate_lib.iterate_on_mesh(setup, source, labels))) == len(sizes)
+    assert [shapes[0][0] for *_, shapes in put] == sizes
+    assert read == list(rows)
+    held = [arrays[0][arrays[2]] for arrays, *_ in put]
+    np.testing.assert_array_equal(np.concatenate([images[:0], *held]), images[read])
 
-    def cut(images, labels, size):
-        sizes.append(size)
-        return iter(())
 
-    monkeypatch.setattr(evaluate_lib, "iterate_padded", cut)
-    images, labels = test_set
-    evaluate = create_evaluate(setup)
-    assert evaluate(None, images, labels) == evaluate(None, images[:0], labels[:0]) == {}
-    assert sizes == [NUM_IMAGES, 1]
+class Recorded(NamedTuple):
+    """Images that note which of them are read."""
+
+    images: np.ndarray
+    read: list
+
+    def __getitem__(self, rows):
+        self.read.extend(rows.tolist())
+        return self.images[rows]

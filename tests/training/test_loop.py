@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
 from cls_jax.runs.folder import load_labeled_indices, read_result, write_labeled_indices
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training import loop as train_lib
 from cls_jax.training.loop import train
 from cls_jax.training.setup import TrainSetup
 from tests.conftest import create_tiny_config, note_compilations, train_interrupted
@@ -77,13 +75,6 @@ def test_evaluation_from_only_the_folder_repeats_the_figures_to_the_last_digit(f
     assert {"step": step, **accuracies} == last
 
 
-def test_folder_with_other_things_in_it_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="is not empty and not the folder of a run"):
-        train(create_tiny_config(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
 def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     """Unequal numbers per class, and a budget that is not a multiple of the number of classes."""
     dataset = load_dataset(create_tiny_config())
@@ -127,25 +118,3 @@ def test_without_checkpoints_a_run_has_its_result_and_one_remedy(finished, tmp_p
     (run / "result.json").unlink()  # As before the first checkpoint.
     with pytest.raises(UserError, match="holds no checkpoint yet"):
         evaluate_run(run)
-
-
-def test_seconds_of_a_run_are_those_of_its_steps_after_the_first(tmp_path, monkeypatch):
-    """Compilation, with which the first step comes, and evaluation do not count."""
-    config, now = create_tiny_config(data__pipeline="device"), [100.0]
-
-    def slow_down(function, seconds):
-        def slow(*args):
-            now[0] += seconds
-            return function(*args)
-
-        return slow
-
-    create_evaluate = train_lib.create_evaluate
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(
-        train_lib, "create_evaluate", lambda setup: slow_down(create_evaluate(setup), 50)
-    )
-    monkeypatch.setattr(train_lib, "compile_step", lambda step, *_: (slow_down(step, 2), 0.0, ""))
-    with use_tiny_model():
-        train_interrupted(config, tmp_path / "run", 5)  # Its newest checkpoint is that of step 4.
-        assert train(config, tmp_path / "run")["train_seconds"] == 3 * 2.0 + 1 * 2.0

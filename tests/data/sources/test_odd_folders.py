@@ -79,10 +79,6 @@ def make_dark(root):
         Image.fromarray(np.full((12, 10), level, np.uint16)).save(place(root, name))
 
 
-def add_array(name: str, dtype: str) -> Callable:
-    return add(also=lambda root: np.save(root / name, np.zeros((12, 10, 5), dtype)))
-
-
 def add_slim(root):
     Image.new("RGB", (900, 1)).save(root / "cat/3.png")
     Image.new("RGB", (1, 1), "red").save(root / "dog/4.png")
@@ -239,8 +235,6 @@ CASES |= {
     ),
     "12-bit values in 16-bit files": make_dark,
     "HEIC and AVIF photographs, with pillow-heif": add("cat/1.heic dog/2.avif"),
-    "five channels in a `.npy` file among photographs": add_array("dog/3.npy", "uint16"),
-    "a `.npy` file of floats among photographs": add_array("dog/features.npy", "float32"),
     "images of 900 × 1 and 1 × 1 pixels": add(also=add_slim),
     "a text called .jpg, an empty file, half an image, 2,500 megapixels": add(
         files={"cat/text.jpg": "cat", "cat/empty.png": ""}, also=add_damaged
