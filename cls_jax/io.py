@@ -170,7 +170,8 @@ def hold_lock(path: pathlib.Path, seconds: float = 10) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(filelock.FileLock(path, timeout=seconds, poll_interval=0.01))
+            lock = filelock.FileLock(path, timeout=seconds)
+            stack.enter_context(lock.acquire(poll_interval=0.01))
         except filelock.Timeout as error:
             reason = "another program holds its lock"
             raise OSError(errno.EBUSY, reason, str(path)) from error

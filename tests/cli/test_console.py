@@ -391,7 +391,8 @@ def test_module_is_the_command_and_its_version_needs_no_jax():
 def test_a_run_without_steps_or_test_images_says_how_to_measure_it(tmp_path, monkeypatch, capsys):
     config = create_tiny_config()
     result = {"step": 0, "test_accuracy": None, "monitors": {}}
-    run = types.SimpleNamespace(workdir=tmp_path, config=config, train_calibrated=lambda: result)
+    run = types.SimpleNamespace(workdir=tmp_path, config=config, layout=None)
+    run.train_calibrated = lambda: result
     monkeypatch.setattr(plan, "open_run", lambda *_: run)
     commands.train_config(config, None)
     output = capsys.readouterr().out
