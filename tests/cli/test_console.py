@@ -65,7 +65,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, tmp_path_factory, monkeypatch):
-    """Relative paths lead into the test's own folder. Caches, also matplotlib's, are elsewhere."""
+    """Relative paths lead into the test's own folder. Caches are elsewhere."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr(suggest, "is_installed", lambda init: False)  # Seconds to compile.
