@@ -24,10 +24,9 @@ from cls_jax.batch import normalize
 from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions
 from cls_jax.data.images.files import (
     ImageBatch,
-    compute_key,
+    find_digests,
     find_settled,
     read_ahead,
-    stat_image,
 )
 from cls_jax.data.images.store import Store
 from cls_jax.data.types import ImageSource, Selection
@@ -130,7 +129,7 @@ def _extract_own(
     """What `extract_features` returns, in this process alone."""
     store, paths, options = Store(), [os.fspath(file) for file in files], _name_options(network)
     decoded = None if images is None else getattr(images, "digests", None)
-    digests = _find_digests(store, paths) if decoded is None else decoded
+    digests = find_digests(store, paths) if decoded is None else decoded
     is_done, rows = _recall(store, options, digests)
     if is_done.all() and rows.shape[1]:
         return _unpack(rows)
@@ -204,7 +203,7 @@ def read_features(
 ) -> FrozenFeatures | None:
     """What `extract_features` returns, if it has computed all of it before. Otherwise None."""
     store = Store()
-    digests = _find_digests(store, [os.fspath(file) for file in files], reads=True)
+    digests = find_digests(store, [os.fspath(file) for file in files], reads=True)
     is_done, rows = _recall(store, _name_options(network), digests)
     return _unpack(rows) if is_done.all() and rows.shape[1] else None
 
@@ -223,31 +222,6 @@ def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.nd
     with contextlib.suppress(OSError):  # They are computed then.
         store.read(options, digests, put)
     return is_done, rows
-
-
-def _find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) -> list[bytes]:
-    """Digests of the files' contents, b"" for files that are not known or cannot be read.
-
-    Where the store does not know a file as it is now, it is read only if this `reads`.
-    """
-    keys, digests = [], [b""] * len(paths)
-    for path in paths:
-        try:
-            keys.append(compute_key(path, stat_image(path)))
-        except (OSError, ValueError):
-            keys.append(b"")
-    with contextlib.suppress(OSError):
-        digests = store.find_contents(keys)
-    unknown = [i for i, digest in enumerate(digests) if reads and not digest]
-    if unknown:
-        files = [paths[i] for i in unknown]
-        # None is decoded, as if all were known.
-        for batch in read_ahead(files, (1, 1, 3), len(files), is_known=lambda _: True):
-            for i, digest in zip(unknown, batch.digests, strict=True):
-                digests[i] = digest
-            with contextlib.suppress(OSError):
-                store.write("", {}, find_settled(batch))
-    return digests
 
 
 def compute_features(

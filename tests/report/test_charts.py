@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cls_jax.report.charts import (
+    choose_ticks,
     create_panels,
     downsample,
     draw_panel,
@@ -61,8 +62,6 @@ def test_values_that_cannot_be_drawn_are_gaps_and_never_the_last():
     assert clean_rows(rows) == [{"step": 1, "x": None, "y": None, "z": None}, {"step": 2, "x": 1.0}]
 
 
-<<<<<<< HEAD
-=======
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.0, 1e-12, 1e20])
 def test_a_constant_is_drawn(value):
     rows = [{"step": step, "x": value} for step in (0, 1, 2)]
@@ -72,7 +71,6 @@ def test_a_constant_is_drawn(value):
     assert len(chart["traces"][0]["points"]) == 3
 
 
->>>>>>> less
 def test_gaps_break_the_line():
     rows = [{"step": i, "x": v} for i, v in enumerate([1.0, 2.0, None, 3.0, 4.0])]
     chart = draw_panel(create_panels(rows)[0])
@@ -88,18 +86,6 @@ def test_gaps_break_the_line():
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
-    "options", [{"lines.color": "red", "axes.grid": True}, {"text.usetex": True}]
-)
-def test_user_settings_do_not_change_charts(options):
-    panel = create_panels([{"step": i, "train/loss": float(i)} for i in range(900)])[0]
-    expected = draw_panel(panel)
-    with matplotlib.rc_context(options):
-        assert draw_panel(panel) == expected
-    assert expected.svg.count("stroke: var(--c1)") == 1
-    assert expected.svg.count("fill: var(--c1)") == 1  # The band from the smallest to the largest.
-    assert "<use" not in expected.svg
-=======
     ("low", "high"), [(0, 1), (0, 97.3), (88.2, 97.3), (0, 307200), (-3e-9, 2e-9), (1e12, 3e12)]
 )
 def test_ticks_are_few_round_and_around(low, high):
@@ -116,12 +102,3 @@ def test_a_band_spans_what_a_point_stands_for():
     assert svg.count("stroke: var(--c1)") == svg.count("fill: var(--c1)") == 1
     labels = re.findall(r">([^<]+)</text>", svg)
     assert labels == ["0", "200", "400", "600", "800", "1000", "200", "400", "600", "800"]
-
-
-def test_whatever_a_method_measures_has_a_name():
-    sources = pathlib.Path(methods.__file__).parent.glob("*.py")
-    texts = [path.read_text("utf-8") for path in sources]
-    measured = {name for text in texts for name in re.findall(r'"((?:monitors|train)/\w+)"', text)}
-    assert len(measured) > 10
-    assert measured <= set(NAMES)
->>>>>>> less
