@@ -14,6 +14,7 @@ from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.images.files import ImageFile, read_ahead
+from cls_jax.data.images.store import Store
 from cls_jax.data.label_split import (
     check_labeled_indices,
     choose_labeled_indices,
@@ -142,8 +143,8 @@ def _has_trained_on(
 
 
 def find_digests(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
-    """The hashes of the contents of files, zeros where they cannot be read."""
-    return [digest.tobytes() for digest in _find_digests([str(root / f.name) for f in files])]
+    """The digests of the files' contents, b"" where they cannot be read."""
+    return _find_digests(Store(), [str(root / file.name) for file in files], reads=True)
 
 
 def count_training_images(workdir: pathlib.Path, folder: str) -> int:
@@ -166,7 +167,7 @@ def count_training_images(workdir: pathlib.Path, folder: str) -> int:
     evaluated = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     known = set(find_digests(own, [file for file, _ in trained.train]))
     digests = find_digests(root, [file for file, _ in evaluated])
-    return sum(digest in known for digest in digests if any(digest))
+    return sum(digest in known for digest in digests if digest)
 
 
 def _read_skipped(workdir: pathlib.Path) -> dict[str, str]:
