@@ -1,9 +1,8 @@
 """Training from Python. `cls_jax.load` opens the result."""
 
 import dataclasses
-import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,6 +10,7 @@ from ml_collections import ConfigDict
 from cls_jax.cli.plan import open_run, plan_run
 from cls_jax.cli.process import enable_compilation_cache, use_all_cores_for_convolutions
 from cls_jax.config.from_folder import apply_settings
+from cls_jax.data.images.decode import ImageLike
 from cls_jax.data.types import ImageSource
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import load
@@ -27,7 +27,7 @@ class Run:
     def __fspath__(self) -> str:
         return str(self.workdir)
 
-    def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
+    def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
         """Predicts with the newest checkpoint, see `Classifier.predict`.
 
         Each call opens the checkpoint. To predict repeatedly, keep `cls_jax.load(run)`.
@@ -43,6 +43,7 @@ def train(
     start_from: str | pathlib.Path | None = None,
     instant: bool = False,
     minutes: float | None = None,
+    again: bool = False,
     **settings: Any,
 ) -> Run:
     """Trains a classifier, or resumes an interrupted run, as `cls-jax train` does.
@@ -60,6 +61,7 @@ def train(
             folder of images.
         minutes: How long training should take, for a folder of images. None for the default: 10 for
             pretrained networks, 30 with an accelerator.
+        again: Whether to start another run if there is a finished one on the same folder of images.
         **settings: Keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
 
     Raises:
@@ -68,14 +70,20 @@ def train(
     """
     use_all_cores_for_convolutions()
     enable_compilation_cache()
+    workdir = pathlib.Path(workdir).expanduser() if workdir is not None else None
+    start_from = pathlib.Path(start_from).expanduser() if start_from is not None else None
     values = {key.replace("__", "."): value for key, value in settings.items()}
     if isinstance(folder_or_config, ConfigDict):
         if start_from is not None:
             raise UserError("start_from needs a folder of images: set model__init instead.")
+        if again:
+            raise UserError("again needs a folder of images: give workdir a new folder instead.")
         config = folder_or_config.copy_and_resolve_references()
         apply_settings(config, values)
         run = open_run(config, workdir)
     else:
-        plan = plan_run(folder_or_config, method, workdir, values, start_from, instant, minutes)
+        plan = plan_run(
+            folder_or_config, method, workdir, values, start_from, instant, minutes, again
+        )
         run = plan.open_run()
     return Run(run.workdir, run.train_calibrated())

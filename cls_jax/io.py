@@ -17,8 +17,10 @@ import tokenize
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, TextIO
+
+import filelock
 
 # Everything that a damaged file raises in this project's parsers, the standard library's, and
 # NumPy's, whose headers are Python literals.
@@ -157,3 +159,22 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
         with contextlib.suppress(OSError):
             partial.unlink()  # A full disk needs the space.
         raise
+
+
+@contextlib.contextmanager
+def hold_lock(path: pathlib.Path, seconds: float = 10) -> Iterator[None]:
+    """Holds a lock file, which remains. Where there are no locks, this does nothing.
+
+    Raises:
+        OSError: If another process holds it for so long.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = filelock.FileLock(path, timeout=seconds)
+            stack.enter_context(lock.acquire(poll_interval=0.01))
+        except filelock.Timeout as error:
+            reason = "another program holds its lock"
+            raise OSError(errno.EBUSY, reason, str(path)) from error
+        except (OSError, NotImplementedError):
+            pass  # Some network file systems have none, and a folder may be read-only.
+        yield

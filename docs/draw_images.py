@@ -205,7 +205,7 @@ def draw_views(browser: sync_api.Browser) -> None:
         try:
             for scheme in SCHEMES:
                 page = browser.new_page(viewport=_VIEWPORT, color_scheme=scheme)
-                page.goto(f"http://127.0.0.1:{port}/?token=token")
+                page.goto(f"http://127.0.0.1:{port}/#token")
                 for view in VIEWS:
                     page.click(f"nav button[data-view={view}]")
                     page.wait_for_selector("#view > *")

@@ -91,6 +91,11 @@ class Program:
         self._outputs = [outputs.with_suffix(".out"), outputs.with_suffix(".err")]
         self.pid = launcher.ask(arguments=arguments, cwd=cwd, outputs=self._outputs)
 
+    def read(self) -> str:
+        """What the process has printed so far."""
+        path = self._outputs[0]  # Which the process creates itself.
+        return path.read_text() if path.exists() else ""
+
     def poll(self) -> int | None:
         """The exit code, or None while the process runs."""
         if self._code is None:

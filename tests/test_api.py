@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("tiny_model")
 @pytest.fixture
 def images(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for name, level in {"dark": 20, "light": 200}.items():
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -26,13 +27,13 @@ def images(tmp_path, monkeypatch):
 def test_a_folder_is_trained_on_and_predicted(images):
     settings = {"data__image_size": 8, "data__pipeline": "device", "mesh__data": 1}
     settings |= {"data__randaugment_ops": 0, "num_steps": 2, "batch_size": 4}
-    run = cls_jax.train(images, method="supervised", **settings)
-    assert run.workdir.name == "photos-all-supervised-seed0"
+    run = cls_jax.train("~/photos", "~/mine", method="supervised", **settings)
+    assert run.workdir == images.parent / "mine"
     assert run.result["step"] == 2
     files = sorted(map(str, images.rglob("*.png")))
-    expected = cls_jax.load(run).predict(files)
+    expected = cls_jax.load("~/mine").predict(files)
     assert set(expected.label) <= {"dark", "light"}
-    for ours, theirs in zip(run.predict(files), expected, strict=True):
+    for ours, theirs in zip(run.predict(map(Image.open, files)), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -44,8 +45,9 @@ def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
     assert config.num_steps == 6
     with pytest.raises(cls_jax.UserError, match="mu=0 is invalid"):
         cls_jax.train(config, tmp_path / "other", mu=0)
-    with pytest.raises(cls_jax.UserError, match="set model__init instead"):
-        cls_jax.train(config, start_from=run)
+    for option, remedy in (("start_from", "set model__init instead"), ("again", "a new folder")):
+        with pytest.raises(cls_jax.UserError, match=remedy):
+            cls_jax.train(config, **{option: run})
 
 
 @pytest.mark.parametrize(

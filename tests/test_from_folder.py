@@ -16,6 +16,8 @@ from cls_jax.config.from_folder import (
 from cls_jax.data.sources.folder import FolderSummary
 from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.methods import METHODS
+from cls_jax.models import MODELS
+from cls_jax.training.setup import create_model
 
 GIB = 2**30
 CPU = Resources(has_accelerator=False, memory=16 * GIB, has_tensorflow=True)
@@ -62,6 +64,23 @@ def test_image_size_is_that_of_the_images_within_bounds(side, resources, image_s
     assert fit(create_summary(side), resources).data.image_size == image_size
 
 
+@pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.patch > 1])
+@pytest.mark.parametrize("side", [20, 110, 500])
+@pytest.mark.parametrize("init", ["", "w.safetensors"])
+def test_transformers_divide_the_chosen_size_into_their_patches(name, side, init):
+    config = fit(create_summary(side), **{"model.name": name, "model.init": init})
+    create_model(config, METHODS["cls"], 2)
+    assert not init or 96 <= config.data.image_size <= 128
+
+
+@pytest.mark.parametrize(("num_parts", "batch_size"), [(1, 16), (3, 15), (32, 32)])
+def test_batch_is_accumulated_from_parts_that_the_memory_holds(num_parts, batch_size):
+    assert fit(accumulate_steps=num_parts).batch_size == batch_size
+    little = {"resources": GPU._replace(memory=GIB), "data.image_size": 224}
+    assert fit(**little).batch_size == 1
+    assert fit(**little, accumulate_steps=num_parts).batch_size == num_parts
+
+
 def test_images_are_not_enlarged_for_weights_that_were_trained_on_images_as_small():
     own = {"model.init": "runs/other", "model.name": "wide_resnet"}
     assert fit(create_summary(side=32), PRETRAINED, **own).data.image_size == 32
@@ -79,6 +98,12 @@ def test_steps_grow_with_the_number_of_images_within_bounds():
     few, some, many = (fit(create_summary(num_images=n)).num_steps for n in (100, 2000, 10**6))
     assert (few, some, many) == (1000, 2000, 5000)
     assert fit(create_summary(num_images=10**6), GPU).num_steps == 20_000
+    # An accelerator sees every image once. Sixteen, eight for each network, share a larger batch,
+    # unless that would be a large part of all images.
+    assert fit(create_summary(num_images=10**7), GPU).num_steps == 39_100
+    sixteen = GPU._replace(num_devices=16)
+    sizes = [fit(create_summary(num_images=n), sixteen).batch_size for n in (2000, 20_500, 10**6)]
+    assert sizes == [32, 128, 256]
 
 
 def test_batch_shrinks_until_half_of_the_memory_holds_it():
@@ -139,8 +164,6 @@ def test_weak_images_get_a_cheaper_pass_where_it_changes_nothing():
 
 
 def test_images_keep_their_channels_except_gray_ones_for_pretrained_weights():
-    gray, many = (create_summary()._replace(channels=channels) for channels in (1, 5))
+    gray = create_summary()._replace(channels=1)
     assert fit(gray).data.channels == 1
     assert fit(gray, PRETRAINED).data.channels == fit().data.channels == 3
-    config = fit(many, PRETRAINED)
-    assert (config.data.channels, config.model.init) == (5, "")

@@ -77,12 +77,21 @@ def test_only_what_is_declared_is_imported_and_the_package_needs_no_tool():
 def test_nothing_is_unpickled_or_run_that_was_read():
     forbidden = {"eval", "exec", "compile", "os.system", "np.load", "joblib.load", "yaml.load"}
     modules = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "subprocess"}
+    weights = ROOT / "cls_jax/models/weights/torch_file.py"
+    # Its subclass looks up names in a list of its own and calls nothing of the class it is from.
+    text = weights.read_text("utf-8")
+    assert set(re.findall(r"\bpickle\.\w+", text)) == {
+        "pickle._Unpickler",
+        "pickle.UnpicklingError",
+    }
+    assert re.findall(r"super\(\)\.\w+", text) == ["super().__init__"]
     for path in [ROOT / "main.py", *(ROOT / "cls_jax").rglob("*.py")]:
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         checked = [node for node in calls if "allow_pickle=False" not in ast.unparse(node)]
         assert not {ast.unparse(node.func) for node in checked} & forbidden, path
-        assert not set(find_imports(path)) & modules, path
+        allowed = {"pickle"} if path == weights else set()
+        assert not set(find_imports(path)) & modules - allowed, path
 
 
 def test_every_locked_entry_is_one_version_with_hashes_and_from_no_named_place():

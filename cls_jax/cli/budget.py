@@ -9,12 +9,14 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from cls_jax.config import validate_config
 from cls_jax.config.from_folder import FolderContext, fit_to_folder
 from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import FolderSummary, find_short_side, load_sample
 from cls_jax.models.weights.sources import BUILTIN
+from cls_jax.parallel.distributed import from_main_process
 from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
 from cls_jax.training.step import compile_step, create_train_step
 
@@ -47,9 +49,9 @@ class Rehearsal(NamedTuple):
 def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
     """Chooses steps, and for pretrained networks resolution and batch size, unless they are set.
 
-    One step is measured. Another size is taken to cost in proportion to its pixels, another batch
-    in proportion to its images. The step is that of the most likely choice, because JAX keeps its
-    compiled program for the run.
+    Everything but the number of steps is validated before one step is measured. Another size is
+    taken to cost in proportion to its pixels, another batch in proportion to its images. The step
+    is that of the most likely choice, because JAX keeps its compiled program for the run.
 
     Args:
         given: The context, whose configuration is from `fit_to_folder` and is changed.
@@ -60,7 +62,7 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
         A sentence about the choice and its reason. None if there was nothing to choose.
 
     Raises:
-        UserError: Same as `profile_folder`.
+        UserError: Same as `profile_folder` and `validate_config`.
     """
     config, is_pretrained = given.config, given.config.model.init.startswith(BUILTIN)
     is_fast, most = given.resources.has_accelerator, _MAX_STEPS
@@ -80,7 +82,11 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
             sizes = [candidate for candidate in _SIZES if candidate <= largest]
             config.data.image_size = max(sizes) if is_fast else _CPU_SIZE
         fit_rest("data.image_size", "num_steps")
+    likely, config.num_steps = config.num_steps, most
+    validate_config(resolve_model(config))
+    config.num_steps = likely
     measured = profile_folder(resolve_model(config), given.summary)
+    measured = Rehearsal(*from_main_process(measured))  # Others measure other times.
     measured_size, seconds = config.data.image_size, 60 * _STEP_SHARE * minutes
     cost = measured.step_seconds / (measured_size**2 * config.batch_size)
     enough = _ENOUGH_STEPS * cost
@@ -89,8 +95,10 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
     fit_rest("data.image_size")  # With as many images as the memory then holds.
     batch_size = config.batch_size
     if "batch_size" not in given.is_set:
-        while batch_size >= 2 * _MIN_BATCH_SIZE and seconds < enough * size**2 * batch_size:
-            batch_size //= 2
+        smallest = max(2 * _MIN_BATCH_SIZE, 2 * config.accumulate_steps)
+        while batch_size >= smallest and seconds < enough * size**2 * batch_size:
+            # One of the parts that the batch is accumulated from has half as many, rounded down.
+            batch_size = batch_size // 2 // config.accumulate_steps * config.accumulate_steps
     config.batch_size = batch_size
     step = cost * size**2 * batch_size
     affordable = max(int(seconds / step), _ROUNDING)

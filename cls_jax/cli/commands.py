@@ -6,6 +6,8 @@ or do not fit, or where the output cannot be written or would replace something 
 """
 
 import importlib.util
+import json
+import os
 import pathlib
 import shlex
 import shutil
@@ -39,12 +41,13 @@ def train(
     instant: bool,
     minutes: float | None,
     dry_run: bool,
+    again: bool = False,
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.cli.plan import describe_dry_run, describe_imbalance, parse_overrides, plan_run
 
     settings = parse_overrides(overrides, method)
-    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes)
+    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes, again)
     if dry_run:
         print(describe_dry_run(plan))
         return
@@ -72,7 +75,12 @@ def _train_to_end(run: "OpenRun") -> None:
     result = run.train_calibrated()
     if not is_main_process():
         return
-    has_test = result["test_accuracy"] is not None
+    has_test, no_test = result["test_accuracy"] is not None, "No test set. "
+    if run.layout and run.layout.test:  # Since then, or result.json would have its accuracy.
+        evaluate = _write_command("evaluate", folder)
+        no_test = (
+            f"It was trained without a test set. To use the one in the folder now: {evaluate}\n"
+        )
     if has_test or result.get("validation_accuracy") is not None:
         outcome = (
             f"{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:\n"
@@ -80,12 +88,11 @@ def _train_to_end(run: "OpenRun") -> None:
         )
     elif monitors := describe_monitors(result["monitors"]):
         outcome = (
-            f"No test set. Averages over the last logged batches (step {result['step']:,}):\n"
-            f"{monitors}"
+            f"{no_test}Averages over the last logged batches (step {result['step']:,}):\n{monitors}"
         )
     else:  # Without a step there are no monitors.
         outcome = (
-            "No test set. To measure the accuracy on labeled images: "
+            f"{no_test}To measure the accuracy on labeled images: "
             f"{_write_command('evaluate', folder)} FOLDER"
         )
     print(f"\n{outcome}", flush=True)
@@ -110,7 +117,7 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
     from cls_jax.inference.calibration import read_calibration
     from cls_jax.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.inference.scores import describe_figures
-    from cls_jax.runs.folder import find_answer
+    from cls_jax.runs.folder import count_training_images, find_answer
 
     workdir, calibration = pathlib.Path(run), None
     if folder is None:
@@ -123,6 +130,12 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
                 "evaluate with a folder runs in one process: start it without the others."
             )
         evaluation, num_images, num_unreadable = evaluate_folder(workdir, folder)
+        if num_known := count_training_images(workdir, folder):
+            print(
+                f"{num_known:,} of these images are also training images of the run, byte for "
+                "byte: the accuracy will be too high.",
+                file=sys.stderr,
+            )
         left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
         title = f"Accuracy on {num_images:,} labeled images in {folder}{left_out}:"
     if not is_main_process():
@@ -142,41 +155,72 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
 
 
 def predict(
-    run: str, images: Sequence[str], output: str | None = None, overwrite: bool = False
+    run: str,
+    images: Sequence[str],
+    output: str | None = None,
+    overwrite: bool = False,
+    as_json: bool = False,
+    sort_into: str | None = None,
+    link: bool = False,
+    shard: str | None = None,
 ) -> None:
-    """Labels image files with a run's networks."""
+    """Labels image files with a run's networks, or the files of one shard "i/n" of them."""
     from cls_jax.data.images.files import find_images
+    from cls_jax.inference import predict_files as lib
     from cls_jax.inference.classifier import load
-    from cls_jax.inference.predict_files import describe_predictions, predict_files
     from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path
 
-    are_files = all(pathlib.Path(pattern).expanduser().is_file() for pattern in images)
+    if as_json and output:
+        raise UserError("--json prints the predictions: leave out --output.")
+    if link and not sort_into:
+        raise UserError("--link needs a folder: add --sort-into DIR.")
+    target = pathlib.Path(sort_into).expanduser() if sort_into else None
+    if target:
+        lib.check_sorting(target)
+    are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
-    if output or not are_files:
+    if shard is not None:  # A wrong one is told before the images are listed.
+        output = str(path := lib.take_shard([], path, shard)[1])
+    prints = as_json or (are_files and not output and not target)
+    if not prints:
         check_path(path, PREDICTION_COLUMNS, overwrite)
     files = list(dict.fromkeys(file for pattern in images for file in find_images(pattern)))
+    if shard is not None:
+        files, _ = lib.take_shard(files, path, shard)
     classifier = load(run)
-    if are_files and not output:
-        for line in describe_predictions(classifier, files):
-            print(line, flush=True)
-        return
-    outcome = predict_files(classifier, files, path, overwrite)
-    print(
-        f"{outcome.num_files:,} images in {outcome.seconds:.1f} s ({outcome.network_share:.0%} "
-        f"inference); wrote {path}"
-    )
-    if outcome.num_errors:
-        print(f"{outcome.num_errors:,} of them could not be read: see the column error.")
+    if prints:
+        labels = []
+        for row in lib.predict_rows(classifier, files):
+            print(json.dumps(row) if as_json else lib.describe_row(row), flush=True)
+            labels.append((row["file"], row["label"]))
+    else:
+        outcome = lib.predict_files(classifier, files, path, overwrite)
+        labels = outcome.labels
+        print(
+            f"{len(labels):,} images in {outcome.seconds:.1f} s ({outcome.network_share:.0%} "
+            f"inference); wrote {path}"
+        )
+    num_errors = sum(label is None for _, label in labels)
+    if num_errors == len(labels):
+        raise UserError("None of these images could be read: convert them to JPEG or PNG.")
+    if num_errors and not prints:
+        print(f"{num_errors:,} of them could not be read: see the column error.")
+    if target:
+        lib.sort_files(labels, target, link)
+        if not as_json:
+            print(f"{'Linked' if link else 'Copied'} by class into {target}")
 
 
 def suggest(folder: str, count: int, output: str | None = None) -> None:
     """Lists images to label next."""
+    from cls_jax.data.images.files import list_images
+    from cls_jax.data.sources.folder_layout import find_table
     from cls_jax.inference.suggest import SUGGESTION_COLUMNS, suggest_files
     from cls_jax.inference.tables import check_path, write_table
     from cls_jax.runs.folder import CONFIG
 
     if count < 1:
-        raise UserError(f"There is nothing to suggest with --count {count}: choose 1 or more.")
+        raise UserError(f"--count must be at least 1, not {count}.")
     path = pathlib.Path(output).expanduser() if output is not None else None
     if path:
         check_path(path)
@@ -189,8 +233,12 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
     root = pathlib.Path(folder)
     if not (root / CONFIG).exists():
         places = f"{root / 'labeled'}/<class>/ and all others into {root / 'unlabeled'}/"
-        sentence = f"Move each one into {make_printable(places)}, or label them in the browser: "
-        print(sentence + _write_command("label", root), file=sys.stderr)
+        way = f"Move each one into {make_printable(places)}"
+        if table := find_table(list_images(root)):
+            way = f"Add a row for each one to {make_printable(str(root / table))}"
+        print(
+            f"{way}, or label them in the browser: {_write_command('label', root)}", file=sys.stderr
+        )
 
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
@@ -204,20 +252,45 @@ def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None
 
 
 def cache(clear: bool = False) -> None:
-    """Shows how much disk decoded images and features take, or deletes them.
+    """Shows how much disk decoded images, features and compiled programs take, or deletes them.
 
     Runs in progress keep what they have opened.
     """
-    from cls_jax.data.images.cache import get_cache_folder
-    from cls_jax.features import store
+    from cls_jax.data.images.store import Store
 
-    for name, folder in (("Images", get_cache_folder()), ("Features", store.get_cache_folder())):
-        num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    store = Store()
+    folder = store.folder.parent  # Of the programs, unless JAX's own variable names another one.
+    programs = [path for path in folder.glob("*") if path != store.folder]
+    files = [file for path in programs for file in (path, *path.rglob("*")) if file.is_file()]
+    try:
+        kinds = {name: (store.measure(name), store.folder) for name in ("images", "features")}
+        kinds["programs"] = sum(file.stat().st_size for file in files), folder
         if clear:
-            shutil.rmtree(folder, ignore_errors=True)
-        print(
-            f"{name + ':':10} {num_bytes / 1e9:.2f} GB {'deleted from' if clear else 'in'} {folder}"
-        )
+            store.delete()
+            for path in programs:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{error.filename} cannot be deleted ({error.strerror}): check who may write it."
+        ) from error
+    for name, (num_bytes, place) in kinds.items():
+        done = "deleted from" if clear else "in"
+        print(f"{name.capitalize() + ':':10} {num_bytes / 1e9:.2f} GB {done} {place}")
+
+
+def pack(folder: str, output: str) -> None:
+    """Writes a folder of images as a few large files, which every command takes in its place."""
+    from cls_jax.data.images.files import list_images
+    from cls_jax.data.images.packed import pack_folder
+    from cls_jax.data.sources.folder_layout import find_table
+
+    root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
+    if not root.is_dir():
+        raise UserError(f"{folder} is not a folder: name one with images.")
+    listing = list_images(root)
+    names, table = [file.name for file in listing.files], find_table(listing)
+    num_shards = pack_folder(root, names, [table] if table else [], target)
+    print(f"{len(names):,} images in {num_shards:,} file(s): {target}")
 
 
 def export(run: str, output: str) -> None:
@@ -232,11 +305,11 @@ def export(run: str, output: str) -> None:
     print(f"Try it: python {folder / EXAMPLE} IMAGE")
 
 
-def report(run: str, data_dir: str | None = None) -> None:
+def report(run: str, data_dir: str | None = None, no_images: bool = False) -> None:
     """Writes `report.html`, the page about a run."""
     from cls_jax.report.page import write_report
 
-    print(f"Report: {write_report(pathlib.Path(run), data_dir)}")
+    print(f"Report: {write_report(pathlib.Path(run), data_dir, has_images=not no_images)}")
 
 
 def _write_report_after_training(run: "OpenRun") -> pathlib.Path | None:

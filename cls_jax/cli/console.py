@@ -25,6 +25,8 @@ From images to predictions:
 # The command's name of a platform → JAX's name.
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
+_PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOLDER")
+
 
 class _Parser(argparse.ArgumentParser):
     """Reports wrong arguments in one line."""
@@ -37,11 +39,15 @@ class _Parser(argparse.ArgumentParser):
 def _add(
     parser: argparse.ArgumentParser, name: str, metavar: str, help: str, **options: Any
 ) -> None:
-    parser.add_argument(name, metavar=metavar, help=help, **options)
+    # Shells leave the ~ of --workdir=~/runs to the program.
+    kind = os.path.expanduser if metavar in _PATHS else str
+    parser.add_argument(name, metavar=metavar, help=help, **{"type": kind, **options})
 
 
-def _add_switch(parser: argparse.ArgumentParser, name: str, help: str) -> None:
-    parser.add_argument(name, action="store_true", help=help)
+def _add_switch(
+    parser: argparse.ArgumentParser, name: str, help: str, dest: str | None = None
+) -> None:
+    parser.add_argument(name, action="store_true", help=help, dest=dest)
 
 
 def create_parser() -> argparse.ArgumentParser:
@@ -73,8 +79,8 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         "train",
         parents=[common],
         help="train on a folder of images",
-        usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--instant] [--dry-run] "
-        "[--minutes M] [--config.KEY=VALUE …]",
+        usage="%(prog)s FOLDER [--workdir RUN] [--method NAME] [--instant] [--again] "
+        "[--dry-run] [--minutes M] [--config.KEY=VALUE …]",
         epilog="--config.KEY=VALUE sets any key of docs/configuration.md, as in "
         "--config.batch_size=16. Rerun the same command to resume the run.",
         allow_abbrev=False,
@@ -82,7 +88,7 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add(train, "folder", "FOLDER", "images, see docs/own_images.md")
     _add(train, "--workdir", "RUN", "folder of the run (default: under runs/)")
     _add(train, "--method", "NAME", "see docs/methods.md (default: cls)", default="cls")
-    _add(train, "--from", "RUN", "begin with the weights of another run", dest="start_from")
+    _add(train, "--from", "RUN", "start from another run's weights", dest="start_from")
     for option, value, key, meaning in [
         ("--steps", "N", "num_steps", "training steps"),
         ("--size", "N", "data.image_size", "height and width in pixels to which images are scaled"),
@@ -92,8 +98,9 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         collected = {"dest": "overrides", "action": "append", "default": []}
         help_ = f"{meaning} (--config.{key})"
         _add(train, option, value, help_, type=as_written_in_full, **collected)
-    _add_switch(train, "--instant", "fit a classifier to frozen features and train no network")
-    _add_switch(train, "--dry-run", "print what it would do and the cost, then stop")
+    _add_switch(train, "--instant", "fit a linear classifier on frozen features, without training")
+    _add_switch(train, "--again", "start another run if there is a finished one on the same images")
+    _add_switch(train, "--dry-run", "print the plan and its cost, then exit")
     _add(
         train,
         "--minutes",
@@ -102,6 +109,9 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         "networks: 10, with an accelerator 30)",
         type=float,
     )
+    _add(train, "--coordinator_address", "HOST:PORT", "of process 0, if there are several")
+    _add(train, "--num_processes", "N", "number of processes", type=int)
+    _add(train, "--process_id", "I", "index of this process, from 0", type=int)
 
 
 def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
@@ -114,12 +124,17 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         "a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
         "no file for single images, which are printed)",
     )
+    _add(predict, "--shard", "I/N", "label part I of N, from 0, and name the table after it")
     _add_switch(predict, "--overwrite", "write FILE even if it is not such a table")
+    _add_switch(predict, "--json", "print one JSON object per image instead", dest="as_json")
+    _add(predict, "--sort-into", "DIR", "copy the images into a new folder, by class")
+    _add_switch(predict, "--link", "make links in DIR instead of copies")
     evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
     _add(evaluate, "folder", "FOLDER", "other labeled images of the same classes", nargs="?")
     report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
+    _add_switch(report, "--no-images", "leave out all images and the names of their files")
     for verb in (evaluate, report):
-        _add(verb, "--data_dir", "PATH", "where moved images are now")
+        _add(verb, "--data_dir", "PATH", "new location of the images")
     export = verbs.add_parser(
         "export", parents=[on_run], help="write files that work without this project"
     )
@@ -130,9 +145,14 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     cache = verbs.add_parser(
         "cache",
         parents=[common],
-        help="show how much disk space decoded images and features take, or delete them",
+        help="show how much disk space images, features and programs take, or delete them",
     )
     _add_switch(cache, "--clear", "delete all of them")
+    pack = verbs.add_parser(
+        "pack", parents=[common], help="write a folder of many images as a few large files"
+    )
+    _add(pack, "folder", "FOLDER", "images, labeled or not")
+    _add(pack, "output", "OUT", "folder to write, used like FOLDER from then on")
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
     _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
@@ -176,8 +196,9 @@ def run(arguments: argparse.Namespace) -> None:
     from cls_jax.cli import commands
     from cls_jax.parallel import distributed
 
-    distributed.initialize_distributed(None, None, None)
     options = vars(arguments)
+    own_place = ("coordinator_address", "num_processes", "process_id")
+    distributed.initialize_distributed(*(options.pop(name, None) for name in own_place))
     verb, _ = options.pop("verb"), options.pop("device")
     # Counting processes starts the devices, which `train` does later and `cache` never needs.
     if verb not in ("train", "evaluate", "cache") and jax.process_count() > 1:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict, config_flags
 
 from cls_jax.cli.budget import fit_to_minutes, profile_folder
 from cls_jax.cli.process import USAGE_ERRORS, explain_usage_error
-from cls_jax.config import flatten, read_config, validate_config
+from cls_jax.config import flatten, read_config, to_json, validate_config
 from cls_jax.config.from_folder import (
     INSTANT_METHOD,
     PRETRAINED,
@@ -29,12 +29,13 @@ from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import OpenRun
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
+from cls_jax.models import resolve_stem
 from cls_jax.models.weights.sources import is_installed
-from cls_jax.parallel.distributed import is_main_process
+from cls_jax.parallel.cpus import get_device_memory
+from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.runs.folder import CONFIG, choose_workdir, describe_other_data, get_default_workdir
 from cls_jax.training.setup import describe_model
 from cls_jax.training.start import resolve_model
-from cls_jax.training.step import get_device_memory
 
 _NUM_SHOWN_CLASSES = 20
 
@@ -60,16 +61,18 @@ def plan_run(
     start_from: str | pathlib.Path | None = None,
     instant: bool = False,
     minutes: float | None = None,
+    again: bool = False,
 ) -> Plan:
     """Chooses what the user leaves open. An existing run keeps what was chosen when it started.
 
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
     weights of the run in `start_from` are where this one begins. An `instant` run ends before its
     first step, with heads for propagated labels. `minutes` is how long training should take, None
-    for the default, see `fit_to_minutes`.
+    for the default, see `fit_to_minutes`. With `again`, a finished run is not taken up.
 
     Raises:
-        UserError: If the folder has no layout, or there is no such method, key or value.
+        UserError: If the folder has no layout, there is no such method, key or value, or what was
+            chosen contradicts what was set.
     """
     settings = _begin_with(start_from) | dict(settings or {})
     if instant:
@@ -82,8 +85,8 @@ def plan_run(
     # An absolute path, so that evaluation finds the images from anywhere.
     config = create_folder_config(str(summary.root.resolve()), method)
     apply_settings(config, settings)
-    validate_config(config)  # Rules divide by what the user has set.
-    path = choose_run(config, workdir, summary.layout)
+    validate_config(config, is_whole=False)  # Rules divide by what the user has set.
+    path = choose_run(config, workdir, summary.layout, again)
     if (path / CONFIG).exists():
         stored, own = flatten(read_config(path / CONFIG).to_dict()), flatten(config.to_dict())
         for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
@@ -91,11 +94,11 @@ def plan_run(
     else:
         given = FolderContext(config, summary, find_resources(), settings)
         fit_to_folder(given)
-        if jax.process_count() == 1:  # Others would measure other times.
-            budget = fit_to_minutes(given, minutes)
-        elif minutes is not None:
-            raise UserError("--minutes is for a single process: set --config.num_steps instead.")
-    return Plan(resolve_model(config), path, summary, budget)
+        check_same(to_json(config), path)  # Before they measure a step together.
+        budget = fit_to_minutes(given, minutes)
+    config = resolve_model(config)
+    validate_config(config)
+    return Plan(config, path, summary, budget)
 
 
 def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
@@ -103,25 +106,32 @@ def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
     if not run:
         return {}
     stored = flatten(read_config(pathlib.Path(run) / CONFIG).to_dict())
-    kept = ["model.name", "model.depth", "model.width", "model.stem"]
-    kept += ["data.image_size", "data.channels"]
-    return {"model.init": str(pathlib.Path(run).resolve())} | {key: stored[key] for key in kept}
+    kept = ["model.name", "model.depth", "model.width", "data.image_size", "data.channels"]
+    stem = resolve_stem(stored["model.stem"], stored["data.image_size"])
+    settings = {"model.init": str(pathlib.Path(run).resolve()), "model.stem": stem}
+    return settings | {key: stored[key] for key in kept}
 
 
 def choose_run(
-    config: ConfigDict, workdir: str | pathlib.Path | None, layout: Layout | None
+    config: ConfigDict,
+    workdir: str | pathlib.Path | None,
+    layout: Layout | None,
+    again: bool = False,
 ) -> pathlib.Path:
     """The run's folder, which never has a run on other images. Says so where a name is taken.
 
     `workdir` is None for the default under runs/, `layout` for a dataset that is no folder.
+    `again` chooses the next folder without a finished run.
 
     Raises:
         UserError: If the folder that the user chose has a run on other images or labels.
     """
+    if again and workdir is not None:
+        raise UserError("--again numbers the run's folder itself: leave out --workdir.")
     if layout is None:
         return pathlib.Path(workdir or get_default_workdir(config))
     if workdir is None:
-        path, sentence = choose_workdir(config, layout)
+        path, sentence = choose_workdir(config, layout, again)
         if sentence and is_main_process() and not (path / CONFIG).exists():
             print(sentence, flush=True)
         return path
@@ -167,13 +177,15 @@ def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
 
 
 def find_resources() -> Resources:
-    """The machine's speed and memory, and whether TensorFlow is installed (it is not imported)."""
-    return Resources(
+    """What the machine of process 0 offers. TensorFlow is looked for, but not imported."""
+    found = Resources(
         has_accelerator=jax.default_backend() != "cpu",
         memory=get_device_memory(jax.local_devices()[0]),
         has_tensorflow=importlib.util.find_spec("tensorflow") is not None,
         has_pretrained=is_installed(PRETRAINED),
+        num_devices=jax.device_count(),
     )
+    return Resources(*from_main_process(found))  # Processes choose the same.
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
@@ -227,8 +239,6 @@ def describe_folder(summary: FolderSummary) -> list[str]:
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
     ]
-    if summary.channels not in (1, 3):
-        lines.append(f"Channels:    {summary.channels}")
     if summary.bit_depth < 16:
         largest = 2**summary.bit_depth - 1
         lines.append(f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use")

@@ -2,6 +2,7 @@
 
 import errno
 import importlib.metadata
+import io
 import os
 import platform
 import signal
@@ -24,7 +25,8 @@ _NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 _LOST_PROCESS_WORDS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
 # Raised by values of flags, and by configuration files that cannot be loaded.
 USAGE_ERRORS: tuple[type[Exception], ...] = (flags.Error, *PARSE_ERRORS)
-_DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DISK_REFUSES = (errno.ENOSPC, errno.EDQUOT)
+_PATH_REFUSES = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR)
 # Use large pages where the system offers them, and keep up to 16 GiB of freed memory, except for
 # blocks of 256 MiB and more.
 _MALLOC_SETTINGS = (
@@ -54,6 +56,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 def prepare_process() -> None:
     """Sets up memory, JAX and logging. To be called before JAX computes anything."""
     reexec_with_malloc_settings()
+    # Not every console has all characters of the names of files and classes.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     # TensorFlow only feeds images here, so its start-up messages would not help our users.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -148,14 +153,23 @@ def run_to_end(function: Callable[[], None]) -> None:
     """
     try:
         function()
+        sys.stdout.flush()
     except UserError as error:
         exit_with_error(error)
+    except BrokenPipeError:  # Whoever reads the output has read enough, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # For what is left to be flushed.
+        sys.exit(128 + 13)  # Of SIGPIPE, which Windows does not have.
     except OSError as error:
-        if error.errno not in _DISK_REFUSES:
+        if error.errno in _DISK_REFUSES:
+            exit_with_error(
+                f"{error.filename or 'The disk'} cannot be written ({error.strerror}): free disk "
+                "space and rerun the command."
+            )
+        if error.errno not in _PATH_REFUSES or not error.filename:
             raise
         exit_with_error(
-            f"{error.filename or 'The disk'} cannot be written ({error.strerror}): free disk space "
-            "and rerun the command."
+            f"{error.filename!s} cannot be used ({error.strerror}): allow access to it or pass "
+            "another path."
         )
     except StoppedError as stopped:
         _exit(str(stopped), 128 + stopped.signal)

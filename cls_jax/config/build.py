@@ -9,13 +9,18 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from cls_jax.config.keys import OPTIONS, Option, get_options
-from cls_jax.config.retired import drop_retired
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, read_json
 from cls_jax.methods import get_round_length
 
 # AdamW moves every parameter by about the learning rate per step, whatever its gradient.
 _MAX_ADAMW_RATE = 0.01
+# Keys that stored runs may have and this version has no more, with the value that it always uses.
+_RETIRED = {
+    **{"model.lowering": "unrolled", "model.leaky_slope": 0.1, "model.bn_epsilon": 1e-5},
+    **{"model.bn_statistics": "batch", "optimizer.beta1": 0.9, "optimizer.beta2": 0.999},
+    **{"optimizer.epsilon": 1e-8, "optimizer.clip_norm": 0.0},
+}
 
 
 def create_config(
@@ -64,8 +69,10 @@ def show_value(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def validate_config(config: ConfigDict) -> None:
+def validate_config(config: ConfigDict, is_whole: bool = True) -> None:
     """Checks everything that can be checked without the data.
+
+    Each value alone unless `is_whole`: what is still to be chosen may fit the others.
 
     Raises:
         UserError: At the first key that is missing or unknown, or value that is invalid, naming
@@ -79,7 +86,8 @@ def validate_config(config: ConfigDict) -> None:
             text = show_value(values[key])
             shown = text if len(text) <= 100 else text[:100] + "…"
             raise UserError(f"{key}={shown} is invalid: choose {row.rule.text}.")
-    _check_combinations(values, get_round_length(config))
+    if is_whole:
+        _check_combinations(values, get_round_length(config))
 
 
 def _check_names(values: Mapping[str, Any], keys: Mapping[str, Option]) -> None:
@@ -113,9 +121,9 @@ def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
             f"accumulate_steps={values['accumulate_steps']} does not divide "
             f"batch_size={values['batch_size']}: choose one of its divisors."
         )
-    if values["num_labels"] == 0 and values["data.name"] != "folder":
+    if values["num_labels"] == 0 and values["data.name"] in ("cifar10", "cifar100", "digits"):
         raise UserError(
-            "num_labels=0 is for configs/folder.py only: choose a positive number of labels."
+            "num_labels=0 is for folders and ImageNet only: choose a positive number of labels."
         )
     if len(values["data.mean"]) != len(values["data.std"]):
         raise UserError(
@@ -160,8 +168,8 @@ def to_json(config: ConfigDict) -> str:
 def read_config(path: pathlib.Path) -> ConfigDict:
     """Reads and validates the `config.json` of a run's folder.
 
-    A run that is older than a key lacks it and gets the default, which changes nothing. Retired
-    keys are dropped if their value changed nothing (`cls_jax.config.retired`).
+    A run that is older than a key lacks it and gets the default, which changes nothing. Keys that
+    no longer exist are dropped if they had the value that is now always used.
 
     Raises:
         UserError: If the file is missing or damaged, or this version does not know a key or value.
@@ -186,7 +194,7 @@ def _from_stored(stored: Any) -> ConfigDict:
     if "method.name" not in values:
         raise ValueError("it has no method.name")
     keys = get_options(values["method.name"])
-    values = drop_retired(values, keys)
+    values = {key: value for key, value in values.items() if _RETIRED.get(key, ...) != value}
     if unknown := sorted(set(values) - set(keys)):
         raise ValueError(f"{unknown[0]:.100} is not a key")
     restored = {

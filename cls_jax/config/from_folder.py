@@ -6,17 +6,18 @@ memory and speed of the machine.
 """
 
 import math
+import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from cls_jax.config.build import create_defaults, flatten
+from cls_jax.config.build import create_defaults, flatten, read_config
 from cls_jax.data.sources.folder import FolderSummary, are_photographs, find_short_side
 from cls_jax.errors import UserError
 from cls_jax.features.extract import PRETRAINED
 from cls_jax.methods import choose_decay, get_method, get_round_length
-from cls_jax.models import MODELS
+from cls_jax.models import MODELS, Entry
 from cls_jax.models.layers import STEMS, resolve_stem
 from cls_jax.models.weights.sources import BUILTIN
 
@@ -41,6 +42,7 @@ class Resources(NamedTuple):
     memory: int  # The memory of a device, or of the host if it computes, in bytes.
     has_tensorflow: bool  # Whether tf.data can feed images.
     has_pretrained: bool = False  # Whether the weights `builtin:efficientnet_lite0` are installed.
+    num_devices: int = 1  # Of all processes together.
 
 
 def create_folder_config(path: str, method_name: str) -> ConfigDict:
@@ -78,17 +80,25 @@ def create_instant_config(config: ConfigDict) -> ConfigDict:
             instant.update_from_flattened_dict({key: value})
     instant.num_steps, instant.mesh.network = 0, 0
     instant.model.init_head, instant.model.final_head = "graph", "trained"
-    instant.data.image_size = _find_own_image_size(config)
+    instant.data.image_size = find_own_image_size(config)
     return instant
 
 
-def _find_own_image_size(config: ConfigDict) -> int:
-    """Height and width of the images that the weights of `model.init` expect."""
-    init, name = config.model.init, config.model.name
-    entry = MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else name]
+def find_own_image_size(config: ConfigDict) -> int:
+    """Height and width of the images that the weights of `model.init` were trained on."""
+    stored = pathlib.Path(config.model.init).expanduser() / "config.json"
+    if config.model.init and stored.exists():  # Those of another run.
+        return read_config(stored).data.image_size
+    entry = _get_entry(config)
     stem = resolve_stem(config.model.stem, config.data.image_size)
     is_small = "stem" in entry.keys and stem != "imagenet"
     return config.data.image_size if is_small else entry.image_size
+
+
+def _get_entry(config: ConfigDict) -> Entry:
+    """The architecture, which weights of the project imply."""
+    init = config.model.init
+    return MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else config.model.name]
 
 
 class FolderContext(NamedTuple):
@@ -113,7 +123,6 @@ def _choose_init(given: FolderContext) -> str:
     is_fitting = (
         given.resources.has_pretrained
         and _ARCHITECTURE.isdisjoint(given.is_set)
-        and given.summary.channels in (1, _COLORS)
         and are_photographs(given.summary.sizes)
     )
     return PRETRAINED if is_fitting else given.config.model.init
@@ -149,28 +158,44 @@ def _choose_image_size(given: FolderContext) -> int:
     """The median short side, at least 16 pixels, at most 64 on an accelerator and 32 on a CPU.
 
     From 96 to 128 for weights that were trained on larger images, whose features of smaller ones
-    are worth little. Their own size where nothing is trained.
+    are worth little. Their own size where nothing is trained. A multiple of 8, or of the patches
+    that a transformer sees.
     """
-    own_size = _find_own_image_size(given.config)
+    own_size, patch = find_own_image_size(given.config), _get_entry(given.config).patch
     if given.config.num_steps == 0:
         return own_size
     smallest, largest = 16, (64 if given.resources.has_accelerator else 32)
     if given.config.model.init:
         smallest, largest = (96 if own_size >= 96 else 16), 128
-    return min(max(int(find_short_side(given.summary.sizes)) // 8 * 8, smallest), largest)
+    unit = patch if patch > 1 else 8
+    bounded = min(max(int(find_short_side(given.summary.sizes)), smallest), largest)
+    return max(bounded // unit, -(-smallest // unit)) * unit
 
 
 def _choose_batch_size(given: FolderContext) -> int:
     """Labeled images per step: as many as half of the memory holds, but at most 32.
 
     At most 16 on a CPU, and 8 for pretrained networks: in the same time they gain more from images
-    of a higher resolution.
+    of a higher resolution. The memory holds one of the parts that a batch is accumulated from.
+    Several accelerators share a batch that is as many times larger, while it takes 20 steps and
+    more to show all images.
     """
-    on_cpu = 8 if given.config.model.init else 16
+    on_cpu, num_parts = 8 if given.config.model.init else 16, given.config.accumulate_steps
     needed = estimate_memory_per_labeled_image(given.config)
     fitting = int(_MAX_MEMORY_SHARE * given.resources.memory / needed)
     power_of_two = 1 << max(fitting, 1).bit_length() - 1
-    return min(power_of_two, 32 if given.resources.has_accelerator else on_cpu)
+    most = (32 if given.resources.has_accelerator else on_cpu) // num_parts
+    batch_size = num_parts * min(power_of_two, max(most, 1))
+    if not given.resources.has_accelerator:
+        return batch_size
+    shards = given.resources.num_devices // get_method(given.config.method.name).num_networks
+    while shards >= 2 and 20 * 2 * batch_size * given.config.mu <= _count_images(given):
+        batch_size, shards = 2 * batch_size, shards // 2
+    return batch_size
+
+
+def _count_images(given: FolderContext) -> int:
+    return given.summary.num_labeled + given.summary.num_unlabeled
 
 
 def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
@@ -179,8 +204,8 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
     num_images = (1 + config.mu * len(method.unlabeled_views)) * method.num_networks
     if config.model.init:
         return _PRETRAINED_BYTES_PER_PIXEL * config.data.image_size**2 * num_images
-    stem = STEMS[resolve_stem(config.model.stem, config.data.image_size)]
-    side = config.data.image_size / stem.stride / (2 if stem.pools else 1)
+    _, stride, pools = STEMS[resolve_stem(config.model.stem, config.data.image_size)]
+    side = config.data.image_size / stride / (2 if pools else 1)
     size = 1.0
     if config.model.name == "wide_resnet":
         size = config.model.width / 2 * (config.model.depth - 4) / 24
@@ -190,15 +215,17 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
 def _choose_num_steps(given: FolderContext) -> int:
     """64 times through all training images, from 1,000 to 20,000 steps (5,000 on a CPU).
 
-    Pretrained networks need fewer: 8 times, from 300 to 2,000 steps.
+    Pretrained networks need fewer: 8 times, from 300 to 2,000 steps. With an accelerator, enough to
+    see every image once.
     """
     fewest, epochs = 1_000, 64
     most = 20_000 if given.resources.has_accelerator else 5_000
     if given.config.model.init:
         fewest, most, epochs = 300, 2_000, 8
-    num_images = given.summary.num_labeled + given.summary.num_unlabeled
-    wanted = epochs * num_images / (given.config.batch_size * given.config.mu)
-    return min(max(100 * math.ceil(wanted / 100), fewest), most)
+    once = _count_images(given) / (given.config.batch_size * given.config.mu)
+    if given.resources.has_accelerator:
+        most = max(most, 100 * math.ceil(once / 100))
+    return min(max(100 * math.ceil(epochs * once / 100), fewest), most)
 
 
 def _fine_tune(key: str, choose: Callable[[ConfigDict], Any]) -> Callable[[FolderContext], Any]:

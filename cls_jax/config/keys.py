@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cls_jax.data.augment.randaugment import OPS, PARAMETER_MAX
-from cls_jax.data.images.decode import MAX_CHANNELS, RESIZE_MODES
+from cls_jax.data.images.decode import RESIZE_MODES
 from cls_jax.io import is_number
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS, STEMS
@@ -128,16 +128,19 @@ OPTIONS: dict[str, Option] = {
         "FIRST:LAST, steps of which JAX's profiler writes a trace into the run's folder, for "
         "TensorBoard or Perfetto. Empty writes none.", is_runtime=True),
     "data.name": Option("", TEXT,
-        "Dataset: cifar10, cifar100, digits or folder. Set by the config file."),
+        "Dataset: cifar10, cifar100, digits, imagenet2012 or folder. Set by the config file."),
     "data.data_dir": Option("", TEXT,
         "Dataset path: a TFDS folder or an `.npz` for CIFAR (empty: TFDS's own folder), the folder "
         "of images for `configs/folder.py`.", is_runtime=True),
+    "data.labeled_subset": Option("", TEXT,
+        "Images of imagenet2012 that have a label: a TFDS dataset, as imagenet2012_subset/1pct, or "
+        "a .txt with their names. Empty: all."),
     "data.pipeline": Option("tfdata", one_of("tfdata", "device"),
         "Where batches are made: by tf.data on the host, or on the accelerator."),
     "data.image_size": Option(32, between(8, 1024),
         "Height and width in pixels to which images are scaled."),
-    "data.channels": Option(3, between(1, MAX_CHANNELS),
-        "Channels of images in a folder: 1 (gray), 3 (RGB), or as many as its files have."),
+    "data.channels": Option(3, Rule(lambda value: value in (1, 3), "1 or 3"),
+        "Channels to which images in a folder are converted: 1 (gray) or 3 (RGB)."),
     "data.resize": Option("crop", one_of(*RESIZE_MODES),
         "How images in a folder become square: crop keeps the center, pad keeps all and adds gray "
         "borders, stretch keeps all and changes the aspect ratio."),
@@ -203,23 +206,12 @@ OPTIONS: dict[str, Option] = {
         "NVIDIA GPUs since Ampere, default and high round factors to TensorFloat-32 (10 bits of "
         "mantissa), which is faster. `highest` keeps all 23 bits, as CPUs always do.",
         "PyTorch convolutions, hence the authors' code", is_runtime=True),
-    "model.lowering": Option("unrolled", one_of("unrolled", "vmap"),
-        "How two networks on one device are compiled: one after the other, or as grouped "
-        "convolutions."),
     "model.remat": Option(False, YES_OR_NO,
         "Recompute normalizations and activations for the gradient: less memory, more work."),
     "model.bn_momentum": Option(0.999, BELOW_1,
         "Decay per step of BatchNorm's running statistics.", "authors: PyTorch's momentum 0.001"),
-    "model.bn_epsilon": Option(1e-5, ABOVE_0,
-        "Added to the variance in BatchNorm of ResNets. EfficientNet has its own, 1e-3.",
-        "PyTorch's default"),
     "model.bn_frozen": Option(False, YES_OR_NO,
         "Normalize by pretrained running statistics in training, too, and leave them as they are."),
-    "model.bn_statistics": Option("batch", one_of("batch", "device"),
-        "Where several devices share a batch: BatchNorm takes the mean and variance of the whole "
-        "batch, or of each device's part, which saves an exchange per layer."),
-    "model.leaky_slope": Option(0.1, between(0.0, 1.0),
-        "Slope of a Wide ResNet's LeakyReLU below 0.", "authors"),
     "method.name": Option("cls", TEXT, "Method. Choose it after the colon of `--config`."),
     "optimizer.name": Option("sgd", one_of("sgd", "adamw"),
         "Optimizer: SGD with Nesterov momentum, or AdamW. See docs/finetuning.md for settings for "
@@ -227,12 +219,6 @@ OPTIONS: dict[str, Option] = {
     "optimizer.learning_rate": Option(0.03, between(0.0, 100.0, excludes="low"),
         "Initial learning rate. AdamW needs far less than SGD, at most 0.01.", "paper, FixMatch"),
     "optimizer.momentum": Option(0.9, BELOW_1, "Nesterov momentum of SGD.", "paper, FixMatch"),
-    "optimizer.beta1": Option(0.9, BELOW_1,
-        "Decay per step of AdamW's mean gradient.", "PyTorch's default"),
-    "optimizer.beta2": Option(0.999, BELOW_1,
-        "Decay per step of AdamW's mean squared gradient.", "PyTorch's default"),
-    "optimizer.epsilon": Option(1e-8, ABOVE_0,
-        "Added to the root of AdamW's mean squared gradient.", "PyTorch's default"),
     "optimizer.weight_decay": Option(5e-4, BELOW_1,
         "Weight decay of kernels. All other parameters have none. SGD adds it to the gradient, "
         "AdamW to the update.", "authors' `--wdecay`"),
@@ -252,9 +238,6 @@ OPTIONS: dict[str, Option] = {
     "optimizer.frozen_stages": Option(0, between(0, 1000),
         "Stages (of a network without stages: blocks) that are never trained, with the stem, "
         "counted from the images. This saves time. 0: everything is trained."),
-    "optimizer.clip_norm": Option(0.0, between(0.0, 1e6),
-        "Largest Euclidean norm of a network's gradient, to which longer ones are shortened. Each "
-        "network has its own norm. 0: gradients keep their length."),
     "mesh.network": Option(0, COUNT,
         "Devices over which the networks are spread. 0: chosen automatically.", is_runtime=True),
     "mesh.data": Option(0, COUNT,

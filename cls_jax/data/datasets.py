@@ -9,6 +9,7 @@ from cls_jax.data.label_split import choose_validation_indices
 from cls_jax.data.sources.benchmarks import load_cifar, load_digits
 from cls_jax.data.sources.folder import load_folder
 from cls_jax.data.sources.folder_layout import Layout
+from cls_jax.data.sources.records import load_records
 from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
 
@@ -18,6 +19,7 @@ LOADERS = {
     "cifar100": load_cifar,
     "digits": load_digits,
     "folder": load_folder,
+    "imagenet2012": load_records,
 }
 
 # Training images from which mean and standard deviation are computed.
@@ -50,7 +52,7 @@ def add_mean_and_std(config: ConfigDict, dataset: Dataset) -> Dataset:
 def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     """Moves a share of the training images with a known class to the validation images.
 
-    The fingerprint still covers all training images, so it can be computed without opening a file.
+    The fingerprint still covers all training images, so it can be computed without decoding one.
 
     Raises:
         UserError: if there are validation images already, or too few images to hold any out.

@@ -104,7 +104,13 @@ def get_batch_shapes(spec: StreamSpec, image_shape: tuple[int, int, int]) -> Raw
 
 @np.errstate(over="ignore")  # Hashes wrap around, positions after 2^32 images.
 def sample_indices(
-    indices: Array, step: Array, batch_size: int, seed: int, tag: int, xp: Any = np
+    indices: Array,
+    step: Array,
+    batch_size: int,
+    seed: int,
+    tag: int,
+    xp: Any = np,
+    rows: slice = slice(None),
 ) -> Array:
     """The samples of one step, int32 [..., batch_size]: every epoch shows each image once.
 
@@ -118,10 +124,11 @@ def sample_indices(
         seed: the seed of the run, below 2^31.
         tag: keeps the labeled and the unlabeled stream apart.
         xp: `numpy` or `jax.numpy`. Both give the same samples.
+        rows: which of the samples to draw, by default all.
     """
     n = xp.uint32(len(indices))
     first = xp.asarray(step).astype(xp.uint32) * xp.uint32(batch_size)
-    position = first[..., None] + xp.arange(batch_size, dtype=xp.uint32)
+    position = first[..., None] + xp.arange(batch_size, dtype=xp.uint32)[rows]
     stream_key = _mix(xp.asarray(seed).astype(xp.uint32) ^ _mix(xp.uint32(tag)))
     key = _mix(stream_key + position // n)
     return indices[shuffle_index(position % n, n, key, xp)]

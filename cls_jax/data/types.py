@@ -30,6 +30,12 @@ class Selection:
     def __getitem__(self, rows: Any) -> np.ndarray:
         return self.source[self.indices[rows]]
 
+    @property
+    def digests(self) -> list[bytes] | None:
+        """Of the bytes that the images were decoded from. None where they are not from files."""
+        digests: list[bytes] | None = getattr(self.source, "digests", None)
+        return None if digests is None else [digests[i] for i in self.indices]
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
@@ -45,7 +51,7 @@ class Dataset:
     image_shape: tuple[int, int, int]  # (H, W, C).
     mean: tuple[float, ...] = ()  # Of C channels, on the scale from 0 to 1.
     std: tuple[float, ...] = ()
-    # Hash of the names, sizes and labels (not the pixels) of the training images' files, or "".
+    # Hashes of the training images' files and labels, or "".
     fingerprint: str = ""
     warnings: tuple[str, ...] = ()  # One sentence for each thing that users should know.
     skipped_files: tuple[tuple[str, str], ...] = ()  # Name, and why it could not be used.

@@ -7,12 +7,15 @@ CVPR 2019). A few labels reach all images that lie in the same region of the fea
 Shape suffixes: N networks, B images, C features, K classes.
 """
 
+import concurrent.futures
 from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
 
 from cls_jax.features.neighbors import find_neighbors
+from cls_jax.features.sharded import has_many_devices, spread_on_devices
+from cls_jax.parallel.cpus import available_cpus
 
 # Share of 2,768 photographs in ten unequal classes that get the right label with 1, 5 and 10 labels
 # per class (means of twelve draws): 58.4%, 70.6% and 75.6% with 10 neighbors and alpha 0.9, 59.8%,
@@ -26,8 +29,10 @@ _EXPONENT = 3  # Of the similarity, as in Iscen et al.
 _SHARPNESS = 10
 _SINKHORN_ITERATIONS = 30
 
-_MAX_ITERATIONS = 1000
-_CLASSES_AT_ONCE = 64
+_MAX_ITERATIONS, _TOLERANCE = 1000, 1e-8
+# Classes whose system a thread solves, and threads: together they bound the memory.
+_CLASSES_AT_ONCE, _MAX_THREADS = 16, 4
+_ROWS_AT_ONCE = 4096  # In double precision.
 
 
 def build_graph(features_BC: np.ndarray, num_neighbors: int = NUM_NEIGHBORS) -> sparse.csr_matrix:
@@ -95,20 +100,31 @@ def propagate_labels(
     frequencies = np.asarray(class_frequencies if is_known else np.ones(num_classes), float)
     labeled = np.flatnonzero(labels_B >= 0)
     probabilities = np.zeros((len(labels_B), num_classes), np.float32)
-    for first in range(0, num_classes, _CLASSES_AT_ONCE):
+
+    def spread(first: int) -> None:
+        """Fills the columns of a few classes."""
         classes = np.arange(first, min(first + _CLASSES_AT_ONCE, num_classes))
         one_hot = np.zeros((len(labels_B), len(classes)))
         one_hot[labeled] = labels_B[labeled, None] == classes
         scores = solve(graph, one_hot)
         sums = scores.sum(axis=0)
         probabilities[:, classes] = scores / np.where(sums > 0, sums, 1)
-    is_reached = probabilities.any(axis=1)
+
+    num_threads = min(_MAX_THREADS, available_cpus())
+    if has_many_devices():
+        probabilities = spread_on_devices(graph, labels_B, num_classes, ALPHA, _TOLERANCE)
+    else:
+        with concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
+            list(executor.map(spread, range(0, num_classes, _CLASSES_AT_ONCE)))
+    is_reached = np.asarray(probabilities.any(axis=1))
     sharpen(probabilities)
     if is_known and is_reached.any():
-        probabilities *= _balance(probabilities[is_reached], frequencies)
-    probabilities[is_reached] /= probabilities[is_reached].sum(axis=1, keepdims=True)
+        probabilities *= _balance(probabilities, is_reached, frequencies)
+    sums = probabilities.sum(axis=1, keepdims=True)
+    np.divide(probabilities, sums, out=probabilities, where=is_reached[:, None])
     probabilities[~is_reached] = frequencies / frequencies.sum()
-    probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
+    probabilities[labeled] = 0
+    probabilities[labeled, labels_B[labeled]] = 1
     return probabilities
 
 
@@ -123,15 +139,21 @@ def sharpen(scores_BK: np.ndarray) -> None:
     np.power(scores_BK, _SHARPNESS, out=scores_BK)
 
 
-def _balance(scores_BK: np.ndarray, frequencies_K: np.ndarray) -> np.ndarray:
-    """Sinkhorn's factors of the classes, float64 [K], for rows that are not all 0.
+def _balance(
+    scores_BK: np.ndarray, is_reached_B: np.ndarray, frequencies_K: np.ndarray
+) -> np.ndarray:
+    """Sinkhorn's factors of the classes, float64 [K], for the rows that are not all 0.
 
     Where no factors give all classes their share, for instance in unconnected parts, the number of
     iterations bounds them.
     """
     factors_K = np.ones_like(frequencies_K)
+    starts = range(0, len(scores_BK), _ROWS_AT_ONCE)
     for _ in range(_SINKHORN_ITERATIONS):
-        columns = factors_K * ((1 / (scores_BK @ factors_K)) @ scores_BK)
+        columns = np.zeros_like(factors_K)
+        for rows in (slice(start, start + _ROWS_AT_ONCE) for start in starts):
+            reached = scores_BK[rows][is_reached_B[rows]].astype(np.float64)
+            columns += factors_K * ((1 / (reached @ factors_K)) @ reached)
         factors_K *= np.divide(
             frequencies_K, columns, out=np.zeros_like(columns), where=columns > 0
         )
@@ -143,7 +165,7 @@ def solve(
     graph: sparse.csr_matrix,
     source_BM: np.ndarray,
     alpha: float = ALPHA,
-    tolerance: float = 1e-8,
+    tolerance: float = _TOLERANCE,
     start_BM: np.ndarray | None = None,
 ) -> np.ndarray:
     """Conjugate gradients on (I - alpha S) F = Y, for all columns at once.

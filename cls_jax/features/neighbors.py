@@ -1,34 +1,37 @@
 """The nearest neighbors of each image, by the cosine of their features.
 
-Shape suffixes: B images, C features, R rows of a block, M candidates, S samples.
+Shape suffixes: B images, C features, R rows of a block.
 """
 
 import functools
+import importlib
+import sys
+import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import sparse
 from tqdm import tqdm
 
-# Inner products in memory at once, 256 MB in float32. In clusters, twice as much for their order.
+from cls_jax.features.sharded import find_neighbors_on_devices, has_many_devices
+
+# Inner products in memory at once, 256 MB in float32.
 _BLOCK_ELEMENTS = 2**26
 _MAX_BLOCK_ROWS = 1024
 _MIN_SHOWN = 20_000  # Images whose search shows a progress bar: it takes seconds on a CPU.
 # From here on, most of the nearest neighbors are found instead of all.
 _MIN_APPROXIMATE = 100_000
-# Images that a CPU then searches for each. Of 50,000 images, 20,000 candidates hold 97% of the
-# neighbors, 5,000 hold 82%. A million images take 20 minutes on two cores.
-_NUM_CANDIDATES = 50_000
-_SAMPLES_PER_CLUSTER = 64
-_CLUSTER_ITERATIONS = 10
+_LINKS = 32  # Of an image in the graph that faiss searches.
+_CANDIDATES_KEPT = 64  # While faiss follows the links: the more, the more neighbors it finds.
 
 
 def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
     """Finds the nearest neighbors of each image by cosine similarity.
 
     From 100,000 images on, most of them are found instead of all: by `jax.lax.approx_max_k` on
-    accelerators, among the images of the nearest clusters on a CPU.
+    accelerators, by faiss on a CPU. Without faiss, a CPU finds all, and a sentence says how long
+    that takes. Several devices find all.
 
     Args:
         features_BC: Floating [B, C], need not be normalized.
@@ -44,22 +47,29 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     if num_neighbors <= 0:
         return np.zeros((num_images, 0), np.int32), np.zeros((num_images, 0), np.float32)
     normalized = normalize_rows(features_BC)
-    is_exact = num_images < _MIN_APPROXIMATE
-    if not is_exact and jax.default_backend() == "cpu":
-        return _find_in_clusters(normalized, num_neighbors)
+    if has_many_devices():
+        return find_neighbors_on_devices(normalized, num_neighbors)
+    is_large, is_cpu = num_images >= _MIN_APPROXIMATE, jax.default_backend() == "cpu"
+    if is_large and is_cpu and (faiss := _import_faiss()):
+        return _search_links(faiss, normalized, num_neighbors)
     columns = jnp.asarray(normalized.T)  # Contiguous, for twice as fast inner products on a CPU.
     rows_at_once = min(_MAX_BLOCK_ROWS, max(1, _BLOCK_ELEMENTS // num_images), num_images)
     indices = np.empty((num_images, num_neighbors), np.int32)
     cosines = np.empty((num_images, num_neighbors), np.float32)
     steps = range(0, num_images, rows_at_once)
     is_quick = num_images < _MIN_SHOWN
-    for start in tqdm(steps, "Neighbors", unit="block", dynamic_ncols=True, disable=is_quick):
+    blocks = tqdm(steps, "Neighbors", unit="block", dynamic_ncols=True, disable=is_quick)
+    for i, start in enumerate(blocks):
         # The last block overlaps the one before, so that all have one shape.
         first = min(start, num_images - rows_at_once)
-        chosen = slice(first, first + rows_at_once)
+        chosen, began = slice(first, first + rows_at_once), time.monotonic()
         cosines[chosen], indices[chosen] = _search_block(
-            normalized[chosen], first, columns, num_neighbors, is_exact
+            normalized[chosen], first, columns, num_neighbors, not is_large or is_cpu
         )
+        if i == 1 and is_large and is_cpu:  # The first block was compiled as well.
+            minutes = len(steps) * (time.monotonic() - began) / 60
+            text = f"The neighbors of {num_images:,} images take about {minutes:,.0f} minutes"
+            blocks.write(f"{text}: pip install '.[scale]' for a faster search.", file=sys.stderr)
     return indices, cosines
 
 
@@ -76,74 +86,32 @@ def _search_block(
     return jax.lax.approx_max_k(products, num_neighbors)
 
 
-def _find_in_clusters(
-    normalized_BC: np.ndarray, num_neighbors: int
+def _import_faiss() -> Any:
+    """The module, or None where the extra `scale` is not installed."""
+    try:
+        return importlib.import_module("faiss")
+    except ImportError:
+        return None
+
+
+def _search_links(
+    faiss: Any, normalized_BC: np.ndarray, num_neighbors: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Searches only the nearest clusters of images: an inverted file (Sivic and Zisserman, 2003).
-
-    All images of a cluster have the same candidates, so their inner products are still a product of
-    matrices, and the number of products grows linearly with the number of images.
-    """
-    num_images = len(normalized_BC)
-    centers = _find_centers(normalized_BC)
-    cluster_B = _find_nearest(normalized_BC, centers)
-    sizes = np.bincount(cluster_B, minlength=len(centers))
-    members = np.split(np.argsort(cluster_B), np.cumsum(sizes)[:-1])
-    similarities = centers @ centers.T
-    np.fill_diagonal(similarities, np.inf)  # Each cluster is its own nearest one.
-    indices = np.empty((num_images, num_neighbors), np.int32)
-    cosines = np.empty((num_images, num_neighbors), np.float32)
-    clusters = tqdm(np.flatnonzero(sizes), "Neighbors", unit="cluster", dynamic_ncols=True)
-    for cluster in clusters:
-        nearest = np.argsort(-similarities[cluster])
-        last = np.searchsorted(np.cumsum(sizes[nearest]), max(_NUM_CANDIDATES, num_neighbors + 1))
-        candidates = np.concatenate([members[other] for other in nearest[: last + 1]])
-        columns = normalized_BC[candidates].T
-        rows_at_once = max(1, _BLOCK_ELEMENTS // len(candidates))
-        for first in range(0, sizes[cluster], rows_at_once):
-            rows = members[cluster][first : first + rows_at_once]
-            products = normalized_BC[rows] @ columns
-            # The images of the cluster itself are the first candidates.
-            np.fill_diagonal(products[:, first:], -np.inf)
-            cosines[rows], chosen = _take_largest(products, num_neighbors)
-            indices[rows] = candidates[chosen]
-    return indices, cosines
-
-
-def _find_centers(normalized_BC: np.ndarray) -> np.ndarray:
-    """Centers of √B clusters of a sample of B images, each at unit length: float32 [√B, C].
-
-    Spherical k-means (Dhillon and Modha, 2001). scikit-learn's adds up the parts of its threads as
-    they finish, so that the same images would not always have the same neighbors.
-    """
-    num_clusters = round(len(normalized_BC) ** 0.5)
-    num_samples = min(len(normalized_BC), _SAMPLES_PER_CLUSTER * num_clusters)
-    sample = np.random.default_rng(0).choice(len(normalized_BC), num_samples, replace=False)
-    sample_SC = normalized_BC[sample]
-    centers = sample_SC[:num_clusters]
-    for _ in range(_CLUSTER_ITERATIONS):
-        members = (_find_nearest(sample_SC, centers), np.arange(num_samples))
-        is_member = sparse.csr_matrix(
-            (np.ones(num_samples, np.float32), members), shape=(num_clusters, num_samples)
-        )
-        sums = is_member @ sample_SC
-        # A center without images stays where it is.
-        centers = np.where(sums.any(axis=1, keepdims=True), normalize_rows(sums), centers)
-    return centers
-
-
-def _find_nearest(normalized_BC: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """Which of the centers [clusters, C] is the nearest to each image, int [B]."""
-    blocks = np.array_split(normalized_BC, -(-len(normalized_BC) // _MAX_BLOCK_ROWS))
-    return np.concatenate([(rows @ centers.T).argmax(axis=1) for rows in blocks])
-
-
-def _take_largest(values_RM: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """The largest values of each row, the largest first, and their columns: each [R, number]."""
-    columns = np.argpartition(values_RM, -number, axis=1)[:, -number:]
-    largest = np.take_along_axis(values_RM, columns, axis=1)
-    order = np.argsort(-largest, axis=1)
-    return np.take_along_axis(largest, order, axis=1), np.take_along_axis(columns, order, axis=1)
+    """Follows links between similar images (HNSW: Malkov and Yashunin, TPAMI 2020)."""
+    num_images, length = normalized_BC.shape
+    index = faiss.IndexHNSWFlat(length, _LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efSearch = max(_CANDIDATES_KEPT, num_neighbors + 1)
+    num_threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)  # Several would link the same images in another way each time.
+    index.add(normalized_BC)
+    faiss.omp_set_num_threads(num_threads)
+    cosines, indices = index.search(normalized_BC, num_neighbors + 1)
+    is_itself = indices == np.arange(num_images)[:, None]
+    is_itself[:, -1] |= ~is_itself.any(axis=1)  # Among many copies it may be missing.
+    cosines, indices = (a[~is_itself].reshape(num_images, -1) for a in (cosines, indices))
+    # Where links lead to too few images, any with a cosine of 0 stands for the missing ones.
+    is_missing, other = indices < 0, (np.arange(num_images)[:, None] + 1) % num_images
+    return np.where(is_missing, other, indices).astype(np.int32), np.where(is_missing, 0, cosines)
 
 
 def normalize_rows(features_BC: np.ndarray) -> np.ndarray:

@@ -7,11 +7,11 @@ logarithms of the networks' mean probabilities p by a temperature T > 0. Network
 labels also mistake whole groups of images for another class, with full confidence. A temperature
 that explains these mistakes makes all other predictions underconfident: alone it raised the
 calibration error on digits (docs/predict.md). The share ε of predictions that carry no information
-explains them instead. T and ε maximize the likelihood of the labels of the validation images, or of
-the test images if there are fewer than 100 validation images. They change no predicted class, and
-two parameters cannot overfit a hundred labels. Labeled training images do not work, because the
-networks have memorized them and their features: on digits with 40 labels, all 40 are predicted
-correctly from the features of the others, while 93% of the test images are.
+explains them instead. T and ε maximize the likelihood of the labels of at least 100 validation
+images. They change no predicted class, and two parameters cannot overfit a hundred labels. Test
+images only report. Labeled training images do not work for trained networks, which have memorized
+them and their features: on digits with 40 labels, all 40 are predicted correctly from the features
+of the others, while 93% of the test images are.
 
 Shape suffixes: B images, K classes.
 """
@@ -46,7 +46,7 @@ class Calibration(NamedTuple):
     # Predictions with a lower calibrated confidence should not be relied on. At this one, one in
     # five is wrong.
     abstain_below: float = 0.8
-    fitted_on: str = "test"  # Or "validation".
+    fitted_on: str = "test"  # Or "validation", as all new ones are.
 
 
 def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

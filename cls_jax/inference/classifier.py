@@ -2,17 +2,19 @@
 
 import functools
 import hashlib
+import itertools
 import os
 import pathlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from PIL import Image
 
 from cls_jax.config import to_json
-from cls_jax.data.images.decode import ImageError, get_decode_options
+from cls_jax.data.images.decode import ImageError, ImageLike, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource, Selection
 from cls_jax.features.graph import join_features
@@ -34,7 +36,7 @@ Forward = Callable[[TrainState, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 class Outputs:
-    """What a classifier says about the images of a source, each of which it looks at once."""
+    """The outputs of a classifier for the images of a source, each computed once."""
 
     def __init__(self, classifier: "Classifier", images: ImageSource):
         """Computes nothing yet."""
@@ -64,7 +66,7 @@ class Classifier:
         batch_size: The number of images per forward pass.
         step: The training step of the checkpoint.
         calibration: The calibration of this checkpoint, or None.
-        unknown: The score by which this checkpoint tells strangers from its classes, or None.
+        unknown: The score of this checkpoint for images that belong to no class, or None.
     """
 
     def __init__(
@@ -83,46 +85,52 @@ class Classifier:
         self.config, self.setup, self.state = setup.config, setup, state
         self.calibration, self.unknown = calibration, unknown
         self._mesh, self._forward = setup.mesh, _compile(setup)
-        self.batch_size = self._round_up(self.config.eval_batch_size)
+        self.batch_size = self.config.eval_batch_size * setup.mesh.shape[DATA_AXIS]
         self._compiled_size = 0
 
-    def predict(self, images: ImageSource | Sequence[str | os.PathLike]) -> Prediction:
+    def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
         """Predicts the classes of images, with confidences, one entry per image.
 
-        `images` are uint8 [n, H, W, C] of `image_shape`, or the paths of n image files of any size.
+        `images` are uint8 [n, H, W, C] of `image_shape`, or any number of image files, PIL images
+        and arrays uint8 [h, w] or [h, w, c] of any size, also a single one or a generator of them.
 
         Raises:
             ImageError: If a file cannot be read as an image.
             ValueError: If the images have another shape or type.
         """
-        if isinstance(images, str | os.PathLike):
-            images = [images]
-        sources: Iterable[ImageSource] = [cast(ImageSource, images)]
-        if isinstance(images, list | tuple):
-            sources = self._decode(images)
+        given: Any = images
+        kind = getattr(getattr(images, "dtype", None), "kind", "")
+        is_one = isinstance(images, np.ndarray) and kind == "u" and images.ndim < 4
+        if is_one or isinstance(images, str | os.PathLike | Image.Image):
+            given = [images]
+        is_listed = isinstance(given, list | tuple) or not hasattr(given, "__getitem__")
+        # Of the latter, an array or a column of names.
+        sources = self._decode(given) if is_listed or kind in ("O", "U") else [given]
         parts = [self._predict_images(source) for source in sources]
         p_NBK = np.concatenate([p for p, _ in parts], axis=1)
         unknown = np.concatenate([score for _, score in parts]) if self.unknown else None
         return create_prediction(p_NBK, self.class_names, self.calibration, unknown)
 
-    def _decode(self, files: Sequence[str | os.PathLike]) -> Iterator[np.ndarray]:
-        """Image files batch by batch, after a batch of no image."""
+    def _decode(self, images: Any) -> Iterator[np.ndarray]:
+        """Images batch by batch, after a batch of no image."""
         yield np.zeros((0, *self.image_shape), np.uint8)
-        for batch in self.read_files([os.fspath(file) for file in files]):
-            for file, error in zip(batch.files, batch.errors, strict=True):
+        numbers = itertools.count(1)
+        for batch in self.read_files(images):
+            for file, error, number in zip(batch.files, batch.errors, numbers, strict=False):
                 if error is not None:
-                    raise ImageError(f"{file} cannot be read: {error}.")
+                    name = file if isinstance(file, str | os.PathLike) else f"Image {number}"
+                    raise ImageError(f"{name} cannot be read: {error}.")
             yield batch.images
 
     def _predict_images(self, images: ImageSource) -> tuple[np.ndarray, Any]:
-        """Probabilities float32 [N, n, K], and how unlike the classes images are, float32 [n]."""
+        """Probabilities float32 [N, n, K], and scores for belonging to no class, float32 [n]."""
         if self.unknown is None:
             return self.predict_probabilities(images), None
         p_NBK, f_BC = self.compute_both(images)
         return p_NBK, self.unknown.apply(f_BC)
 
-    def read_files(self, files: Sequence[str]) -> Generator[ImageBatch, None, None]:
-        """Decodes image files as the run decoded its own, in batches of `batch_size`."""
+    def read_files(self, files: Iterable[ImageLike]) -> Generator[ImageBatch, None, None]:
+        """Decodes images as the run decoded its own, in batches of `batch_size`."""
         options = get_decode_options(self.config.data)
         return read_ahead(files, self.image_shape, self.batch_size, options)
 
@@ -221,17 +229,18 @@ def load(
     trained: bool = False,
     end: tuple[TrainSetup, TrainState, int] | None = None,
 ) -> Classifier:
-    """Opens what answers for a run: its newest checkpoint, or the instant classifier it began with.
+    """Opens a run's newest checkpoint, or its instant classifier where that is more accurate.
 
     Args:
         run: The run's folder, or what `cls_jax.train` returned.
         trained: Whether to open the checkpoint in any case.
-        end: What the checkpoint holds, if this process has just written it: setup, state and step.
+        end: Setup, state and step of the checkpoint, if this process has just written it.
 
     Raises:
         UserError: If there is no run, no checkpoint yet, or a damaged file.
     """
-    workdir = pathlib.Path(run) if trained else find_answer(pathlib.Path(run))
+    workdir = pathlib.Path(run).expanduser()
+    workdir = workdir if trained else find_answer(workdir)
     setup, state, step = end or restore_run(workdir)
     class_names, _ = read_dataset_description(workdir)
     num_networks, num_features, _ = state.ema_params["head"]["kernel"].shape

@@ -16,6 +16,7 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.sources.folder import list_layout, take_rows
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
+from cls_jax.data.sources.label_table import fold
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
@@ -29,7 +30,7 @@ from cls_jax.inference.calibration import (
 from cls_jax.inference.classifier import Classifier, Outputs, load
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.inference.suspects import take_unlabeled
-from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
+from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown, read_unknown
 from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import (
     CONFIG,
@@ -68,13 +69,13 @@ class OpenRun:
 
     def __init__(self, config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None):
         """Reads nothing yet. `layout` is for `load_dataset`."""
-        self.config, self.workdir, self._layout = config, workdir, layout
+        self.config, self.workdir, self.layout = config, workdir, layout
         self._end: tuple[TrainSetup, TrainState, int] | None = None
 
     @functools.cached_property
     def dataset(self) -> Dataset:
         """The images and labels."""
-        return load_dataset(self.config, self._layout)
+        return load_dataset(self.config, self.layout)
 
     @functools.cached_property
     def classifier(self) -> Classifier:
@@ -118,7 +119,7 @@ class OpenRun:
         begins_instant = config.model.init_head == "graph" and config.data.name == "folder"
         if not (begins_instant and config.num_steps) or jax.process_count() > 1:
             return self._train_assessed()
-        start = OpenRun(create_instant_config(config), self.workdir / INSTANT, self._layout)
+        start = OpenRun(create_instant_config(config), self.workdir / INSTANT, self.layout)
         instant = read_result(start.workdir)
         if instant is None:
             if (self.workdir / LABELED_INDICES).exists():  # The labels that the user has chosen.
@@ -127,7 +128,7 @@ class OpenRun:
             instant = start.train_calibrated()
         result = self._train_assessed()
         if "answer" not in result:
-            result |= choose_answer(result, instant, bool(config.method.get("graph")))
+            result |= choose_answer(result, instant)
             write_result(self.workdir, result)
         return result
 
@@ -136,7 +137,9 @@ class OpenRun:
             self._end = end
 
         result = train(self.config, self.workdir, lambda config: self.dataset, keep)
-        is_assessed = "per_class" in result or read_calibration(self.workdir, result["step"])
+        readers = (read_calibration, read_unknown)
+        is_assessed = any(read(self.workdir, result["step"]) for read in readers)
+        is_assessed = is_assessed or "per_class" in result
         # A finished run keeps its result without checkpoints.
         has_checkpoint = any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
         if is_assessed or not has_checkpoint or jax.process_count() > 1:
@@ -148,10 +151,9 @@ class OpenRun:
 def assess_run(run: OpenRun) -> Figures | None:
     """Computes a run's figures per class, calibrates its confidences, learns to tell strangers.
 
-    Writes `calibration.json`, fitted on the validation images or, where there are fewer than 100,
-    on the test images if there are as many. Writes `per_class.csv`, and adds the figures to the
-    result of the same step, if there is one. Writes `unknown.json`, if there are unlabeled images.
-    A folder that is read-only stays as it is.
+    Writes `calibration.json`, fitted on the validation images if there are at least 100. Writes
+    `per_class.csv`, and adds the figures to the result of the same step, if there is one. Writes
+    `unknown.json`, if there are unlabeled images. A folder that is read-only stays as it is.
 
     Returns the figures of network 1, or None without test images. Raises a UserError if the result
     is damaged.
@@ -161,12 +163,12 @@ def assess_run(run: OpenRun) -> Figures | None:
         p_NBK, labels = run.held_out["test"]
         figures = compute_figures(p_NBK[0], labels, run.classifier.class_names)
     with contextlib.suppress(OSError):
-        for name, (p_NBK, labels) in run.held_out.items():
-            if len(labels) >= MIN_IMAGES:
-                numbers = fit_calibration(p_NBK.mean(axis=0), labels)
-                calibration = Calibration(step, *numbers, len(labels), fitted_on=name)
-                write_fitted(workdir / CALIBRATION, calibration)
-                break
+        validation = run.held_out.get("validation")
+        if validation and len(validation[1]) >= MIN_IMAGES:
+            p_NBK, labels = validation
+            numbers = fit_calibration(p_NBK.mean(axis=0), labels)
+            calibration = Calibration(step, *numbers, len(labels), fitted_on="validation")
+            write_fitted(workdir / CALIBRATION, calibration)
         if figures is not None:
             write_figures(workdir, step, figures)
         if unknown := assess_unknown(run):
@@ -245,8 +247,8 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int
     layout = list_layout(root)
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     classifier = load(workdir)
-    index = {name: k for k, name in enumerate(classifier.class_names)}
-    if foreign := sorted({name for _, name in rows} - set(index)):
+    index = {fold(name): k for k, name in enumerate(classifier.class_names)}
+    if foreign := sorted({name for _, name in rows if fold(name) not in index}):
         is_one, names = len(foreign) == 1, ", ".join(map(repr, foreign[:_MAX_NAMED]))
         raise UserError(
             f"The run in {workdir} does not know the {'class' if is_one else 'classes'} {names}: "
@@ -257,7 +259,7 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int
         parts.append(classifier.predict_probabilities(batch.images))
         is_read += [error is None for error in batch.errors]
     p_NBK = np.concatenate(parts, axis=1)
-    labels = np.array([index[name] for _, name in rows])[np.array(is_read)]
+    labels = np.array([index[fold(name)] for _, name in rows])[np.array(is_read)]
     if not len(labels):
         raise UserError(f"No labeled image in {root} can be read: convert them to JPEG or PNG.")
     networks = 100 * (p_NBK.argmax(axis=-1) == labels).mean(axis=1)

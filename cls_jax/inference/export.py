@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cls_jax.data.images.files import is_left_by_system
 from cls_jax.errors import UserError
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.io import write_atomically
@@ -104,10 +105,14 @@ def check_output(output: pathlib.Path) -> None:
     """Raises a UserError if anything but an earlier export would be overwritten."""
     if not output.exists():
         return
-    names = {path.name for path in output.iterdir()} if output.is_dir() else None
+    names = None
+    if output.is_dir():  # Systems leave files of their own in a folder that was looked at.
+        found = (path.name for path in output.iterdir())
+        names = {name for name in found if not is_left_by_system(name)}
     if names is None or (names and not (LABELS in names and names <= _FILES)):
         raise UserError(
-            f"{output} is not empty and not an earlier export: give --output a new folder."
+            f"{output} is not empty and not an earlier export: name a new folder, as in "
+            "cls-jax export RUN DIR."
         )
 
 
@@ -144,11 +149,20 @@ def measure_difference(function: Function, images: np.ndarray, expected: np.ndar
 
 
 def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
-    """Serializes the function with `jax.export`, for any batch size and platform."""
+    """Serializes the function with `jax.export`, for any batch size and platform.
+
+    JAX keeps the source files of all operations. Here they lose their folders.
+    """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
     platforms = ("cpu", "cuda", "tpu")
-    return bytes(jax.export.export(jax.jit(function), platforms=platforms)(images).serialize())
+    name = "jax_hlo_source_file_canonicalization_regex"
+    before = getattr(jax.config, name)
+    jax.config.update(name, r".*[/\\]")
+    try:
+        return bytes(jax.export.export(jax.jit(function), platforms=platforms)(images).serialize())
+    finally:
+        jax.config.update(name, before)
 
 
 def convert_to_onnx(
@@ -203,7 +217,7 @@ def describe(
     num_classes, num_networks = len(classifier.class_names), classifier.num_networks
     preprocessing = {
         "orientation": "upright, as EXIF says",
-        "color": {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels"),
+        "color": "gray" if channels == 1 else "RGB",
         "resize": "bicubic",
         "square": data.resize,
         "bit_depth": data.bit_depth,
@@ -250,5 +264,5 @@ def _write(
                 (output / name).write_bytes(model)
     except OSError as error:
         raise UserError(
-            f"{output} cannot be written ({error.strerror}): give --output another folder."
+            f"{output} cannot be written ({error.strerror}): name another folder."
         ) from error

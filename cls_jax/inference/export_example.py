@@ -45,18 +45,11 @@ def to_square(image, mode):
 
 
 for file in sys.argv[1:]:
-    if file.endswith(".npy"):  # uint8 or uint16 [H, W, C].
-        planes = np.moveaxis(np.atleast_3d(np.load(file, allow_pickle=False)), -1, 0)
-        pixels = np.stack([to_square(Image.fromarray(plane), "L") for plane in planes], axis=-1)
-    else:
-        image = Image.open(file)
-        if white < 65535 and image.mode.startswith("RGB") and ";16" in str(image.tile):
-            sys.exit(f"{file} has colors with 16 bits: convert it to 8 bits per channel.")
-        image.draft(None, (3 * width, 3 * height))  # Decodes large JPEGs faster.
-        image = ImageOps.exif_transpose(image)
-        pixels = np.atleast_3d(np.asarray(to_square(image, "L" if channels == 1 else "RGB")))
-    if pixels.shape[-1] != channels:
-        sys.exit(f"{file} has {pixels.shape[-1]} channels, and the model expects {channels}.")
-    images = pixels[None]
+    image = Image.open(file)
+    if white < 65535 and image.mode.startswith("RGB") and ";16" in str(image.tile):
+        sys.exit(f"{file} has colors with 16 bits: convert it to 8 bits per channel.")
+    image.draft(None, (3 * width, 3 * height))  # Decodes large JPEGs faster.
+    image = ImageOps.exif_transpose(image)
+    images = np.atleast_3d(np.asarray(to_square(image, "L" if channels == 1 else "RGB")))[None]
     probabilities = np.asarray(predict(images))[0]
     print(f"{file}: {labels[probabilities.argmax()]} ({probabilities.max():.4f})")

@@ -1,4 +1,4 @@
-"""Predictions for image files, as a table."""
+"""Predictions for image files: as rows, as a table, or as files sorted into folders."""
 
 import contextlib
 import hashlib
@@ -6,6 +6,9 @@ import itertools
 import json
 import os
 import pathlib
+import re
+import secrets
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,13 +22,16 @@ from cls_jax.inference.classifier import Classifier
 from cls_jax.inference.prediction import Prediction, describe_top
 from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, explain_os_error, write_table
 from cls_jax.io import PARTIAL, make_printable
+from cls_jax.runs.sessions import NO_LOCKS
+
+# What some system does not allow in the name of a folder, at its start, or at its end.
+_NOT_IN_NAMES = re.compile(r'[%/\\:*?"<>|\x00-\x1f]|^\.|[. ]$')
 
 
 class Outcome(NamedTuple):
-    """Counts and times of a prediction."""
+    """The classes and times of a prediction."""
 
-    num_files: int
-    num_errors: int  # Of files that could not be read.
+    labels: list[tuple[str, str | None]]  # Each file with its class, or None if unreadable.
     seconds: float
     network_share: float  # The share of this time spent in the networks.
 
@@ -63,23 +69,94 @@ def predict_files(
             rows_file.writelines(lines)
             rows_file.flush()
             bar.update(len(lines))
-        errors: list[str] = []
-        write_table(output, PREDICTION_COLUMNS, _read_rows(journal, errors))
+        labels: list[tuple[str, str | None]] = []
+        write_table(output, PREDICTION_COLUMNS, _read_rows(journal, labels))
         journal.unlink()
     seconds = time.perf_counter() - started
-    return Outcome(len(files), len(errors), seconds, network_seconds / seconds)
+    return Outcome(labels, seconds, network_seconds / seconds)
 
 
-def describe_predictions(classifier: Classifier, files: Sequence[str]) -> Iterator[str]:
-    """A line for each file: its class and confidence, or why it cannot be read."""
+def take_shard(
+    files: Sequence[str], output: pathlib.Path, shard: str
+) -> tuple[list[str], pathlib.Path]:
+    """The files of shard "i/n" of n, counted from 0, and the name of its table beside the others'.
+
+    Raises:
+        UserError: If the shard is none of these.
+    """
+    index, _, count = shard.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise UserError(
+            f"--shard {shard:.100} is not one of n: write i/n with i from 0 to n - 1, as in 0/4."
+        )
+    i, n = int(index), int(count)
+    own = files[len(files) * i // n : len(files) * (i + 1) // n]
+    return list(own), output.with_name(f"{output.stem}-{i}-of-{n}{output.suffix}")
+
+
+def predict_rows(classifier: Classifier, files: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of `predict_files`, each as soon as it is known."""
     for batch in classifier.read_files(files):
-        for row in iterate_rows(batch, classifier.predict(batch.images)):
-            answer = row["error"]
-            if answer is None:
-                confidence = row["calibrated_confidence"] or row["confidence"]
-                doubt = ", not to be relied on" if row["abstain"] else ""
-                answer = f"{row['label']} ({confidence:.2f}{doubt})"
-            yield make_printable(f"{row['file']}: {answer}")
+        yield from iterate_rows(batch, classifier.predict(batch.images))
+
+
+def describe_row(row: dict[str, Any]) -> str:
+    """A line about a file: its class and confidence, or why it cannot be read."""
+    text = row["error"]
+    if text is None:
+        confidence = row["calibrated_confidence"] or row["confidence"]
+        text = f"{row['label']} ({confidence:.2f}{', low confidence' if row['abstain'] else ''})"
+    return make_printable(f"{row['file']}: {text}")
+
+
+def check_sorting(folder: pathlib.Path) -> None:
+    """Raises a UserError if `sort_files` would add files to a folder that has some."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not an empty folder: give --sort-into a new one.")
+
+
+def sort_files(
+    labels: Sequence[tuple[str, str | None]], folder: pathlib.Path, links: bool = False
+) -> None:
+    """Copies files into FOLDER/<class>/, or makes symbolic links. The files stay where they are.
+
+    Names that occur several times get a number, and files without a class are left out. Characters
+    of a class that cannot be part of a folder's name are written like %2F. The folder is there
+    either complete or not at all.
+
+    Raises:
+        UserError: If the folder has files, or cannot be written.
+    """
+    check_sorting(folder)
+    partial = folder.with_name(f"{folder.name}.{secrets.token_hex(6)}{PARTIAL}")
+    taken: dict[str, int] = {}  # A path in lower case → the last number behind it.
+    try:
+        partial.mkdir(parents=True)
+        for file, label in labels:
+            if label is None:
+                continue
+            name = _NOT_IN_NAMES.sub(lambda match: f"%{ord(match[0]):02X}", label)
+            wanted = path = partial / name / os.path.basename(file)
+            key = str(wanted).lower()
+            while str(path).lower() in taken:
+                taken[key] += 1
+                path = wanted.with_name(f"{wanted.stem}-{taken[key]}{wanted.suffix}")
+            taken[str(path).lower()] = 1
+            path.parent.mkdir(exist_ok=True)
+            if links:
+                path.symlink_to(os.path.abspath(file))
+            else:
+                shutil.copy2(file, path)
+        if folder.exists():
+            folder.rmdir()  # Windows renames nothing to a name that is taken.
+        partial.rename(folder)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or folder} cannot be sorted into {folder} ({error.strerror}): give "
+            "--sort-into another folder."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _identify(classifier: Classifier, files: Sequence[str]) -> str:
@@ -99,25 +176,29 @@ def _count_rows(journal: pathlib.Path) -> int:
     """The number of complete rows of an interrupted prediction. A row cut short is removed."""
     if not journal.exists():
         return 0
-    content = journal.read_bytes()
+    count = end = 0
     with journal.open("r+b") as file:
-        file.truncate(content.rfind(b"\n") + 1)
-    return content.count(b"\n")
+        for line in file:  # There may be millions.
+            if line.endswith(b"\n"):
+                count, end = count + 1, end + len(line)
+        file.truncate(end)
+    return count
 
 
-def _read_rows(journal: pathlib.Path, errors: list[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a finished prediction. Appends the error of each file that has one."""
+def _read_rows(
+    journal: pathlib.Path, labels: list[tuple[str, str | None]]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a finished prediction. Appends each file with its class to `labels`."""
     with journal.open(encoding="ascii") as lines:
         for line in lines:
             row = json.loads(line)
-            if row["error"] is not None:
-                errors.append(row["error"])
+            labels.append((row["file"], row["label"]))
             yield row
 
 
 @contextlib.contextmanager
 def _lock(output: pathlib.Path) -> Iterator[None]:
-    """Keeps other processes from writing the same output."""
+    """Keeps other processes from writing the same output, where the file system has locks."""
     path = output.with_name(f".{output.name}.lock")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -127,8 +208,9 @@ def _lock(output: pathlib.Path) -> Iterator[None]:
         raise UserError(
             f"Another process is writing {output}: wait for it, or give --output another file."
         ) from error
-    except OSError as error:
-        raise explain_os_error(output, error) from error
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+            raise explain_os_error(output, error) from error
     try:
         yield
     finally:

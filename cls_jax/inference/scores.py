@@ -1,19 +1,22 @@
 """Metrics of predictions, for `cls-jax evaluate` and the report. B images, K classes."""
 
+import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
-from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
+from sklearn.metrics import precision_recall_fscore_support
 
 from cls_jax.io import make_printable, to_csv, write_atomically
 from cls_jax.runs.folder import read_result, write_result
 from cls_jax.runs.result import wilson_interval
 
 PER_CLASS = "per_class.csv"
-NUM_BINS = 15  # Guo et al., On Calibration of Modern Neural Networks, 2017.
+NUM_BINS = 15  # At most: Guo et al., On Calibration of Modern Neural Networks, 2017.
+# Fewer images per bin would make the error of honest confidences: with 15 bins, 12% of 100 images.
+_IMAGES_PER_BIN = 50
 _AVERAGES = ("macro avg", "weighted avg")  # As in scikit-learn's `classification_report`.
 _MAX_PRINTED = 100
 _COLUMNS = ("class", "precision", "recall", "f1", "auroc", "recall_low", "recall_high", "support")
@@ -45,7 +48,7 @@ class Figures(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """A reliability diagram of bins of equal width, with NaN in empty bins."""
+    """A reliability diagram of up to 15 bins of equal width, with NaN in empty bins."""
 
     counts: np.ndarray  # int64 [bins], predictions whose confidence falls into each bin.
     confidence: np.ndarray  # float64 [bins], their mean confidence.
@@ -54,7 +57,7 @@ class Reliability(NamedTuple):
 
 
 def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> Figures:
-    """Precision, recall, F1 and AUROC by class and on average, computed by scikit-learn.
+    """Precision, recall, F1 and AUROC by class and on average, as scikit-learn computes them.
 
     The probabilities are float [B, K], and the labels, the true classes, int [B] with B ≥ 1.
     """
@@ -63,14 +66,16 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=range(num_classes), zero_division=0
     )
-    classes = []
+    classes, columns = [], np.ascontiguousarray(p_BK.T)
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(num_classes + 1))
+    rows = [order[start:stop] for start, stop in itertools.pairwise(starts)]
     for k, count in enumerate(map(int, support)):
         if not count:
             classes.append(ClassFigures(precision[k], np.nan, np.nan, np.nan, 0))
             continue
-        is_class = labels == k
-        auroc = roc_auc_score(is_class, p_BK[:, k]) if count < len(labels) else np.nan
-        interval = wilson_interval(int(np.sum(predicted[is_class] == k)), count)
+        auroc = _compute_auroc(columns[k], columns[k, rows[k]])
+        interval = wilson_interval(int(np.sum(predicted[rows[k]] == k)), count)
         classes.append(ClassFigures(precision[k], recall[k], f1[k], auroc, count, interval))
     num_right = int(np.sum(predicted == labels))
     return Figures(
@@ -81,6 +86,18 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
         _average(classes, np.sign(support)),
         _average(classes, support),
     )
+
+
+def _compute_auroc(scores: np.ndarray, positives: np.ndarray) -> float:
+    """The chance that a positive has a larger score than another one, where ties count half.
+
+    By ranks (Mann and Whitney, 1947): scikit-learn takes 16 s for 1,000 classes and 50,000 images.
+    """
+    num, others, ordered = len(positives), len(scores) - len(positives), np.sort(scores)
+    if not others:
+        return np.nan
+    ranks = sum(np.searchsorted(ordered, positives, side).sum() for side in ("left", "right"))
+    return float((ranks - num**2) / (2 * num * others))
 
 
 def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:
@@ -121,11 +138,13 @@ def _list_rows(figures: Figures) -> list[tuple[str, ClassFigures]]:
 def write_figures(workdir: pathlib.Path, step: int, figures: Figures) -> None:
     """Writes `per_class.csv` of a run, and adds the figures to the result of the same step.
 
+    A result without a test accuracy has none of them: the test images have come later.
+
     Raises an OSError if the folder cannot be written, and a UserError if the result is damaged.
     """
     write_class_table(workdir, figures)
     result = read_result(workdir)
-    if result is not None and result["step"] == step:
+    if result is not None and result["step"] == step and result["test_accuracy"] is not None:
         updated = result | summarize_figures(figures)
         if updated != result:
             write_result(workdir, updated)
@@ -165,12 +184,13 @@ def compute_reliability(probabilities: np.ndarray, labels: np.ndarray) -> Reliab
     scikit-learn's `calibration_curve` does not return the counts, which the error needs.
     """
     confidence = probabilities.max(axis=-1).astype(np.float64)
+    num_bins = min(max(len(labels) // _IMAGES_PER_BIN, 1), NUM_BINS)
     is_right = probabilities.argmax(axis=-1) == labels
     # Rounding may raise a probability above 1, where there is no bin.
     (mean_confidence, accuracy), _, places = scipy.stats.binned_statistic(
-        np.minimum(confidence, 1.0), [confidence, is_right], bins=NUM_BINS, range=(0, 1)
+        np.minimum(confidence, 1.0), [confidence, is_right], bins=num_bins, range=(0, 1)
     )
-    counts = np.bincount(places - 1, minlength=NUM_BINS)
+    counts = np.bincount(places - 1, minlength=num_bins)
     error = np.nansum(counts * np.abs(accuracy - mean_confidence)) / len(labels)
     return Reliability(counts, mean_confidence, accuracy, float(error))
 

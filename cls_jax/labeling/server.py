@@ -1,40 +1,45 @@
 """The server of the labeling page, and which requests it answers.
 
-The photographs are private, but every web page that is open in the same browser can send requests
-to 127.0.0.1. Each request must therefore name the right host and carry the cookie that only the
-printed address sets, and a change must come from the page itself. docs/labeling.md lists the rules.
+The photos are private, but every web page that is open in the same browser can send requests to
+127.0.0.1. Each request must therefore name the right host and carry the access token in a header,
+and a change must come from the page itself. A cookie would not do: browsers send it to the servers
+at all other ports of this machine. docs/labeling.md lists the rules.
 """
 
+import asyncio
 import functools
 import hmac
 import importlib.resources
 import io
-import json
 import pathlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import uvicorn
 from PIL import Image
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cls_jax.data.images.decode import ImageError, read_upright
 from cls_jax.errors import UserError
-from cls_jax.io import describe_error, make_printable
-from cls_jax.labeling.session import Change, ConflictError, RefusedError, Session
+from cls_jax.io import describe_error, make_printable, parse_json
+from cls_jax.labeling.answers import RefusedError
+from cls_jax.labeling.session import Change, ConflictError, Session
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 64 * 1024
 _MAX_CHANGES = 200  # In one request.
 _LONGEST_WINDOW = 64  # Characters of a window's name.
 _SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photograph.
+_IDLE_SECONDS = 10.0  # After one to two of these, a connection without a request is closed.
+_MAX_CONNECTIONS = 200  # Of more, the oldest idle one is closed.
 
 _PAGE = importlib.resources.files("cls_jax.labeling") / "page"
 _MEDIA_TYPES = {
@@ -46,7 +51,7 @@ _MEDIA_TYPES = {
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -54,15 +59,16 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_CLOSED = "Open the address that cls-jax label printed. It holds the key to this page.\n"
+_CLOSED = "Open the address that cls-jax label printed. It contains your access token.\n"
+_OTHER_PAGE = "Requests from other pages are refused.\n"
 
 
-class _BadRequestError(Exception):
-    """A body that is not what the page sends."""
+def create_app(session: Session, token: str, port: int, codes: Collection[str] = ()) -> ASGIApp:
+    """The whole service for a session at a port.
 
-
-def create_app(session: Session, token: str, port: int) -> ASGIApp:
-    """The whole service for a session, at a port, with the secret of the printed address."""
+    The page is public. Everything else needs the `token` in the header X-Token, and each of `codes`
+    can be exchanged for it once.
+    """
     service = _Service(session)
     app = Starlette(
         routes=[
@@ -74,11 +80,11 @@ def create_app(session: Session, token: str, port: int) -> ASGIApp:
             Route("/api/{verb}", service.post, methods=["POST"]),
         ]
     )
-    return Guard(app, token, port)
+    return guard(app, token, port, codes)
 
 
 class _Service:
-    """The answers to requests that `Guard` lets through."""
+    """The answers to requests that `guard` lets through."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -145,26 +151,23 @@ class _Service:
     def _change(self, request: Request, body: bytes) -> Response:
         session, window = self._session, _get_window(request)
         answer: dict[str, Any] = {}
+        verb = request.path_params["verb"]
         try:
-            content = json.loads(body)
-        except (ValueError, RecursionError):
-            return _explain("The request is not JSON.", 400)
-        if not isinstance(content, dict):
-            return _explain("The request must be an object.", 400)
+            content = _parse_change(verb, body)
+        except ValueError as error:
+            return _explain(error, 400)
         try:
-            match request.path_params["verb"]:
+            match verb:
                 case "decide":
-                    session.decide(_parse_changes(content), window)
+                    session.decide(content, window)
                 case "undo":
                     answer = {"images": session.undo(window)}
                 case "classes":
-                    answer = {"label": session.add_class(_take(content, "name", str))}
+                    answer = {"label": session.add_class(content)}
                 case "mark":
-                    session.mark(_take_images(content))
+                    session.mark(content)
                 case _:
                     return PlainTextResponse("There is no such request.\n", 404)
-        except _BadRequestError as error:
-            return _explain(error, 400)
         except ConflictError as error:
             return _explain(error, 409, session.describe(window))
         except (RefusedError, UserError) as error:
@@ -187,53 +190,49 @@ def encode_photograph(path: pathlib.Path, size: str) -> bytes:
     return buffer.getvalue()
 
 
-class Guard(BaseHTTPMiddleware):
-    """Lets only the page itself through, and adds the security headers to every answer."""
+def guard(app: ASGIApp, token: str, port: int, codes: Collection[str] = ()) -> ASGIApp:
+    """Lets only the page itself through, and adds the security headers to every answer.
 
-    def __init__(self, app: ASGIApp, token: str, port: int):
-        super().__init__(app)
-        self._token = token
-        self._hosts = (f"{HOST}:{port}", f"localhost:{port}")
-        # All ports of a host share cookies, so each session needs its own name.
-        self._cookie = f"cls_jax_label_{port}"
+    The arguments are those of `create_app`.
+    """
+    unused = set(codes)
 
-    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        """Answers one request."""
-        query = request.scope["query_string"]
-        has_key = query.startswith(b"token=") and request.scope["path"] == "/"
-        brings_token = has_key and self._is_token(query.removeprefix(b"token=").decode("latin-1"))
-        refusal = self._refuse(request, brings_token)
-        response = refusal or await call_next(request)
-        response.headers.update(_HEADERS)
-        if brings_token and not refusal:
-            cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-            response.headers["Set-Cookie"] = cookie
-        return response
-
-    def _refuse(self, request: Request, brings_token: bool) -> Response | None:
-        """The refusal of a request that the page did not send, or None."""
-        headers = request.headers
-        host = headers.get("host", "").lower()
-        if headers.getlist("host") != [headers.get("host")] or host not in self._hosts:
+    def answer_early(request: Request) -> Response | None:
+        """The refusal of a request that the page did not send, or the token for a code."""
+        headers, path = request.headers, request.scope["path"]
+        host, given = headers.get("host", "").lower(), headers.get("x-token", "")
+        if headers.getlist("host") != [headers.get("host")] or host not in hosts:
             return PlainTextResponse("This host is not served here.\n", 421)
         if request.method not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("This method is not allowed.\n", 405)
-        if brings_token:
-            return None if request.method == "GET" else PlainTextResponse(_CLOSED, 403)
-        if not self._is_token(request.cookies.get(self._cookie, "")):
+        if path == "/" or path.startswith("/page/"):
+            return None
+        opens = path == "/api/open" and request.method == "POST"
+        is_token = hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+        if not (is_token or (opens and given in unused)):
             return PlainTextResponse(_CLOSED, 403)
-        # Pages of other servers on this machine are "same-site", so the browser sends the cookie.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return PlainTextResponse("Requests from other pages are refused.\n", 403)
+            return PlainTextResponse(_OTHER_PAGE, 403)
         if request.method == "POST":
             if headers.get("origin", "").lower() != f"http://{host}":
-                return PlainTextResponse("Requests from other pages are refused.\n", 403)
+                return PlainTextResponse(_OTHER_PAGE, 403)
             if headers.get("content-type", "").split(";")[0].strip() != "application/json":
                 return PlainTextResponse("The request must be JSON.\n", 415)
-        return None
+        if not opens:
+            return None
+        unused.discard(given)
+        return JSONResponse({"token": token})
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await (answer_early(Request(scope)) or app)(scope, receive, send_safely)
+
+    hosts = (f"{HOST}:{port}", f"localhost:{port}")
+    return serve
 
 
 def _explain(
@@ -247,33 +246,59 @@ def _get_window(request: Request) -> str:
     return request.headers.get("x-window", "")[:_LONGEST_WINDOW]
 
 
-def _take(content: Mapping[str, Any], key: str, kind: type) -> Any:
-    value = content.get(key)
-    if type(value) is not kind:  # JSON's true is an int for isinstance.
-        raise _BadRequestError(f"{key} is missing or of another type.")
-    return value
+def _parse_change(verb: str, body: bytes) -> Any:
+    """What a verb of `_Service.post` needs from a request. A ValueError if it is not there."""
+    content = parse_json(body.decode("utf-8"))
+
+    def take(values: Any, key: str, kind: type) -> Any:
+        value = values.get(key) if isinstance(values, dict) else None
+        if type(value) is not kind:  # JSON's true is an int for isinstance.
+            raise ValueError(f"{key} is missing or of another type.")
+        return value
+
+    if verb == "classes":
+        return take(content, "name", str)
+    if verb == "mark":
+        images = take(content, "images", list)
+        if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
+            raise ValueError(f"images must be at most {_MAX_CHANGES} integers.")
+        return images
+    if verb != "decide":
+        return None
+    changes = take(content, "changes", list)
+    if not 0 < len(changes) <= _MAX_CHANGES:
+        raise ValueError(f"changes must be 1 to {_MAX_CHANGES} objects.")
+    fields = {"image": int, "decision": str, "label": str, "revision": int}
+    return [Change(*(take(one, key, kind) for key, kind in fields.items())) for one in changes]
 
 
-def _parse_changes(content: Mapping[str, Any]) -> list[Change]:
-    changes = _take(content, "changes", list)
-    if not 0 < len(changes) <= _MAX_CHANGES or not all(isinstance(c, dict) for c in changes):
-        raise _BadRequestError(f"changes must be 1 to {_MAX_CHANGES} objects.")
-    return [
-        Change(
-            _take(change, "image", int),
-            _take(change, "decision", str),
-            _take(change, "label", str),
-            _take(change, "revision", int),
-        )
-        for change in changes
-    ]
+class _Connection(H11Protocol):
+    """A connection that is closed when it is idle for long, or when there are many others.
 
+    Programs without the token open connections, too. They must neither keep the page from being
+    served nor use up the files that this process may open.
+    """
 
-def _take_images(content: Mapping[str, Any]) -> list[int]:
-    images = _take(content, "images", list)
-    if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):
-        raise _BadRequestError(f"images must be at most {_MAX_CHANGES} integers.")
-    return images
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Takes the place of the oldest idle connection if there are too many."""
+        super().connection_made(transport)
+        self._opened, self._last = self.loop.time(), self.cycle
+        self.loop.call_later(_IDLE_SECONDS, self._close_if_idle)
+        if len(self.connections) > _MAX_CONNECTIONS:
+            others: list[Any] = [*self.connections]
+            idle = (one for one in others if one._is_idle())
+            min(idle, key=lambda one: one._opened, default=self).transport.close()
+
+    def _is_idle(self) -> bool:
+        is_done = self.cycle is None or self.cycle.response_complete
+        return is_done and not self.transport.is_closing()
+
+    def _close_if_idle(self) -> None:
+        if self._is_idle() and self.cycle is self._last:
+            self.transport.close()
+        if not self.transport.is_closing():
+            self._last = self.cycle
+            self.loop.call_later(_IDLE_SECONDS, self._close_if_idle)
 
 
 def open_socket(port: int) -> socket.socket:
@@ -296,16 +321,17 @@ def open_socket(port: int) -> socket.socket:
 
 
 def create_server(app: ASGIApp) -> uvicorn.Server:
-    """A server without access logs, which would contain the token."""
+    """A server without access logs, which nobody would read."""
     return uvicorn.Server(
         uvicorn.Config(
             app,
+            http=_Connection,
             access_log=False,
+            log_config=None,  # Uvicorn's own would close all log handlers of this process.
             log_level="error",
             server_header=False,
             lifespan="off",
             ws="none",
-            limit_concurrency=100,
             timeout_graceful_shutdown=1,
         )
     )

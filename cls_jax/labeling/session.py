@@ -1,27 +1,24 @@
-"""A labeling session: the photographs, the decisions about them, and the resulting proposals."""
+"""A labeling session: the photographs, and what its page shows about them and their answers."""
 
 import collections
 import pathlib
 import shlex
 import threading
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cls_jax.data.sources import label_table
-from cls_jax.data.sources.folder_layout import get_folder_label, match_rows
-from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO, LabelRow, fold
+from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO
 from cls_jax.errors import UserError
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.graph import build_graph, compute_weight
 from cls_jax.io import describe_error, to_csv
+from cls_jax.labeling.answers import Answers, RefusedError, State
 from cls_jax.labeling.propagation import Propagation, find_confident, find_doubtful
 from cls_jax.runs.result import wilson_interval
 
-MAX_CLASSES = 1000
 _MAX_UNDO_STEPS = 1000
 _NUM_NEXT = 8
 _NUM_RECENT = 24
@@ -41,15 +38,6 @@ class Features(NamedTuple):
     features: np.ndarray  # float32 [B, C], each row of Euclidean norm 1.
 
 
-class State(NamedTuple):
-    """The current state of a photograph."""
-
-    decision: str = ""  # "label", "none" (of these classes), "skip", or "" without a decision.
-    label: str = ""  # The class, or "".
-    revision: int = 0  # The number of decisions so far. A page with an older one is out of date.
-    is_confirmed: bool = False  # Whether the last two decisions gave the same label.
-
-
 class Change(NamedTuple):
     """A decision that a page asks for."""
 
@@ -59,10 +47,6 @@ class Change(NamedTuple):
     revision: int  # Which the page saw.
 
 
-class RefusedError(Exception):
-    """A request that cannot be met. The page shows the message."""
-
-
 class ConflictError(RefusedError):
     """Another window decided about the same photograph first."""
 
@@ -70,48 +54,30 @@ class ConflictError(RefusedError):
 class Session:
     """The state behind the page. All methods may be called from any thread."""
 
-    def __init__(
-        self,
-        root: pathlib.Path,
-        files: Sequence[str],
-        class_names: Sequence[str] = (),
-        table: str = label_table.LABELS_CSV,
-    ):
-        """Reads the labels so far. `load` must follow before there is anything to show.
+    def __init__(self, root: pathlib.Path, files: Sequence[str], answers: Answers):
+        """A session without photographs to show: `load` must follow.
 
-        Names of files are relative to the folder `root`. `class_names` are offered from the start,
-        in this order. The `table` of labels need not exist.
-
-        Raises:
-            UserError: If a class has an unusable name or labels.csv cannot be read.
+        `files` are the photographs that may be labeled, by their names in the folder `root`.
         """
         self.root = root
-        self._table = root / table
-        self._files = list(files)
+        self._answers = answers
         self._lock = threading.RLock()
         self._phase, self._message = "reading", ""
-        self._progress = (0, len(self._files))
+        self._progress = (0, len(files))
         self._version = 0
-        self._class_names: list[str] = []
-        self._folded: dict[str, str] = {}  # A class's name, whatever its case → the name.
-        for name in class_names:
-            try:
-                self.add_class(name)
-            except RefusedError as error:
-                raise UserError(f"--classes: {error}") from error
-        self._states: dict[int, State] = {}
-        self._recent: collections.deque[int] = collections.deque(maxlen=_NUM_RECENT)
+        self._set_files(files)
         # Window → its steps, each with photographs, their states before and their revisions after.
         self._undo: dict[str, list[list[tuple[int, State, int]]]] = {}
         self._marked: list[int] = []
         # Window → the photograph that it shows, and when it last asked.
         self._claims: dict[str, tuple[int, float]] = {}
-        self._stamp: tuple[int, int] | None = None
         self._propagation: Propagation | None = None
         self._coverage: Coverage | None = None
         self._probabilities = np.zeros((0, 0), np.float32)
         self._next: list[int] = []
-        self._read_table()
+
+    def _set_files(self, files: Sequence[str]) -> None:
+        self._files, self._index = list(files), {name: i for i, name in enumerate(files)}
 
     def load(self, load_features: Callable[[Progress], Features]) -> None:
         """Computes the features and the graph. The page shows the progress or the error.
@@ -131,10 +97,9 @@ class Session:
                 self._version += 1
             raise
         with self._lock:
-            self._files = [self._files[i] for i in readable]
+            self._set_files([self._files[i] for i in readable])
             self._propagation, self._coverage = propagation, coverage
             self._phase = "ready"
-            self._read_table()
             self._refresh()
 
     def _report_progress(self, done: int, total: int) -> None:
@@ -155,31 +120,12 @@ class Session:
             return [self.root / name for name in self._files]
 
     def add_class(self, name: str) -> str:
-        """Adds a class without labels and returns its normalized name.
-
-        Raises:
-            RefusedError: If the name is empty, too long or holds control characters.
-        """
-        name = unicodedata.normalize("NFC", name).strip()
-        if not name or len(name) > label_table.LONGEST_CLASS:
-            raise RefusedError(
-                f"The name of a class must have 1 to {label_table.LONGEST_CLASS} characters."
-            )
-        if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
-            raise RefusedError("The name of a class cannot hold control characters.")
+        """Adds a class as `Answers.add_class` does."""
         with self._lock:
-            return self._get_class(name)
-
-    def _get_class(self, name: str) -> str:
-        """The class of this name in any case, which is added if there is none."""
-        if known := self._folded.get(fold(name)):
-            return known
-        if len(self._class_names) >= MAX_CLASSES:
-            raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
-        self._folded[fold(name)] = name
-        self._class_names.append(name)
-        self._version += 1
-        return name
+            num_classes = len(self._answers.class_names)
+            name = self._answers.add_class(name)
+            self._version += len(self._answers.class_names) > num_classes
+            return name
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
         """Records decisions about different photographs on the disk and here, as one step to undo.
@@ -189,11 +135,12 @@ class Session:
             RefusedError: If a photograph, decision or class does not exist.
             OSError: If labels.csv cannot be written. Nothing has changed then.
         """
-        with self._lock:
+        with self._lock, self._answers.hold():
             self.follow_table()
             self._check(changes)
             step = [(c.image, self._get_state(c.image), c.revision + 1) for c in changes]
-            self._write([(c.image, c.decision, c.label) for c in changes])
+            self._answers.append([(self._files[c.image], c.decision, c.label) for c in changes])
+            self._refresh()
             steps = self._undo.setdefault(window, [])
             steps.append(step)
             del steps[:-_MAX_UNDO_STEPS]
@@ -208,8 +155,12 @@ class Session:
                 raise RefusedError("There is no such photograph.")
             if decision not in (LABEL, NONE, SKIP):
                 raise RefusedError("There is no such decision.")
-            if (decision == LABEL) != bool(label) or (label and label not in self._class_names):
+            if (decision == LABEL) != bool(label) or (
+                label and label not in self._answers.class_names
+            ):
                 raise RefusedError("There is no such class.")
+            if not (self.root / self._files[image]).is_file():
+                raise RefusedError(f"{self._files[image]} is no longer in the folder.")
             if self._get_state(image).revision != revision:
                 raise ConflictError(
                     f"{self._files[image]} has just been answered in another window."
@@ -223,7 +174,7 @@ class Session:
             RefusedError: If there is nothing to undo.
             OSError: If labels.csv cannot be written. Nothing has changed then.
         """
-        with self._lock:
+        with self._lock, self._answers.hold():
             self.follow_table()
             if not self._undo.get(window):
                 raise RefusedError("There is nothing to undo.")
@@ -234,8 +185,9 @@ class Session:
             rows = []
             for image, state, _ in step:
                 decision = state.decision if state.decision in (NONE, SKIP) else UNDO
-                rows.append((image, decision, state.label))
-            self._write(rows)
+                rows.append((self._files[image], decision, state.label))
+            self._answers.append(rows)
+            self._refresh()
             self._undo[window].pop()
             return [self.describe_image(image) for image, _, _ in step]
 
@@ -250,80 +202,29 @@ class Session:
     def follow_table(self) -> None:
         """Reads labels.csv again if another program has changed it."""
         with self._lock:
-            if self._stamp != self._stat_table():
-                self._read_table()
+            if self._answers.follow():
                 self._refresh()
 
-    def _stat_table(self) -> tuple[int, int] | None:
-        try:
-            stat = self._table.stat()
-        except OSError:
-            return None
-        return stat.st_size, stat.st_mtime_ns
-
-    def _read_table(self) -> None:
-        """Takes over labels.csv, or raises a UserError and changes nothing."""
-        stamp = self._stat_table()
-        rows = label_table.read_label_table(self._table) if stamp else []
-        before = self._states, self._recent, self._class_names.copy(), self._folded.copy()
-        self._states, self._recent = {}, collections.deque(maxlen=_NUM_RECENT)
-        index = {name: image for image, name in enumerate(self._files)}
-        try:
-            for name, image in index.items():
-                if label := get_folder_label(name):
-                    self._apply(image, LABEL, label)
-            for name, row in match_rows(rows, self._files)[0]:
-                self._apply(index[name], row.decision, row.label.strip())
-        except RefusedError as error:
-            self._states, self._recent, self._class_names, self._folded = before
-            raise UserError(
-                f"{self._table} has more than {MAX_CLASSES:,} classes: check its columns."
-            ) from error
-        self._stamp = stamp
-
-    def _write(self, decisions: Sequence[tuple[int, str, str]]) -> None:
-        moment = label_table.now()
-        rows = [
-            LabelRow(self._files[i], label, decision, moment) for i, decision, label in decisions
-        ]
-        before = self._stat_table() or (0, 0)
-        num_bytes = label_table.append_rows(self._table, rows)
-        after = self._stat_table()
-        # If another program has appended at the same moment, its rows must still be read.
-        self._stamp = after if after and after[0] == before[0] + num_bytes else None
-        for image, decision, label in decisions:
-            self._apply(image, decision, label)
-        self._refresh()
-
-    def _apply(self, image: int, decision: str, label: str) -> None:
-        before = self._get_state(image)
-        label = self._get_class(label) if label else ""
-        state = decision if decision in (NONE, SKIP) else LABEL if label else ""
-        self._states[image] = State(
-            state,
-            label if state == LABEL else "",
-            before.revision + 1,
-            is_confirmed=state == LABEL and label == before.label and decision != UNDO,
-        )
-        if image in self._recent:
-            self._recent.remove(image)
-        if state:
-            self._recent.append(image)
-
     def _get_state(self, image: int) -> State:
-        return self._states.get(image, State())
+        return self._answers.get(self._files[image])
+
+    def _list_states(self) -> Iterator[tuple[int, State]]:
+        """The photographs with a decision, the last decision first."""
+        for name, state in reversed(self._answers.states.items()):
+            if state.decision and name in self._index:
+                yield self._index[name], state
 
     def _refresh(self) -> None:
         """Propagates changed labels and chooses what to show next."""
         self._version += 1
         if self._propagation is None or self._coverage is None:
             return
-        index = {name: k for k, name in enumerate(self._class_names)}
+        index = {name: k for k, name in enumerate(self._answers.class_names)}
         labels = np.full(len(self._files), -1)
-        for image, state in self._states.items():
+        for image, state in self._list_states():
             if state.label:
                 labels[image] = index[state.label]
-        self._propagation.add_classes(len(self._class_names))
+        self._propagation.add_classes(len(index))
         changed = np.flatnonzero(labels != self._propagation.labels)
         self._propagation.update({int(i): int(labels[i]) for i in changed})
         self._probabilities = self._propagation.compute_probabilities()
@@ -336,16 +237,17 @@ class Session:
     def _find_open(self) -> np.ndarray:
         """Whether each photograph is without an answer, bool [B]."""
         is_open = np.ones(len(self._files), bool)
-        is_open[[image for image, state in self._states.items() if state.decision]] = False
+        is_open[[image for image, _ in self._list_states()]] = False
         return is_open
 
     def describe(self, window: str = "") -> dict[str, Any]:
         """The state that every view shows."""
         with self._lock:
-            counts = collections.Counter(state.decision for state in self._states.values())
-            num_labels = collections.Counter(state.label for state in self._states.values())
+            states = list(self._list_states())
+            counts = collections.Counter(state.decision for _, state in states)
+            num_labels = collections.Counter(state.label for _, state in states)
             # Until then, photographs that cannot be read still have numbers.
-            recent = list(reversed(self._recent)) if self._phase == "ready" else []
+            recent = states[:_NUM_RECENT] if self._phase == "ready" else []
             return {
                 "version": self._version,
                 "phase": self._phase,
@@ -353,7 +255,7 @@ class Session:
                 "progress": self._progress,
                 "folder": _show(self.root.resolve().name),
                 "command": _show(f"cls-jax train {shlex.quote(str(self.root))}"),
-                "classes": [{"name": k, "count": num_labels[k]} for k in self._class_names],
+                "classes": [{"name": k, "count": num_labels[k]} for k in self._answers.class_names],
                 "counts": {
                     "images": len(self._files),
                     "labeled": counts[LABEL],
@@ -361,7 +263,7 @@ class Session:
                     "skipped": counts[SKIP],
                 },
                 "next": [self.describe_image(image) for image in self._share_out(window)],
-                "recent": [self.describe_image(image) for image in recent],
+                "recent": [self.describe_image(image) for image, _ in recent],
                 "can_undo": bool(self._undo.get(window)),
             }
 
@@ -398,7 +300,10 @@ class Session:
             return []
         order = np.argsort(-probabilities_K, kind="stable")[:_NUM_PROPOSALS]
         return [
-            {"label": self._class_names[k], "probability": round(float(probabilities_K[k]), 4)}
+            {
+                "label": self._answers.class_names[k],
+                "probability": round(float(probabilities_K[k]), 4),
+            }
             for k in order
         ]
 
@@ -407,7 +312,7 @@ class Session:
         with self._lock:
             is_open, rows = self._find_open(), []
             # Before `load` there are no columns, and a class that was just added has none yet.
-            for k, name in enumerate(self._class_names[: self._probabilities.shape[1]]):
+            for k, name in enumerate(self._answers.class_names[: self._probabilities.shape[1]]):
                 chosen = find_confident(self._probabilities, is_open, k, _NUM_PER_CLASS)
                 images = [self.describe_image(int(image)) for image in chosen]
                 rows.append({"label": name, "images": images})
@@ -430,7 +335,7 @@ class Session:
     def describe_result(self) -> dict[str, Any]:
         """Counts, the estimated accuracy and the number of confident proposals."""
         with self._lock:
-            num_classes = len(self._class_names)
+            num_classes = len(self._answers.class_names)
             proposed = np.zeros(num_classes, int)
             num_confident = num_right = num_tried = 0
             propagation = self._propagation
@@ -457,7 +362,7 @@ class Session:
     def write_proposals(self) -> Iterator[str]:
         """The table of all photographs as CSV, in parts: file, label, source and probability."""
         with self._lock:
-            files, names = list(self._files), list(self._class_names)
+            files, names = list(self._files), list(self._answers.class_names)
             states = [self._get_state(i) for i in range(len(files))]
             probabilities = self._probabilities
             has_labels = any(state.label for state in states)

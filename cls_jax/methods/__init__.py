@@ -13,7 +13,6 @@ from cls_jax.methods import (
     cls,
     cls_plus,
     fixmatch_variants,
-    iomatch,
     mixmatch,
     simpro,
     ups,
@@ -26,7 +25,6 @@ METHODS: dict[str, Method] = {
     **mixmatch.METHODS,
     **fixmatch_variants.METHODS,
     **simpro.METHODS,
-    **iomatch.METHODS,
     **cls.METHODS,
     **cls_plus.METHODS,
 }

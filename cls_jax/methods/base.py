@@ -18,7 +18,7 @@ from cls_jax.methods import balanced_head
 from cls_jax.methods.cutmix import cutmix
 from cls_jax.methods.losses import PseudoLabels, compute_labeling_loss
 from cls_jax.models.ensemble import Ensemble
-from cls_jax.models.layers import ALL_HEADS, Head
+from cls_jax.models.layers import ALL_HEADS
 
 PyTree = Any
 Hyperparameters = Mapping[str, Any]  # By name.
@@ -143,9 +143,8 @@ class Method:
     drive: Callable[[PyTree, PyTree, Batch, Context], tuple[LossOutput, PyTree]] | None = None
     # The first `method_state`, each leaf with a leading axis of networks.
     init_state: Callable[[InitContext], PyTree] = lambda init: ()
-    # K → the networks' outputs in addition to the classes. The logits of a `loss` then come from
-    # all heads side by side, the classes' first.
-    extra_heads: Callable[[int], tuple[Head, ...]] | None = None
+    # (name, size) of the networks' outputs in addition to the classes.
+    extra_heads: tuple[tuple[str, int], ...] = ()
     # Share of activations dropped where dropout is asked for.
     dropout_rate: Callable[[Hyperparameters], float] = lambda hparams: 0.0
     # How it trains in several rounds. Its state then has a row per training image.
@@ -155,8 +154,7 @@ class Method:
         hyperparameters = dict(self.hyperparameters)
         if self.target_view is not None and not self.separate_passes:
             hyperparameters["weak_pass"] = WEAK_PASS
-        has_options = self.loss is not None and self.extra_heads is None
-        if has_options and "strong" in self.unlabeled_views:
+        if self.loss is not None and "strong" in self.unlabeled_views:
             hyperparameters["graph"] = GRAPH
             if "weak" in self.unlabeled_views:
                 hyperparameters["balanced_head"] = BALANCED_HEAD
@@ -180,11 +178,12 @@ class Method:
             state = state, PseudoLabels(classes, classes, weights, weights)
         return state
 
-    def get_extra_heads(self, hparams: Hyperparameters, num_classes: int) -> tuple[Head, ...]:
-        """The networks' outputs in addition to the classes."""
-        if hparams.get("balanced_head"):
-            return (Head(balanced_head.METHOD_HEAD, num_classes),)
-        return self.extra_heads(num_classes) if self.extra_heads else ()
+    def get_extra_heads(
+        self, hparams: Hyperparameters, num_classes: int
+    ) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the networks' outputs in addition to the classes."""
+        has_balanced = hparams.get("balanced_head")
+        return ((balanced_head.METHOD_HEAD, num_classes),) if has_balanced else self.extra_heads
 
     def compute_loss(
         self, params: PyTree, batch_stats: PyTree, batch: Batch, context: Context
@@ -198,8 +197,7 @@ class Method:
         With the hyperparameter `balanced_head`, all of that is a loss on the outputs of another
         head, and the networks' own head learns by ABC's loss (`cls_jax.methods.balanced_head`), for
         which a weak view labels a strong one. Neither key belongs to methods that drive the
-        networks themselves, which may show them only mixtures, or that have heads of their own,
-        whose logits cover more than the classes.
+        networks themselves, which may show them only mixtures.
 
         Parameters and BatchNorm statistics belong to the networks on this device, each leaf
         [N, ...], and the batch is this device's shard. Returns the losses, and the BatchNorm
@@ -258,7 +256,7 @@ class Method:
     ) -> tuple[list[jax.Array], PyTree]:
         """Logits of every group, and the BatchNorm statistics after the pass."""
         ensemble, hparams = context.ensemble, context.hparams
-        head = ALL_HEADS if self.extra_heads or hparams.get("balanced_head") else "head"
+        head = ALL_HEADS if hparams.get("balanced_head") else "head"
         groups = [batch.x, *(batch.u[i] for i in range(len(self.unlabeled_views)))]
         if batch.mix is not None:
             groups.append(batch.mix.images)

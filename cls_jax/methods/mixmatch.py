@@ -17,7 +17,6 @@ from cls_jax.methods.alignment import align, init_uniform, update_mean
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, PyTree, add_up
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 from cls_jax.models.ensemble import Ensemble
-from cls_jax.models.layers import Head
 
 
 def compute_mixmatch_loss(
@@ -228,6 +227,6 @@ METHODS = {
         unlabeled_views=("weak", "strong", "strong"),
         # Running class means, float32 [N, K]: uniform at first.
         init_state=lambda init: dict.fromkeys(("predicted", "labeled"), init_uniform(init)),
-        extra_heads=lambda num_classes: (Head("rotation", 4),),
+        extra_heads=(("rotation", 4),),
     ),
 }

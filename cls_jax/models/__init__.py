@@ -23,8 +23,6 @@ class Entry(NamedTuple):
     image_size: int = 224  # Height and width of the images that its pretrained weights expect.
 
 
-_RESNET_KEYS = ("stem", "bn_epsilon")
-_WRN_KEYS = ("depth", "width", "leaky_slope")
 _tiny = functools.partial(VisionTransformer, width=192, num_heads=3)
 _small = functools.partial(VisionTransformer, width=384, num_heads=6)
 _base = functools.partial(VisionTransformer, width=768, num_heads=12)
@@ -33,10 +31,10 @@ _dinov2_reg4 = functools.partial(_dinov2, num_registers=4)
 
 MODELS = {
     "wide_resnet": Entry(
-        WideResNet, "WRN-{depth}-{width}", keys=(*_RESNET_KEYS, *_WRN_KEYS), image_size=32
+        WideResNet, "WRN-{depth}-{width}", keys=("stem", "depth", "width"), image_size=32
     ),
-    "resnet18": Entry(ResNet18, "ResNet-18", RESNET, _RESNET_KEYS),
-    "resnet50": Entry(ResNet50, "ResNet-50", RESNET, _RESNET_KEYS),
+    "resnet18": Entry(ResNet18, "ResNet-18", RESNET, ("stem",)),
+    "resnet50": Entry(ResNet50, "ResNet-50", RESNET, ("stem",)),
     "efficientnet_lite0": Entry(EfficientNetLite0, "EfficientNet-Lite0", EFFICIENTNET),
     "vit_tiny": Entry(_tiny, "ViT-Ti/16", VIT, patch=16),
     "vit_small": Entry(_small, "ViT-S/16", VIT, patch=16),

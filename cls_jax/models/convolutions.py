@@ -176,11 +176,14 @@ def _pads(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> Any:
 def _sum_products(
     padded: jax.Array, kernel: jax.Array, stride: int, size: tuple[int, ...]
 ) -> jax.Array:
-    """The convolution of padded images, of which `size` rows and columns come out."""
-    entries = kernel.reshape(-1, kernel.shape[-1])
+    """The convolution of padded images, of which `size` rows and columns come out.
+
+    Summed in float32, as grouped convolutions are.
+    """
+    entries = kernel.reshape(-1, kernel.shape[-1]).astype(jnp.float32)
     shifts = _shifts(padded, kernel.shape[0], stride, size)
     products = [shift * entry for shift, entry in zip(shifts, entries, strict=True)]
-    return sum(products[1:], start=products[0])
+    return sum(products[1:], start=products[0]).astype(padded.dtype)
 
 
 def _shifts(padded: jax.Array, k: int, stride: int, size: Sequence[int]) -> list[jax.Array]:

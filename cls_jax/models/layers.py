@@ -6,7 +6,7 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -16,37 +16,19 @@ import jax.numpy as jnp
 # truncated: a truncated normal of the same variance is another distribution.
 conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 dense_init = nn.initializers.glorot_normal()
-# Uniform within 1 / sqrt(fan_in), as PyTorch's `nn.Linear`.
-projection_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 FEATURES = "features"
 DESCRIPTORS = "features and descriptors"
 ALL_HEADS = "all heads"
-PROJECTION, PROJECTION_SIZE = "projection", 128  # Between the features and some extra heads.
 # Standard deviation of the weights in `pool_descriptor`, as a share of the image.
 _CENTER_WIDTH = 0.35
 
 
-class Head(NamedTuple):
-    """An output of a network in addition to the classes: a dense layer on the pooled features."""
-
-    name: str  # The output's, and the layer's.
-    size: int
-    is_projected: bool = False  # It reads a `Projection`, which all such heads share.
-    use_bias: bool = True
-
-
-class Stem(NamedTuple):
-    """How an architecture begins."""
-
-    kernel: int  # Height and width of the first convolution.
-    stride: int
-    pools: bool  # Whether 3x3 maxima with stride 2 follow.
-
-
+# How an architecture begins: height and width of the first convolution, its stride, and whether
+# 3x3 maxima with stride 2 follow.
 STEMS = {
-    "cifar": Stem(kernel=3, stride=1, pools=False),  # For 32 pixels.
-    "small": Stem(kernel=3, stride=2, pools=False),  # For 64: the rest sees 32.
-    "imagenet": Stem(kernel=7, stride=2, pools=True),  # From 96: 224 becomes 56.
+    "cifar": (3, 1, False),  # For 32 pixels.
+    "small": (3, 2, False),  # For 64: the rest sees 32.
+    "imagenet": (7, 2, True),  # From 96: 224 becomes 56.
 }
 
 
@@ -104,16 +86,6 @@ class BatchNorm(nn.Module):
         return mean, jnp.maximum(mean_of_squares - jnp.square(mean), 0.0)
 
 
-class Projection(nn.Module):
-    """Dense, ReLU, dense: float32 [B, C] → [B, PROJECTION_SIZE]."""
-
-    @nn.compact
-    def __call__(self, x_BC: jax.Array) -> jax.Array:
-        """Returns the projections of the features."""
-        layer = functools.partial(nn.Dense, kernel_init=projection_init)
-        return layer(PROJECTION_SIZE)(nn.relu(layer(x_BC.shape[-1])(x_BC)))
-
-
 class Architecture(nn.Module):
     """The fields of every architecture, and the signature of its call.
 
@@ -135,7 +107,7 @@ class Architecture(nn.Module):
     bn_epsilon: float = 1e-5
     bn_frozen: bool = False
     dropout_rate: float = 0.0  # Share of activations dropped in every block where asked for.
-    extra_heads: tuple[Head, ...] = ()
+    extra_heads: tuple[tuple[str, int], ...] = ()  # Names and sizes, each a dense layer.
     data_axis: str | None = None  # `BatchNorm.axis_name`.
     # Whether training computes activations again for the gradient, to need less memory, and keeps
     # only the inputs of the blocks and, in a convolutional network, the results of convolutions,
@@ -145,12 +117,7 @@ class Architecture(nn.Module):
     @property
     def head_names(self) -> tuple[str, ...]:
         """Names of the parameters that compute the logits, for `order_layers`."""
-        projection = (PROJECTION,) if self._has_projection else ()
-        return ("head", *(head.name for head in self.extra_heads), *projection)
-
-    @property
-    def _has_projection(self) -> bool:
-        return any(head.is_projected for head in self.extra_heads)
+        return ("head", *(name for name, _ in self.extra_heads))
 
     def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
         """The block, rematerialized in training if `remat` asks for it, with the same parameters.
@@ -190,13 +157,10 @@ class Architecture(nn.Module):
         All heads get parameters. XLA removes those that nobody asks for. An architecture that does
         not pool has no `unpooled_BHWC`. Its features are also its descriptors.
         """
-        projected = x_BC
-        if self._has_projection:
-            projected = Projection(name=PROJECTION)(x_BC)
-        logits = {}
-        for head in (Head("head", self.num_classes), *self.extra_heads):
-            dense = nn.Dense(head.size, head.use_bias, kernel_init=init, name=head.name)
-            logits[head.name] = dense(projected if head.is_projected else x_BC)
+        logits = {
+            name: nn.Dense(size, kernel_init=init, name=name)(x_BC)
+            for name, size in (("head", self.num_classes), *self.extra_heads)
+        }
         if wanted == ALL_HEADS:
             return jnp.concatenate(list(logits.values()), axis=-1)
         if wanted == DESCRIPTORS:
@@ -241,7 +205,8 @@ def create_stem_conv(stem: str, features: int, dtype: Any) -> nn.Conv:
 
 def pool_stem(stem: str, x_BHWC: jax.Array) -> jax.Array:
     """Maxima of 3x3 with stride 2 where the stem has them."""
-    if not STEMS[stem].pools:
+    _, _, pools = STEMS[stem]
+    if not pools:
         return x_BHWC
     # One axis after the other. XLA computes the gradient of `nn.max_pool` of 3x3 on a CPU with four
     # indices for every pixel.

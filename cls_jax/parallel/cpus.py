@@ -1,8 +1,9 @@
-"""How many CPU cores this process may keep busy, and how much memory the machine has."""
+"""How many CPU cores this process may keep busy, and how much memory machine and devices have."""
 
 import ctypes
 import os
 
+import jax
 import joblib
 
 _STATUS_BYTES = 64  # Of MEMORYSTATUSEX, whose second eight bytes are the size of the memory.
@@ -15,6 +16,12 @@ def available_cpus() -> int:
     limits its CPU time. A share such as 2.5 cores counts as 3.
     """
     return joblib.cpu_count()
+
+
+def get_device_memory(device: jax.Device) -> int:
+    """Bytes of memory of a device. A CPU device has its share of the machine's memory."""
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    return limit or get_machine_memory() // jax.local_device_count()
 
 
 def get_machine_memory() -> int:

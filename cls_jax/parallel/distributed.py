@@ -7,6 +7,7 @@ the run's files, so all must see the same folder.
 import faulthandler
 import hashlib
 import json
+import math
 import os
 import pathlib
 import sys
@@ -145,6 +146,30 @@ def arrays_from_main_process(tree: Any) -> Any:
         return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
 
 
+def take_own(num_rows: int) -> slice:
+    """The rows that this process works on, where each has its share."""
+    index, count = jax.process_index(), jax.process_count()
+    return slice(num_rows * index // count, num_rows * (index + 1) // count)
+
+
+def gather_rows(own: np.ndarray, num_rows: int) -> np.ndarray:
+    """All rows in every process, from the `take_own` of each. All must call this.
+
+    Rows are of any type of fixed size. Memory is that of all rows, twice for a moment.
+    """
+    count = jax.process_count()
+    if count == 1:
+        return own
+    row_bytes = own.dtype.itemsize * math.prod(own.shape[1:])
+    raw = np.zeros((-(-num_rows // count), row_bytes), np.uint8)  # JAX would round other types.
+    raw[: len(own)] = np.frombuffer(own.tobytes(), np.uint8).reshape(len(own), row_bytes)
+    with jax.transfer_guard("allow"):
+        gathered = multihost_utils.process_allgather(raw)
+    sizes = [num_rows * (i + 1) // count - num_rows * i // count for i in range(count)]
+    parts = [part[:size] for part, size in zip(gathered, sizes, strict=True)]
+    return np.concatenate(parts).view(own.dtype).reshape(num_rows, *own.shape[1:])
+
+
 def all_processes(value: bool) -> bool:
     """Whether it is true in every process. All must call this."""
     if jax.process_count() == 1:
@@ -159,6 +184,15 @@ def check_same(text: str, workdir: pathlib.Path) -> None:
         raise UserError(
             f"Processes {different} differ from process 0 in config or --workdir: start all with "
             "the same command except for --process_id."
+        )
+
+
+def check_same_data(parts: Iterable[bytes]) -> None:
+    """Raises a UserError in every process unless all see the same images, labels and budget."""
+    if different := _find_different(parts):
+        raise UserError(
+            f"Processes {different} see other images or labels than process 0: give all the same "
+            "folder, for instance on a file system that all machines share."
         )
 
 

@@ -74,13 +74,14 @@ def create_mesh(
             f"x mesh.data): start {len(busy)} process(es) only, or choose mesh.network, mesh.data "
             f"and batch sizes that use all {num_devices} devices."
         )
-    return jax.make_mesh(
-        (network, data),
+    # Neighbors train different networks on the same images, so that a process makes no more of a
+    # batch than its share: it has columns of the mesh, not rows.
+    return Mesh(
+        np.array(used).reshape(data, network).T,
         (NETWORK_AXIS, DATA_AXIS),
         # Not `Explicit`, the default: code outside of `shard_map`, such as the initialization and
         # the copies of a state, relies on the compiler to propagate shardings.
         axis_types=(AxisType.Auto, AxisType.Auto),
-        devices=used,
     )
 
 

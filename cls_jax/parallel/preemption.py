@@ -1,16 +1,54 @@
 """Requests to stop: SIGTERM, as schedulers send it, and SIGINT, as Ctrl-C sends it."""
 
+import contextlib
 import os
 import signal
+import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
+from jax._src import distributed  # Orbax, too, finds the coordinator's client nowhere else.
 from jax.experimental import multihost_utils
 
 from cls_jax.errors import StoppedError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Where JAX's service writes that a process has received SIGTERM, within a second.
+_NOTICE = "RECEIVED_PREEMPTION_NOTICE"
+_POLL_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def leave_when_asked() -> Iterator[Callable[[], None]]:
+    """Ends all of several processes within seconds if one receives SIGTERM before the first step.
+
+    A process alone ends at once by itself. With several, JAX's service catches the signal, which
+    the loop asks for at every step. Until then features, the graph, heads and compilation take
+    minutes, and nothing is lost but the part in progress: what is finished is on disk. Gives the
+    function that says that the loop has begun.
+    """
+    begun = threading.Event()
+
+    def watch() -> None:
+        client: Any = distributed.global_state.client
+        while not begun.wait(_POLL_SECONDS):
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # There is no notice.
+                client.key_value_try_get(_NOTICE)
+                message = "Stopped before the first step: rerun the command to continue."
+                print(message, file=sys.stderr, flush=True)
+                if jax.process_index() == 0:  # The others ask this one.
+                    time.sleep(3 * _POLL_SECONDS)
+                os._exit(128 + signal.SIGTERM)
+
+    if jax.process_count() > 1:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield begun.set
+    finally:
+        begun.set()
 
 
 class PreemptionHandler:

@@ -2,15 +2,17 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
+import re
+import urllib.parse
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from cls_jax.config import read_config
-from cls_jax.data.images.decode import take_visible
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
 from cls_jax.inference.calibration import Calibration, read_calibration
@@ -24,6 +26,7 @@ from cls_jax.runs.sessions import read_sessions
 
 NUM_PICTURES = 24  # Of each kind on the page.
 _LARGEST = 1e30  # Axes cannot be scaled to more.
+_FOLDERS = re.compile(r"(?:^|(?<=[\s'\"=(,]))(?:~|[A-Za-z]:)?[/\\](?:[^/\\\s]+[/\\])*(?=[^/\\\s])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +65,6 @@ class Predictions:
             return np.argsort(self.confidence[0], kind="stable")
         differ = np.flatnonzero(self.predicted[0] != self.predicted[1])
         return differ[np.argsort(-self.confidence.min(axis=0)[differ], kind="stable")]
-
-
-class Picture(NamedTuple):
-    """An image of the dataset as the page shows it."""
-
-    pixels: np.ndarray  # uint8 [H, W, 1 or 3], see `take_visible`.
-    name: str
-    link: str | None  # To its file, where it has one.
 
 
 @dataclasses.dataclass
@@ -121,16 +116,36 @@ class RunData:
         files = self.dataset.test_files if is_test else self.dataset.train_files
         if not files:
             return f"{'Test' if is_test else 'Training'} image {index}", None
-        root = pathlib.Path(self.config.data.data_dir).expanduser().resolve()
-        return files[index], (root / files[index]).as_uri()
+        if self.link_root is None:
+            return files[index], None
+        return files[index], urllib.parse.quote(os.fsencode(f"{self.link_root}/{files[index]}"))
 
-    def take_picture(self, index: int, is_test: bool) -> Picture:
-        """A test or training image by its position among these."""
+    @functools.cached_property
+    def link_root(self) -> str | None:
+        """The folder of images as seen from the report, which may be sent to others.
+
+        None if the way there leads through the parents of the user's home, whose names are private.
+        """
+        root = pathlib.Path(self.config.data.data_dir).expanduser().resolve()
+        try:
+            relative = os.path.relpath(root, self.workdir.resolve())
+            common = os.path.commonpath([root, self.workdir.resolve()])
+        except ValueError:  # Two drives of Windows.
+            return None
+        is_private = pathlib.Path(common) in (
+            *pathlib.Path.home().parents,
+            pathlib.Path(root.anchor),
+        )
+        return None if is_private else f"./{pathlib.Path(relative).as_posix()}"
+
+    def take_picture(self, index: int, is_test: bool) -> dict[str, Any]:
+        """A test or training image by its position: pixels uint8 [H, W, 1 or 3], name and link."""
         images = self.dataset.test_images if is_test else self.dataset.train_images
         image = images[np.array([index])][0]
-        return Picture(take_visible(image), *self.name_image(index, is_test))
+        name, link = self.name_image(index, is_test)
+        return {"pixels": image, "name": name, "link": link}
 
-    def take_predicted(self, position: int) -> Picture:
+    def take_predicted(self, position: int) -> dict[str, Any]:
         """One of the images that the predictions are about."""
         return self.take_picture(int(self.predictions.indices[position]), self.predictions.is_test)
 
@@ -152,7 +167,8 @@ def collect_run(
         try:
             return make()
         except Exception as error:
-            run.notes.append(f"{failure}: {describe_error(error)}")
+            reason = leave_out_folders(describe_error(error), workdir, run.config.data.data_dir)
+            run.notes.append(f"{failure}: {reason}")
             return otherwise
 
     run.rows = attempt(f"{METRICS} cannot be read", lambda: clean_rows(read_metrics(workdir)), [])
@@ -184,6 +200,17 @@ def collect_run(
                 [],
             )
     return run
+
+
+def leave_out_folders(text: str, *folders: str | os.PathLike) -> str:
+    """A text with the last part of each absolute path, as it may be sent to others.
+
+    The parents of these `folders` and the user's home may have names with spaces.
+    """
+    parents = [pathlib.Path(folder).expanduser().resolve().parent for folder in folders]
+    for parent in sorted(map(str, (*parents, pathlib.Path.home())), key=len, reverse=True):
+        text = text.replace(f"{parent}{os.sep}", "")
+    return _FOLDERS.sub("", text)
 
 
 def draw_heat_maps(source: OpenRun, predictions: Predictions) -> dict[int, np.ndarray]:

@@ -32,8 +32,9 @@ _SECTIONS: dict[str, tuple[str, _View]] = {
     "views": ("Views", sections.view_augmented),
     "labeled": ("Labeled images", sections.view_labeled),
     "configuration": ("Configuration", sections.view_config),
-    "sessions": ("Sessions", lambda run: {"sessions": run.sessions}),
+    "sessions": ("Sessions", sections.view_sessions),
 }
+_OF_IMAGES = {"mistakes", "doubtful", "suspects", "views", "labeled"}  # Sections.
 # Characters that no HTML document may contain, but file names can: control characters and halves
 # of surrogate pairs.
 _FORBIDDEN = {
@@ -43,13 +44,16 @@ _FORBIDDEN = {
 
 
 def write_report(
-    workdir: pathlib.Path, data_dir: str | None = None, opened: OpenRun | None = None
+    workdir: pathlib.Path,
+    data_dir: str | None = None,
+    opened: OpenRun | None = None,
+    has_images: bool = True,
 ) -> pathlib.Path:
     """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run, finished or not.
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
-    `opened` is the same run, if its dataset and its checkpoint may have been read already. Returns
-    the path of the page.
+    `opened` is the same run, if its dataset and its checkpoint may have been read already. Without
+    images, the page has neither the sections that show some nor names of files. Returns its path.
 
     Raises:
         UserError: If the folder is not the folder of a run or cannot be written to.
@@ -62,7 +66,7 @@ def write_report(
         if run.predictions is not None and run.labeled is not None:
             names = [run.name_image(row.position, row.is_test)[0] for row in run.suspects]
             write_suspects(workdir, run.suspects, run.class_names, names)
-        write_atomically(path, render_page(run))
+        write_atomically(path, render_page(run, has_images))
     except OSError as error:
         raise UserError(
             f"Cannot write {path} ({error.strerror}): free disk space or allow writing there."
@@ -70,9 +74,10 @@ def write_report(
     return path
 
 
-def render_page(run: RunData) -> str:
+def render_page(run: RunData, has_images: bool = True) -> str:
     """The report as one HTML document without any external resource."""
-    views = [(id_, title, view(run)) for id_, (title, view) in _SECTIONS.items()]
+    shown = _SECTIONS.keys() - (set() if has_images else _OF_IMAGES)
+    views = [(id_, title, view(run)) for id_, (title, view) in _SECTIONS.items() if id_ in shown]
     page = create_environment().get_template("page.html.j2")
     text = page.render(
         run=run,

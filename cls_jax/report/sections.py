@@ -3,23 +3,24 @@
 import base64
 import dataclasses
 import io
+import os
+import pathlib
 from typing import Any
 
 import jax
 import matplotlib
 import numpy as np
 from PIL import Image
-from sklearn.metrics import confusion_matrix
+from sklearn.metrics import confusion_matrix, log_loss
 
 from cls_jax.config import create_config, flatten, show_value
 from cls_jax.data.augment import jax_augment
 from cls_jax.data.augment.views import augment, create_augmentation
-from cls_jax.data.images.decode import take_visible
 from cls_jax.inference.calibration import apply_calibration
 from cls_jax.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.methods import get_method
 from cls_jax.report.charts import create_panels, draw_panel, draw_reliability, find_last
-from cls_jax.report.data import NUM_PICTURES, RunData
+from cls_jax.report.data import NUM_PICTURES, RunData, leave_out_folders
 from cls_jax.runs.result import describe_answer, describe_gain, wilson_interval
 
 # Up to this number of classes, every count of the confusion matrix is written out.
@@ -135,8 +136,12 @@ def view_calibration(run: RunData) -> dict[str, Any] | None:
         calibrated = apply_calibration(mean, fitted.temperature, fitted.uniform_share)
         name = "Ensemble" if len(probabilities) > 1 else "Network 1"
         predicted[f"{name}, calibrated"] = calibrated
-    diagrams = {name: compute_reliability(p, labels) for name, p in predicted.items()}
-    return {"diagrams": [(name, r, draw_reliability(r)) for name, r in diagrams.items()]}
+    diagrams = []
+    for name, p in predicted.items():
+        reliability = compute_reliability(p, labels)
+        likelihood = float(log_loss(labels, p, labels=range(p.shape[1])))
+        diagrams.append((name, reliability, likelihood, draw_reliability(reliability)))
+    return {"diagrams": diagrams}
 
 
 def view_mistakes(run: RunData) -> dict[str, Any] | None:
@@ -172,7 +177,11 @@ def view_suspects(run: RunData) -> dict[str, Any] | None:
         return None
     shown = run.suspects[:NUM_PICTURES]
     pictures = [run.take_picture(row.position, row.is_test) for row in shown]
-    return {"num_suspects": len(run.suspects), "shown": list(zip(shown, pictures, strict=True))}
+    return {
+        "num_suspects": len(run.suspects),
+        "has_test": any(row.is_test for row in run.suspects),
+        "shown": list(zip(shown, pictures, strict=True)),
+    }
 
 
 def view_augmented(run: RunData) -> dict[str, Any] | None:
@@ -185,12 +194,12 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
     order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
     chosen = run.labeled[order[:_NUM_AUGMENTED]]
     images, data = run.dataset.train_images[chosen], run.config.data
-    columns = [("original", take_visible(images))]
+    columns = [("original", images)]
     repeated = np.concatenate([images] * _NUM_DRAWS)
     for seed, view in enumerate(("weak", "strong")):
         draws = augment_images(repeated, view, data, seed)
-        columns += [(view, take_visible(draw)) for draw in np.split(draws, _NUM_DRAWS)]
-    names = [run.take_picture(int(index), is_test=False).name for index in chosen]
+        columns += [(view, draw) for draw in np.split(draws, _NUM_DRAWS)]
+    names = [run.take_picture(int(index), is_test=False)["name"] for index in chosen]
     return {"names": names, "columns": columns, "method": get_method(run.config.method.name)}
 
 
@@ -219,6 +228,15 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
     return {"classes": classes, "num_classes": num_classes}
 
 
+def view_sessions(run: RunData) -> dict[str, Any]:
+    """The sessions, with commands that name no folders outside of the current one."""
+    places, sessions = (run.workdir, run.config.data.data_dir), []
+    for session in run.sessions:
+        command = str(session.get("command", "unknown command"))
+        sessions.append(session | {"command": leave_out_folders(command, *places)})
+    return {"sessions": sessions}
+
+
 def view_config(run: RunData) -> dict[str, Any]:
     """The whole configuration, and the method's default for each key that differs from it."""
     default = create_config(f"{run.config.num_labels},{run.config.method.name}").to_dict()
@@ -230,6 +248,8 @@ def view_config(run: RunData) -> dict[str, Any]:
 
 def _format_value(value: Any) -> str:
     separator = ", " if isinstance(value, list | tuple) else ","
+    if isinstance(value, str) and os.path.isabs(os.path.expanduser(value)):
+        value = pathlib.Path(value).name  # Of a page that may be sent, nobody learns of folders.
     return show_value(value).replace(",", separator) or "(empty)"
 
 

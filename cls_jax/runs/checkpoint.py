@@ -9,7 +9,7 @@ import json
 import pathlib
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +21,9 @@ from jax.experimental import multihost_utils
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import all_processes, barrier, from_main_process, is_main_process
 
-# Formats 1 and 2 belong to versions that were never released.
-FORMAT_VERSION = 3
+# Formats 1 and 2 belong to versions that were never released. Format 3 has a hash of every array, 4
+# one of each of its rows: a process can compute those of the rows that it holds.
+FORMAT_VERSION, _WHOLE_ARRAYS = 4, 3
 PyTree = Any
 CHECKPOINTS = "checkpoints"
 DAMAGED = "damaged_checkpoints"
@@ -84,11 +85,11 @@ class Checkpointer:
         self.finish()
         # One explicit copy to the host: Orbax would fetch each array implicitly, which the loop's
         # transfer guard refuses on a GPU.
-        arrays = fetch_to_host(state)
-        metadata = {"format_version": FORMAT_VERSION, "arrays": hash_arrays(arrays), **metadata}
+        # Each of several processes writes the shards that it holds.
+        arrays = fetch_to_host(state) if jax.process_count() == 1 else state
+        hashes = _gather_hashes(hash_rows(arrays))
+        metadata = {"format_version": FORMAT_VERSION, "arrays": hashes, **metadata}
         metadata["sha256"] = _digest(metadata)
-        if jax.process_count() > 1:
-            arrays = state  # Each process writes the shards that it holds.
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(arrays), notes=ocp.args.JsonSave(metadata)
         )
@@ -191,7 +192,7 @@ class Checkpointer:
             return None, reason or "another process cannot read it"
         assert metadata is not None  # No process failed, so this one did not.
         # Every array that was read. `_read` checks that no other is missing.
-        if not hash_arrays(fetch_to_host(state)).items() <= metadata["arrays"].items():
+        if not all_processes(_is_intact(state, metadata)):
             return None, "arrays differ from those that were saved"
         # Arrays made by Orbax are not in XLA's own memory, so the first step could not reuse it
         # (jax #18617). A copy made by XLA can be donated. Without `out_shardings` XLA would choose
@@ -206,7 +207,7 @@ class Checkpointer:
         ).notes
         if metadata["sha256"] != _digest(metadata):
             raise ValueError("metadata differ from those that were saved")
-        if metadata["format_version"] != FORMAT_VERSION:
+        if metadata["format_version"] not in (FORMAT_VERSION, _WHOLE_ARRAYS):
             raise UserError(
                 f"The checkpoint of step {step} in {self.folder} has format version "
                 f"{metadata['format_version']}, this program reads {FORMAT_VERSION}: use the "
@@ -269,15 +270,73 @@ def fetch_to_host(state: PyTree) -> PyTree:
     return jax.tree.map(np.array, jax.device_get(state))
 
 
-def hash_arrays(arrays: PyTree) -> dict[str, str]:
-    """SHA-256 of every array's dtype, shape and bytes, in hexadecimal, by the array's path."""
+def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
+    """Whether the rows of a state that this process holds are those that were saved."""
+    expected = metadata["arrays"]
+    if metadata["format_version"] == _WHOLE_ARRAYS:
+        arrays = _name_arrays(fetch_to_host(state))
+        return all(_hash(array, array.shape) == expected.get(key) for key, array in arrays.items())
+    return all(
+        row < len(expected.get(name, ())) and digest.hex() == expected[name][row]
+        for name, (_, held) in hash_rows(state).items()
+        for row, digest in held.items()
+    )
+
+
+def hash_rows(arrays: PyTree) -> dict[str, tuple[int, dict[int, bytes]]]:
+    """SHA-256 of the rows of every array that this process holds, by the array's path.
+
+    A row is an entry of the first axis, or a scalar. With each come its type and the whole array's
+    shape. Returns the number of rows of the whole array, and the hashes by row.
+    """
     hashes = {}
     for name, array in _name_arrays(arrays).items():
-        digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
-        # Flat first: a scalar has no axis to view differently.
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        hashes[name] = digest.hexdigest()
+        held: dict[int, bytes] = {}
+        for first, part in _iterate_held(array):
+            for row, values in enumerate(part, first):
+                if row not in held:
+                    held[row] = bytes.fromhex(_hash(values, array.shape))
+        hashes[name] = (array.shape[0] if array.ndim else 1), held
     return hashes
+
+
+def _iterate_held(array: Any) -> Iterator[tuple[int, np.ndarray]]:
+    """The parts of an array in this process: the first row, and all rows from there."""
+    if jax.process_count() == 1:
+        parts = [(0, jax.device_get(array) if isinstance(array, jax.Array) else array)]
+    else:
+        # Networks are spread over devices, and so whole rows.
+        parts = [
+            (shard.index[0].start or 0 if array.ndim else 0, jax.device_get(shard.data))
+            for shard in array.addressable_shards
+        ]
+    for first, part in parts:
+        yield first, np.asarray(part) if array.ndim else np.asarray(part)[None]
+
+
+def _gather_hashes(held: dict[str, tuple[int, dict[int, bytes]]]) -> dict[str, list[str]]:
+    """The hashes of all rows, of which each process has those that it holds, in hexadecimal."""
+    ends = np.cumsum([num_rows for num_rows, _ in held.values()])
+    table = np.zeros((ends[-1], hashlib.sha256().digest_size), np.uint8)
+    for end, (num_rows, rows) in zip(ends, held.values(), strict=True):
+        for row, digest in rows.items():
+            table[end - num_rows + row] = np.frombuffer(digest, np.uint8)
+    if jax.process_count() > 1:
+        with jax.transfer_guard("allow"):
+            table = multihost_utils.process_allgather(table).max(axis=0)
+    found = [row.tobytes().hex() for row in table]
+    return {
+        name: found[end - num_rows : end]
+        for end, (name, (num_rows, _)) in zip(ends, held.items(), strict=True)
+    }
+
+
+def _hash(array: np.ndarray, shape: tuple[int, ...]) -> str:
+    """SHA-256 of an array's type and bytes and of the shape that it is part of."""
+    digest = hashlib.sha256(f"{array.dtype}{shape}".encode())
+    # Flat first: a scalar has no axis to view differently.
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def _name_arrays(arrays: PyTree) -> dict[str, Any]:

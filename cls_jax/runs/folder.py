@@ -12,14 +12,17 @@ from ml_collections import ConfigDict
 
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json
+from cls_jax.data.images.decode import get_decode_options, get_image_shape
+from cls_jax.data.images.files import ImageFile, find_digests, read_ahead
+from cls_jax.data.images.store import Store
 from cls_jax.data.label_split import (
     check_labeled_indices,
     choose_labeled_indices,
     labeled_indices_to_json,
     read_labeled_indices,
 )
-from cls_jax.data.sources.folder import compute_fingerprint
-from cls_jax.data.sources.folder_layout import Layout
+from cls_jax.data.sources.folder import COPY_OF, hash_contents, hash_names, list_layout
+from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.io import (
@@ -41,6 +44,7 @@ RESULT = "result.json"
 LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
+_BATCH_SIZE = 256
 _FIGURES = ("test_", "validation_", "labels_", "answer_gain")  # How names of numbers begin.
 # The folder, within a run's, of the run without steps that it began with.
 INSTANT = "instant"
@@ -64,15 +68,20 @@ def get_default_workdir(config: ConfigDict) -> pathlib.Path:
     return pathlib.Path("runs") / f"{dataset}-{num_labels}-{method}-seed{config.seed}"
 
 
-def choose_workdir(config: ConfigDict, layout: Layout) -> tuple[pathlib.Path, str | None]:
+def choose_workdir(
+    config: ConfigDict, layout: Layout, again: bool = False
+) -> tuple[pathlib.Path, str | None]:
     """The first of NAME, NAME-2, NAME-3, … without a run on other images or labels.
 
-    Returns it with a sentence about the last run that was passed over, or None.
+    With `again`, also without a finished run. Returns it with a sentence about the last run that
+    was passed over, or None.
     """
     path = first = get_default_workdir(config)
     number, sentence = 1, None
-    while difference := describe_other_data(path, config, layout, allows_copies=False):
-        number, sentence = number + 1, difference
+    while (difference := describe_other_data(path, config, layout, allows_copies=False)) or (
+        again and (path / RESULT).exists()
+    ):
+        number, sentence = number + 1, difference or f"{path} is finished"
         path = first.with_name(f"{first.name}-{number}")
     return path, sentence and f"{sentence}, so this run is in {path}."
 
@@ -82,8 +91,8 @@ def describe_other_data(
 ) -> str | None:
     """A clause about the data of the run in a folder, or None if it is the same or none is there.
 
-    With `allows_copies`, another folder with files of the same names, sizes and labels is the same
-    data, also if the run's own folder is still there.
+    With `allows_copies`, another folder with files of the same names, contents and labels is the
+    same data, also if the run's own folder is still there.
 
     Raises:
         UserError: If the folder has a run that cannot be read.
@@ -96,7 +105,7 @@ def describe_other_data(
     fingerprint = _read_fingerprint(workdir)
     if fingerprint is None and is_same_place:  # It had not begun.
         return None
-    is_same = fingerprint == compute_fingerprint(layout, _read_skipped(workdir))
+    is_same = fingerprint is not None and _has_trained_on(workdir, fingerprint, ours, layout)
     if is_same and (allows_copies or is_same_place or not theirs.is_dir()):
         return None
     if is_same_place:
@@ -111,13 +120,62 @@ def _read_fingerprint(workdir: pathlib.Path) -> str | None:
         return str(stored.get("fingerprint"))
 
 
-def _read_skipped(workdir: pathlib.Path) -> set[str]:
-    """The names of the files that a run could not use."""
+def _has_trained_on(
+    workdir: pathlib.Path, fingerprint: str, root: pathlib.Path, layout: Layout
+) -> bool:
+    """Whether a run's training images have the names, contents and labels of a folder's.
+
+    A file that the run could not read, and that can be read now, is another one.
+    """
+    skipped = _read_skipped(workdir)
+    names = hash_names(layout, skipped)
+    if not fingerprint.startswith(names):
+        return False
+    files, data = [file for file, _ in layout.train], read_config(workdir / CONFIG).data
+    tried = [file.name for file in files if not skipped.get(file.name, COPY_OF).startswith(COPY_OF)]
+    paths, shape = [str(root / name) for name in tried], get_image_shape(data)
+    batches = read_ahead(paths, shape, _BATCH_SIZE, get_decode_options(data))
+    errors = (error for batch in batches for error in batch.errors)
+    unreadable = {name for name, error in zip(tried, errors, strict=True) if error is not None}
+    contents = hash_contents(layout, _hash_files(root, files), unreadable)
+    return fingerprint in (names, names + contents)
+
+
+def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
+    """Digests of the files' contents, b"" where they cannot be read."""
+    return find_digests(Store(), [str(root / file.name) for file in files], reads=True)
+
+
+def count_training_images(workdir: pathlib.Path, folder: str) -> int:
+    """How many of the images of a folder that would be evaluated have trained a run, by content.
+
+    Where the run's own folder is gone, only a copy of all of it is recognized. Raises a UserError
+    if the folder has no layout.
+    """
+    data, root = read_config(workdir / CONFIG).data, pathlib.Path(folder).expanduser()
+    if data.name != "folder":
+        return 0
+    own, layout = pathlib.Path(data.data_dir).expanduser(), list_layout(root)
+    trained, fingerprint = None, _read_fingerprint(workdir)
+    with contextlib.suppress(UserError):
+        trained = list_layout(own) if own.is_dir() else None
+    if trained is None and fingerprint and _has_trained_on(workdir, fingerprint, root, layout):
+        own, trained = root, layout
+    if trained is None:
+        return 0
+    evaluated = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
+    known = set(_hash_files(own, [file for file, _ in trained.train]))
+    digests = _hash_files(root, [file for file, _ in evaluated])
+    return sum(digest in known for digest in digests if digest)
+
+
+def _read_skipped(workdir: pathlib.Path) -> dict[str, str]:
+    """The files that a run could not use, and why."""
     try:
         with (workdir / SKIPPED_FILES).open(encoding="utf-8", errors="surrogateescape") as file:
-            return {row["file"] for row in csv.DictReader(file)}
+            return {row["file"]: row["reason"] or "" for row in csv.DictReader(file)}
     except (OSError, KeyError, ValueError, csv.Error):
-        return set()
+        return {}
 
 
 def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
@@ -237,7 +295,9 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
     Raises:
         UserError: If a folder of images has changed, so that indices mean other images.
     """
-    if dataset.fingerprint and _read_fingerprint(workdir) not in (None, dataset.fingerprint):
+    stored = _read_fingerprint(workdir)
+    is_same = stored and stored in (dataset.fingerprint, dataset.fingerprint[: len(stored)])
+    if dataset.fingerprint and stored is not None and not is_same:
         raise UserError(
             f"The training images of {dataset.name} are not those with which the run in {workdir} "
             "started: give --workdir a new folder, or restore the images as they were."

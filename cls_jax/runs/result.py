@@ -1,5 +1,6 @@
 """The outcome of a finished run: `result.json`, and the same numbers as text."""
 
+import math
 import pathlib
 import statistics
 from typing import Any
@@ -10,6 +11,7 @@ from cls_jax.runs.metrics import read_metrics
 
 # A row of monitors describes a single batch, so the result averages several.
 _NUM_ROWS = 20
+_QUANTILE = statistics.NormalDist().inv_cdf(0.975)  # Of 95% intervals.
 # Figures of the last evaluation, and those from before the first step.
 _LAST = (
     *("test_accuracy", "test_balanced_accuracy", "test_accuracy_network_1"),
@@ -54,6 +56,9 @@ def create_result(
         "test_accuracy_best_note": "selected on the test set: not a result to report",
         "test_accuracy_at_best_validation": best.get("test/accuracy"),
         "validation_accuracy": validated[-1]["validation/accuracy"] if validated else None,
+        "validation_accuracy_ensemble": (
+            validated[-1].get("validation/accuracy_ensemble") if validated else None
+        ),
         "validation_accuracy_best": best.get("validation/accuracy"),
         "validation_best_step": best.get("step"),
         "monitors": _average_monitors(rows),
@@ -79,12 +84,13 @@ def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
     """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) without images."""
-    from scipy.stats import binomtest  # Slow to import, and few commands need it.
-
     if not num_images:
         return 0.0, 1.0
-    interval = binomtest(num_correct, num_images).proportion_ci(0.95, "wilson")
-    return float(interval.low), float(interval.high)
+    share, scale = num_correct / num_images, 2 * (num_images + _QUANTILE**2)
+    center = (2 * num_correct + _QUANTILE**2) / scale
+    variance = 4 * num_correct * (1 - share) + _QUANTILE**2
+    margin = _QUANTILE * math.sqrt(variance) / scale
+    return (center - margin if num_correct else 0.0), (center + margin if share < 1 else 1.0)
 
 
 def describe_accuracies(accuracies: dict[str, float]) -> str:
@@ -105,76 +111,62 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
     return _format_percentages(by_name, names)
 
 
-def choose_answer(
-    result: dict[str, Any], instant: dict[str, Any], keeps_graph: bool
-) -> dict[str, Any]:
-    """Decides who answers for a run: its networks, or the instant classifier it began with.
+def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, Any]:
+    """Decides what predicts for a run: its networks, or the instant classifier it began with.
 
-    Their results are compared on the validation images or, without any, on the test images. The
-    accuracy of networks is the ensemble's where it was measured, because the ensemble predicts.
-
-    Without such images, the networks answer if `keeps_graph`: if the labels that the instant
-    classifier learned from were a term of the run's loss (`method.graph`). In all such runs that we
-    measured, with the last heads that `cls-jax train` chooses, the networks were better.
+    The networks, unless they are worse on the validation images. Test images decide nothing, so
+    that the accuracy on them is that of a classifier that was not chosen by it.
 
     Returns:
-        Additions to the run's result: `answer` ("trained" or "instant"), `answer_gain` (the points
-        that training gained) and `answer_images` ("validation" or "test").
+        Additions to the run's result: `answer` ("trained" or "instant"), and with validation images
+        `answer_gain` (the points that training gained) and `answer_images` ("validation").
     """
+    trained, start = (_get_accuracy(row, "validation") for row in (result, instant))
+    if trained is None or start is None:
+        return {"answer": "trained"}
+    gain = trained - start
+    answer = "trained" if gain >= 0 else "instant"
+    return {"answer": answer, "answer_gain": gain, "answer_images": "validation"}
 
-    def get_accuracy(row: dict[str, Any], part: str) -> float | None:
-        ensemble = row.get(f"{part}_accuracy_ensemble")
-        return row.get(f"{part}_accuracy") if ensemble is None else ensemble
 
-    for part in ("validation", "test"):
-        trained, start = get_accuracy(result, part), get_accuracy(instant, part)
-        if trained is not None and start is not None:
-            gain = trained - start
-            return {
-                "answer": "trained" if gain >= 0 else "instant",
-                "answer_gain": gain,
-                "answer_images": part,
-            }
-    return {"answer": "trained" if keeps_graph else "instant"}
+def _get_accuracy(result: dict[str, Any], part: str) -> float | None:
+    """Of what predicts: the ensemble, or a single network."""
+    ensemble = result.get(f"{part}_accuracy_ensemble")
+    return result.get(f"{part}_accuracy") if ensemble is None else ensemble
 
 
 def describe_gain(result: dict[str, Any]) -> str | None:
-    """What unlabeled images gained over a linear probe on the labels, or None if not measured."""
+    """What the run gained over a linear probe on frozen features, or None if not measured."""
     probe, instant = (result.get(f"labels_accuracy_{name}") for name in ("probe", "instant"))
     if probe is not None and instant is not None:
         return (
             f"Cross-validation over the labels: linear probe {probe:.1f}%, instant classifier "
             f"{instant:.1f}%."
         )
-    answer = result.get("answer")
-    name = "test_accuracy_instant" if answer == "instant" else "test_accuracy"
-    final, probe = result.get(name), result.get("test_accuracy_probe")
+    final, probe = _get_accuracy(result, "test"), result.get("test_accuracy_probe")
+    if result.get("answer") == "instant":
+        final = result.get("test_accuracy_instant")
     if final is None or probe is None:
         return None
-    verb = "gained" if final >= probe else "lost"
-    return f"Unlabeled images {verb} {abs(final - probe):.1f} points over using only the labels."
+    return (
+        f"On the test images, what predicts for this run is {abs(final - probe):.1f} points "
+        f"{'above' if final >= probe else 'below'} a linear probe on frozen features."
+    )
 
 
 def describe_answer(result: dict[str, Any]) -> str | None:
-    """A sentence about who answers for a run that began with the instant classifier."""
-    answers = {
-        "trained": "trained networks are this run's answer: predict and export use them.",
-        "instant": "instant classifier is this run's answer: predict and export use it.",
-    }
+    """A sentence about what predicts for a run that began with the instant classifier."""
     answer, gain = str(result.get("answer")), result.get("answer_gain")
-    if answer not in answers:
+    predictor = {"trained": "trained networks", "instant": "instant classifier"}.get(answer)
+    if predictor is None:
         return None
+    use = f"predict, evaluate and export use the {predictor}."
     if gain is None:
-        return (
-            "Without test or validation images, nothing shows whether training helped. The "
-            f"{answers[answer]}"
-        )
-    images = f"the {result.get('answer_images')} images"
-    if answer == "trained":
-        return f"Training gained {gain:.1f} points over the instant classifier on {images}."
+        return f"Without validation images, nothing was compared: {use}"
+    verb = "gained" if gain >= 0 else "lost"
     return (
-        f"Training lost {-gain:.1f} points on {images}, so the instant classifier stays this run's "
-        "answer: predict, evaluate and export use it."
+        f"Training {verb} {abs(gain):.1f} points over the instant classifier on the "
+        f"{result.get('answer_images')} images: {use}"
     )
 
 

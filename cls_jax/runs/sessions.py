@@ -26,7 +26,7 @@ from cls_jax.parallel.cpus import available_cpus
 
 SESSIONS, LOCK = "sessions.jsonl", ".lock"
 # Some network file systems have no locks: there it is up to the user.
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _PACKAGES = ("cls-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -50,7 +50,7 @@ def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
             "folder."
         ) from error
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise UserError(
                 f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
             ) from error

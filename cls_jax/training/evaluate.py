@@ -1,6 +1,9 @@
 """Accuracy on held-out images: every network with raw and EMA parameters, and their ensemble."""
 
-from collections.abc import Callable, Iterator
+import concurrent.futures
+import contextlib
+import itertools
+from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
@@ -10,7 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.data.types import ImageSource
-from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
+from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, get_process_shard, to_global_arrays
 from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.step import release_freed_memory
 
@@ -42,10 +45,12 @@ def create_eval_step(setup: TrainSetup) -> Callable:
             return jax.lax.psum(jnp.sum(is_correct[..., None] * classes, axis=-2), DATA_AXIS)
 
         ema = compute_probabilities(state.ema_params)
+        # Without a step, the average is the weights themselves.
+        raw = compute_probabilities(state.params) if setup.config.num_steps else ema
         # All devices hold equally many networks, so a mean of means is the mean of all.
         mean = jax.lax.pmean(jnp.mean(ema, axis=0), NETWORK_AXIS)
         return {
-            "raw": count_correct(compute_probabilities(state.params)),
+            "raw": count_correct(raw),
             "ema": count_correct(ema),
             "ensemble": count_correct(mean),
         }
@@ -68,7 +73,6 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
     "test/accuracy_live_network_<i>" (raw). It is empty without images or if interrupted.
     """
     eval_step = create_eval_step(setup)
-    specs, num_shards = (P(DATA_AXIS),) * 3, setup.mesh.shape[DATA_AXIS]
 
     def evaluate(
         state: TrainState,
@@ -79,16 +83,13 @@ def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
     ) -> Accuracies:
         """Evaluates. Gives up before the next batch if `should_stop()`. `split` replaces "test"."""
         counts: list[Any] = []
-        # No larger than a small set, and a multiple of the shards.
-        size = max(1, min(setup.config.eval_batch_size, len(labels)))
-        size = -(-size // num_shards) * num_shards
-        for batch in iterate_padded(images, labels, size):
-            if should_stop():
-                return {}
-            on_mesh = to_global_arrays(batch, setup.mesh, specs)
-            counts.append(eval_step(state, *on_mesh))
-            if len(counts) > _MAX_IN_FLIGHT:  # Wait for an earlier batch, not for this one.
-                jax.block_until_ready(counts[-1 - _MAX_IN_FLIGHT])
+        with contextlib.closing(iterate_on_mesh(setup, images, labels)) as batches:
+            for batch in batches:
+                if should_stop():
+                    return {}
+                counts.append(eval_step(state, *batch))
+                if len(counts) > _MAX_IN_FLIGHT:  # Wait for an earlier batch, not for this one.
+                    jax.block_until_ready(counts[-1 - _MAX_IN_FLIGHT])
         if not counts:
             return {}
         release_freed_memory()  # The first call compiles.
@@ -115,18 +116,32 @@ def _name_accuracies(correct: Any, sizes: np.ndarray, split: str) -> Accuracies:
     return {name: float(value) for name, value in accuracies.items()}
 
 
-def iterate_padded(
-    images: ImageSource, labels: np.ndarray, batch_size: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Cuts a set into batches of one size: images, labels, and a mask that is False for padding.
+def iterate_on_mesh(
+    setup: TrainSetup, images: ImageSource, labels: np.ndarray, size: int = 0
+) -> Generator[tuple[jax.Array, jax.Array, jax.Array], None, None]:
+    """Cuts a set into batches of one size on the mesh, one batch ahead: images, labels, a mask.
 
-    The last batch is padded with zeros.
+    A batch has `size` images, a multiple of the shards, by default up to `eval_batch_size` for each
+    of them. Every process reads only those of its own devices. The last batch is padded with zeros,
+    for which the mask is False.
     """
-    for start in range(0, len(labels), batch_size):
-        part = images[start : start + batch_size]
-        missing = batch_size - len(part)
-        yield (
-            np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)]),
-            np.pad(labels[start : start + batch_size], (0, missing)),
-            np.arange(batch_size) < len(part),
-        )
+    part, num_shards = get_process_shard(setup.mesh), setup.mesh.shape[DATA_AXIS]
+    # No larger than a small set needs.
+    most = min(setup.config.eval_batch_size, -(-len(labels) // num_shards))
+    size = size or max(1, most) * num_shards
+    own = np.arange(size)[part.take(size)]
+
+    def read(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rows = np.minimum(own + start, len(labels))
+        is_image = rows < len(labels)
+        rows, missing = rows[is_image], int(np.sum(~is_image))
+        found = images[rows]
+        padded = np.pad(found, [(0, missing), *[(0, 0)] * (found.ndim - 1)])
+        return padded, np.pad(labels[rows], (0, missing)), is_image
+
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        pending: Any = (executor.submit(read, start) for start in range(0, len(labels), size))
+        for made, _ in itertools.pairwise(itertools.chain(pending, [None])):
+            batch = made.result()
+            shapes = jax.tree.map(lambda array: (size, *array.shape[1:]), batch)
+            yield to_global_arrays(batch, setup.mesh, (P(DATA_AXIS),) * 3, shapes)

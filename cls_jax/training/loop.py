@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.parallel.distributed import barrier, is_main_process
-from cls_jax.parallel.preemption import PreemptionHandler
+from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import describe_finished, read_result, write_pseudo_labels, write_result
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
@@ -71,9 +71,10 @@ def train(
             print(describe_finished(workdir, result["step"], config.num_steps))
         if result["step"] >= config.num_steps:
             return result
-    run = prepare_run(config, workdir, load)
-    with hold_folder(config, run):
-        session = _Session(run)
+    with leave_when_asked() as begin, contextlib.ExitStack() as stack:
+        run = prepare_run(config, workdir, load)
+        stack.enter_context(hold_folder(config, run))
+        session = _Session(run, begin)
         seconds = session.train()
         keep(run.setup, session.state, config.num_steps)
         if is_main_process():
@@ -91,7 +92,8 @@ class _Session:
     Every step may donate the buffers of `state`, so code that reads it must copy what it needs.
     """
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, begin: Callable[[], None]):
+        self._begin = begin  # To be called after the first step.
         self._setup, self._dataset, self._spec, self._workdir = run
         self._config = config = self._setup.config
         self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
@@ -194,7 +196,8 @@ class _Session:
         config = self._config
         if is_round_start(config, step):
             self._begin_round(step)
-        step_input = next(self._inputs)
+        with self._metrics.waiting():
+            step_input = next(self._inputs)
         if step == self._first_step and not config.debug_nans:
             device = self._setup.mesh.local_devices[0]
             self._train_step, seconds, memory = compile_step(
@@ -213,6 +216,7 @@ class _Session:
         if step == self._first_step:
             jax.block_until_ready(self.state)  # Compiled and run once: from here on time counts.
             self._timer.start()
+            self._begin()
 
     def _begin_round(self, step: int) -> None:
         # Nothing is in flight between rounds, so copies to the host delay nothing.

@@ -1,8 +1,7 @@
 """The update rule: SGD or AdamW, the schedule, weight decay on kernels, and rates per layer.
 
-Everything but `clip_by_network_norm` is elementwise, so it acts on stacked networks as on one. What
-is not must treat each network by itself: a norm over all of them would let networks influence each
-other.
+Everything is elementwise, so it acts on stacked networks as on one. What is not would have to treat
+each network by itself: a norm over all of them would let networks influence each other.
 
 Fine-tuning asks where a parameter is on the way from the images to the classes: the first layers of
 a pretrained network know what all photographs share, and should change less than the last ones, or
@@ -59,8 +58,7 @@ def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientT
     decay = optax.add_decayed_weights(optimizer.weight_decay, mask=_is_kernel)
     rates = scale_by_layer_rates(config, model)
     if optimizer.name == "adamw":
-        adam = optax.scale_by_adam(optimizer.beta1, optimizer.beta2, optimizer.epsilon)
-        rule = optax.chain(adam, decay, rates)
+        rule = optax.chain(optax.scale_by_adam(), decay, rates)
     else:  # Nested like `optax.sgd`, whose state older checkpoints hold.
         momentum = optax.trace(optimizer.momentum, nesterov=True)
         rule = optax.chain(decay, optax.chain(momentum, rates))
@@ -138,14 +136,6 @@ def split_frozen(
     stages = range(frozen_stages + 1 if frozen_stages else 0)
     frozen = {name: leaves for name, leaves in params.items() if layers[name].stage in stages}
     return {name: leaves for name, leaves in params.items() if name not in frozen}, frozen
-
-
-def clip_by_network_norm(grads: PyTree, norms: jax.Array, limit: float) -> PyTree:
-    """Shortens each network's gradient, of leaves [N, ...] and norms float32 [N], to the limit."""
-    factors = limit / jnp.maximum(norms, limit)
-    return jax.vmap(lambda network, factor: jax.tree.map(lambda leaf: factor * leaf, network))(
-        grads, factors
-    )
 
 
 class Layer(NamedTuple):

@@ -25,6 +25,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from cls_jax.config.from_folder import find_own_image_size
 from cls_jax.data.images.decode import get_decode_options
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.sources.folder import take_rows
@@ -32,7 +33,7 @@ from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures, FrozenNetwork, extract_features, read_features
 from cls_jax.features.extract import compute_features as compute_frozen_features
-from cls_jax.features.graph import build_graph, join_features
+from cls_jax.features.graph import build_graph, compute_weight, join_features
 from cls_jax.features.instant import (
     INSTANT_C,
     PROBE_C,
@@ -43,12 +44,11 @@ from cls_jax.features.instant import (
     spread_labels,
 )
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.methods.losses import PseudoLabels
-from cls_jax.models import MODELS
+from cls_jax.methods.losses import PseudoLabels, draw_least_probable
 from cls_jax.models.layers import DESCRIPTORS, FEATURES
-from cls_jax.parallel.distributed import arrays_from_main_process, check_same_weights
-from cls_jax.parallel.mesh import to_global_arrays
-from cls_jax.training.evaluate import iterate_padded
+from cls_jax.parallel.distributed import arrays_from_main_process
+from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
+from cls_jax.training.evaluate import iterate_on_mesh
 from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
 
 # Unlabeled images that the heads of networks to be trained are fitted to. Their features, of the
@@ -94,7 +94,8 @@ def init_state(
         labels = dataset.train_labels[spec.labeled_indices]
         features_NBC = compute_features(setup, state, dataset.train_images, spec.labeled_indices)
         heads = fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
-    check_same_weights(heads)
+    # Threads of other numbers round differently, and features of all images have been computed.
+    heads = arrays_from_main_process(heads)
     return state.replace(
         params=_replace_heads(setup, state.params, heads),
         ema_params=_replace_heads(setup, state.ema_params, heads),
@@ -112,7 +113,8 @@ def fit_final_heads(
 
     All networks share the graph, whose descriptors are those of all networks side by side, and its
     labels. Each has a head on all of its own features. At most 10,000 labeled images are used, and
-    as many others, evenly spaced. If all others are used, `record` gets their labels.
+    as many others, evenly spaced. `record` gets their labels, and for the rest those that the
+    networks predict with these heads.
 
     Returns:
         The state with other heads in `ema_params`. They do not depend on the heads there were.
@@ -127,14 +129,21 @@ def fit_final_heads(
     graph = build_graph(join_features(descriptors_NBC))
     num_classes = setup.dataset_spec.num_classes
     spread = spread_labels(join_features(features_NBC), graph, labels, num_classes)
-    if len(unlabeled) == len(rest):
-        record(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])
     heads = [
         fit_head(features_BC, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
         for features_BC in features_NBC
     ]
     # Sums on several devices round differently, and here a difference must not cost the run.
     heads = arrays_from_main_process(heads)
+    columns = [(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])]
+    others = np.setdiff1d(rest, unlabeled)
+    for first in range(0, len(others), _MAX_FINAL):  # All of their features would fill the memory.
+        part = others[first : first + _MAX_FINAL]
+        features_NBC = compute_features(setup, state, dataset.train_images, part)
+        pairs = zip(heads, features_NBC, strict=True)
+        p_BK = np.mean([head.compute_probabilities(f_BC) for head, f_BC in pairs], axis=0)
+        columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
+    record(*map(np.concatenate, zip(*columns, strict=True)))
     return state.replace(ema_params=_replace_heads(setup, state.ema_params, heads))
 
 
@@ -241,7 +250,8 @@ def _create_graph_labels(setup: TrainSetup, start: InstantLabels) -> PseudoLabel
     """The targets of `method.graph` by training image, on the mesh, weights with the mean 1."""
     spread, p = start.spread, start.spread.probabilities
     weights = spread.weights / max(spread.weights.mean(), 1e-12)
-    columns = PseudoLabels(*map(jnp.asarray, (spread.labels, p.argmin(axis=1), weights, p.max(1))))
+    complementary = draw_least_probable(p, (setup.config.seed, zlib.crc32(b"complementary")))
+    columns = PseudoLabels(*map(jnp.asarray, (spread.labels, complementary, weights, p.max(1))))
     _, shapes = setup.state_shapes.method_state
 
     def fill(column: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -250,21 +260,24 @@ def _create_graph_labels(setup: TrainSetup, start: InstantLabels) -> PseudoLabel
         table[:, start.rows] = column
         return table
 
-    stacked = jax.tree.map(fill, columns, shapes)
+    stacked = arrays_from_main_process(jax.tree.map(fill, columns, shapes))
     return to_global_arrays(stacked, setup.mesh, setup.state_specs.method_state[1])
 
 
 def _open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
     """The run's pretrained weights at their own resolution."""
-    config, entry = setup.config, MODELS[setup.config.model.name]
+    config = setup.config
     assert setup.read_weights is not None, config.model.init
-    settings, image_size = get_own_settings(config), entry.image_size
-    if settings.get("stem", "imagenet") != "imagenet":  # Trained on small images.
-        image_size = config.data.image_size
     normalization = (tuple(config.data.mean), tuple(config.data.std))
     weights = setup.read_weights()._replace(normalization=normalization)
-    options = get_decode_options(config.data)
-    return FrozenNetwork(config.model.name, weights, image_size, tuple(settings.items()), options)
+    return FrozenNetwork(
+        config.model.name,
+        weights,
+        find_own_image_size(config),
+        tuple(get_own_settings(config).items()),
+        get_decode_options(config.data),
+        setup.dataset_spec.image_shape[-1],
+    )
 
 
 def _compute_frozen(
@@ -287,7 +300,8 @@ def _compute_frozen(
         return FrozenFeatures(pixels, pixels)
     if files:
         root = pathlib.Path(setup.config.data.data_dir).expanduser()
-        is_decoded = dataset.image_shape == (network.image_size, network.image_size, 3)
+        shape = (network.image_size, network.image_size, network.channels)
+        is_decoded = dataset.image_shape == shape
         decoded = images if is_decoded else None
         return extract_features([root / file for file in files], network, images=decoded)
     return compute_frozen_features(images, network)
@@ -336,12 +350,14 @@ def compute_features(
     def apply(state: TrainState, images: jax.Array) -> jax.Array:
         return setup.infer(state.ema_params, state.batch_stats, images, kind)
 
-    compute = jax.jit(apply, out_shardings=NamedSharding(setup.mesh, P()))
-    size, parts = min(setup.config.eval_batch_size, len(indices)), []
-    for batch, _, is_image in iterate_padded(Selection(images, indices), indices, size):
-        on_mesh = to_global_arrays(batch, setup.mesh, P())
-        parts.append(np.asarray(compute(state, on_mesh))[:, is_image])
-    return np.concatenate(parts, axis=1)
+    specs = setup.state_specs, P(DATA_AXIS)
+    sharded = jax.shard_map(
+        apply, mesh=setup.mesh, in_specs=specs, out_specs=P(NETWORK_AXIS, DATA_AXIS)
+    )
+    compute = jax.jit(sharded, out_shardings=NamedSharding(setup.mesh, P()))
+    batches = iterate_on_mesh(setup, Selection(images, indices), indices)
+    parts = [np.asarray(compute(state, on_mesh)) for on_mesh, *_ in batches]
+    return np.concatenate(parts, axis=1)[:, : len(indices)]
 
 
 def _replace_heads(setup: TrainSetup, params: dict, heads: list[Head]) -> dict:

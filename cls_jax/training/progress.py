@@ -22,7 +22,6 @@ from tqdm import tqdm
 
 from cls_jax.batch import RawBatch
 from cls_jax.config import parse_step_range
-from cls_jax.data.images.decode import take_visible
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_round_length
@@ -104,7 +103,7 @@ def select_images(batch: RawBatch, spec: StreamSpec) -> dict[str, np.ndarray]:
     views = {f"views/labeled_{spec.labeled_view}": batch.x}
     for i, view in enumerate(spec.unlabeled_views):
         views[f"views/unlabeled_{i + 1}_{view}"] = batch.u[i]
-    return {name: take_visible(images[:_NUM_SHOWN_IMAGES]) for name, images in views.items()}
+    return {name: images[:_NUM_SHOWN_IMAGES] for name, images in views.items()}
 
 
 class PausableTimer:
@@ -149,7 +148,8 @@ class MetricsQueue:
         self._log_every, self._images_per_step = log_every, images_per_step
         self._writer, self._timer, self._bar = writer, timer, bar
         self._pending: collections.deque[Any] = collections.deque()
-        self._last_written: tuple[int, float] | None = None
+        self._last_written: tuple[int, float, float] | None = None
+        self._waited = 0.0  # Seconds that steps waited for their input.
         self._loss_bound = 2 * math.log(num_classes)  # Twice the loss of a uniform guess.
         self._high_since: int | None = None  # The first step of those with a loss above it.
         self._has_warned = False
@@ -162,6 +162,13 @@ class MetricsQueue:
         """
         self._pending.append((step, step_input, monitors))
         self.drain(_MAX_IN_FLIGHT)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time of the block as a wait for the input of a step."""
+        started = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - started
 
     def drain(self, num_left: int = 0) -> None:
         """Waits until so many steps are left in flight, and writes what is due."""
@@ -181,12 +188,14 @@ class MetricsQueue:
         self._bar.advance(values["train/loss"])
 
     def _measure_speed(self, step: int) -> dict[str, float]:
-        now, before = (step, self._timer.seconds), self._last_written
+        now, before = (step, self._timer.seconds, self._waited), self._last_written
         self._last_written = now
         if before is None or now[1] <= before[1]:
             return {}
-        speed = (now[0] - before[0]) / (now[1] - before[1])
+        num_steps, seconds, waited = (a - b for a, b in zip(now, before, strict=True))
+        speed = num_steps / seconds
         return {
+            "perf/input_wait": min(waited / seconds, 1.0),
             "perf/steps_per_second": speed,
             "perf/images_per_second": speed * self._images_per_step,
         }

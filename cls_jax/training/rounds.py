@@ -21,7 +21,7 @@ from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.methods import get_round_length
 from cls_jax.methods.ups import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
-from cls_jax.training.evaluate import iterate_padded
+from cls_jax.training.evaluate import iterate_on_mesh
 from cls_jax.training.probe import RecordLabels, init_state
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
 
@@ -111,12 +111,13 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
     ) -> np.ndarray:
         num_networks, num_classes = setup.method.num_networks, setup.dataset_spec.num_classes
         logits = np.empty((num_networks, passes, len(indices), num_classes), np.float32)
-        parts = iterate_padded(Selection(images, indices), np.arange(len(indices)), batch_size)
-        for i, (batch, places, is_image) in enumerate(parts):
-            inputs = (batch, np.int32(round_index), np.int32(i))
-            on_mesh = to_global_arrays(inputs, setup.mesh, (P(DATA_AXIS), P(), P()))
-            output: Any = jax.device_get(predict(state, *on_mesh))
-            logits[:, :, places[is_image]] = output[:, :, is_image]
+        batches = iterate_on_mesh(setup, Selection(images, indices), indices, batch_size)
+        for i, (batch, *_) in enumerate(batches):
+            counters = np.int32(round_index), np.int32(i)
+            on_mesh = to_global_arrays(counters, setup.mesh, (P(), P()))
+            output: Any = jax.device_get(predict(state, batch, *on_mesh))
+            part = logits[:, :, i * batch_size : (i + 1) * batch_size]
+            part[...] = output[:, :, : part.shape[2]]
         return logits
 
     return predict_all

@@ -187,10 +187,9 @@ def create_train_setup(
     is_pretrained = bool(config.model.init and read_weights)
     ensemble = Ensemble(
         model,
-        config.model.lowering,
-        mesh.shape[NETWORK_AXIS],
-        config.model.matmul_precision,
-        frozenset(frozen if is_pretrained else ()),
+        network_shards=mesh.shape[NETWORK_AXIS],
+        matmul_precision=config.model.matmul_precision,
+        shared=frozenset(frozen if is_pretrained else ()),
     )
     optimizer = create_optimizer(config, model)
     split = split or create_even_split(dataset_spec)
@@ -258,7 +257,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         bn_frozen=settings.bn_frozen,
         dropout_rate=method.dropout_rate(config.method),
         extra_heads=method.get_extra_heads(config.method, num_classes),
-        data_axis=DATA_AXIS if settings.bn_statistics == "batch" else None,
+        data_axis=DATA_AXIS,
         remat=settings.remat,
         **get_own_settings(config),
     )

@@ -24,7 +24,12 @@ from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
-from cls_jax.parallel.distributed import barrier, check_same, is_main_process
+from cls_jax.parallel.distributed import (
+    barrier,
+    check_same,
+    check_same_data,
+    is_main_process,
+)
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,
@@ -69,6 +74,10 @@ def prepare_run(
     unlabeled = choose_unlabeled_indices(
         candidates, labeled, config.data.unlabeled_includes_labeled
     )
+    held_out = [len(images) for _, images, _ in dataset.held_out]
+    described = (dataset.fingerprint, dataset.shape, dataset.class_names, held_out)
+    known = dataset.train_labels, dataset.validation_labels, dataset.test_labels, labeled
+    check_same_data([repr(described).encode(), *(array.tobytes() for array in known)])
     setup, spec = create_setup(config, dataset, labeled, unlabeled)
     return Run(setup, dataset, spec, workdir)
 

@@ -23,9 +23,9 @@ from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import Context, LossOutput
 from cls_jax.models.ensemble import flatten_before_update, ravel_per_network
-from cls_jax.parallel.cpus import get_machine_memory
+from cls_jax.parallel.cpus import get_device_memory
 from cls_jax.parallel.mesh import BATCH_SPECS, DATA_AXIS, NETWORK_AXIS, to_shardings
-from cls_jax.training.optimizer import clip_by_network_norm, split_frozen
+from cls_jax.training.optimizer import split_frozen
 from cls_jax.training.setup import TrainSetup, TrainState
 
 Metrics = dict[str, jax.Array]
@@ -95,9 +95,6 @@ def take_step(
         batch = Batch(x, raw_part.y, u, raw_part.u_index)
         params = {**params, **frozen}
         output, batch_stats = setup.method.compute_loss(params, state.batch_stats, batch, context)
-        if batch_stats and config.model.bn_statistics == "device" and not config.model.bn_frozen:
-            mean_over_data = functools.partial(jax.lax.pmean, axis_name=DATA_AXIS)
-            batch_stats, _ = flatten_before_update(batch_stats, mean_over_data)
         after = state.replace(batch_stats=batch_stats, method_state=output.method_state)
         # A sum: networks share no parameters, so each gets the gradient of its own loss. A mean
         # would divide the learning rate by their number. The pmean makes the loss the mean over
@@ -110,8 +107,6 @@ def take_step(
         compute_total_loss, trained, state, parts, shares_batch
     )
     metrics["train/gradient_norm"] = gradient_norms[:, None]
-    if config.optimizer.clip_norm:
-        grads = clip_by_network_norm(grads, gradient_norms, config.optimizer.clip_norm)
     updates, opt_state = setup.optimizer.update(grads, state.opt_state, trained)
     trained = optax.apply_updates(trained, updates)
     average = {name: state.ema_params[name] for name in trained}
@@ -273,12 +268,6 @@ def compile_step(
     seconds = time.perf_counter() - started
     release_freed_memory()
     return compiled, seconds, check_step_memory(compiled, device)
-
-
-def get_device_memory(device: jax.Device) -> int:
-    """Bytes of memory of a device. A CPU device has its share of the machine's memory."""
-    limit = (device.memory_stats() or {}).get("bytes_limit")
-    return limit or get_machine_memory() // jax.local_device_count()
 
 
 def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:

@@ -82,7 +82,6 @@ def configure_variant(name: str, config, num_devices: int = 0) -> tuple[Any, str
     config = config.copy_and_resolve_references()
     config.model.dtype = "bfloat16" if precision == "bfloat16" else "float32"
     config.model.matmul_precision = "highest" if precision == "highest" else "default"
-    config.model.lowering = "vmap" if lowering == "vmap" else "unrolled"
     config.model.remat = lowering == "remat"
     config.mesh.network = config.mesh.data = 1
     if lowering == "separate":
@@ -102,6 +101,9 @@ def create_variant(name: str, config, title: str = "") -> StepVariant:
     dataset = create_random_dataset(config)
     read = functools.partial(read_weights, config)
     setup = create_train_setup(config, dataset.shape, read_weights=read)
+    if name.split(",")[1] == "vmap":
+        ensemble = dataclasses.replace(setup.ensemble, lowering="vmap")
+        setup = dataclasses.replace(setup, ensemble=ensemble)
     state = setup.init_state()
     inputs, input_specs, create_batch = create_inputs(source, config, setup, dataset)
     step = create_train_step(setup, create_batch, input_specs)

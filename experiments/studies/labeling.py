@@ -15,19 +15,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 from sklearn.cluster import KMeans
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
+from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.features.coverage import Coverage
-from cls_jax.features.graph import NUM_NEIGHBORS, build_graph, compute_weight
-from cls_jax.features.instant import INSTANT_C
+from cls_jax.features.graph import NUM_NEIGHBORS, build_graph
+from cls_jax.features.instant import INSTANT_C, fit_head, spread_labels
 from cls_jax.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.labeling.answers import Answers
 from cls_jax.labeling.propagation import Propagation
 from cls_jax.labeling.session import Change, Features, Session
 from experiments.paper import grid
-from experiments.studies.instant import open_photographs
+from experiments.studies.instant import Photographs, open_photographs
 
 _NUM_TEST = 300
 _BUDGETS = (10, 30, 50, 100)
@@ -37,9 +37,10 @@ _NUM_LARGE, _NUM_TIMED = 5000, 50
 class Pool(NamedTuple):
     """The photographs of one start."""
 
-    features: np.ndarray  # float32 [B, C], of those without a label.
+    features: np.ndarray  # float32 [B, C], descriptors of those without a label.
     labels: np.ndarray  # int [B], their true classes.
-    test_features: np.ndarray  # float32 [T, C].
+    inputs: np.ndarray  # float16 [B, C], what the instant classifier's heads see of them.
+    test_inputs: np.ndarray  # float16 [T, C], of the test photographs.
     test_labels: np.ndarray  # int [T].
     seed: int  # Of the start.
 
@@ -52,8 +53,7 @@ def main() -> None:
     parser.add_argument("--output", default="experiments/results/labeling.md")
     arguments = parser.parse_args()
     photographs = open_photographs(arguments.data)
-    features, labels = normalize_rows(photographs.descriptors), photographs.truth
-    pools = [draw_pool(features, labels, int(seed)) for seed in arguments.seeds.split(",")]
+    pools = [draw_pool(photographs, int(seed)) for seed in arguments.seeds.split(",")]
     rows = []
     for name, choose in ORDERS.items():
         # Start × budget × (held-out, proposals, estimate, classes seen).
@@ -63,15 +63,18 @@ def main() -> None:
             rows.append([name, what, *cells])
     header = ["order", "figure", *(f"{budget} answers" for budget in _BUDGETS)]
     text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
-    text += f"\n{measure_delay(features, labels)}\n"
+    descriptors = normalize_rows(photographs.descriptors)
+    text += f"\n{measure_delay(descriptors, photographs.truth)}\n"
     grid.write_output(arguments.output, text)
 
 
-def draw_pool(features: np.ndarray, labels: np.ndarray, seed: int) -> Pool:
+def draw_pool(photographs: Photographs, seed: int) -> Pool:
     """Draws the test photographs of a start."""
+    inputs, descriptors, labels, _, _ = photographs
     order = np.random.default_rng(seed).permutation(len(labels))
     test, rest = order[:_NUM_TEST], np.sort(order[_NUM_TEST:])
-    return Pool(features[rest], labels[rest], features[test], labels[test], seed)
+    features = normalize_rows(descriptors[rest])
+    return Pool(features, labels[rest], inputs[rest], inputs[test], labels[test], seed)
 
 
 def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple[float, ...]]:
@@ -86,19 +89,18 @@ def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple
         propagation.update({int(i): int(pool.labels[i]) for i in chosen})
         probabilities = propagation.compute_probabilities()
         is_right = (probabilities.argmax(axis=1) == pool.labels)[propagation.labels < 0]
-        held_out = fit_and_score(pool, probabilities, propagation.labels)
+        held_out = fit_and_score(pool, graph, propagation.labels)
         num_seen = len(np.unique(pool.labels[chosen]))
         outcomes.append((held_out, 100 * is_right.mean(), estimate(propagation), num_seen))
     return outcomes
 
 
-def fit_and_score(pool: Pool, probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """Accuracy in percent of logistic regression on all proposals, by their weights."""
-    weights = np.where(labels >= 0, 1, compute_weight(probabilities))
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(C=INSTANT_C, max_iter=300))
-    proposed = probabilities.argmax(axis=1)
-    classifier.fit(pool.features, proposed, logisticregression__sample_weight=weights)
-    return 100 * classifier.score(pool.test_features, pool.test_labels)
+def fit_and_score(pool: Pool, graph: sparse.csr_matrix, labels: np.ndarray) -> float:
+    """Accuracy in percent of the instant classifier with these labels, -1 where there is none."""
+    num_classes = int(pool.labels.max()) + 1
+    spread = spread_labels(pool.inputs, graph, labels, num_classes)
+    head = fit_head(pool.inputs, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
+    return 100 * float(np.mean(head.predict(pool.test_inputs) == pool.test_labels))
 
 
 def estimate(propagation: Propagation) -> float:
@@ -115,7 +117,10 @@ def measure_delay(features: np.ndarray, labels: np.ndarray) -> str:
     rows = rng.integers(len(features), size=_NUM_LARGE)
     noisy = features[rows] + rng.normal(0, 0.005, (_NUM_LARGE, features.shape[1]))
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(pathlib.Path(folder), [f"{i}.jpg" for i in range(_NUM_LARGE)])
+        root, files = pathlib.Path(folder), [f"{i}.jpg" for i in range(_NUM_LARGE)]
+        for name in files:
+            (root / name).touch()
+        session = Session(root, files, Answers(root / LABELS_CSV, files))
         ready = Features(np.arange(_NUM_LARGE), normalize_rows(noisy))
         session.load(lambda on_progress: ready)
         seconds, start_cpu = [], time.process_time()

@@ -85,6 +85,21 @@ def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
     assert "240 steps" in sentence
 
 
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"optimizer.learning_rate": 0.03}, r"too large for optimizer\.name=adamw"),
+        ({"batch_size": 6, "accumulate_steps": 4}, "choose one of its divisors"),
+    ],
+)
+def test_a_contradiction_is_found_before_a_step_is_measured(monkeypatch, settings, remedy):
+    with pytest.raises(UserError, match=remedy):
+        choose(monkeypatch, float("nan"), 10.0, **settings)
+    # A batch that is halved keeps its parts.
+    config, *_ = choose(monkeypatch, 60.0, 10.0, accumulate_steps=3)
+    assert (config.batch_size, config.accumulate_steps) == (6, 3)
+
+
 def test_a_rehearsal_normalizes_images_as_the_run_does_whose_program_it_compiles(monkeypatch):
     settings = {"model__init": "builtin:efficientnet_lite0", "data__mean": (), "data__std": ()}
     config = resolve_model(create_tiny_config(**settings))

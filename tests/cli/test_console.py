@@ -17,12 +17,14 @@ from cls_jax.cli import commands, console, plan
 from cls_jax.cli.plan import open_run, plan_run
 from cls_jax.cli.process import run_to_end
 from cls_jax.config import to_json
-from cls_jax.config.from_folder import create_folder_config
+from cls_jax.config.from_folder import Resources, create_folder_config, find_own_image_size
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.images.cache import get_cache_folder
+from cls_jax.data.images.store import get_cache_folder
 from cls_jax.data.sources import folder as folder_source
+from cls_jax.data.sources.folder import summarize_folder
 from cls_jax.errors import UserError
 from cls_jax.inference import classifier, evaluate_run, suggest
+from cls_jax.parallel import distributed
 from cls_jax.runs.folder import create_run_folder, write_result
 from cls_jax.training import loop
 from tests.conftest import ROOT, create_tiny_config
@@ -32,6 +34,9 @@ from tests.outcomes import read_table
 TINY = ["--method=supervised", "--steps=2", "--size=8", "--config.batch_size=4", "--config.mu=2"]
 TINY += ["--config.data.pipeline=device", "--config.data.randaugment_ops=0"]
 TINY += ["--config.mesh.data=1", "--config.mesh.network=1"]
+
+
+SHORT = [*TINY[:1], *TINY[2:], "--minutes=1e-4"]  # 20 steps, the fewest.
 
 
 def run_console(*arguments):
@@ -50,6 +55,7 @@ def images(tmp_path_factory):
     root = tmp_path_factory.mktemp("data") / "pets"
     rng = np.random.default_rng(0)
     counts = {"labeled/ant": 2, "labeled/bee": 7, "unlabeled": 20, "test/ant": 60, "test/bee": 60}
+    counts |= {"val/ant": 50, "val/bee": 50}
     for folder, count in counts.items():
         (root / folder).mkdir(parents=True)
         for i, pixels in enumerate(rng.integers(0, 256, (count, 9, 12, 3), dtype=np.uint8)):
@@ -59,7 +65,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, tmp_path_factory, monkeypatch):
-    """Relative paths lead into the test's own folder. Caches, also matplotlib's, are elsewhere."""
+    """Relative paths lead into the test's own folder. Caches are elsewhere."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr(suggest, "is_installed", lambda init: False)  # Seconds to compile.
@@ -96,7 +102,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     labeled = read_table(workdir / "labeled_files.csv")
     assert len(labeled) == 9
     assert {"file": "labeled/ant/0.png", "label": "ant"} in labeled
-    assert json.loads((workdir / "calibration.json").read_text())["num_images"] == 120
+    assert json.loads((workdir / "calibration.json").read_text())["num_images"] == 100
     config = json.loads((workdir / "config.json").read_text())
     assert (config["num_steps"], config["model"]["depth"]) == (2, 10)
     assert config["data"]["data_dir"] == str(images)
@@ -111,7 +117,7 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     assert all(0.5 <= float(row["calibrated_confidence"]) <= 1 for row in rows)
 
     assert run_console("evaluate", workdir) == 0
-    assert "Calibrated on 120 test images" in capsys.readouterr().out
+    assert "Calibrated on 100 validation images" in capsys.readouterr().out
     assert run_console("report", workdir) == 0
     assert run_console("suggest", workdir, "--count", 3) == 0
     suggested = capsys.readouterr().out.splitlines()[-3:]
@@ -143,6 +149,36 @@ def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path, method):
     assert 0.5 != changed.config.model.bn_momentum == 0.6 != chosen
 
 
+def test_what_the_program_chooses_fits_what_was_set(images, monkeypatch):
+    """It was refused before the choice, or the run could not be opened after it."""
+    monkeypatch.setattr(plan, "find_resources", lambda: Resources(False, 2**34, False, True))
+    summary = summarize_folder(images)._replace(sizes=np.full((9, 2), 500))
+    monkeypatch.setattr(plan, "summarize_folder", lambda folder: summary)
+    settings = {"num_steps": 4, "model.init_head": "probe", "accumulate_steps": 3}
+    config = plan_run(images, settings=settings).config
+    assert (config.model.init_head, config.model.name) == ("probe", "efficientnet_lite0")
+    assert config.batch_size == 6
+    with pytest.raises(UserError, match="too large for optimizer"):
+        plan_run(images, settings={"num_steps": 4, "optimizer.learning_rate": 0.03})
+
+
+@pytest.mark.parametrize(
+    ("settings", "own_size", "stem"),
+    [({"data.channels": 1}, 64, "small"), ({"data.image_size": 96}, 96, "imagenet")],
+)
+def test_a_run_begins_in_the_size_channels_and_stem_of_the_run_it_begins_from(
+    images, tmp_path, settings, own_size, stem
+):
+    config = create_folder_config(str(images), "cls")
+    config.update_from_flattened_dict(settings)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/config.json").write_text(to_json(config))
+    for instant in (False, True):
+        begun = plan_run(images, start_from=tmp_path / "first", instant=instant).config
+        assert (begun.data.image_size, begun.data.channels) == (own_size, config.data.channels)
+        assert (begun.model.stem, find_own_image_size(begun)) == (stem, own_size)
+
+
 def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_path, capsys):
     """A finished run must not answer for another folder, nor for labels that were added."""
 
@@ -162,7 +198,11 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
     with pytest.raises(UserError, match="give --workdir a new folder, and --from runs/pets-all"):
         plan_run(one, workdir="runs/pets-all-cls-seed0")
 
+    assert plan_run(one, again=True).workdir == grown.workdir  # It can be resumed.
     finish(grown)
+    assert plan_run(one).workdir == grown.workdir
+    assert plan_run(one, again=True).workdir.name == "pets-all-cls-seed0-3"
+    assert "-2 is finished, so this run is in" in capsys.readouterr().out
     # The same data elsewhere, while the first folder is still there, is a run of its own.
     other = shutil.copytree(images, tmp_path / "two" / "pets")
     assert plan_run(other).workdir.name == "pets-all-cls-seed0-3"
@@ -188,7 +228,7 @@ def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
     assert run_console("train", images, "--dry-run", *TINY) == 0
     output = capsys.readouterr().out
     for passage in (
-        "9 labeled, 20 unlabeled and 120 test images; 2 classes",
+        "9 labeled, 20 unlabeled, 100 validation and 120 test images; 2 classes",
         "Classes are unequal",
         "9 to 9 pixels, median 9",
         "supervised, 1 x WRN-10-1 at 8 pixels, with all labels",
@@ -201,15 +241,22 @@ def test_dry_run_tells_the_cost_and_writes_nothing(images, tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in images.rglob("*")} == before
 
 
-def test_cache_is_shown_and_cleared(images, capsys):
+def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
+    folder, disk = get_cache_folder(), tmp_path / "disk"
+    folder.parent.mkdir(parents=True)
+    disk.mkdir()
+    folder.symlink_to(disk)
     load_dataset(create_folder_config(str(images), "supervised"))
-    folder = get_cache_folder()
+    (folder.parent / "jit_step-cache").write_bytes(bytes(20_000_000))
     assert run_console("cache") == 0
-    assert f"0.00 GB in {folder}" in capsys.readouterr().out
-    assert len([*folder.rglob("*.pack")]) == 1
+    shown = capsys.readouterr().out
+    for kind in (f"Images:    0.00 GB in {folder}", f"Features:  0.00 GB in {folder}"):
+        assert kind in shown
+    assert f"Programs:  0.02 GB in {folder.parent}" in shown
+    assert len([*disk.glob("*.sqlite")]) == 1
     assert run_console("cache", "--clear") == 0
     assert f"deleted from {folder}" in capsys.readouterr().out
-    assert not folder.exists()
+    assert [path.name for path in (*disk.iterdir(), *folder.parent.iterdir())] == ["lock", "store"]
 
 
 def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
@@ -239,15 +286,21 @@ def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
         (["train", "IMAGES", "--config.mu=0"], "choose an integer from 1 to"),
         (["train", "IMAGES", "--minutes=0"], "no time to train: choose a positive number"),
         (["train", "IMAGES", "--config.data=3"], "flag --config.data=3"),
+        (["train", "IMAGES", *SHORT, "--config.optimizer.warmup_steps=30"], "would last for all"),
+        (["train", "IMAGES", "--config.model.init_head=probe"], "set model.init, or model.init_h"),
         (["train", "IMAGES", "--from", "nothing"], "nothing is not the folder of a run"),
         (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),
+        (["predict", "RUN", "x" * 300], "There is no file x"),
+        (["predict", "x" * 300, "IMAGES"], "cannot be used (File name too long)"),
+        (["train", "x" * 300], "cannot be used (File name too long)"),
+        (["train", "IMAGES", "--again", "--workdir=x"], "leave out --workdir"),
         (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),
         (["predict", "nothing", "IMAGES"], "nothing is not the folder of a run"),
         (["evaluate", "nothing"], "nothing is not the folder of a run"),
         (["report", "nothing"], "nothing is not the folder of a run"),
         (["export", "nothing", "out"], "nothing is not the folder of a run"),
         (["export", "RUN"], "required: DIR"),
-        (["suggest", "IMAGES", "--count", "0"], "choose 1 or more"),
+        (["suggest", "IMAGES", "--count", "0"], "--count must be at least 1"),
         (["suggest", "IMAGES", "--count", "x"], "invalid int value"),
         (["suggest", "IMAGES", "--output", "x.txt"], "does not end in .csv or .parquet"),
         (["suggest", "nothing"], "nothing is not a folder"),
@@ -261,6 +314,53 @@ def test_user_errors_print_one_line(images, tmp_path, capsys, arguments, remedy)
     assert remedy in line
     assert output == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for verb in (["predict", "RUN"], ["train"], ["suggest"], ["label", "--no-browser"]):
+        assert run_console(*verb, images) == 2
+        assert f"{images} cannot be read: Permission denied" in capsys.readouterr().err
+
+
+def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, capsys):
+    pytest.importorskip("array_record")
+    (table := tmp_path / "flat").mkdir()
+    shutil.copy(images / "unlabeled" / "0.png", table)
+    shutil.copy(images / "unlabeled" / "1.png", table / "b.png")
+    (table / "Labels.csv").write_text("file,label\n0.png,ant\nb.png,bee\n")
+    packed = tmp_path / "out" / "pets"
+    assert run_console("pack", images, packed) == run_console("pack", table, "flat2") == 0
+    num_images = sum(path.suffix == ".png" for path in images.rglob("*"))
+    assert f"{num_images} images in 1 file(s)" in capsys.readouterr().out
+    ours, theirs = (
+        load_dataset(create_folder_config(str(root), "cls")) for root in (packed, images)
+    )
+    assert (ours.train_files, ours.test_files) == (theirs.train_files, theirs.test_files)
+    assert ours.fingerprint == theirs.fingerprint
+    np.testing.assert_array_equal(ours.train_images[:], theirs.train_images[:])
+    assert load_dataset(create_folder_config("flat2", "cls")).class_names == ("ant", "bee")
+    assert run_console("train", packed, *TINY) == 0
+    assert run_console("predict", "runs/pets-all-supervised-seed0", packed / "test/ant/3.png") == 0
+    assert run_console("suggest", packed, "--count", 2) == 0
+    assert run_console("pack", images, packed) == 2  # It is not empty.
+    assert run_console("pack", tmp_path / "runs", "nothing") == 2
+    (packed / "packed_images.npz").write_bytes(b"?")
+    assert run_console("train", packed, *TINY) == 2
+    assert "pack the folder again" in capsys.readouterr().err
+
+
+def test_training_takes_its_place_among_processes(monkeypatch):
+    places = []
+    monkeypatch.setattr(distributed, "initialize_distributed", lambda *own: places.append(own))
+    monkeypatch.setattr(commands, "train", lambda folder, **_: None)
+    assert run_console("train", "photos") == 0
+    place = ["--coordinator_address=host:1", "--num_processes=4", "--process_id=3"]
+    assert run_console("train", "photos", *place) == 0
+    assert places == [(None, None, None), ("host:1", 4, 3)]
 
 
 def test_verb_that_takes_one_process_says_so_in_several(monkeypatch, capsys):
@@ -292,7 +392,8 @@ def test_module_is_the_command_and_its_version_needs_no_jax():
 def test_a_run_without_steps_or_test_images_says_how_to_measure_it(tmp_path, monkeypatch, capsys):
     config = create_tiny_config()
     result = {"step": 0, "test_accuracy": None, "monitors": {}}
-    run = types.SimpleNamespace(workdir=tmp_path, config=config, train_calibrated=lambda: result)
+    run = types.SimpleNamespace(workdir=tmp_path, config=config, layout=None)
+    run.train_calibrated = lambda: result
     monkeypatch.setattr(plan, "open_run", lambda *_: run)
     commands.train_config(config, None)
     output = capsys.readouterr().out

@@ -29,7 +29,10 @@ def test_train_then_eval(start_program, tmp_path):
     assert "The whole run:  runs/digits-20-supervised-seed0/report.html" in output
     command = json.loads((workdir / "sessions.jsonl").read_text())["command"]
     assert f"main.py --config {config}" in command
-    assert command in html.unescape((workdir / "report.html").read_text())
+    report = html.unescape((workdir / "report.html").read_text())
+    assert "main.py --config digits.py:20,supervised" in report
+    assert str(ROOT) not in report
+    assert str(tmp_path) not in report
 
     code, output, error = start_program("--mode", "eval", "--workdir", workdir).finish()
     assert code == 0, error
@@ -111,7 +114,7 @@ def test_flags_for_cpus_are_left_out_where_jax_uses_a_gpu_does_not_know_them_or_
     assert (OURS in os.environ["XLA_FLAGS"].removeprefix(flags)) == is_added
 
 
-def test_what_is_quick_loads_neither_jax_nor_tensorflow_and_only_reports_load_matplotlib():
+def test_what_is_quick_loads_neither_jax_nor_tensorflow_and_only_reports_load_jinja():
     """The process is set up before JAX is loaded, and --help is quick. So are predictions."""
     code = """
 import sys
@@ -119,9 +122,9 @@ import cls_jax, cls_jax.cli.console, cls_jax.cli.process
 cls_jax.UserError, cls_jax.cli.console.create_parser().print_help()
 assert not {"jax", "tensorflow"} & {*sys.modules}
 import cls_jax.cli.commands
-assert not {"tensorflow", "matplotlib", "jinja2"} & {*sys.modules}
+assert not {"tensorflow", "jinja2"} & {*sys.modules}
 import cls_jax.inference.export, cls_jax.inference.predict_files
-assert not {"tensorflow", "matplotlib", "jinja2", "sklearn"} & {*sys.modules}
+assert not {"tensorflow", "jinja2", "sklearn"} & {*sys.modules}
 """
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert outcome.returncode == 0, outcome.stderr
@@ -139,11 +142,39 @@ def test_run_that_fails_half_way_ends_and_does_not_hang(start_program, tmp_path)
     assert "Training stopped at step" in error.splitlines()[-1]
 
 
-def test_full_disk_is_named(capsys):
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ((errno.ENOSPC, "No space left", "runs/a.json"), "runs/a.json cannot be written (No space"),
+        (
+            (errno.EACCES, "Permission denied", "a/b"),
+            "a/b cannot be used (Permission denied): allow",
+        ),
+        ((errno.EROFS, "Read-only file system", "a"), "a cannot be used (Read-only file system)"),
+    ],
+)
+def test_what_the_system_refuses_is_one_sentence(capsys, error, sentence):
     def write() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "runs/mine/config.json")
+        raise OSError(*error)
 
     with pytest.raises(SystemExit) as end:
         run_to_end(write)
     assert end.value.code == 2
-    assert "runs/mine/config.json cannot be written (No space" in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_output_is_cut_short_without_a_traceback_and_needs_no_unicode(flush):
+    code = f"""
+from cls_jax.cli.process import prepare_process, run_to_end
+prepare_process()
+run_to_end(lambda: [print("猫.jpg", i, flush={flush}) for i in range(50_000)])
+"""
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252", "GLIBC_TUNABLES": "x"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as running:
+        assert running.stdout.readline().strip() == rb"\u732b.jpg 0"
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 141

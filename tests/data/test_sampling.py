@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cls_jax.batch import RawBatch
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import tfdata
 from cls_jax.data.sampling import (
@@ -129,3 +130,38 @@ def test_no_two_uses_of_random_numbers_share_a_key():
     ]
     keys += [child for key in keys for child in jax.random.split(key, 3)]
     assert len({jax.random.key_data(key).tobytes() for key in keys}) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "batch_size", "mu", "image_size", "num_hosts", "fewest"),
+    [
+        *((1, 64, 7, 32, 1, 1), (64, 64, 7, 32, 1, 63), (64, 64, 7, 224, 1, 63)),
+        *((64, 256, 7, 224, 1, 63), (64, 512, 7, 224, 4, 63), (64, 4096, 7, 224, 16, 63)),
+        (8, 1, 1, 1024, 1, 7),
+    ],
+)
+def test_all_cores_make_images_within_the_bound(
+    num_cores, batch_size, mu, image_size, num_hosts, fewest
+):
+    unlabeled, image = batch_size * mu, (image_size, image_size, 3)
+    whole = RawBatch((batch_size, *image), (0,), (2, unlabeled, *image), (0,), (0,))
+    shapes = tfdata._take_part(whole, BatchShard(0, 1, num_hosts))
+    num_pieces, num_parallel = tfdata._cut_batches(max(1, num_cores - 1), shapes)
+    assert shapes.x[0] % num_pieces == 0
+    assert num_parallel >= fewest
+    labeled = batch_size // num_hosts * np.prod(image)
+    assembled = labeled * (1 + 2 * mu) if num_pieces > 1 else 0
+    pieces = num_parallel * labeled * (2 + 3 * mu) / num_pieces  # As read, and as augmented.
+    assert assembled + pieces <= 2**30
+
+
+def test_a_batch_of_pieces_is_the_batch_made_at_once(batches, monkeypatch):
+    pieces = []
+    monkeypatch.setattr(tfdata, "_cut_batches", lambda *_: (4, 3))
+    monkeypatch.setattr(tfdata, "_join", lambda *made: pieces.append(4) or join(*made))
+    for ours, theirs in zip(create_batches(0, 5), batches, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert pieces == [4] * 5
+
+
+join = tfdata._join

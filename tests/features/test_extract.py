@@ -1,6 +1,7 @@
 """Features of image files: the same whatever the cache holds, each computed once."""
 
 import os
+import sqlite3
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.data.images import files as files_module
+from cls_jax.data.images.cache import load_decoded
+from cls_jax.data.images.files import list_images
+from cls_jax.data.images.store import Store
+from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.features import extract
 from cls_jax.features.extract import (
@@ -17,7 +23,6 @@ from cls_jax.features.extract import (
     read_features,
 )
 from cls_jax.features.neighbors import normalize_rows
-from cls_jax.features.store import Store
 from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS
 from cls_jax.models.weights.layout import Weights, to_torch
@@ -31,15 +36,21 @@ def variables(one_block):
     return jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 3)))
 
 
-_COMPILED, _COMPILE = {}, extract._compile
+_COMPILED, _COMPILE, _NUM_COMPUTED = {}, extract._compile, []
 
 
 def _compile_once(network):
-    """`_compile`, which takes seconds."""
-    key = (network.name, extract._hash_network(network))
+    """`_compile`, which takes seconds. Counts the images that are computed."""
+    key = extract._name_options(network)
     if key not in _COMPILED:
         _COMPILED[key] = _COMPILE(network)
-    return _COMPILED[key]
+    compute, *sizes = _COMPILED[key]
+
+    def count(images):
+        _NUM_COMPUTED.append(len(images))
+        return compute(images)
+
+    return count, *sizes
 
 
 @pytest.fixture
@@ -47,6 +58,7 @@ def network(variables, tmp_path, monkeypatch):
     """A Wide ResNet of one block with random weights, and a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(extract, "_BATCH_SIZE", 2)
+    monkeypatch.setattr(files_module, "_SETTLED_NS", 0)
     monkeypatch.setattr(extract, "_compile", _compile_once)
     weights = Weights(to_torch(variables, MODELS["wide_resnet"].layout))
     return FrozenNetwork("wide_resnet", weights, SIZE)
@@ -66,12 +78,13 @@ def files(tmp_path):
 def _count(network, files):
     """How many images are computed, and their features, pooled ones beside descriptors."""
     counts = [(0, 0)]
+    _NUM_COMPUTED.clear()
     features = extract_features(files, network, lambda done, total: counts.append((done, total)))
     assert all(total == counts[-1][0] for _, total in counts[1:])
-    return counts[-1][0], np.hstack(features)
+    return sum(_NUM_COMPUTED), np.hstack(features)
 
 
-def test_features_are_those_of_the_network(network, files, variables, monkeypatch):
+def test_features_are_those_of_the_network(network, files, variables):
     images = np.stack([np.asarray(Image.open(file)) for file in files])
     mean, std = MODELS["wide_resnet"].layout.normalization
     model = MODELS["wide_resnet"].create(num_classes=3)
@@ -83,10 +96,6 @@ def test_features_are_those_of_the_network(network, files, variables, monkeypatc
     np.testing.assert_allclose(features, expected, rtol=2e-3, atol=2e-3)
     in_memory = np.hstack(extract.compute_features(images, network))
     np.testing.assert_allclose(in_memory, features, atol=2e-3)
-    # They are also those of images that have been decoded before.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(files[0].parent / "other"))
-    again = extract_features(files, network, images=images)
-    np.testing.assert_array_equal(np.hstack(again), features)
 
 
 def test_second_call_reads_and_computes_nothing_unless_an_image_or_the_weights_changed(
@@ -95,7 +104,7 @@ def test_second_call_reads_and_computes_nothing_unless_an_image_or_the_weights_c
     _, first = _count(network, files)
     with monkeypatch.context() as patch:
         patch.setattr(extract, "_compile", None)
-        patch.setattr(extract, "_hash_content", None)
+        patch.setattr(files_module, "_read_once", None)
         num_computed, second = _count(network, files[::-1])
     assert num_computed == 0
     np.testing.assert_array_equal(second, first[::-1])
@@ -113,15 +122,46 @@ def test_second_call_reads_and_computes_nothing_unless_an_image_or_the_weights_c
     assert not np.allclose(other, first[[2, 2]])
 
 
-def test_damaged_and_cut_rows_are_computed_again(network, files):
+def test_decoded_images_have_the_features_of_what_was_decoded(network, files, tmp_path):
+    """Whatever happened to the files since, and for all files with either content."""
+    (tmp_path / "folder").mkdir()
+    photo = files[1].rename(tmp_path / "folder/photo.png")
+    listed = list_images(tmp_path / "folder").files
+    decoded = load_decoded(tmp_path / "folder", listed, (SIZE, SIZE, 3), is_silent=True)
+    old = tmp_path / "old.png"
+    old.write_bytes(photo.read_bytes())
+    photo.write_bytes(files[2].read_bytes())
+    images = Selection(decoded.images, np.array([0]))
+    features = np.hstack(extract_features([photo], network, images=images))
+    expected = np.hstack(extract.compute_features(images, network))
+    np.testing.assert_allclose(features, expected, atol=2e-3)
+    for path, is_same in ((old, True), (photo, False), (files[2], False)):
+        assert np.array_equal(_count(network, [path])[1], features) == is_same
+    # An image that lacks digests is not trusted to be the file's.
+    others = extract_features([photo], network, images=images[:])
+    np.testing.assert_array_equal(np.hstack(others), _count(network, files[2:3])[1])
+
+
+def test_rows_depend_on_precision_version_and_platform(network, monkeypatch):
+    names = [extract._name_options(network)]
+    with jax.default_matmul_precision("highest"):
+        names.append(extract._name_options(network))
+    for name, value in (("__version__", "0.0.1"), ("default_backend", lambda: "gpu")):
+        with monkeypatch.context() as patch:
+            patch.setattr(jax, name, value)
+            names.append(extract._name_options(network))
+    assert len(set(names)) == 4
+
+
+def test_damaged_rows_are_computed_again(network, files):
     _, first = _count(network, files)
-    (path,) = (extract.get_cache_folder()).glob("wide_resnet-????????????????????????????????")
-    content = path.read_bytes()
-    damaged = content[:-1] + bytes([content[-1] ^ 1])  # In the last row.
-    for damage, expected in ((damaged, 1), (content[:-100], 1), (b"\xff" * 1000, 9)):
-        path.write_bytes(damage)
+    for count in (1, 2):
+        some = f"(SELECT id FROM blobs LIMIT {count})"
+        with sqlite3.connect(Store()._path) as db:
+            db.execute(f"UPDATE blobs SET blob = zeroblob(length(blob)) WHERE id IN {some}")
+        db.close()
         num_computed, again = _count(network, files)
-        assert num_computed == expected
+        assert num_computed == count
         np.testing.assert_array_equal(again, first)
         assert _count(network, files)[0] == 0
 
@@ -160,20 +200,22 @@ def test_weights_of_another_architecture_are_refused(network, files):
 
 def test_gray_images_are_enlarged_to_color():
     image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
-    enlarged = extract._enlarge(image, 16)
+    enlarged = extract._enlarge(image, 16, 3)
     assert enlarged.shape == (1, 16, 16, 3)
     reference = Image.fromarray(image[0, ..., 0]).resize((16, 16), Image.Resampling.BICUBIC)
     assert np.abs(enlarged[0, ..., 0].astype(int) - np.asarray(reference)).max() <= 2
 
 
-def test_later_row_of_a_key_replaces_the_earlier_one(tmp_path):
-    store = Store(tmp_path / "store", np.float16)
-    keys = np.arange(32, dtype=np.uint8).reshape(2, 16)
-    is_known, rows = store.read(keys)
-    assert not is_known.any()
-    assert rows.shape == (2, 0)
-    for value in (1, 2):
-        store.append(keys[:1], np.full((1, 3), value))
-    is_known, rows = store.read(keys)
-    np.testing.assert_array_equal(is_known, [True, False])
-    np.testing.assert_array_equal(rows, [[2, 2, 2], [0, 0, 0]])
+def test_each_of_several_processes_computes_its_part(network, files, tmp_path, monkeypatch):
+    alone, parts = extract_features(files, network), []
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    monkeypatch.setattr(extract, "gather_rows", lambda rows, num_rows: rows)
+    for index, expected in enumerate((2, 3, 2, 3)):
+        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"host{index}"))
+        _NUM_COMPUTED.clear()
+        decoded = load_decoded(tmp_path, list_images(tmp_path).files, (SIZE, SIZE, 3)).images
+        parts.append(extract_features(files, network, images=decoded if index % 2 else None))
+        assert sum(_NUM_COMPUTED) == expected
+    for kind, rows in zip(zip(*parts, strict=True), alone, strict=True):
+        np.testing.assert_array_equal(np.concatenate(kind), rows)

@@ -1,5 +1,7 @@
 """Label propagation beside dense linear algebra in NumPy."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -72,6 +74,20 @@ def test_graph_and_probabilities_agree_with_dense_linear_algebra(features, label
     np.testing.assert_allclose(actual.sum(axis=1), 1, rtol=1e-5)
     if features is CLUSTERS and frequencies is None:
         assert (actual.argmax(axis=1) == TRUTH).mean() > 0.9
+
+
+def test_many_classes_take_little_more_memory_than_their_probabilities(monkeypatch):
+    """And rows that are added up in parts are the same."""
+    graph = build_graph(_make_features(1500)[0])
+    labels = np.where(np.arange(1500) < 1000, np.arange(1500), -1)
+    expected = propagate_labels(graph, labels, 1000, np.ones(1000))
+    monkeypatch.setattr("cls_jax.features.graph._ROWS_AT_ONCE", 200)
+    tracemalloc.start()
+    actual = propagate_labels(graph, labels, 1000, np.ones(1000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-7)
+    assert peak < 2.8 * actual.nbytes  # 2.2 with four threads.
 
 
 def test_residual_of_the_solution_is_within_the_tolerance():

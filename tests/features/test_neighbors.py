@@ -1,10 +1,14 @@
 """Nearest neighbors beside those of NumPy."""
 
+import re
+import sys
+import types
+
 import numpy as np
 import pytest
 
 from cls_jax.features import neighbors
-from cls_jax.features.neighbors import find_neighbors
+from cls_jax.features.neighbors import find_neighbors, normalize_rows
 
 
 def draw_features(num_images, num_clusters=8, length=16):
@@ -34,29 +38,67 @@ def test_neighbors_are_the_same_for_any_block_size(monkeypatch, rows):
     check_exact(draw_features(50), 6)
 
 
-@pytest.fixture
-def clusters(monkeypatch):
-    """Has searches on a CPU look in clusters, in blocks of a few rows."""
+class Links:
+    """`faiss.IndexHNSWFlat` with an exact search."""
+
+    def __init__(self, length, links, metric):
+        self.hnsw = types.SimpleNamespace()
+
+    def add(self, features):
+        self.features = features
+
+    def search(self, rows, number):
+        products = rows @ self.features.T
+        indices = np.argsort(-products, axis=1, kind="stable")[:, :number]
+        return np.take_along_axis(products, indices, axis=1), indices
+
+
+FAKE = types.SimpleNamespace(
+    IndexHNSWFlat=Links,
+    METRIC_INNER_PRODUCT=0,
+    omp_get_max_threads=lambda: 2,
+    omp_set_num_threads=lambda number: None,
+)
+
+
+@pytest.fixture(params=["fake", "faiss"])
+def search(request, monkeypatch):
+    """`find_neighbors` as of a large number of images on a CPU."""
+    faiss = FAKE if request.param == "fake" else pytest.importorskip("faiss")
+    monkeypatch.setitem(sys.modules, "faiss", faiss)
     monkeypatch.setattr(neighbors, "_MIN_APPROXIMATE", 1)
-    monkeypatch.setattr(neighbors, "_BLOCK_ELEMENTS", 5_000)
+    return find_neighbors
 
 
-def test_clusters_find_most_of_the_neighbors(monkeypatch, clusters):
+def test_links_lead_to_most_of_the_neighbors(search):
     features = draw_features(600)
-    expected = check_exact(features, 10)  # All images are candidates.
-    monkeypatch.setattr(neighbors, "_NUM_CANDIDATES", 100)
-    indices, found = find_neighbors(features, 10)
+    expected = np.argsort(-normalize_rows(features) @ normalize_rows(features).T)[:, 1:11]
+    indices, found = search(features, 10)
+    assert (indices.dtype, found.dtype) == (np.int32, np.float32)
     assert (indices != np.arange(600)[:, None]).all()
     assert (np.diff(found, axis=1) <= 0).all()
     overlap = [len(set(a) & set(b)) / 10 for a, b in zip(indices, expected, strict=True)]
-    assert 0.8 < np.mean(overlap) < 1
+    assert 0.8 < np.mean(overlap) <= 1
+    np.testing.assert_array_equal(search(features, 10)[0], indices)
 
 
-def test_clusters_of_duplicates_and_of_images_without_features(monkeypatch, clusters):
-    monkeypatch.setattr(neighbors, "_NUM_CANDIDATES", 30)
+def test_copies_and_images_without_features_have_neighbors(search):
     features = np.concatenate([np.repeat(draw_features(3), 40, axis=0), np.zeros((5, 16))])
-    indices, cosines = find_neighbors(features, 20)
+    indices, cosines = search(features, 20)
     same = np.repeat(np.arange(3), 40)
     np.testing.assert_array_equal(same[indices[:120]], np.repeat(same[:, None], 20, axis=1))
     np.testing.assert_allclose(cosines[:120], 1, atol=1e-6)
     np.testing.assert_array_equal(cosines[120:], 0)
+    assert (indices != np.arange(125)[:, None]).all()
+    assert indices.min() >= 0
+
+
+def test_without_faiss_all_are_found_and_a_sentence_says_how_long_that_takes(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(neighbors, "_MAX_BLOCK_ROWS", 20)
+    check_exact(draw_features(50), 6)
+    assert "scale" not in capsys.readouterr().err
+    monkeypatch.setattr(neighbors, "_MIN_APPROXIMATE", 50)
+    check_exact(draw_features(50), 6)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "scale" in line)
+    assert re.search(r"of 50 images take about \d+ minutes: pip install '\.\[scale\]'", line)

@@ -169,10 +169,20 @@ def test_a_score_for_other_networks_is_refused_in_one_sentence(trained_run, tmp_
 
 @pytest.fixture(scope="module")
 def assessed(trained_run, tmp_path_factory):
-    """A copy of a run that was evaluated after its training."""
+    """A copy of a run that was evaluated after its training, as if it had validation images."""
     workdir = shutil.copytree(trained_run, tmp_path_factory.mktemp("assessed") / "run")
-    evaluate_run(workdir)
+    assess_run(open_validated(workdir))
     return workdir
+
+
+def open_validated(workdir, num_images=450, test_labels=None):
+    """A run whose test images are its validation images, too, as many as given."""
+    run = OpenRun(create_tiny_config(), workdir)
+    images, labels = run.dataset.test_images, run.dataset.test_labels
+    changes = {"validation_images": images[:num_images], "validation_labels": labels[:num_images]}
+    changes["test_labels"] = labels if test_labels is None else test_labels
+    run.dataset = dataclasses.replace(run.dataset, **changes)
+    return run
 
 
 def test_evaluation_adds_figures_per_class_to_the_result(assessed, trained_run):
@@ -204,13 +214,25 @@ def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, train
     assert plain.calibrated_confidence is plain.abstain is None
 
 
-def test_too_few_test_images_are_not_calibrated_on(trained_run, tmp_path):
-    run = OpenRun(create_tiny_config(), shutil.copytree(trained_run, tmp_path / "run"))
-    images, labels = run.dataset.test_images[:99], run.dataset.test_labels[:99]
-    run.dataset = dataclasses.replace(run.dataset, test_images=images, test_labels=labels)
-    assert assess_run(run).macro.support == 99
+def test_neither_test_images_nor_too_few_validation_images_calibrate(trained_run, tmp_path):
+    run = open_validated(shutil.copytree(trained_run, tmp_path / "run"), num_images=99)
+    assert assess_run(run).macro.support == 450
     assert (run.workdir / PER_CLASS).exists()
     assert not (run.workdir / CALIBRATION).exists()
+    evaluate_run(run.workdir)  # Its dataset has test images only.
+    assert not (run.workdir / CALIBRATION).exists()
+
+
+def test_other_test_labels_make_the_same_calibration_and_score_of_unknown_images(
+    assessed, trained_run, tmp_path
+):
+    labels = load_dataset(create_tiny_config()).test_labels
+    permuted = np.random.default_rng(0).permutation(labels)
+    workdir = shutil.copytree(trained_run, tmp_path / "run")
+    assess_run(open_validated(workdir, test_labels=permuted))
+    for name in (CALIBRATION, UNKNOWN):
+        assert (workdir / name).read_text() == (assessed / name).read_text()
+    assert read_result(workdir)["per_class"] != read_result(assessed)["per_class"]
 
 
 def test_an_assessed_run_tells_strangers_and_changes_no_other_column(

@@ -36,6 +36,7 @@ from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.sources import WEIGHTS_FILE
 from cls_jax.runs.folder import CONFIG
 from cls_jax.training.start import read_weights, restore_run
+from tests.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,7 @@ def test_model_predicts_what_the_run_predicts_for_any_batch_size(trained_run, ex
     images = load_dataset(read_config(trained_run / CONFIG)).test_images
     model = jax.export.deserialize(bytearray((exported / MODEL).read_bytes()))
     assert model.platforms == ("cpu", "cuda", "tpu")
+    assert str(ROOT).encode() not in (exported / MODEL).read_bytes()  # Its source files.
     expected = load(trained_run).predict(images)
     for size in (1, 7, 450):
         probabilities = np.asarray(model.call(images[:size]))
@@ -128,18 +130,19 @@ def test_without_a_converter_the_rest_is_there_and_anything_else_is_refused(
     # Another export replaces it.
     (exported / ONNX_MODEL).write_text("of an older run")
     (exported / LABELS).write_text("of an older run")
+    (exported / ".DS_Store").write_text("left by a file manager")
     assert export_run(trained_run, exported)
     assert not (exported / ONNX_MODEL).exists()
     assert json.loads((exported / LABELS).read_text())
     (exported / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="not an earlier export: give --output"):
+    with pytest.raises(UserError, match="not an earlier export: name a new folder"):
         export_run(trained_run, exported)
     (exported / "notes.txt").unlink()
     (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(UserError, match=r"cannot be written .* give --output another folder"):
+    with pytest.raises(UserError, match=r"cannot be written .* name another folder"):
         export_run(trained_run, tmp_path / "README.md" / "out")
     for output in (tmp_path, tmp_path / "README.md", trained_run):
-        with pytest.raises(UserError, match="not an earlier export: give --output"):
+        with pytest.raises(UserError, match="not an earlier export: name a new folder"):
             check_output(output)
     assert (tmp_path / "README.md").read_text() == "mine"
 

@@ -1,6 +1,10 @@
 """A trained run as a function: of images, of files, and as a table with a row for each file."""
 
+import errno
+import io
+import json
 import os
+import pathlib
 import shutil
 import sys
 
@@ -18,7 +22,7 @@ from cls_jax.inference import classifier as classifier_lib
 from cls_jax.inference.calibration import Calibration
 from cls_jax.inference.classifier import Outputs, load
 from cls_jax.inference.evaluate_run import evaluate_folder
-from cls_jax.inference.predict_files import predict_files
+from cls_jax.inference.predict_files import predict_files, sort_files
 from cls_jax.inference.prediction import create_prediction, describe_top
 from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.methods.losses import make_pseudo_labels
@@ -69,7 +73,7 @@ def test_batches_are_padded_no_further_than_needed(trained_run, dataset, monkeyp
         classifier.predict_probabilities(images[:n])
         sizes.append(classifier._compiled_size)
     # Rounded up to what the devices can share. Nothing is compiled again for a smaller batch.
-    assert sizes[0] < sizes[-1] == classifier.batch_size
+    assert sizes[0] < sizes[-1] == min(512, classifier.batch_size)
     assert sizes == sorted(sizes)
     # Nor for a larger one, where the program is large enough.
     monkeypatch.setattr(classifier_lib, "_ENOUGH_IMAGES", 100)
@@ -170,8 +174,27 @@ def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
     assert isinstance(by_path, cls_jax.Prediction)
     assert by_path.label.shape == by_path.agree.shape == (450,)
     assert by_path.network_probabilities.shape == (2, 450, 10)
-    np.testing.assert_array_equal(classifier.predict(str(files[3])).label, by_path.label[3:4])
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6  # Turned by a quarter.
+    turned = Image.fromarray(dataset.test_images[5, ..., 0]).transpose(Image.Transpose.ROTATE_90)
+    turned.save(buffer, "PNG", exif=exif)
+    for image, place in (
+        (Image.open(buffer), 5),
+        *(
+            (str(files[3]), 3),
+            ((file for file in files[:40]), slice(40)),
+            (np.array(files[:5]), slice(5)),
+        ),
+        *((Image.open(files[2]), 2), (map(Image.open, files[:3]), slice(3))),
+        *((dataset.test_images[4, ..., 0], 4), (dataset.test_images[4], 4)),
+        ([files[0], Image.open(files[1]), dataset.test_images[2]], slice(3)),
+        (np.repeat(dataset.test_images[4], 3, axis=-1), 4),
+    ):
+        found = classifier.predict(image).probabilities
+        np.testing.assert_allclose(found, np.atleast_2d(by_path.probabilities[place]), rtol=1e-5)
     assert classifier.predict([]).probabilities.shape == (0, 10)
+    with pytest.raises(ImageError, match="Image 2 cannot be read: float64 values instead of"):
+        classifier.predict([dataset.test_images[0], np.zeros((8, 8))])
     with pytest.raises(ImageError, match=r"nothing\.png cannot be read: No such file"):
         classifier.predict([files[0], folder / "nothing.png"])
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
@@ -214,7 +237,8 @@ def test_strange_names_and_damaged_files_are_rows(classifier, noise, tmp_path, e
         assert table.schema.field("confidence").type == "float"
         assert table.schema.field("agree").type == "bool"
         rows = table.to_pylist()
-    assert (outcome.num_files, outcome.num_errors) == (7, 3)
+    assert outcome.labels == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
+    assert [files[i] for i in range(7) if outcome.labels[i][1]] == readable
     assert [row["file"] for row in rows] == [*files[:6], f"{tmp_path}/\\udcff.png"]
     assert list(rows[0]) == list(PREDICTION_COLUMNS)
     missing = "No such file or directory"
@@ -287,6 +311,22 @@ def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_
     assert {path.name for path in tmp_path.iterdir()} == {"noise", "p.csv", "expected.csv"}
 
 
+def test_shards_make_up_the_table(trained_run, classifier, noise, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = tmp_path / "whole.csv"
+    predict_files(classifier, noise, whole)
+    for shard in ("0/3", "1/3", "2/3"):
+        commands.predict(str(trained_run), noise, shard=shard)
+    parts = [read_table(tmp_path / f"predictions-{i}-of-3.csv") for i in range(3)]
+    rows, expected = [row for part in parts for row in part], read_table(whole)
+    for column in ("file", "label", "error"):  # Numbers may round differently in other batches.
+        assert [row[column] for row in rows] == [row[column] for row in expected]
+    assert min(map(len, parts)) == len(noise) // 3
+    for shard in ("3/3", "1", "-1/2", "a/b"):
+        with pytest.raises(UserError, match="is not one of n: write i/n"):
+            commands.predict(str(trained_run), noise, shard=shard)
+
+
 def test_second_prediction_into_one_file_is_refused(classifier, noise, tmp_path, monkeypatch):
     predict = classifier.predict
 
@@ -313,14 +353,87 @@ def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path,
 def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.jpg").write_text("hello")
-    commands.predict(str(trained_run), [noise[3], noise[5], "broken.jpg"])
-    labels, confidences, *_ = classifier.predict([noise[3], noise[5]])
+    files = [noise[3], noise[5], "broken.jpg"]
+    commands.predict(str(trained_run), files)
+    labels, confidences, *_ = classifier.predict(files[:2])
     assert capsys.readouterr().out.splitlines() == [
         f"{noise[3]}: {labels[0]} ({confidences[0]:.2f})",
         f"{noise[5]}: {labels[1]} ({confidences[1]:.2f})",
         "broken.jpg: not an image of a known format",
     ]
+    for images in (files, [str(tmp_path)]):  # With --json, also folders are.
+        commands.predict(str(trained_run), images, as_json=True)
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(rows) == (3 if images is files else 21)
+        assert all(list(row) == list(PREDICTION_COLUMNS) for row in rows)
+        assert {row["file"] for row in rows} >= {*files[:2]}
     assert not (tmp_path / "predictions.csv").exists()
+    for images in (["broken.jpg"], ["broken.jpg"] * 2):
+        with pytest.raises(UserError, match="None of these images could be read"):
+            commands.predict(str(trained_run), images, output="p.csv" if images[1:] else None)
+    with pytest.raises(UserError, match="leave out --output"):
+        commands.predict(str(trained_run), files, output="p.csv", as_json=True)
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_files_are_sorted_into_folders_and_stay_where_they_are(
+    trained_run, classifier, noise, tmp_path, monkeypatch, capsys, links
+):
+    monkeypatch.chdir(tmp_path)
+    before = {path: pathlib.Path(path).read_bytes() for path in noise}
+    (tmp_path / "noise" / "broken.png").write_text("hello")
+    commands.predict(str(trained_run), ["noise"], sort_into="new/sorted", link=links)
+    assert "21 images" in capsys.readouterr().out
+    labels = [str(label) for label in classifier.predict(noise).label]
+    expected = {
+        f"{label}/{os.path.basename(file)}" for file, label in zip(noise, labels, strict=True)
+    }
+    root = tmp_path / "new" / "sorted"
+    found = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
+    assert {*found} == expected
+    assert all(path.is_symlink() == links for path in found.values())
+    assert {os.path.basename(path): content for path, content in before.items()} == {
+        path.name: path.read_bytes() for path in found.values()
+    }
+    assert {path: pathlib.Path(path).read_bytes() for path in noise} == before
+    with pytest.raises(UserError, match="give --sort-into a new one"):  # Before it predicts.
+        commands.predict("no run", ["noise"], sort_into="new/sorted")
+    with pytest.raises(UserError, match="add --sort-into DIR"):
+        commands.predict("no run", ["noise"], link=True)
+
+
+def test_sorting_keeps_all_files_and_stays_in_its_folder(tmp_path):
+    """Files with the same name, classes that are no names of folders, and a full disk."""
+    files = [tmp_path / name for name in ("1/a.png", "1/a-2.png", "2/a.png", "3/A.png")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(str(file))
+    rows = [(str(file), "x") for file in files]
+    odd = ["../../x", "..", ".", "a/b", "c\\d", "e:", "f. ", "50%", "\x07", "猫"]
+    rows += [(str(files[0]), label) for label in odd] + [(str(files[1]), None)]
+    sort_files(rows, tmp_path / "sorted")
+    found = [path for path in (tmp_path / "sorted").rglob("*") if path.is_file()]
+    assert len(found) == len(rows) - 1
+    assert {path.parent.parent for path in found} == {tmp_path / "sorted"}
+    texts = [path.read_text() for path in found if path.parent.name == "x"]
+    assert sorted(texts) == sorted(map(str, files))
+    with pytest.raises(UserError, match="give --sort-into another folder"):
+        sort_files([(str(files[0]), "x"), (str(tmp_path / "gone.png"), "x")], tmp_path / "other")
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "2", "3", "sorted"}
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOLCK, "No locks available"), NotImplementedError()]
+)
+def test_a_table_is_written_where_there_are_no_locks(
+    classifier, noise, tmp_path, monkeypatch, error
+):
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    predict_files(classifier, noise[:2], tmp_path / "p.csv")
+    assert len(read_table(tmp_path / "p.csv")) == 2
 
 
 def test_failure_leaves_no_table(tmp_path, ending):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.cli import commands
 from cls_jax.config import to_json
 from cls_jax.config.from_folder import INSTANT_METHOD, apply_settings, create_folder_config
 from cls_jax.data.images.files import ImageBatch
@@ -86,6 +87,23 @@ def test_labeled_images_are_not_suggested_and_their_kinds_come_last(folder):
     names = get_names(suggest_files(folder, 100))
     assert len(names) == 28  # 30 without the labeled ones. The damaged one is skipped.
     assert not {"red1.png", "blue1.png"} & set(names)
+
+
+def test_what_the_labeling_page_would_not_ask_about_is_not_suggested(folder, capsys):
+    """Test and validation images, and images with an answer."""
+    for name in ("test/red/a.png", "Val/blue/b.png"):
+        save(folder / name, (90, 90, 90), 0)
+    assert len(suggest_files(folder, 100)) == 30
+    time = "2026-11-22T13:25:40.190940Z"
+    rows = [f"images/red1.png,warm,label,{time}", f"images/blue1.png,,none,{time}"]
+    (folder / "Labels.csv").write_text("\n".join(["file,label,decision,time", *rows]))
+    commands.suggest(str(folder), 100)
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 28
+    assert f"Add a row for each one to {folder / 'Labels.csv'}, or label" in said.err
+    (folder / "Labels.csv").write_bytes("file,label\n1.png,Bär\n".encode("latin-1"))
+    with pytest.raises(UserError, match="cannot be read as a table"):
+        suggest_files(folder, 3)
 
 
 def test_class_folders_without_unlabeled_images_name_the_remedy(tmp_path):

@@ -1,11 +1,14 @@
 """Folders of small photographs whose classes are known, and sessions on them."""
 
+import contextlib
 import os
 import pathlib
+import threading
 
 import numpy as np
 from PIL import Image
 
+from cls_jax.labeling import server
 from cls_jax.labeling.session import Change, Features, Session
 from cls_jax.labeling.start import open_session
 
@@ -51,3 +54,19 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
         label = session.add_class(label)
     revision = session.describe_image(image)["revision"]
     session.decide([Change(image, decision, label, revision)], window)
+
+
+@contextlib.contextmanager
+def serve(session: Session):
+    """Serves a session with the secrets "token" and "code" from a thread. Gives the port."""
+    with server.open_socket(0) as listener:
+        port = listener.getsockname()[1]
+        running = server.create_server(server.create_app(session, "token", port, ["code"]))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        listener.listen()  # The browser may be faster than the thread.
+        thread.start()
+        try:
+            yield port
+        finally:
+            running.should_exit = True
+            thread.join()

@@ -1,6 +1,6 @@
 """The page in a real browser, where there is one: whole sessions by keyboard and by mouse."""
 
-import contextlib
+import http.server
 import re
 import shutil
 import subprocess
@@ -10,9 +10,8 @@ import threading
 import pytest
 
 from cls_jax.data.sources.label_table import LABELS_CSV, read_label_table
-from cls_jax.labeling import server
 from tests.conftest import ROOT
-from tests.labeling.sessions import CLASSES, create_photographs, decide, open_ready
+from tests.labeling.sessions import CLASSES, create_photographs, decide, open_ready, serve
 
 sync_api = pytest.importorskip("playwright.sync_api")
 BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
@@ -43,39 +42,24 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """Opens an address in a window of its own. No window may log an error."""
+    """Opens the page at a port in a browser of its own. No window may log an error."""
     contexts, problems = [], []
 
-    def open_address(address, viewport=DESKTOP):
+    def open_address(port, viewport=DESKTOP, secret="token"):
         context = browser.new_context(viewport=viewport, reduced_motion="reduce")
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text))
-        page.goto(address)
+        page.goto(f"http://127.0.0.1:{port}/#{secret}")
         return page
 
     yield open_address
     for context in contexts:
         context.close()
-    assert [p for p in problems if "status of 409" not in p and "net::ERR_" not in p] == []
-
-
-@contextlib.contextmanager
-def serve(session):
-    """Serves a session from a thread. Gives the address."""
-    with server.open_socket(0) as listener:
-        port = listener.getsockname()[1]
-        running = server.create_server(server.create_app(session, "token", port))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-        listener.listen()  # The browser may be faster than the thread.
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{port}/?token=token"
-        finally:
-            running.should_exit = True
-            thread.join()
+    expected = "status of 40[39]|net::ERR_"
+    assert [problem for problem in problems if not re.search(expected, problem)] == []
 
 
 @pytest.fixture
@@ -85,7 +69,7 @@ def folder(tmp_path):
 
 def read_name(page):
     """The name of the photograph that is shown, once it is there."""
-    page.wait_for_function("() => document.querySelector('.frame img')?.naturalWidth > 0")
+    page.wait_for_selector("figure[aria-busy=false] img")
     return page.locator("figcaption").inner_text().split(" · ")[0]
 
 
@@ -121,8 +105,8 @@ def find_kind(name):
 
 def test_a_session_by_keyboard_from_no_label_to_a_table(open_page, folder):
     kinds = create_photographs(folder, 24)
-    with serve(open_ready(folder, kinds)) as address:
-        page = open_page(address)
+    with serve(open_ready(folder, kinds)) as port:
+        page = open_page(port)
         expected = []
         for _ in range(4):  # A new class is typed, a known one has a number.
             name = read_name(page)
@@ -148,8 +132,8 @@ def test_a_session_by_keyboard_from_no_label_to_a_table(open_page, folder):
 
 def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(open_page, folder):
     classes = [f"class {i}" for i in range(30)]
-    with serve(open_ready(folder, create_photographs(folder, 12), classes)) as address:
-        page = open_page(address)
+    with serve(open_ready(folder, create_photographs(folder, 12), classes)) as port:
+        page = open_page(port)
         read_name(page)
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent").startswith("Skip to")
@@ -175,8 +159,8 @@ def test_a_session_by_mouse(open_page, folder):
     for image in range(6):
         decide(session, image, CLASSES[kinds[image]], "other")
     decide(session, 6, CLASSES[(kinds[6] + 1) % 3], "other")  # A mistake.
-    with serve(session) as address:
-        page = open_page(address)
+    with serve(session) as port:
+        page = open_page(port)
         name = read_name(page)
         page.locator(".class", has_text=CLASSES[find_kind(name)]).click()
         wait_for_count(page, "8")
@@ -223,8 +207,8 @@ def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
     session = open_ready(folder, kinds, [HOSTILE, "w" * 255, *(f"class {i}" for i in range(30))])
     for image in range(6):
         decide(session, image, [HOSTILE, "w" * 255, "class 3"][kinds[image]])
-    with serve(session) as address:
-        page = open_page(address, PHONE)
+    with serve(session) as port:
+        page = open_page(port, PHONE)
         read_name(page)
         for view in VIEWS:
             show(page, view)
@@ -233,13 +217,13 @@ def test_hostile_and_long_names_are_text_and_fit_on_a_phone(open_page, folder):
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= PHONE["width"], view
             assert page.evaluate(NUM_BROKEN) == 0
-            assert page.title() == "photos: label photographs"
+            assert page.title() == "photos: label photos"
         assert HOSTILE in page.locator("table.result").inner_text()
 
 
 def test_two_windows_at_once(open_page, folder):
-    with serve(open_ready(folder, create_photographs(folder, 12), CLASSES)) as address:
-        first, second = open_page(address), open_page(address)
+    with serve(open_ready(folder, create_photographs(folder, 12), CLASSES)) as port:
+        first, second = open_page(port), open_page(port)
         names = [read_name(first), read_name(second)]
         assert names[0] != names[1]
         press(first, "1")
@@ -261,17 +245,88 @@ def test_two_windows_at_once(open_page, folder):
         assert len(read_decisions(folder)) == 3
 
 
+def test_the_token_stays_in_its_tab_and_no_other_port_gets_it(open_page, folder):
+    seen = []
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(str(self.headers))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    session = open_ready(folder, create_photographs(folder, 12), CLASSES)
+    with serve(session) as port, http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        page = open_page(port, secret="code")
+        read_name(page)
+        page.reload()
+        press(page, "1")
+        again = page.context.new_page()  # Without the token, and with the code once more.
+        for secret in ("", "#code"):
+            again.goto(f"http://127.0.0.1:{port}/{secret}")
+            again.wait_for_selector(".wait:has-text('contains your access token')")
+        again.goto(f"http://127.0.0.1:{port}/#token")
+        press(again, "2")
+        assert len(read_decisions(folder)) == 2
+        assert page.context.cookies() == []
+        page.goto(f"http://127.0.0.1:{other.server_port}/")
+        assert page.evaluate("sessionStorage.length + localStorage.length") == 0
+        assert len(seen) >= 1
+        assert not re.search(f"token|code|cookie|:{port}", "".join(seen).lower())
+        page.go_back()
+        press(page, "1")
+        other.shutdown()
+
+
+def test_no_key_answers_for_a_photo_that_nobody_has_seen(open_page, folder):
+    with serve(open_ready(folder, create_photographs(folder, 12), CLASSES)) as port:
+        page = open_page(port)
+        for key in ("1", "Enter", " "):  # Held down.
+            press(page, "1")
+            before = len(read_decisions(folder))
+            read_name(page)
+            for _ in range(10):
+                page.keyboard.down(key)
+                page.wait_for_timeout(30)
+            page.keyboard.up(key)
+            read_name(page)
+            assert len(read_decisions(folder)) == before + 1
+        held = []
+        page.route("**/photographs/*/large", lambda route: held.append(route))
+        page.reload()
+        page.wait_for_selector("figure[aria-busy=true] img", state="attached")
+        before = read_decisions(folder)
+        for key in ("1", "0", " ", "Enter", "c", "Enter"):
+            page.keyboard.press(key)
+        page.locator(".class").first.click()
+        assert read_decisions(folder) == before
+        held[0].abort()  # It can only be skipped.
+        page.wait_for_selector(".toast:has-text('cannot be read')")
+        page.keyboard.press("Escape")
+        page.keyboard.press("1")
+        assert read_decisions(folder) == before
+        name = page.locator("figcaption").inner_text()
+        page.keyboard.press(" ")
+        wait_for = "name => document.querySelector('figcaption').textContent !== name"
+        page.wait_for_function(wait_for, arg=name)
+        assert read_decisions(folder)[len(before) :] == [(name, "", "skip")]
+
+
 def test_a_kill_in_the_middle_loses_no_answer(open_page, folder):
     create_photographs(folder, 12)
     command = [sys.executable, "-c", SERVE, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
-            page = open_page(re.findall(r"http\S+", process.stdout.readline())[0])
+            ((port, secret),) = re.findall(r":(\d+)/#(\S+)", process.stdout.readline())
+            page = open_page(port, secret=secret)
             page.wait_for_selector(".frame img")
             answers = [press(page, "x", "Enter"), press(page, "1"), press(page, "1")]
         finally:
             process.kill()
         process.wait()
         page.keyboard.press("1")
-        page.wait_for_selector(".toast:has-text('has ended')")
+        page.wait_for_selector(".toast:has-text('has stopped')")
     assert [row[:2] for row in read_decisions(folder)] == [(name, "x") for name in answers]

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cls_jax.features.graph import build_graph, propagate_labels
+from cls_jax.features.graph import build_graph, propagate_labels, solve
+from cls_jax.labeling import propagation
 from cls_jax.labeling.propagation import Propagation, find_confident, find_doubtful
 from tests.labeling.sessions import create_features
 
@@ -16,27 +17,27 @@ def graph():
 
 
 def propagate(graph, num_classes, *changes):
-    propagation = Propagation(graph)
-    propagation.add_classes(num_classes)
+    propagated = Propagation(graph)
+    propagated.add_classes(num_classes)
     for change in changes:
-        propagation.update(change)
-    return propagation
+        propagated.update(change)
+    return propagated
 
 
 def test_labels_given_changed_and_taken_back_propagate_like_the_final_ones(graph):
     changes = {0: 0, 1: 1}, {2: 3}, {2: 2}, {5: 1, 7: 0}, {5: -1}
-    propagation = propagate(graph, 4, *changes)
+    propagated = propagate(graph, 4, *changes)
     labels = np.full(len(KINDS), -1)
     labels[[0, 1, 2, 7]] = 0, 1, 2, 0
     expected = propagate_labels(graph, labels, num_classes=4)
-    np.testing.assert_allclose(propagation.compute_probabilities(), expected, atol=1e-4)
-    np.testing.assert_array_equal(propagation.labels, labels)
+    np.testing.assert_allclose(propagated.compute_probabilities(), expected, atol=1e-4)
+    np.testing.assert_array_equal(propagated.labels, labels)
 
 
 def test_a_class_that_lost_its_labels_is_proposed_for_nothing(graph):
     for image in range(3, 60, 3):  # Some leave rounding errors.
-        propagation = propagate(graph, 2, {0: 0, image: 1}, {image: -1})
-        assert not propagation.compute_probabilities()[KINDS == 0, 1].any()
+        propagated = propagate(graph, 2, {0: 0, image: 1}, {image: -1})
+        assert not propagated.compute_probabilities()[KINDS == 0, 1].any()
 
 
 def test_leaving_one_label_out_is_propagating_the_others(graph):
@@ -48,6 +49,22 @@ def test_leaving_one_label_out_is_propagating_the_others(graph):
         others[image] = -1
         expected = propagate_labels(graph, others, num_classes=3)[image]
         np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_new_label_is_solved_for_once(graph, monkeypatch):
+    solved = []
+
+    def count(graph, source, *arguments):
+        solved.append(source.shape[1])
+        return solve(graph, source, *arguments)
+
+    propagated = propagate(graph, 3, {i: KINDS[i] for i in range(9)})
+    monkeypatch.setattr(propagation, "solve", count)
+    for changes, expected in (({}, 9), ({}, 0), ({20: 2}, 1), ({20: 0, 3: -1}, 0), ({3: 0}, 0)):
+        propagated.update(changes)
+        solved.clear()
+        propagated.leave_one_out()
+        assert sum(solved) == expected
 
 
 def test_the_only_label_of_a_class_says_nothing_about_itself(graph):

@@ -1,8 +1,15 @@
 """Only the page itself gets an answer, and nothing that comes from a client is a path or markup."""
 
+import contextlib
 import io
 import json
 import os
+import pathlib
+import re
+import socket
+import stat
+import urllib.request
+import webbrowser
 
 import pytest
 from PIL import Image
@@ -10,11 +17,11 @@ from starlette.testclient import TestClient
 
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
-from cls_jax.labeling import server
-from tests.labeling.sessions import create_photographs, open_ready
+from cls_jax.labeling import server, start
+from tests.labeling.sessions import create_photographs, open_ready, serve
 
 PORT = 8123
-TOKEN = "secret"
+TOKEN, CODE = "secret", "once"
 HERE = f"http://127.0.0.1:{PORT}"
 
 
@@ -31,15 +38,13 @@ def folder(tmp_path, folder_name):
 @pytest.fixture
 def app(folder):
     session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
-    return server.create_app(session, TOKEN, PORT)
+    return server.create_app(session, TOKEN, PORT, [CODE])
 
 
 @pytest.fixture
 def client(app):
-    """A client that has opened the printed address."""
-    client = TestClient(app, base_url=HERE, headers={"Origin": HERE})
-    assert client.get(f"/?token={TOKEN}").status_code == 200
-    return client
+    """A client that sends what the page sends."""
+    return TestClient(app, base_url=HERE, headers={"Origin": HERE, "X-Token": TOKEN})
 
 
 def decide(client, image=0, label="cat", revision=0, **options):
@@ -47,30 +52,35 @@ def decide(client, image=0, label="cat", revision=0, **options):
     return client.post("/api/decide", json={"changes": [change]}, **options)
 
 
-def test_the_printed_address_opens_the_page_and_sets_a_strict_cookie(app):
-    client = TestClient(app, base_url=HERE)
-    answer = client.get(f"/?token={TOKEN}")
-    assert "<main" in answer.text
-    cookie = answer.headers["set-cookie"]
-    assert cookie == f"cls_jax_label_{PORT}={TOKEN}; HttpOnly; SameSite=Strict; Path=/"
-    assert client.get("/").status_code == 200
-    assert "set-cookie" not in client.get("/").headers
+def test_the_token_never_becomes_a_cookie_and_a_code_is_exchanged_for_it_once(app):
+    """Servers at other ports of this machine get all of its cookies."""
+    client = TestClient(app, base_url=HERE, headers={"Origin": HERE})
+    for given, codes in ((CODE, (200, 403)), (TOKEN, (200, 200)), ("other", (403, 403))):
+        for code in codes:
+            answer = client.post("/api/open", json={}, headers={"X-Token": given})
+            assert answer.status_code == code
+            assert code == 403 or answer.json() == {"token": TOKEN}
+            assert "set-cookie" not in answer.headers
+    assert client.get("/api/state", headers={"X-Token": CODE}).status_code == 403
+    assert client.get("/api/open", headers={"X-Token": TOKEN}).status_code == 404
 
 
 @pytest.mark.parametrize(
     ("method", "code"), [("GET", 403), ("HEAD", 403), ("POST", 403), ("PUT", 405), ("OPTIONS", 405)]
 )
-def test_without_the_token_nothing_is_shown(app, method, code):
-    for path in (
-        *("/", "/?token=", "/?token=Secret", f"/?token={TOKEN}&token=x", "/?token=%ff"),
-        *("/page/main.js", "/api/state", "/api/proposals.csv", "/photographs/0/large", "/nothing"),
+def test_without_the_token_nothing_is_shown_but_the_page(app, method, code):
+    paths = ("/api/state", "/api/open", "/api/proposals.csv", "/photographs/0/large", "/nothing")
+    for headers in (
+        *({}, {"X-Token": ""}, {"X-Token": "Secret"}, {"X-Token": b"\xff"}),
+        {"Cookie": f"X-Token={TOKEN}; token={TOKEN}; cls_jax_label_{PORT}={TOKEN}"},
     ):
-        answer = TestClient(app, base_url=HERE).request(method, path)
-        assert answer.status_code == code, path
-        assert "printed" in answer.text or method != "GET"
-    # The token itself opens the page only, and changes nothing.
-    if method == "POST":
-        assert TestClient(app, base_url=HERE).post(f"/?token={TOKEN}").status_code == 403
+        client = TestClient(app, base_url=HERE, headers=headers)
+        for path in (*paths, f"/api/state?token={TOKEN}"):
+            answer = client.request(method, path)
+            assert answer.status_code == code, path
+            assert "contains your access token" in answer.text or method != "GET"
+        assert client.get("/").status_code == client.get("/page/main.js").status_code == 200
+    assert "IMG_" not in client.get("/").text
 
 
 def test_every_answer_has_the_security_headers(client):
@@ -84,6 +94,7 @@ def test_every_answer_has_the_security_headers(client):
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
         assert "unsafe" not in policy
+        assert [part for part in policy.split("; ") if "blob:" in part] == ["img-src 'self' blob:"]
         assert expected.items() <= dict(answer.headers).items()
         assert "access-control-allow-origin" not in answer.headers
 
@@ -117,15 +128,14 @@ def test_other_hosts_are_refused(client, host):
         ("Origin", [f"https://127.0.0.1:{PORT}"]),
         ("Sec-Fetch-Site", ["cross-site", "same-site"]),
         ("Content-Type", ["text/plain", "application/x-www-form-urlencoded"]),
-        ("Cookie", [f"cls_jax_label_{PORT}={TOKEN[:-1]}", f"cls_jax_label_1={TOKEN}"]),
-        ("Cookie", [f"cls_jax_label_{PORT}=\u00e9".encode()]),
+        ("X-Token", [TOKEN[:-1], f"{TOKEN} ", CODE, "", "\u00e9".encode()]),
     ],
 )
 def test_changes_come_only_from_the_page(client, folder, name, values):
     for value in values:
         assert decide(client, headers={name: value}).status_code in (403, 415)
     assert not (folder / LABELS_CSV).exists()
-    if name == "Sec-Fetch-Site":  # Other servers on this machine, for which there is the cookie.
+    if name == "Sec-Fetch-Site":  # Other servers on this machine.
         headers = {name: "same-site"}
         assert client.get("/photographs/0/large", headers=headers).status_code == 403
 
@@ -229,3 +239,67 @@ def test_only_this_machine_can_connect_and_a_port_in_use_is_a_user_error():
         for unusable in (port, 123_456):
             with pytest.raises(UserError, match="--port"):
                 server.open_socket(unusable)
+
+
+def test_idle_connections_without_a_token_neither_stop_the_page_nor_stay(folder, monkeypatch):
+    monkeypatch.setattr(server, "_IDLE_SECONDS", 0.5)
+    session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(serve(session))
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+            for _ in range(220)
+        ]
+        for connection in idle[::2]:
+            with contextlib.suppress(ConnectionError):  # The first of too many are closed at once.
+                connection.sendall(b"POST /api/decide HTTP/1.1\r\nHost: 127.0.0.1")
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/api/state")
+        request.add_header("X-Token", "token")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.load(answer)["phase"] == "ready"
+        for connection in idle:
+            with contextlib.suppress(ConnectionError):
+                assert connection.recv(1) == b""
+
+
+def test_the_browser_is_opened_while_the_page_is_served_and_gets_no_secret_as_argument(
+    folder, monkeypatch, capsys
+):
+    """A text browser keeps `webbrowser.open` until the user leaves it."""
+    create_photographs(folder, 6)
+    running, answers, ended = [], [], []
+    create_server = server.create_server
+
+    def create_known_server(app):
+        running.append(create_server(app))
+        return running[0]
+
+    def open_like_a_text_browser(address):
+        try:
+            path = pathlib.Path(address.removeprefix("file://"))
+            (url,) = re.findall(r"url=([^\"]+)", path.read_text())
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            place, code = url.split("#")
+            headers = {"X-Token": code, "Origin": place[:-1], "Content-Type": "application/json"}
+            request = urllib.request.Request(f"{place}api/open", b"{}", headers)
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                answers.append((address, path, code, json.load(answer)["token"]))
+        finally:
+            running[0].should_exit = True
+
+    def compute_for_ever(paths, on_progress):
+        try:
+            while True:
+                on_progress(0, 6)
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(server, "create_server", create_known_server)
+    monkeypatch.setattr(webbrowser, "open", open_like_a_text_browser)
+    monkeypatch.setattr(start, "load_features", compute_for_ever)
+    start.label_folder(str(folder))
+    ((address, path, code, token),) = answers
+    assert not any(secret in address for secret in (code, token))
+    assert f"/#{token}\n" in capsys.readouterr().out
+    assert not path.exists()
+    assert ended  # Otherwise Python would abort while the thread computes.

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import stat
 import tempfile
 
 import pytest
@@ -17,8 +18,10 @@ from cls_jax.data.sources import label_table
 from cls_jax.data.sources.folder_layout import read_layout
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
-from cls_jax.labeling.session import Change, ConflictError, Features, RefusedError
+from cls_jax.labeling.answers import RefusedError
+from cls_jax.labeling.session import Change, ConflictError, Features
 from cls_jax.labeling.start import open_session
+from tests.labeling import writers
 from tests.labeling.sessions import create_features, create_photographs, decide, open_ready
 from tests.outcomes import read_table
 
@@ -163,21 +166,26 @@ def test_files_of_two_people_merge_by_appending_one(session, folder, kinds, tmp_
     assert read_states(open_ready(folder, kinds)) == read_states(session)
 
 
-def test_a_table_of_another_program_is_kept_and_gets_two_columns(session, folder, kinds):
+def test_a_table_of_another_program_keeps_its_columns(session, folder, kinds):
     table = folder / LABELS_CSV
-    table.write_text("label;note;file\ncat;first;IMG_0000.png\ndog;;IMG_0001.png")
+    before = "label;note;file\ncat;first;IMG_0000.png\ndog;;IMG_0001.png"
+    table.write_text(before)
     session.follow_table()
     decide(session, 1, "cat")
     decide(session, 2, "", decision="none")
-    *before, new, _ = table.read_text().splitlines()
-    assert before == [
-        "label;note;file;decision;time",
-        "cat;first;IMG_0000.png",
-        "dog;;IMG_0001.png",
+    decide(session, 3, "", decision="skip")
+    decide(session, 0, "dog")
+    session.undo("w")
+    decide(session, 2, "dog")
+    rows = [row[:4] for row in csv.reader(table.read_text().split("\n"), delimiter=";")]
+    assert table.read_text().startswith(f"{before}\ncat;;IMG_0001.png\n")
+    assert rows[4:6] == [
+        ["", "", f"IMG_000{i}.png", kind] for i, kind in ((2, "none"), (3, "skip"))
     ]
-    assert new.startswith("cat;;IMG_0001.png;label;")
-    assert read_states(open_ready(folder, kinds)) == read_states(session)
-    assert session.describe()["counts"] == {"images": 30, "labeled": 2, "none": 1, "skipped": 0}
+    assert rows[6:8] == [["dog", "", "IMG_0000.png"], ["cat", "", "IMG_0000.png"]]
+    states = {0: ("label", "cat"), 1: ("label", "cat"), 2: ("label", "dog"), 3: ("skip", "")}
+    expected = {f"IMG_000{i}.png": state for i, state in states.items()}
+    assert read_states(session) == read_states(open_ready(folder, kinds)) == expected
 
 
 @pytest.mark.parametrize("num_written", [0, 9])
@@ -243,6 +251,96 @@ def test_folders_of_labeled_images_count_until_the_table_says_otherwise(folder):
     decide(session, 2, "cat")
     labels, _ = read_training(folder)
     assert labels == dict(zip(names, ["cat", "dog", "cat", "owl"], strict=True))
+
+
+@pytest.mark.parametrize("base", ["", "train/"])
+@pytest.mark.parametrize("is_answered_in_own_table", [False, True])
+def test_an_answer_keeps_the_labels_of_class_folders(
+    folder, capsys, base, is_answered_in_own_table
+):
+    names = [f"{base}{kind}/{i}.png" for kind in ("cat", "dog") for i in range(8)]
+    create_photographs(folder, 1, ["test/cat/b.png"])
+    if is_answered_in_own_table:  # With another header, and without a row so far.
+        folder.joinpath(LABELS_CSV).write_text("image;class\n")
+    session = open_named(folder, names)
+    assert "Every image is labeled by its folder" in capsys.readouterr().out
+    before = {name: ("label", name.split("/")[-2]) for name in names}
+    assert read_states(session) == before
+    decide(session, 3, "owl")
+    after = before | {names[3]: ("label", "owl")}
+    assert read_states(session) == after
+    labels, layout = read_training(folder)
+    assert labels == {name: label for name, (_, label) in after.items()}
+    assert len(layout.test) == 1
+    assert len(layout.warnings) == (base != "train/")  # It says which labels are folders' names.
+
+
+def test_a_later_answer_counts_whatever_the_clock_says(session, folder, kinds):
+    """A colleague's clock is ahead, and rows of other programs have no time or their own."""
+    times = ["2999-01-01T00:00:00.5Z", "2999-01-01T00:00:00+00:00", "9999-12-31T23:59:59.999999Z"]
+    rows = [f"IMG_000{i}.png,dog,label,{time}\n" for i, time in enumerate([*times, "today"])]
+    (folder / LABELS_CSV).write_text("file,label,decision,time\n" + "".join(rows))
+    session.follow_table()
+    for image in range(4):
+        decide(session, image, "cat")
+        decide(session, image, "owl")
+    with (folder / LABELS_CSV).open("a") as file:
+        file.write("IMG_0000.png,cat\nIMG_0001.png,cat,label,2998-01-01T00:00:00Z\n")
+    session.follow_table()
+    expected = ["cat", "owl", "owl", "owl"]
+    assert [label for _, label in sorted_states(session)] == expected
+    assert [label for _, label in sorted_states(open_ready(folder, kinds))] == expected
+    labels, layout = read_training(folder)
+    assert [labels[f"IMG_000{i}.png"] for i in range(4)] == expected
+    assert "different labels" in layout.warnings[0]
+
+
+def sorted_states(session):
+    return [state for _, state in sorted(read_states(session).items())]
+
+
+def test_a_file_that_is_gone_takes_no_answer_and_gives_none_away(session, folder, kinds):
+    decide(session, 3, "cat")
+    (folder / "camera").mkdir()
+    for image in (3, 4):
+        (folder / f"IMG_000{image}.png").rename(folder / "camera" / f"IMG_000{image}.png")
+    with pytest.raises(RefusedError, match=r"IMG_0004\.png is no longer in the folder"):
+        decide(session, 4, "dog")
+    decide(session, 5, "dog")
+    again = open_ready(folder, sorted(kinds))
+    assert read_states(again) == {"IMG_0005.png": ("label", "dog")}
+    with pytest.raises(UserError, match="only the class 'dog'"):
+        read_training(folder)
+
+
+def test_labels_of_unreadable_photographs_are_no_others(folder):
+    create_photographs(folder, 3, ["1.png", "camera/1.png", "camera/2.png"])
+    (folder / LABELS_CSV).write_text("file,label\n1.png,cat\n2.png,dog\n")
+    session = open_session(folder)
+    session.load(lambda report: Features([1, 2], create_features([0, 1])))
+    assert read_states(session) == {"camera/2.png": ("label", "dog")}
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_the_start(folder, kinds, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UserError, match="photos cannot be written: change its permissions"):
+        open_session(folder)
+
+
+@pytest.mark.parametrize(
+    "torn", ["IMG_0009.png", 'IMG_0009.png,"ca', "IMG_0009.png,cat\n\n", '5" x,d']
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_answers_follow_a_row_that_a_crash_has_cut_short(session, folder, kinds, torn, encoding):
+    start = f"file,label\nIMG_0000.png,dog\n{torn}".encode(encoding)
+    (folder / LABELS_CSV).write_bytes(start)
+    decide(session, 1, "Bär")
+    decide(session, 2, "", decision="none")
+    assert (folder / LABELS_CSV).read_bytes().startswith(start)
+    states = read_states(open_ready(folder, kinds))
+    states.pop("IMG_0009.png", None)
+    answers = [("label", "dog"), ("label", "Bär"), ("none", "")]
+    assert list(states.values()) == answers
 
 
 def test_tables_without_times_count_in_the_order_of_their_rows(folder):
@@ -333,7 +431,7 @@ def test_rows_that_another_program_appends_at_the_same_moment_are_read(
 
     def append_after_another(path, rows):
         with path.open("a") as file:
-            file.write(f"IMG_0001.png,dog,label,{label_table.now()}\n")
+            file.write(f"IMG_0001.png,dog,label,{label_table.find_next_time('')}\n")
         return append(path, rows)
 
     monkeypatch.setattr(label_table, "append_rows", append_after_another)
@@ -375,3 +473,17 @@ def test_the_extra_and_folders_without_images_name_the_remedy(tmp_path, monkeypa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install '\.\[label\]'"):
         commands.label(str(tmp_path), None, 0, no_browser=True)
+
+
+def test_nothing_that_was_saved_is_lost_and_no_label_is_on_another_file(
+    start_program, folder, tmp_path
+):
+    """Three programs answer at a time and are killed at random, into a table of two columns."""
+    create_photographs(folder, writers.NUM_IMAGES)
+    before = [("IMG_0000.png", "cat by me"), ("IMG_0001.png", "dog by me")]
+    (folder / LABELS_CSV).write_text("file,label\n" + "".join(f"{','.join(r)}\n" for r in before))
+    (folder / LABELS_CSV).chmod(0o640)
+    programs = writers.run_and_kill(start_program, folder, num_answers=200, seconds=2)
+    assert len(programs) > 3
+    writers.check(folder, programs, before)
+    assert stat.S_IMODE((folder / LABELS_CSV).stat().st_mode) == 0o640

@@ -31,7 +31,6 @@ class Inputs:
     u: np.ndarray  # [V, U, PIXELS].
     weights: np.ndarray  # [N, PIXELS, K].
     rotation_weights: np.ndarray  # [N, PIXELS, 4].
-    open_weights: np.ndarray  # [N, PIXELS, 3 K + 1], of IOMatch's two heads.
     ema_weights: np.ndarray  # [N, PIXELS, K].
     stats: np.ndarray  # [N, PIXELS], the running mean.
     draws: np.ndarray  # Uniform in (0, 1), one per image. See `draw_lambda`.

@@ -3,7 +3,6 @@
 See `oracles.py`.
 """
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -16,7 +15,6 @@ from tests.methods.oracles import (
     balance,
     constant,
     cross_entropies,
-    cross_entropy,
     cutmix,
     cutmix_loss,
     ema,
@@ -185,40 +183,3 @@ def simpro(i: Inputs, n: int) -> Expected:
     }
     total = loss_x + s["lambda_u"] * loss_self
     return Expected(total, parts, stats, guesses.argmax(-1), state)
-
-
-def iomatch(i: Inputs, n: int) -> Expected:
-    s, heads = i.settings, np.concatenate([i.weights, i.open_weights], axis=-1)
-    (logits_x, weak, strong), stats = forward_groups(dataclasses.replace(i, weights=heads), n)
-    weak, losses_binary = constant(weak), []
-    queue = np.array([*i.state["queue"][n][1:], mean(softmax_rows(weak[:, :K]))])
-    guesses = softmax_rows(align_logits(weak[:, :K], mean(queue), np.full(K, 1 / K)))
-    for z, y in zip(logits_x, i.y, strict=True):
-        pairs = z[K : 3 * K].reshape(2, K).T
-        others = [cross_entropy(pair, 0) for k, pair in enumerate(pairs) if k != y]
-        hardest = max(map(constant, others))
-        worst = mean([loss for loss in others if constant(loss) == hardest])
-        losses_binary.append(cross_entropy(pairs[y], 1) + worst)
-    pairs = np.array([softmax_rows(w[K : 3 * K].reshape(2, K).T) for w in weak])
-    out, inside = pairs[..., 0], pairs[..., 1]
-    s_out = (guesses * out).sum(-1)
-    q = np.concatenate([guesses * inside, s_out[:, None]], axis=1)
-    inliers = s_out < 0.5
-    masks = inliers & (guesses.max(-1) >= s["threshold"])
-    loss_self = mean(masks * soft_cross_entropies(strong[:, :K], guesses))
-    is_taught = q.max(-1) >= s["open_threshold"]
-    loss_open = mean(is_taught * soft_cross_entropies(strong[:, 3 * K :], q))
-    loss_x = mean(cross_entropies(logits_x[:, :K], i.y))
-    loss = loss_x + s["lambda_binary"] * mean(losses_binary) + s["lambda_u"] * loss_self
-    if i.progress >= s["open_start"]:
-        loss += s["lambda_open"] * loss_open
-    parts = {
-        "train/loss_supervised": loss_x,
-        "train/loss_binary": mean(losses_binary),
-        "train/loss_self": loss_self,
-        "train/loss_open": loss_open,
-        "monitors/mask_ratio": mean(masks),
-        "monitors/inlier_ratio": mean(inliers),
-        **balance(mean(queue)),
-    }
-    return Expected(loss, parts, stats, guesses.argmax(-1), {"queue": queue})

@@ -1,4 +1,4 @@
-"""Runs of networks with other heads: `method.balanced_head`, with `method.graph`, and IOMatch.
+"""Runs of networks with a second head: `method.balanced_head`, with `method.graph`.
 
 Their losses and gradients are in `test_oracles.py`, meshes in `test_compiled_step.py`.
 """
@@ -62,19 +62,10 @@ def test_a_run_counts_its_labels(run):
     assert counts.max() > counts.min()
 
 
-@pytest.mark.parametrize("name", ["cls", "iomatch"])
-def test_the_own_head_predicts_everywhere(name, run, tmp_path, monkeypatch):
+def test_the_own_head_predicts_everywhere(run, monkeypatch):
     """In evaluation, prediction and export, which all read the same head, and to other runs."""
     config, workdir = run
-    others, other_head = {METHOD_HEAD}, METHOD_HEAD
-    if name == "iomatch":
-        workdir, config = tmp_path / "run", create_tiny_config("20,iomatch")
-        others, other_head = {"multi_binary", "open_set", "projection"}, "multi_binary"
-        train(config, workdir)
-    setup, state, step = restore_run(workdir)
-    if name == "iomatch":  # One mean for every step, the newest last.
-        queue = np.asarray(state.method_state["queue"]).sum(axis=-1)
-        np.testing.assert_allclose(queue, [np.arange(128) >= 128 - step], rtol=1e-5)
+    setup, state, _ = restore_run(workdir)
     dataset = load_dataset(config)
     images, labels = dataset.test_images, dataset.test_labels
 
@@ -85,7 +76,7 @@ def test_the_own_head_predicts_everywhere(name, run, tmp_path, monkeypatch):
         return np.asarray(jax.nn.softmax(logits))
 
     expected = predict("head")
-    assert np.abs(expected - predict(other_head)[..., :10]).max() > 0.01
+    assert np.abs(expected - predict(METHOD_HEAD)).max() > 0.01
     np.testing.assert_allclose(load(workdir).predict_probabilities(images), expected, atol=1e-5)
     monkeypatch.setattr(export, "create_model", setup_lib.create_model)
     exported = export.create_function(load(workdir))(images)
@@ -94,5 +85,5 @@ def test_the_own_head_predicts_everywhere(name, run, tmp_path, monkeypatch):
     assert read_result(workdir)["test_accuracy"] == pytest.approx(accuracy)
     monkeypatch.setattr(start, "to_torch", lambda variables, layout: variables["params"])
     weights = start.collect_weights(setup, state).arrays
-    assert set(weights) == set(state.params) - others
+    assert set(weights) == set(state.params) - {METHOD_HEAD}
     np.testing.assert_array_equal(weights["head"]["kernel"], state.ema_params["head"]["kernel"][0])

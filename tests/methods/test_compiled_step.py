@@ -29,14 +29,12 @@ NUM_STEPS = 3
 DRAWS_PER_DEVICE = ("remixmatch", "ups")
 # Each has something that the others lack: sums (SimPro), gathered values (SoftMatch) and a gathered
 # table (FlexMatch), thresholds and a fairness term (FreeMatch), a mean over some of the images
-# (UDA, UPS), a mixed batch and two heads (ReMixMatch), a queue and heads that share a projection
-# (IOMatch), the averaged network (Mean Teacher), exchanged labels and boxes that belong to images
-# (CLS+).
+# (UDA, UPS), a mixed batch and two heads (ReMixMatch), the averaged network (Mean Teacher),
+# exchanged labels and boxes that belong to images (CLS+).
 REPRESENTATIVES = [
     "cls_plus",
     "flexmatch",
     "freematch",
-    "iomatch",
     "mean_teacher",
     "remixmatch",
     "simpro",
@@ -47,11 +45,8 @@ REPRESENTATIVES = [
 MESHES = [*((name, (1, 2)) for name in REPRESENTATIVES), *(("cls_plus", (2, n)) for n in (1, 2))]
 # So that in a few steps states move far, and masks are neither empty nor full.
 CHANGES = {"threshold": 0.5, "tau": 0.3, "statistics_decay": 0.5, "class_mean_decay": 0.5}
-CHANGES_BY_METHOD = {
-    "flexmatch": {"tau": 0.6, "warmup": "off"},
-    # With more, the multi-binary head says "out" of every image after three steps.
-    "iomatch": {"threshold": 0.3, "open_threshold": 0.2, "lambda_binary": 0.1},
-}
+CHANGES_BY_METHOD = {"flexmatch": {"tau": 0.6, "warmup": "off"}}
+LABELS_PER_IMAGE = 5  # Exchanged: pseudo, complementary, weight, confidence, masked weight.
 
 
 def create_config(name, **changes):

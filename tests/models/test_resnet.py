@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from cls_jax.models import ResNet18, WideResNet
-from cls_jax.models.layers import Head
 from cls_jax.models.wide_resnet import Block
 
 pytestmark = pytest.mark.usefixtures("whole_networks")
@@ -15,8 +14,7 @@ pytestmark = pytest.mark.usefixtures("whole_networks")
 
 @pytest.fixture(scope="module")
 def resnet():
-    heads = (Head("rotation", 4),)
-    model = ResNet18(num_classes=10, stem="cifar", dropout_rate=0.5, extra_heads=heads)
+    model = ResNet18(num_classes=10, stem="cifar", dropout_rate=0.5, extra_heads=(("rotation", 4),))
     return model, jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 4, 4, 3)))
 
 

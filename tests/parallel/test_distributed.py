@@ -7,6 +7,7 @@ import socket
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
@@ -19,7 +20,7 @@ from cls_jax.parallel.distributed import (
 from cls_jax.runs.folder import CONFIG
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
-from tests.conftest import train_interrupted
+from tests.conftest import ROOT, train_interrupted
 from tests.methods.tiny_model import tiny_model
 from tests.processes import TINY
 
@@ -65,6 +66,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     # With a Wide ResNet and seed 0, the first gradient on two devices differs by 6e-5 from that on
     # one device, with one process as with two. With seed 1 they agree to 1e-7.
     options = ["--config.num_steps=4", "--config.seed=1", "--config.data.pipeline=tfdata"]
+    options.append("--config.method.graph=1.0")  # Neighbors and labels by both together.
     processes = start_all([tmp_path / "two"] * 2, *options)
     (code, output), (other_code, other_output) = map(finish, processes)
     assert (code, other_code) == (0, 0), output + other_output
@@ -75,9 +77,10 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     config.mesh.data = 1
     train(config, tmp_path / "one")
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
-    assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 1, 2, 3, 4]
+    assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 0, 1, 2, 3, 4]
     for a, b in zip(ours, theirs, strict=True):
-        for name in a.keys() & {"train/loss", "train/gradient_norm", "monitors/distance_ema"}:
+        same = {"train/loss", "train/gradient_norm", "monitors/distance_ema"}
+        for name in a.keys() & (same | {"test/accuracy_instant", "test/accuracy_probe"}):
             np.testing.assert_allclose(a[name], b[name], rtol=1e-5, err_msg=name)
     # Here on the four devices of this process.
     step, accuracies, _ = evaluate_run(tmp_path / "two")
@@ -120,6 +123,55 @@ def test_processes_of_different_runs_are_refused(start_all, tmp_path):
         assert code == 2
         assert "differ from process 0 in config or --workdir" in output
     assert not list(tmp_path.iterdir())
+
+
+def test_processes_with_other_images_under_one_path_end_before_features(start_program, tmp_path):
+    processes, address = [], find_address()
+    for i in range(2):
+        for name in ("a", "b"):
+            folder = tmp_path / f"host{i}" / "photos" / "labeled" / name
+            folder.mkdir(parents=True)
+            for k in range(3 + i):
+                color = 20 * k + 100 * (name == "b")
+                Image.new("L", (8, 8), color).save(folder / f"{k}.png")
+        config = f"--config={ROOT}/configs/folder.py:photos,supervised"
+        options = [config, *TINY, "--config.data.channels=1", "--config.data.pipeline=device"]
+        options += [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={i}"]
+        options.append(f"--workdir={tmp_path / 'run'}")
+        processes.append(start_program(*options, cwd=tmp_path / f"host{i}"))
+    for process in processes:
+        code, output = finish(process)
+        assert code == 2, output
+        assert "Processes [1] see other images or labels than process 0" in output
+    assert not (tmp_path / "run").exists()
+
+
+SLOW_START = """
+import pathlib, runpy, sys, time
+from cls_jax.training import loop
+
+def compute_features(*args, **kwargs):
+    pathlib.Path({folder!r}, sys.argv[-1].lstrip("-")).touch()
+    time.sleep(3000)
+
+loop.init_state = compute_features
+runpy.run_path("main.py", run_name="__main__")
+"""
+
+
+def test_a_process_asked_to_stop_while_it_prepares_ends_all(start_program, tmp_path):
+    (program := tmp_path / "program.py").write_text(SLOW_START.format(folder=str(tmp_path)))
+    options = ["--config=configs/digits.py:20,supervised", *TINY, *_SHARED]
+    options += [f"--coordinator_address={find_address()}", "--num_processes=2"]
+    options.append(f"--workdir={tmp_path / 'run'}")
+    processes = [start_program(*options, f"--process_id={i}", program=program) for i in range(2)]
+    for process in processes:
+        process.wait_until(lambda: len(list(tmp_path.glob("process_id=*"))) == 2)
+    processes[1].kill(signal.SIGTERM)
+    for process in processes:
+        code, output = finish(process)
+        assert code == 143, output
+        assert "Stopped before the first step" in output
 
 
 CHECKPOINTS = """

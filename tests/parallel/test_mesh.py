@@ -1,18 +1,30 @@
 """The arrangement of devices, and arrays spread over them."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
 from cls_jax.errors import UserError
+from cls_jax.parallel import mesh as mesh_lib
 from cls_jax.parallel.mesh import (
     DATA_AXIS,
     FULL_BATCH,
     BatchShard,
     create_mesh,
+    get_process_shard,
     to_global_arrays,
 )
+
+
+def create_devices(devices_per_process):
+    return [
+        types.SimpleNamespace(process_index=i)
+        for i, count in enumerate(devices_per_process)
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -39,12 +51,51 @@ def test_mesh_that_does_not_fit_is_refused(arguments, message):
         create_mesh(**({"num_networks": 2, "batch_sizes": [8, 16]} | arguments))
 
 
+@pytest.mark.parametrize(
+    ("devices_per_process", "network", "data", "idle"),
+    [((1, 1, 1), 2, 1, [2]), ((1, 1, 1, 1), 1, 2, [2, 3]), ((2, 2), 2, 1, [1])],
+)
+def test_processes_outside_the_mesh_are_named(devices_per_process, network, data, idle):
+    devices = create_devices(devices_per_process)
+    num_busy = len(devices_per_process) - len(idle)
+    with pytest.raises(UserError) as error:
+        create_mesh(2, [8], network, data, devices)
+    assert f"Processes {idle} have no device" in str(error.value)
+    assert f"start {num_busy} process(es) only" in str(error.value)
+
+
 def test_shards_of_a_batch_are_disjoint_and_make_up_the_whole():
     rows = np.arange(24)
     parts = [BatchShard(0, 1, 4), BatchShard(1, 3, 4), BatchShard(3, 4, 4)]
     np.testing.assert_array_equal(np.concatenate([rows[part.take(24)] for part in parts]), rows)
     assert [part.count_whole(len(rows[part.take(24)])) for part in parts] == [24, 24, 24]
     assert FULL_BATCH.take(24) == slice(0, 24)
+
+
+@pytest.mark.parametrize(
+    ("num_processes", "per_process", "expected"),
+    [
+        (1, 4, [(0, 8)]),
+        (4, 2, [(0, 2), (2, 4), (4, 6), (6, 8)]),
+        (4, 1, [(0, 4)] * 2 + [(4, 8)] * 2),
+    ],
+)
+def test_each_of_several_processes_makes_its_share_of_a_batch_of_two_networks(
+    monkeypatch, num_processes, per_process, expected
+):
+    """Devices of a process train different networks on the same images."""
+    devices = create_devices([per_process] * num_processes)
+
+    def arrange(devices, *_, **options):
+        return types.SimpleNamespace(devices=devices, shape={DATA_AXIS: devices.shape[1]})
+
+    monkeypatch.setattr(mesh_lib, "Mesh", arrange)
+    mesh, found = create_mesh(2, [8], devices=devices), []
+    for i in range(num_processes):
+        monkeypatch.setattr(jax, "process_index", lambda i=i: i)
+        rows = get_process_shard(mesh).take(8)
+        found.append((rows.start, rows.stop))
+    assert found == expected
 
 
 def test_arrays_are_spread_as_specified():

@@ -1,8 +1,11 @@
 """The page of any run: whole, closed, escaped, and free of the network."""
 
 import dataclasses
+import pathlib
 import re
+import shlex
 import shutil
+import urllib.parse
 
 import numpy as np
 import pytest
@@ -89,14 +92,54 @@ def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_p
     dataset = dataclasses.replace(run.dataset, test_files=tuple(names), name="photos")
     run.config.data.update(name="folder", data_dir=str(tmp_path / "photos"))
     run.config.num_labels = 0
-    page = Page(render_page(dataclasses.replace(run, dataset=dataset)))
+    run = dataclasses.replace(run, dataset=dataset, workdir=tmp_path / "runs" / "mine")
+    text = render_page(run)
+    page = Page(text)
     assert "photos with 4 labels" in page.text
+    assert "folder with 0 labels" not in page.text
+    place = (run.workdir / "report.html").as_uri()
+    links = {urllib.parse.urljoin(place, a["href"]) for a in page.find("a") if "." in a["href"]}
+    assert links <= {(tmp_path / "photos" / name).as_uri() for name in names}
     shown = page.find("a", **{"class": "file"})
     parts = run.predictions.mistakes, run.predictions.doubtful
     assert len(shown) == sum(min(24, len(part)) for part in parts)
     position = run.predictions.mistakes[0]
-    assert shown[0]["href"] == (tmp_path / "photos" / names[position]).as_uri()
+    linked = urllib.parse.urljoin(place, shown[0]["href"])
+    assert linked == (tmp_path / "photos" / names[position]).as_uri()
+    assert f"{100 * run.predictions.confidence[0][position]:.1f}%" in page.text
+    assert "Test image" not in text
+    assert len(page.scripts) == 1
     assert not page.find("img", src="x")
+
+
+@pytest.mark.parametrize("has_images", [True, False])
+def test_a_page_to_be_sent_names_no_folder_outside_of_the_run_and_maybe_no_image(
+    tmp_path, monkeypatch, has_images
+):
+    home = tmp_path / "home" / "anna smith"
+    run = create_run(num_classes=2, num_test=30)
+    names = tuple(f"test/IMG_{i}.png" for i in range(30))
+    dataset = dataclasses.replace(run.dataset, test_files=names, name="photos")
+    run.config.data.update(name="folder", data_dir=str(home / "my photos"))
+    run.config.model.init = f"{home}/runs/first run"
+    command = shlex.join(["python", f"{home}/bin/cls-jax", "train", str(home / "my photos")])
+    run = dataclasses.replace(
+        run,
+        workdir=home / "runs" / "mine",
+        dataset=dataset,
+        sessions=[{"command": f"{command} --workdir=/data/secret/mine --config configs/a.py:20"}],
+    )
+    monkeypatch.setenv("HOME", str(home))
+    text = render_page(run, has_images)
+    for secret in ("anna", "secret", str(tmp_path), "file:"):
+        assert secret not in text
+    page = Page(text)
+    command = "python 'bin/cls-jax' train 'my photos' --workdir=mine --config configs/a.py:20"
+    assert command in page.text
+    assert ("IMG_" in text) == bool(page.find("img")) == has_images
+    # Two folders that meet only in the root or above the user's home are not linked.
+    other = dataclasses.replace(run, workdir=pathlib.Path("/data/runs/mine"))
+    assert not Page(render_page(other)).find("a", **{"class": "file"})
 
 
 def test_suspects_heat_maps_and_calibration_are_shown():
@@ -146,6 +189,16 @@ def test_it_opens_whole_and_without_an_error_in_a_browser(width, options, tmp_pa
     assert readout.startswith("step 9: network 1 (EMA) 50.0%")
 
 
+def test_baselines_stand_beside_the_result():
+    result = {"step": 6, "test_accuracy": 70.0, "test_accuracy_ensemble": 71.0}
+    result |= {"test_accuracy_instant": 72.5, "test_accuracy_probe": 65.0}
+    result |= {"answer": "instant", "answer_gain": -1.5, "answer_images": "test"}
+    text = Page(render_page(create_run(result=result))).text
+    words = ("72.5%", "65.0%", "7.5 points above", "Training lost 1.5 points", "Linear probe")
+    assert all(part in text for part in words)
+    assert "Linear probe" not in Page(render_page(create_run())).text
+
+
 def test_nothing_comes_from_the_network():
     text = render_page(create_run(rows=ROWS))
     page = Page(text)
@@ -183,7 +236,7 @@ def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
     rng = np.random.default_rng(0)
     names = [name for name in ROWS[0] if name != "step"]
     rows = [{"step": i, **dict.fromkeys(names, float(rng.random()))} for i in range(5000)]
-    text = render_page(create_run(num_classes=100, num_test=1000, side=224, rows=rows))
+    text = render_page(create_run(num_classes=1000, num_test=3000, side=224, rows=rows))
     assert len(text.encode()) < 5e6
 
 

@@ -3,23 +3,33 @@
 import errno
 import os
 import pathlib
+import shutil
 import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.images.files import ImageBatch
+from cls_jax.data.sources.folder import list_layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
+from cls_jax.runs import folder
 from cls_jax.runs.folder import (
     LABELED_INDICES,
+    check_dataset,
     check_run_folder,
     create_run_folder,
+    describe_other_data,
     get_default_workdir,
     load_labeled_indices,
     write_labeled_indices,
 )
 from cls_jax.runs.sessions import LOCK, lock_run_folder
-from tests.conftest import create_tiny_config
+from tests.conftest import create_tiny_config, load_config
+
+TIME = "2026-11-22T13:25:40.190940Z"
 
 _LABELS = np.repeat(np.arange(10, dtype=np.int32), 4)
 _BUDGET = np.array([0, 1, 2, 5, *range(8, 40, 2)])  # Unequal: no draw gives it.
@@ -138,6 +148,84 @@ def test_a_budget_that_was_interrupted_while_it_was_written_can_be_written_again
     assert left.name.startswith(LABELED_INDICES)
     assert left.name.endswith(".partial")
     check_run_folder(tmp_path, create_tiny_config())
+
+
+def fill(root, *names):
+    """Uncompressed images, which all have the same size."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(int(name[-5])).integers(0, 256, (9, 9, 3), np.uint8)
+        Image.fromarray(pixels).save(root / name)
+
+
+def swap(root):
+    (root / "0.bmp").rename(root / "x.bmp")
+    (root / "2.bmp").rename(root / "0.bmp")
+    (root / "x.bmp").rename(root / "2.bmp")
+
+
+def relabel(old, new):
+    def change(root):
+        text = (root / "labels.csv").read_text()
+        assert old in text
+        (root / "labels.csv").write_text(text.replace(old, new))
+
+    return change
+
+
+# What happens to a run's images → whether they are still the run's.
+CHANGES = {
+    "nothing": (lambda root: None, True),
+    "another time": (lambda root: os.utime(root / "0.bmp", (1, 1)), True),
+    "a test image": (lambda root: fill(root, "test/cat/9.bmp"), True),
+    "a text": (lambda root: (root / "notes.txt").write_text("cats"), True),
+    "a new image": (lambda root: fill(root, "9.bmp"), False),
+    "two images of the same size swapped": (swap, False),
+    "a corrected label": (relabel("0.bmp,cat", "0.bmp,dog"), False),
+    "a class of another name": (relabel("cat", "cow"), False),
+    "a label for an image of no class": (relabel(f"4.bmp,,none,{TIME}", "4.bmp,cat"), False),
+    "no class for a labeled image": (relabel("1.bmp,cat", f"1.bmp,,none,{TIME}"), False),
+    "a damaged image repaired": (lambda root: fill(root, "5.bmp"), False),
+    "a damaged image that can be read now": (None, False),
+    "a missing image that is there now": (lambda root: fill(root, "7.bmp"), False),
+    "a copy of a labeled image replaced": (lambda root: fill(root, "6.bmp"), False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_run_belongs_to_its_images_and_labels_by_content(tmp_path, monkeypatch, change):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root, workdir = tmp_path / "photos", tmp_path / "run"
+    fill(root, *(f"{i}.bmp" for i in range(5)))
+    (root / "5.bmp").write_bytes(b"no image")
+    shutil.copy(root / "0.bmp", root / "6.bmp")
+    rows = ["file,label,decision,time", "0.bmp,cat", "1.bmp,cat", "2.bmp,dog", "3.bmp,dog"]
+    (root / "labels.csv").write_text("\n".join([*rows, f"4.bmp,,none,{TIME}", "7.bmp,cat", ""]))
+    config = load_config("folder", str(root))
+    config.data.image_size = 8
+    workdir.mkdir()
+    dataset = load_dataset(config)
+    assert len(dataset.skipped_files) == 4
+    create_run_folder(workdir, config, np.arange(4), dataset)
+    make, is_same = CHANGES[change]
+    if make:
+        make(root)
+    else:  # As after pip install '.[heif]'.
+        batch = ImageBatch([], [None], np.zeros((1, 8, 8, 3)))
+        monkeypatch.setattr(folder, "read_ahead", lambda *args: [batch])
+    difference = describe_other_data(workdir, config, list_layout(root))
+    assert (difference is None) == is_same
+    if not is_same:
+        assert "are no longer those of the run" in difference
+    elif change == "nothing":  # A run of before has only half of the fingerprint.
+        path = workdir / "dataset.json"
+        path.write_text(path.read_text().replace(dataset.fingerprint, dataset.fingerprint[:32]))
+        assert describe_other_data(workdir, config, list_layout(root)) is None
+    if make and is_same:
+        check_dataset(workdir, load_dataset(config))
+    elif make:
+        with pytest.raises(UserError, match="are not those with which the run"):
+            check_dataset(workdir, load_dataset(config))
 
 
 @pytest.mark.parametrize(

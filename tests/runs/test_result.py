@@ -63,43 +63,39 @@ def test_only_what_is_known_is_printed_in_percent():
     assert [line.split()[0] for line in both] == ["7.50%", "8.00%"]
     (line,) = describe_monitors({"mask_ratio": 0.875, "unheard_of": 1.0}).splitlines()
     assert line.startswith("   87.50%  of images")
-    result = {"test_accuracy": 55.0, "test_accuracy_probe": 56.0, "test_accuracy_instant": 75.0}
-    assert "lost 1.0 points" in describe_gain(result)
-    # What answers for the run is the instant classifier.
-    assert "gained 19.0" in describe_gain(result | {"answer": "instant"})
-    assert describe_gain(result | {"test_accuracy_probe": None}) is None
 
 
 @pytest.mark.parametrize(
-    ("trained", "instant", "expected"),
+    ("trained", "instant", "answer", "sentence"),
     [
-        ({"test_accuracy": 70.0}, {"test_accuracy": 71.5}, ("instant", -1.5, "test")),
-        # Two networks count together, and validation images before test images.
+        # Two networks predict together.
         (
-            {"test_accuracy": 70.0, "test_accuracy_ensemble": 72.5},
-            {"test_accuracy": 71.5, "test_accuracy_ensemble": None},
-            ("trained", 1.0, "test"),
+            (70.0, 80.0),
+            75.0,
+            "trained",
+            "Training gained 5.0 points over the instant classifier on",
         ),
-        (
-            {"test_accuracy": 70.0, "validation_accuracy": 60.0},
-            {"test_accuracy": 90.0, "validation_accuracy": 60.0},
-            ("trained", 0.0, "validation"),
-        ),
+        ((75.0, 70.0), 75.0, "instant", "Training lost 5.0 points"),
+        ((60.0, None), 60.0, "trained", "Training gained 0.0 points"),
+        ((None, None), None, "trained", "Without validation images, nothing was compared: predict"),
     ],
 )
-def test_better_networks_answer_for_a_run(trained, instant, expected):
-    answer = choose_answer(trained, instant, keeps_graph=True)
-    assert tuple(answer.values()) == expected
-    verb = "lost" if expected[1] < 0 else "gained"
-    sentence = f"Training {verb} {abs(expected[1])} points"
-    assert describe_answer(trained | answer).startswith(sentence)
+def test_validation_images_decide_what_predicts_and_test_images_do_not(
+    trained, instant, answer, sentence
+):
+    for test in (0.0, 100.0):
+        result = {"validation_accuracy": trained[0], "validation_accuracy_ensemble": trained[1]}
+        result |= {"test_accuracy": test, "test_accuracy_ensemble": test}
+        start = {"validation_accuracy": instant, "test_accuracy": 100 - test}
+        chosen = choose_answer(result, start)
+        assert chosen["answer"] == answer
+        assert describe_answer(chosen).startswith(sentence)
 
 
-@pytest.mark.parametrize(
-    ("keeps_graph", "expected", "who"),
-    [(True, "trained", "trained networks are"), (False, "instant", "instant classifier is")],
-)
-def test_without_images_to_compare_the_loss_decides_who_answers(keeps_graph, expected, who):
-    answer = choose_answer({"test_accuracy": None}, {"test_accuracy": None}, keeps_graph)
-    assert answer == {"answer": expected}
-    assert f"{who} this run's answer" in describe_answer(answer)
+def test_gain_over_a_probe_is_that_of_what_predicts():
+    result = {"test_accuracy": 75.0, "test_accuracy_probe": 56.0, "test_accuracy_instant": 75.0}
+    assert "19.0 points above a linear probe on frozen features" in describe_gain(result)
+    both = result | {"test_accuracy_ensemble": 55.0}
+    assert "1.0 points below" in describe_gain(both)
+    assert "19.0 points above" in describe_gain(both | {"answer": "instant"})
+    assert describe_gain(result | {"test_accuracy_probe": None}) is None

@@ -1,11 +1,15 @@
 """Accuracies against a plain computation over the whole set at once."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 import pytest
 
 from cls_jax.batch import normalize
 from cls_jax.models.ensemble import take_network
+from cls_jax.parallel.mesh import BatchShard
+from cls_jax.training import evaluate as evaluate_lib
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
@@ -54,3 +58,41 @@ def test_every_image_counts_once_whatever_the_batch_size(mesh, batch_size):
     accuracies = create_evaluate(setup)(state, images, labels)
     assert accuracies == pytest.approx({f"test/{k}": 100 * v for k, v in shares.items()})
     assert shares["accuracy"] not in (shares["accuracy_live_network_1"], balanced)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_images", "num_shards", "shards", "sizes", "rows"),
+    [
+        (1000, NUM_IMAGES, 1, (0, 1), [70], range(70)),  # No larger than the set.
+        (1000, 0, 1, (0, 1), [], []),
+        # Every device has as many images as one alone, and a process reads those of its own only.
+        (20, NUM_IMAGES, 4, (2, 4), [72], range(36, 70)),
+        (10, NUM_IMAGES, 2, (0, 1), [20] * 4, [i for i in range(70) if i % 20 < 10]),
+    ],
+)
+def test_a_process_reads_its_part_of_batches_as_large_as_the_devices_hold(
+    test_set, monkeypatch, batch_size, num_images, num_shards, shards, sizes, rows
+):
+    config = create_tiny_config(eval_batch_size=batch_size, mesh__data=num_shards)
+    setup = create_train_setup(config, DATASET_SPEC)
+    part, put, read = BatchShard(*shards, num_shards), [], []
+    monkeypatch.setattr(evaluate_lib, "get_process_shard", lambda mesh: part)
+    monkeypatch.setattr(evaluate_lib, "to_global_arrays", lambda *given: put.append(given))
+    images, labels = (array[:num_images] for array in test_set)
+    source = Recorded(images, read)
+    assert len(list(evaluate_lib.iterate_on_mesh(setup, source, labels))) == len(sizes)
+    assert [shapes[0][0] for *_, shapes in put] == sizes
+    assert read == list(rows)
+    held = [arrays[0][arrays[2]] for arrays, *_ in put]
+    np.testing.assert_array_equal(np.concatenate([images[:0], *held]), images[read])
+
+
+class Recorded(NamedTuple):
+    """Images that note which of them are read."""
+
+    images: np.ndarray
+    read: list
+
+    def __getitem__(self, rows):
+        self.read.extend(rows.tolist())
+        return self.images[rows]

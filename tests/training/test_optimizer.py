@@ -10,10 +10,8 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.models import WideResNet
-from cls_jax.models.layers import Head
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training.optimizer import (
-    clip_by_network_norm,
     create_learning_rate_schedule,
     create_optimizer,
     order_layers,
@@ -151,14 +149,6 @@ def test_defaults_have_the_bits_and_the_state_of_optax_sgd():
     assert jax.tree.structure(state) == jax.tree.structure(reference.init(trained))
 
 
-def test_each_network_is_clipped_by_its_own_norm():
-    grads = {"a": jnp.array([[3.0, 0.0], [0.3, 0.0]]), "b": jnp.array([[[4.0]], [[0.4]]])}
-    norms = jnp.array([5.0, 0.5])
-    clipped = clip_by_network_norm(grads, norms, 1.0)
-    np.testing.assert_allclose(clipped["a"], [[0.6, 0.0], [0.3, 0.0]], rtol=1e-6)
-    np.testing.assert_allclose(clipped["b"], [[[0.8]], [[0.4]]], rtol=1e-6)
-
-
 @pytest.fixture(scope="module")
 def start():
     """A setup, and three states on the host: the first, and those after two steps.
@@ -226,7 +216,7 @@ def test_stages_are_ordered_by_number_and_not_by_name():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_of_every_architecture_has_its_layer(name):
-    model = MODELS[name][0](num_classes=3, extra_heads=(Head("rotation", 4),))
+    model = MODELS[name][0](num_classes=3, extra_heads=(("rotation", 4),))
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
     layers = order_layers(params, model.stem_names, model.head_names)
     first = {key for key, layer in layers.items() if layer.stage == 0}

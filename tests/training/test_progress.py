@@ -14,6 +14,7 @@ from cls_jax.data.pipelines import create_pipeline
 from cls_jax.errors import UserError
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.metrics import read_metrics
+from cls_jax.training import progress
 from cls_jax.training.loop import train
 from cls_jax.training.progress import (
     MetricsQueue,
@@ -58,13 +59,18 @@ def create_monitors(loss=1.0, gradient_norm=1.0, **others):
     return {f"train/{name}": np.float32(value) for name, value in values.items()}
 
 
-def test_rows_are_written_every_log_every_steps_with_the_speed_since_the_row_before():
+def test_rows_are_written_every_log_every_steps_with_the_speed_since_the_row_before(monkeypatch):
     queue, fake = create_queue(log_every=4)
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
     for step in range(9):
+        with queue.waiting():
+            clock[0] += 0.125
         queue.append(step, None, create_monitors(loss=step))
         assert fake.losses == list(range(step - 1))  # Two steps are in flight.
     queue.drain()
     assert [row["step"] for row in fake.rows] == [0, 4, 8]
+    assert [row.get("perf/input_wait") for row in fake.rows] == [None, 0.25, 0.125]
     assert fake.losses == list(range(9))
     assert [row.get("perf/steps_per_second") for row in fake.rows] == [None, 2.0, 2.0]
     assert [row.get("perf/images_per_second") for row in fake.rows] == [None, 80.0, 80.0]

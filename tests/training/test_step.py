@@ -174,19 +174,6 @@ def test_accumulated_parts_give_the_step_of_the_whole_batch():
     assert set(compute_distances(state)) == {"monitors/distance_ema"}  # Of a single network.
 
 
-def test_statistics_per_device_save_the_exchange_of_every_layer():
-    counts, states = [], []
-    for statistics in ("batch", "device"):
-        config = create_tiny_config("20,fixmatch", mesh__data=2, model__bn_statistics=statistics)
-        step = Step(config)
-        states.append(step.run(num_steps=1)[0])
-        counts.append(len(re.findall(r" all-reduce(?:-start)?\(", step.text)))
-    assert counts[1] < counts[0] / 2
-    # Each device normalizes its own part of the batch, and the running statistics are averaged.
-    means = [state.batch_stats["stage1_block1"]["norm1"]["mean"] for state in states]
-    np.testing.assert_allclose(*means, rtol=1e-3, atol=1e-5)
-
-
 def test_a_step_that_does_not_fit_is_named_before_it_runs():
     small = types.SimpleNamespace(memory_stats=lambda: {"bytes_limit": 2**30})
     sizes = {f"{name}_size_in_bytes": 2**28 for name in ("argument", "output", "alias")}

@@ -152,6 +152,54 @@ def test_test_set_may_be_added_later_and_elsewhere(finished, images, tmp_path):
     assert accuracies["test/accuracy"] == 100 - 100 * len(predictions.mistakes)
 
 
+def test_test_images_that_came_after_the_training_change_nothing(finished, images, capsys):
+    workdir, _ = finished
+    commands.train_config(create_config(images), str(workdir))
+    files = [workdir / name for name in ("result.json", "report.html", "unknown.json")]
+    before = [path.read_bytes() for path in files]
+    (images / "test" / "bee").mkdir(parents=True)
+    Image.new("RGB", (11, 9), "white").save(images / "test" / "bee" / "1.png")
+    try:
+        capsys.readouterr()
+        commands.train_config(create_config(images), str(workdir))
+        said = capsys.readouterr().out
+        assert "trained without a test set. To use the one in the folder now: " in said
+        assert f" evaluate {workdir}\nAverages over the last" in said
+        assert "No test set" not in said
+        assert [path.read_bytes() for path in files] == before
+        evaluate_run(shutil.copytree(workdir, workdir.with_name("copy")))
+        result = json.loads(workdir.with_name("copy").joinpath("result.json").read_text())
+        assert "per_class" not in result  # Beside an accuracy of null.
+    finally:
+        shutil.rmtree(images / "test")
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_evaluation_on_the_training_images_is_told_by_their_content(
+    finished, images, tmp_path, capsys, is_gone
+):
+    copy = shutil.copytree(images, tmp_path / "copy")
+    hidden = images.with_name("hidden")
+    if is_gone:
+        images.rename(hidden)
+    else:  # Another name, and another spelling of a class.
+        (copy / "labeled/ant").rename(copy / "labeled/Ant")
+        (copy / "labeled/bee/0.png").unlink()
+    try:
+        commands.evaluate(str(finished[0]), str(copy))
+    finally:
+        if is_gone:
+            hidden.rename(images)
+    said = capsys.readouterr()
+    count = 12 if is_gone else 11
+    assert f"Accuracy on {count} labeled images in {copy}" in said.out
+    assert said.err.startswith(f"{count} of these images are also training images of the run")
+    for path in copy.glob("labeled/*/*.png"):  # Of the same names and another content.
+        Image.new("RGB", (8, 8)).save(path)
+    commands.evaluate(str(finished[0]), str(copy))
+    assert not capsys.readouterr().err
+
+
 def test_evaluation_on_other_classes_is_refused(finished, images):
     (images / "labeled/ant").rename(images / "labeled/wasp")
     try:

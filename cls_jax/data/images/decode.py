@@ -1,23 +1,23 @@
-"""Image files as uint8 arrays of one size, as a person sees them, with up to 12 channels."""
+"""Image files as uint8 arrays of one size, as a person sees them, gray or in color."""
 
 import contextlib
 import functools
-import importlib
 import importlib.util
-import logging
+import io
 import math
 import os
 import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image, UnidentifiedImageError, features
 
+from cls_jax.data.images.packed import find_packed
 from cls_jax.io import describe_error, open_regular
 
 # Pillow's names of the formats that are read, and how their files' names end. Others that Pillow
@@ -38,14 +38,14 @@ _AVIF_READER = "AVIF, which needs a newer Pillow: pip install --upgrade pillow"
 _HEIF_READER = "HEIC, which needs pillow-heif: pip install '.[heif]'"
 _BRANDS = {b"avif": _AVIF_READER, b"avis": _AVIF_READER}
 _BRANDS |= dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1"), _HEIF_READER)
-_TIFF_READER = "a TIFF that Pillow cannot read in full, but tifffile may: pip install '.[tiff]'"
-NPY, TIFFS = b"\x93NUMPY", (b"II*\0", b"MM\0*")  # How files begin.
-_MAX_PILLOW_SAMPLES = 4  # Of TIFFs with more, Pillow reads the first three or none.
+TIFFS = (b"II*\0", b"MM\0*")  # How files begin.
+_MAX_SAMPLES = 4  # Of TIFFs with more, Pillow reads the first three or none.
 _SAMPLES_PER_PIXEL = 277  # A tag of TIFF.
-SUFFIXES = (*(suffix for suffixes in _FORMATS.values() for suffix in suffixes), ".npy")
+_OTHER_TIFF = (
+    "a TIFF that is neither gray nor in color, or packed in an unusual way: save it as PNG"
+)
+SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
 _MODES = {1: "L", 3: "RGB"}
-MAX_CHANNELS = 12
-OTHER_CHANNELS = "channel(s) instead of"  # In the reason why an image cannot be read.
 RESIZE_MODES = ("crop", "pad", "stretch")
 
 # Checked in the header, before anything is decoded: a few bytes can ask for gigabytes.
@@ -58,7 +58,6 @@ _MAX_SCANNED_PIXELS = 32 * MAX_PIXELS
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # Pillow's own limit.
 # Warnings about odd metadata would break the progress bar. Real faults raise.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
-warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
 
 # One image above this at a time, so that threads together stay within bounded memory. Baseline
 # JPEGs do not count: they are decoded at a fraction of their size, a few rows at a time.
@@ -102,15 +101,7 @@ class DecodeOptions(NamedTuple):
 
 
 CENTER_CROP = DecodeOptions()
-
-
-class _Bands(NamedTuple):
-    """An image of any number of channels whose pixels have not been read."""
-
-    size: tuple[int, int]  # Width and height in pixels.
-    channels: int  # C.
-    is_deep: bool  # Whether each value has 16 bits.
-    read: Callable[[], np.ndarray]  # Returns uint8 or uint16 [H, W, C].
+ImageLike = str | os.PathLike | Image.Image | np.ndarray  # A file, or an image in memory.
 
 
 def get_decode_options(data_config: ConfigDict) -> DecodeOptions:
@@ -124,13 +115,17 @@ def get_image_shape(data_config: ConfigDict) -> tuple[int, int, int]:
 
 
 def read_image(
-    path: str | os.PathLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
+    path: ImageLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
 ) -> np.ndarray:
-    """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC, AVIF or NPY file as `decode_image` does.
+    """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC or AVIF file as `decode_image` does.
+
+    An image in memory counts like a file with its pixels.
 
     Raises:
         ImageError: if it cannot be read or is not an image.
     """
+    if isinstance(path, Image.Image | np.ndarray):
+        return decode_image(path, image_shape, options)
     with open_file(path) as file:
         return decode_image(file, image_shape, options)
 
@@ -147,9 +142,7 @@ def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
         return *image.size, _count_channels(image)
 
 
-def _count_channels(image: Image.Image | _Bands) -> int:
-    if isinstance(image, _Bands):
-        return image.channels
+def _count_channels(image: Image.Image) -> int:
     is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
     return 1 if is_gray and not image.has_transparency_data else 3
 
@@ -159,9 +152,7 @@ def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
     largest = 0
     for path in paths:
         with contextlib.suppress(ImageError), open_file(path) as file, _decoding(file) as image:
-            if isinstance(image, _Bands):
-                largest = max(largest, int(image.read().max()) if image.is_deep else 0)
-            elif image.mode.startswith("I"):
+            if image.mode.startswith("I"):
                 largest = max(largest, int(np.asarray(image).max()))
             elif _has_deep_colors(image):
                 for _, levels in _iterate_levels(image):
@@ -171,7 +162,7 @@ def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
 
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
-    """Opens a file for reading bytes.
+    """Opens a file for reading bytes, also one in a packed folder.
 
     Raises:
         ImageError: if the system refuses.
@@ -179,7 +170,12 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
     try:
         file = open_regular(path)
     except (OSError, ValueError) as error:  # A name with a zero byte is a ValueError.
-        raise ImageError(str(getattr(error, "strerror", error))) from error
+        file, reason = None, ImageError(str(getattr(error, "strerror", error)))
+    if file is None:
+        if (found := find_packed(path)) is None:
+            raise reason
+        yield io.BytesIO(found[0].read(found[1]))
+        return
     with file:
         if os.fstat(file.fileno()).st_size > _MAX_FILE_BYTES:
             raise ImageError(f"more than {_MAX_FILE_BYTES:,} bytes")
@@ -187,33 +183,24 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
 
 
 def decode_image(
-    file: BinaryIO, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
+    file: BinaryIO | Image.Image | np.ndarray,
+    image_shape: tuple[int, int, int],
+    options: DecodeOptions = CENTER_CROP,
 ) -> np.ndarray:
     """Decodes an image: turned upright, put on white, and scaled to a square.
 
-    Of an animation it takes the first frame. Of (H, W, C), H must be W. Gray images (C = 1) and
-    RGB (C = 3) are converted into each other. Any other number of channels must be the file's.
+    Of an animation it takes the first frame. Of (H, W, C), H must be W, and C is 1 (gray) or 3
+    (RGB), whatever the file has.
 
     Returns:
         uint8 [H, W, C].
 
     Raises:
-        ImageError: if it is not an image, damaged, has another number of channels, or is so large
-            that it would fill memory.
+        ImageError: if it is not an image, damaged, or so large that it would fill memory.
     """
     size, _, channels = image_shape
     with _decoding(file) as image, _bound_memory(image):
-        found = _count_channels(image)
-        if found != channels and not {found, channels} <= set(_MODES):
-            raise ImageError(f"{found} {OTHER_CHANNELS} {channels}")
-        if isinstance(image, _Bands):
-            planes = np.moveaxis(image.read(), -1, 0)
-            squares = [_to_square(Image.fromarray(plane), size, options) for plane in planes]
-            if found == channels:
-                return np.stack([np.asarray(square) for square in squares], axis=-1)
-            square = squares[0] if found == 1 else Image.merge("RGB", squares)
-        else:
-            square = _to_square(image, size, options)
+        square = _to_square(image, size, options)
         return np.asarray(square.convert(_MODES[channels])).reshape(image_shape)
 
 
@@ -233,8 +220,6 @@ def _get_formats() -> tuple[str, ...]:
 def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) -> np.ndarray:
     """Reads a whole image for a person to look at: upright, on white, scaled down to fit.
 
-    Of more than three channels, the first three count as red, green and blue.
-
     Returns:
         uint8 [H, W, 3] with neither H nor W above `max_side`.
 
@@ -242,11 +227,6 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
         ImageError: same as `read_image`.
     """
     with open_file(path) as file, _decoding(file) as image, _bound_memory(image):
-        if isinstance(image, _Bands):
-            step = max(int(max(image.size) / (_REDUCING_GAP * max_side)), 1)
-            levels = take_visible(image.read())[::step, ::step]
-            pixels = _scale_levels(levels, bit_depth) if image.is_deep else levels
-            image = Image.fromarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
         _draft(image, _REDUCING_GAP * max_side / max(image.size))
         _scale_deep_colors(image, bit_depth)
         whole = _to_plain_mode(image, bit_depth)
@@ -254,17 +234,11 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
         return np.asarray(_turn_upright(whole, image).convert("RGB"))
 
 
-def take_visible(images: np.ndarray) -> np.ndarray:
-    """The channels of [..., C] that a picture shows: the first three, or the first of two."""
-    return images[..., : 3 if images.shape[-1] >= 3 else 1]
-
-
 @contextlib.contextmanager
-def _decoding(file: BinaryIO) -> Iterator[Image.Image | _Bands]:
+def _decoding(file: Any) -> Iterator[Image.Image]:
     """Opens an image within the limits. Whatever goes wrong until the end is an ImageError."""
     try:
-        image = _open(file)
-        with contextlib.nullcontext() if isinstance(image, _Bands) else image:
+        with _open(file) as image:
             yield image
     except ImageError:
         raise
@@ -274,83 +248,28 @@ def _decoding(file: BinaryIO) -> Iterator[Image.Image | _Bands]:
         file.seek(0)
         brand = file.read(12)
         known = _BRANDS.get(brand[8:]) if brand[4:8] == b"ftyp" else None
+        known = _OTHER_TIFF if brand.startswith(TIFFS) else known
         raise ImageError(known or "not an image of a known format") from error
     except Exception as error:  # Decoders raise whatever a damaged file leads them to.
         raise ImageError(f"damaged: {describe_error(error)}") from error
 
 
-def _open(file: BinaryIO) -> Image.Image | _Bands:
-    start = file.read(len(NPY))
-    file.seek(0)
-    if start == NPY:
-        return _open_array(file)
-    try:
-        image = Image.open(file, formats=_get_formats())
-    except UnidentifiedImageError:
-        if start.startswith(TIFFS):
-            return _open_tiff(file)
-        raise
+def _open(file: Any) -> Image.Image:
+    """Opens a file, or takes an image in memory, within the limits."""
+    if isinstance(file, np.ndarray):
+        if file.dtype not in (np.uint8, np.uint16):
+            raise ImageError(f"{file.dtype} values instead of uint8 or uint16")
+        file = Image.fromarray(file[..., 0] if file.shape[2:] == (1,) else file)
+    if isinstance(file, Image.Image):
+        if math.prod(file.size) > MAX_PIXELS:
+            raise ImageError(f"more than {MAX_PIXELS:,} pixels")
+        return file.copy()
+    image = Image.open(file, formats=_get_formats())
     num_samples = getattr(image, "tag_v2", {}).get(_SAMPLES_PER_PIXEL, 1)
-    if num_samples > _MAX_PILLOW_SAMPLES and image.mode != "CMYK":
-        return _open_tiff(file)
+    if num_samples > _MAX_SAMPLES and image.mode != "CMYK":
+        raise ImageError(_OTHER_TIFF)
     _check_size(image, file)
     return image
-
-
-def _open_array(file: BinaryIO) -> _Bands:
-    """An `.npy` file of uint8 or uint16 [H, W] or [H, W, C]. Nothing in it is unpickled."""
-    is_old = np.lib.format.read_magic(file) == (1, 0)
-    version = "1_0" if is_old else "2_0"
-    shape, is_fortran, dtype = getattr(np.lib.format, f"read_array_header_{version}")(file)
-    sides = (*shape, 1) if len(shape) == 2 else shape
-    _check_bands(sides, dtype)
-    start, num_bytes = file.tell(), math.prod(shape) * dtype.itemsize
-    if file.seek(0, os.SEEK_END) - start < num_bytes:
-        raise ImageError("damaged: the array is cut short")
-
-    def read() -> np.ndarray:
-        file.seek(start)
-        levels = np.frombuffer(file.read(num_bytes), dtype)
-        levels = levels.reshape(shape, order="F" if is_fortran else "C").reshape(sides)
-        return levels.astype(dtype.newbyteorder("="), copy=False)
-
-    return _Bands((sides[1], sides[0]), sides[2], dtype.itemsize == 2, read)
-
-
-def _open_tiff(file: BinaryIO) -> _Bands:
-    """The first image of a TIFF that Pillow cannot read, or not with all of its channels."""
-    if not importlib.util.find_spec("tifffile"):
-        raise ImageError(_TIFF_READER)
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # What is fatal is raised as well.
-    file.seek(0)
-    page = importlib.import_module("tifffile").TiffFile(file).pages[0]
-    sides = page.imagelength, page.imagewidth, page.samplesperpixel
-    if page.dtype is None or page.imagedepth != 1:
-        raise ImageError("a TIFF of an unknown kind")
-    _check_bands(sides, page.dtype)
-
-    def read() -> np.ndarray:
-        # Channels come first or last.
-        levels = page.asarray(squeeze=False, maxworkers=1)[:, 0]
-        levels = np.moveaxis(levels, 0, -1).reshape(sides)
-        return levels.astype(page.dtype.newbyteorder("="), copy=False)
-
-    return _Bands((sides[1], sides[0]), sides[2], page.dtype.itemsize == 2, read)
-
-
-def _check_bands(sides: Sequence[int], dtype: np.dtype) -> None:
-    """Raises an ImageError unless (H, W, C) is an image of uint8 or uint16 within the limits."""
-    if dtype.kind != "u" or dtype.itemsize > 2:
-        raise ImageError(f"{dtype.name} values instead of uint8 or uint16")
-    if len(sides) != 3 or min(sides) < 1 or sides[2] > MAX_CHANNELS:
-        raise ImageError(
-            f"shape {tuple(sides)!s:.100} instead of (height, width) or (height, width, up to "
-            f"{MAX_CHANNELS} channels)"
-        )
-    if sides[0] * sides[1] > MAX_PIXELS:
-        raise ImageError(f"more than {MAX_PIXELS:,} pixels")
-    if math.prod(sides) * dtype.itemsize > _MAX_FILE_BYTES:
-        raise ImageError(f"more than {_MAX_FILE_BYTES:,} bytes")
 
 
 def _check_size(image: Image.Image, file: BinaryIO) -> None:
@@ -376,13 +295,10 @@ def _count_scans(file: BinaryIO) -> int:
     return count
 
 
-def _bound_memory(image: Image.Image | _Bands) -> contextlib.AbstractContextManager:
+def _bound_memory(image: Image.Image) -> contextlib.AbstractContextManager:
     """Waits for other threads if decoding needs memory for all of a large image at once."""
-    if isinstance(image, _Bands):
-        is_bounded = math.prod(image.size) * image.channels <= _LARGE_PIXELS
-    else:
-        is_baseline = _is_jpeg(image) and not image.info.get("progressive")
-        is_bounded = is_baseline or math.prod(image.size) <= _LARGE_PIXELS
+    is_baseline = _is_jpeg(image) and not image.info.get("progressive")
+    is_bounded = is_baseline or math.prod(image.size) <= _LARGE_PIXELS
     return contextlib.nullcontext() if is_bounded else _LARGE_IMAGES
 
 

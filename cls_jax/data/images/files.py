@@ -2,24 +2,31 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import glob
+import io
 import itertools
 import os
 import pathlib
-from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from cls_jax.data.images.decode import (
     CENTER_CROP,
-    NPY,
     SUFFIXES,
     TIFFS,
     DecodeOptions,
     ImageError,
-    read_image,
+    ImageLike,
+    decode_image,
+    open_file,
 )
+from cls_jax.data.images.packed import INDEX, SHARD, find_packed, open_packed
+from cls_jax.data.images.store import Store, hash_content
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
@@ -32,7 +39,11 @@ _NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
 _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
 _LOCK = ".lock"
 _CLOSED = "a folder that cannot be read"
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", NPY, *TIFFS)
+# A file that changed this recently may change again and keep its modification time.
+_SETTLED_NS = 10**9
+# One file above this at a time, so that threads together stay within bounded memory.
+_LARGE_BYTES, _LARGE_FILES = 2**26, threading.Lock()
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFFS)
 
 
 class ImageFile(NamedTuple):
@@ -58,8 +69,18 @@ def list_images(root: str | os.PathLike) -> Listing:
 
     Links are followed, also those that lead out of the folder. No folder is listed twice, so links
     that lead in a circle do no harm. Hidden names and folders that hold runs are left out.
+
+    Raises a UserError if the folder itself cannot be listed.
     """
     listing = Listing([], [], [])
+    if packed := open_packed(root):
+        for name, row in packed.rows.items():
+            listing.files.append(ImageFile(name, int(packed.sizes[row]), *packed.times, row))
+        listing.folders.extend(sorted(_find_parents(packed.rows) - {"."}))
+        for name in sorted(os.listdir(root)):
+            if not (name.startswith(".") or name == INDEX or name.endswith(SHARD)):
+                listing.skipped.append((name, "not among the packed images"))
+        return listing
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
     runs: list[str] = []
     # A folder is listed under its own name where it has one here, so links to folders come last.
@@ -77,6 +98,8 @@ def list_images(root: str | os.PathLike) -> Listing:
             with os.scandir(path) as scanned:
                 entries = sorted(scanned, key=lambda entry: entry.name)
         except OSError as error:
+            if not folder:
+                raise UserError(f"{root} cannot be read: {error.strerror}.") from error
             listing.skipped.append((folder, f"{_CLOSED}: {error.strerror}"))
             continue
         names = {entry.name for entry in entries}
@@ -87,7 +110,7 @@ def list_images(root: str | os.PathLike) -> Listing:
         if folder:
             listing.folders.append(folder)
         for entry in entries:
-            if entry.name.startswith(".") or entry.name.lower() in _NEVER_LISTED:
+            if is_left_by_system(entry.name):
                 continue
             name = f"{folder}/{entry.name}" if folder else entry.name
             try:
@@ -96,9 +119,8 @@ def list_images(root: str | os.PathLike) -> Listing:
                 elif reason := _find_fault(entry):
                     listing.skipped.append((name, reason))
                 else:
-                    stat = os.stat(entry.path)  # On Windows `entry.stat` has no inode.
-                    times = stat.st_mtime_ns, stat.st_ctime_ns
-                    listing.files.append(ImageFile(name, stat.st_size, *times, stat.st_ino))
+                    # On Windows `entry.stat` has no inode.
+                    listing.files.append(stat_image(entry.path)._replace(name=name))
             except OSError as error:
                 listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
     if runs:  # A folder of runs such as runs/ is no class.
@@ -107,6 +129,27 @@ def list_images(root: str | os.PathLike) -> Listing:
     for part in listing:
         part.sort()
     return listing
+
+
+def stat_image(path: str | os.PathLike) -> ImageFile:
+    """A file as it is now, under the name that is given, also one in a packed folder.
+
+    Raises:
+        OSError: if there is none. ValueError: if no file can have the name.
+    """
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        if (found := find_packed(path)) is None:
+            raise
+        packed, row = found
+        return ImageFile(os.fspath(path), int(packed.sizes[row]), *packed.times, row)
+    return describe_file(os.fspath(path), stat)
+
+
+def is_left_by_system(name: str) -> bool:
+    """Whether a file or folder has a hidden name, or one that systems leave everywhere."""
+    return name.startswith(".") or name.lower() in _NEVER_LISTED
 
 
 def _identify(path: str | os.PathLike) -> tuple[int, int]:
@@ -162,7 +205,7 @@ def find_images(pattern: str) -> list[str]:
                 f"There is no image in {pattern}: name a folder with files that end in "
                 f"{', '.join(SUFFIXES)}."
             )
-    elif os.path.exists(expanded):
+    elif os.path.exists(expanded) or find_packed(expanded):
         files = [expanded]
     else:
         files = _expand(expanded)
@@ -185,39 +228,126 @@ def _expand(pattern: str) -> list[str]:
     return [file for file in files if os.path.dirname(file) in known]
 
 
-class ImageBatch(NamedTuple):
-    """A decoded batch of files."""
+def describe_file(name: str, stat: os.stat_result) -> ImageFile:
+    """A file by what the system says about it."""
+    return ImageFile(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
-    files: list[str]  # Names, as given.
-    errors: list[str | None]  # For each file None, or why it could not be read.
-    images: np.ndarray  # uint8 [n, H, W, C], the images that could be read, in order.
+
+def compute_key(path: str, file: ImageFile) -> bytes:
+    """16 bytes that change whenever a file's content may have changed."""
+    text = "\0".join(map(str, (os.path.abspath(path), *file[1:])))
+    return hash_content(text.encode("utf-8", "surrogateescape"))  # Names need not be Unicode.
+
+
+class ImageBatch(NamedTuple):
+    """A decoded batch of files. The last two are known only where the content is of interest."""
+
+    files: list[Any]  # Names or images, as given.
+    # For each file None, or why it could not be read, or "" if its content was known before.
+    errors: list[str | None]
+    images: np.ndarray  # uint8 [n, H, W, C], the images of files without an error, in order.
+    digests: Sequence[bytes] = ()  # Of the bytes that were decoded, b"" where there are none.
+    keys: Sequence[bytes] = ()  # Of the same files, b"" where the content may still change.
+
+
+def find_settled(batch: ImageBatch) -> dict[bytes, bytes]:
+    """The digests of a batch's files by key, of those that do not seem to change."""
+    return {key: digest for key, digest in zip(batch.keys, batch.digests, strict=False) if key}
 
 
 def read_ahead(
-    files: Sequence[str],
+    files: Iterable[ImageLike],
     image_shape: tuple[int, int, int],
     batch_size: int,
     options: DecodeOptions = CENTER_CROP,
+    is_known: Callable[[bytes], bool] | None = None,
 ) -> Generator[ImageBatch, None, None]:
-    """Decodes files to (H, W, C) batch by batch, one batch ahead, on all cores."""
+    """Decodes files to (H, W, C) batch by batch, one batch ahead, on all cores.
 
-    def read(file: str) -> np.ndarray | str:
-        """An image, or why it cannot be read."""
+    With `is_known`, a function of a digest, the contents are hashed. Those that are known, or that
+    another file had, are not decoded.
+    """
+    decoded = set[bytes]()
+
+    def read(file: ImageLike) -> tuple[np.ndarray | str, bytes, bytes]:
+        """An image or why there is none, the digest, and the key."""
+        digest = key = b""
         try:
-            return read_image(file, image_shape, options)
+            with _read_once(file, is_hashed=is_known is not None) as (content, digest, key):
+                if is_known is not None and (digest in decoded or is_known(digest)):
+                    return "", digest, key
+                image = decode_image(content, image_shape, options)
+                decoded.add(digest)
+                return image, digest, key
         except ImageError as error:
-            return str(error)
+            return str(error), digest, key
 
     executor = concurrent.futures.ThreadPoolExecutor(available_cpus())
-    parts = [list(files[i : i + batch_size]) for i in range(0, len(files), batch_size)]
+    rest = iter(files)
+    parts = iter(lambda: list(itertools.islice(rest, batch_size)), [])
     try:
         # A batch starts when it is taken, so the next one is decoded while one is in use.
-        started = ((part, executor.map(read, part)) for part in [*parts, []])
+        started = ((part, executor.map(read, part)) for part in itertools.chain(parts, [[]]))
         for (part, results), _ in itertools.pairwise(started):
-            found = list(results)
+            found, digests, keys = zip(*results, strict=True)
             images = [result for result in found if not isinstance(result, str)]
             errors = [result if isinstance(result, str) else None for result in found]
             pixels = np.stack(images) if images else np.zeros((0, *image_shape), np.uint8)
-            yield ImageBatch(part, errors, pixels)
+            yield ImageBatch(part, errors, pixels, digests, keys)
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def _describe_open(path: str, file: BinaryIO) -> ImageFile:
+    """A file as it is now. What is in a packed folder has no descriptor of its own."""
+    is_packed = isinstance(file, io.BytesIO)
+    return stat_image(path) if is_packed else describe_file(path, os.fstat(file.fileno()))
+
+
+@contextlib.contextmanager
+def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]:
+    """A file's content with its digest and key, so that what is decoded is what was hashed.
+
+    An image in memory has neither.
+    """
+    if not isinstance(path, str | os.PathLike):
+        yield path, b"", b""
+        return
+    path = os.fspath(path)
+    with open_file(path) as file:
+        before = _describe_open(path, file)
+        with _LARGE_FILES if before.size > _LARGE_BYTES else contextlib.nullcontext():
+            try:
+                content = file.read()
+            except OSError as error:
+                raise ImageError(error.strerror or str(error)) from error
+            after = _describe_open(path, file)
+            latest = time.time_ns() - _SETTLED_NS
+            is_settled = before == after and max(after.mtime_ns, after.ctime_ns) < latest
+            key = compute_key(path, after) if is_hashed and is_settled else b""
+            yield io.BytesIO(content), hash_content(content) if is_hashed else b"", key
+
+
+def find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) -> list[bytes]:
+    """Digests of the files' contents, b"" for files that are not known or cannot be read.
+
+    Where the store does not know a file as it is now, it is read only if this `reads`.
+    """
+    keys, digests = [], [b""] * len(paths)
+    for path in paths:
+        try:
+            keys.append(compute_key(path, stat_image(path)))
+        except (OSError, ValueError):
+            keys.append(b"")
+    with contextlib.suppress(OSError):
+        digests = store.find_contents(keys)
+    unknown = [i for i, digest in enumerate(digests) if reads and not digest]
+    if unknown:
+        files = [paths[i] for i in unknown]
+        # None is decoded, as if all were known.
+        for batch in read_ahead(files, (1, 1, 3), len(files), is_known=lambda _: True):
+            for i, digest in zip(unknown, batch.digests, strict=True):
+                digests[i] = digest
+            with contextlib.suppress(OSError):
+                store.write("", {}, find_settled(batch))
+    return digests

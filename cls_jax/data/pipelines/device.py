@@ -1,11 +1,15 @@
 """The input stream made on the accelerator, inside the compiled step.
 
-The whole dataset is there as bytes. The step samples and augments its batch from (seed, step). The
-samples are the same as in the tf.data pipeline, and the augmentations have the same distribution.
+The whole dataset is there as bytes, or, if it takes more than half of the device's memory, a thread
+reads the images of the next steps by index. The step augments its batch from (seed, step), to the
+same bits in both cases. The samples are the same as in the tf.data pipeline, and the augmentations
+have the same distribution.
 """
 
+import collections
+import concurrent.futures
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import jax
@@ -26,11 +30,13 @@ from cls_jax.data.sampling import (
     stream_key,
 )
 from cls_jax.data.types import Dataset
-from cls_jax.errors import UserError
+from cls_jax.parallel.cpus import get_device_memory
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 
 # The share of a device's memory that the dataset may take. The rest is for training.
 _MAX_SHARE = 0.5
+_NUM_AHEAD = 2  # Batches that wait, or are being read, while a step runs.
+_SAMPLE_SPECS = P(), RawBatch(*[P(DATA_AXIS)] * 5)  # Of the seed and the samples of a step.
 
 
 class DeviceData(NamedTuple):
@@ -48,13 +54,17 @@ class DeviceData(NamedTuple):
     unlabeled_indices: Any  # int32, as in `StreamSpec`.
 
 
-def create_pipeline(spec: StreamSpec, dataset: Dataset, mesh: Mesh) -> InputPipeline:
-    """Puts the dataset on the devices of the mesh.
-
-    Raises:
-        UserError: if it takes more than half of a device's memory.
-    """
-    _check_memory(dataset, mesh.local_devices[0])
+def create_pipeline(
+    spec: StreamSpec, dataset: Dataset, mesh: Mesh, first_step: int, num_steps: int
+) -> InputPipeline:
+    """Puts the dataset on the devices of the mesh if it fits, or else batch by batch."""
+    if not is_small(dataset, mesh.local_devices[0]):
+        make_views = make_view_creator(spec, dataset.image_shape, mesh)
+        return InputPipeline(
+            read_ahead(spec, dataset, mesh, range(first_step, num_steps)),
+            _SAMPLE_SPECS,
+            lambda state, seed_and_samples: make_views(state, *seed_and_samples),
+        )
     data = DeviceData(
         seed=np.uint32(spec.seed),
         images=dataset.train_images[:],
@@ -78,8 +88,8 @@ def make_batch_creator(
     of them. Its index in the mesh is in no key, so the batch is the same over any number of
     devices, and yet no two images of it share a draw.
     """
-    augmentation = create_augmentation(spec.data, image_shape)
     num_shards = mesh.shape[DATA_AXIS]
+    make_views = make_view_creator(spec, image_shape, mesh)
 
     def create_batch(state: Any, data: DeviceData) -> RawBatch:
         """This device's part of the batch of the state's step."""
@@ -88,24 +98,65 @@ def make_batch_creator(
             whole = sample_indices(indices, state.step, batch_size, data.seed, tag, jnp)
             return _take_shard(whole, num_shards)
 
+        labeled = sample(data.labeled_indices, spec.batch_size, LABELED_STREAM)
+        x, y = data.images[labeled], data.labels[labeled]
+        if not spec.unlabeled_views:
+            return make_views(state, data.seed, RawBatch(x, y, x[:0], y[:0], y[:0]))
+        rows = sample(data.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
+        samples = RawBatch(x, y, data.images[rows], rows, data.truths[rows])
+        return make_views(state, data.seed, samples)
+
+    return create_batch
+
+
+def make_view_creator(
+    spec: StreamSpec, image_shape: tuple[int, int, int], mesh: Mesh
+) -> Callable[[Any, Any, RawBatch], RawBatch]:
+    """Returns (state, seed, samples) → this device's part of a `RawBatch`. Part of the step.
+
+    The samples are this device's, and their unlabeled images, [U, H, W, C], have no views yet.
+    """
+    augmentation = create_augmentation(spec.data, image_shape)
+    num_shards = mesh.shape[DATA_AXIS]
+
+    def make_views(state: Any, seed: Any, samples: RawBatch) -> RawBatch:
         def make_view(images: jax.Array, view: str, index: int) -> jax.Array:
-            key = stream_key(jax.random.key(data.seed), "data", state.step, index)
+            key = stream_key(jax.random.key(seed), "data", state.step, index)
             shape = (len(images) * num_shards, augmentation.count_uniforms(view))
             uniforms = _take_shard(jax.random.uniform(key, shape), num_shards)
             return augment(images, uniforms, view, augmentation, jax_augment)
 
-        labeled = sample(data.labeled_indices, spec.batch_size, LABELED_STREAM)
-        x = make_view(data.images[labeled], spec.labeled_view, 0)
-        y = data.labels[labeled]
+        x = make_view(samples.x, spec.labeled_view, 0)
         if not spec.unlabeled_views:
-            nothing = y[:0]
-            return RawBatch(x, y, x[None][:0, :0], nothing, nothing)
-        unlabeled = sample(data.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
-        images = data.images[unlabeled]
-        views = [make_view(images, view, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
-        return RawBatch(x, y, jnp.stack(views), unlabeled, data.truths[unlabeled])
+            return samples._replace(x=x, u=x[None][:0, :0])
+        views = [make_view(samples.u, view, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
+        return samples._replace(x=x, u=jnp.stack(views))
 
-    return create_batch
+    return make_views
+
+
+def read_ahead(
+    spec: StreamSpec, dataset: Dataset, mesh: Mesh, steps: range
+) -> Generator[Any, None, None]:
+    """The seed and the samples of each step, on the devices. A thread reads those of the next."""
+    images, labels = dataset.train_images, dataset.train_labels
+    truths = spec.hide_labeled(labels)
+
+    def read(step: int) -> Any:
+        size, rest_size = spec.batch_size, spec.unlabeled_batch_size
+        i = sample_indices(spec.labeled_indices, step, size, spec.seed, LABELED_STREAM)
+        j = sample_indices(spec.unlabeled_indices, step, rest_size, spec.seed, UNLABELED_STREAM)
+        return np.uint32(spec.seed), RawBatch(images[i], labels[i], images[j], j, truths[j])
+
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        waiting = collections.deque(executor.submit(read, step) for step in steps[:_NUM_AHEAD])
+        for step in itertools.chain(steps[_NUM_AHEAD:], [None] * _NUM_AHEAD):
+            if not waiting:
+                return
+            samples = waiting.popleft().result()
+            if step is not None:
+                waiting.append(executor.submit(read, step))
+            yield to_global_arrays(samples, mesh, _SAMPLE_SPECS)
 
 
 def _take_shard(whole: jax.Array, num_shards: int) -> jax.Array:
@@ -115,11 +166,7 @@ def _take_shard(whole: jax.Array, num_shards: int) -> jax.Array:
     return jax.lax.dynamic_slice_in_dim(whole, start, size)
 
 
-def _check_memory(dataset: Dataset, device: jax.Device) -> None:
-    limit = (device.memory_stats() or {}).get("bytes_limit")
+def is_small(dataset: Dataset, device: jax.Device) -> bool:
+    """Whether the training images take at most half of the device's memory."""
     needed = len(dataset.train_images) * int(np.prod(dataset.image_shape))
-    if limit and needed > _MAX_SHARE * limit:
-        raise UserError(
-            f"The training images of {dataset.name} take {needed / 2**30:.1f} GiB, more than half "
-            f"of the device's {limit / 2**30:.1f} GiB: use --config.data.pipeline=tfdata."
-        )
+    return needed <= _MAX_SHARE * get_device_memory(device)

@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import itertools
 import math
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -33,10 +35,12 @@ from cls_jax.parallel.mesh import (
 
 # Finished batches that wait. Two hide the stream behind the step. More only hold memory.
 _PREFETCH = 2
-# All batches in the making or waiting. One of large images on each of many cores would fill memory.
+# All images in the making or waiting. Batches of many large ones would fill memory.
 _MAX_BYTES_IN_FLIGHT = 2**30
 # Steps whose samples are drawn together.
 _CHUNK = 64
+_DTYPES = RawBatch(np.uint8, np.int32, np.uint8, np.int32, np.int32)
+_ROW_AXES = RawBatch(0, 0, 1, 0, 0)  # The axes along which a batch is cut.
 
 
 def create_pipeline(
@@ -68,32 +72,65 @@ def create_stream(
     Close it when no more are wanted: TensorFlow's threads call back into Python, and a program that
     ends while they still do so waits for them forever.
     """
-    steps = tf.data.Dataset.range(first_step, num_steps)
     # One core is left to the step where it runs on the same cores.
     num_threads = max(1, available_cpus() - 1)
-    batches = steps.map(
+    shapes = _take_part(get_batch_shapes(spec, dataset.image_shape), part)
+    num_pieces, num_parallel = _cut_batches(num_threads, shapes)
+    read, make_views = _create_piece_functions(spec, dataset, part, num_pieces)
+    pieces = tf.data.Dataset.range(first_step * num_pieces, num_steps * num_pieces)
+    at_once = min(num_parallel, num_threads)
+    for function in (read, make_views):
         # Nothing branches on tensors in Python. Converting all functions in case one did takes
         # longer than anything else here.
-        tf.autograph.experimental.do_not_convert(_create_batch_fn(spec, dataset, part)),
-        num_parallel_calls=_count_parallel_batches(num_threads, spec, dataset, part),
-        deterministic=True,
-    )
-    batches = batches.prefetch(_PREFETCH).with_options(_create_options(num_threads))
-    iterator = batches.as_numpy_iterator()
+        function = tf.autograph.experimental.do_not_convert(function)
+        pieces = pieces.map(function, num_parallel_calls=at_once, deterministic=True)
+    pieces = pieces.prefetch(num_parallel - at_once)
+    # Reading waits for disks, making views for cores, so each has threads of its own.
+    iterator = pieces.with_options(_create_options(2 * num_threads)).as_numpy_iterator()
+    made = map(RawBatch._make, iterator)
     try:
-        yield from map(RawBatch._make, iterator)
+        if num_pieces == 1:
+            yield from made
+        else:
+            for _ in range(first_step, num_steps):
+                yield _join(itertools.islice(made, num_pieces), shapes, num_pieces)
     finally:
-        del iterator  # Ends the threads.
+        del made, iterator  # Ends the threads.
 
 
-def _count_parallel_batches(
-    num_threads: int, spec: StreamSpec, dataset: Dataset, part: BatchShard
-) -> int:
-    """How many batches to work on at a time: one per thread, while their bytes are bounded."""
-    shapes = get_batch_shapes(spec, dataset.image_shape)
-    num_bytes = math.prod(shapes.x) + math.prod(shapes.u)
-    num_bytes = num_bytes * (part.last - part.first) // part.count
-    return min(num_threads, max(1, _MAX_BYTES_IN_FLIGHT // num_bytes - _PREFETCH))
+def _take_part(shapes: RawBatch, part: BatchShard) -> RawBatch:
+    """The shapes of a part of a batch."""
+    cut: list[tuple[int, ...]] = []
+    for shape, axis in zip(shapes, _ROW_AXES, strict=True):
+        rows = part.take(shape[axis])
+        cut.append((*shape[:axis], rows.stop - rows.start, *shape[axis + 1 :]))
+    return RawBatch._make(cut)
+
+
+def _cut_batches(num_threads: int, shapes: RawBatch) -> tuple[int, int]:
+    """How many pieces to make a batch of, and how many of them at a time.
+
+    Whole batches, one per thread, while their bytes are bounded. Otherwise pieces with equally many
+    labeled images, and as few as keep all threads busy.
+    """
+    made = math.prod(shapes.x) + math.prod(shapes.u)
+    num_bytes = made + math.prod(shapes.x) + math.prod(shapes.u[1:])  # With the images as read.
+    # The finished batch beside its pieces. One that fills the bound must be made all the same.
+    left = max(_MAX_BYTES_IN_FLIGHT - made, _MAX_BYTES_IN_FLIGHT // 8)
+    counts = [n for n in range(1, shapes.x[0] + 1) if shapes.x[0] % n == 0]
+    most = {n: n * (_MAX_BYTES_IN_FLIGHT if n == 1 else left) // num_bytes for n in counts}
+    enough = [n for n in counts if most[n] >= num_threads + _PREFETCH]
+    num_pieces = min(enough, default=counts[-1])
+    return num_pieces, max(1, min(num_threads + _PREFETCH * num_pieces, most[num_pieces]))
+
+
+def _join(pieces: Iterable[RawBatch], shapes: RawBatch, num_pieces: int) -> RawBatch:
+    """The batch of its pieces, each of which is freed once it has been copied."""
+    batch = RawBatch._make(map(np.empty, shapes, _DTYPES))
+    for i, piece in enumerate(pieces):
+        for whole, rows, axis in zip(batch, piece, _ROW_AXES, strict=True):
+            np.split(whole, num_pieces, axis)[i][...] = rows
+    return batch
 
 
 def _create_options(num_threads: int) -> tf.data.Options:
@@ -105,42 +142,72 @@ def _create_options(num_threads: int) -> tf.data.Options:
     return options
 
 
-def _create_batch_fn(
-    spec: StreamSpec, dataset: Dataset, part: BatchShard
-) -> Callable[[tf.Tensor], Any]:
-    """Returns a function from a step (int64 scalar tensor) to this process's part of its batch."""
+def _create_piece_functions(
+    spec: StreamSpec, dataset: Dataset, part: BatchShard, num_pieces: int
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Functions from the number of a piece to its images, and from these to its views.
+
+    Piece i is one of step i // num_pieces, int64 scalar tensor.
+    """
     augmentation = create_augmentation(spec.data, dataset.image_shape)
-    read = _create_reader(spec, dataset, part)
-    dtypes = (tf.uint8, tf.int32, tf.uint8, tf.int32, tf.int32)
-    parts = part.take(spec.batch_size), part.take(spec.unlabeled_batch_size)
-    num_labeled, num_unlabeled = (rows.stop - rows.start for rows in parts)
+    shapes = _take_part(get_batch_shapes(spec, dataset.image_shape), part)
+    num_labeled, num_unlabeled = shapes.x[0] // num_pieces, shapes.u[1] // num_pieces
+    read_rows = _create_reader(spec, dataset, part, num_pieces)
+    dtypes = [tf.int64, *map(tf.as_dtype, _DTYPES)]
 
-    def make_view(images: tf.Tensor, view: str, step: tf.Tensor, index: int) -> tf.Tensor:
-        # Drawn for the whole batch: it does not depend on which process makes which shard.
-        batch_size = part.count_whole(images.shape[0])
-        shape = [batch_size, augmentation.count_uniforms(view)]
-        seed = [tf.constant(spec.seed * 16 + index, tf.int64), step]  # At most 16 views.
-        uniforms = tf.random.stateless_uniform(shape, tf.stack(seed))
-        return augment(images, uniforms[part.take(batch_size)], view, augmentation, tf_augment)
+    def make_view(
+        images: tf.Tensor, view: str, piece: tf.Tensor, batch_size: int, index: int
+    ) -> tf.Tensor:
+        num_rows, width = images.shape[0], augmentation.count_uniforms(view)
+        first = part.take(batch_size).start + piece % num_pieces * num_rows
+        seed = tf.stack([tf.constant(spec.seed * 16 + index, tf.int64), piece // num_pieces])
+        uniforms = _draw_rows(seed, first, num_rows, width)  # At most 16 views.
+        return augment(images, uniforms, view, augmentation, tf_augment)
 
-    def make_batch(step: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Reads and augments the samples of one step."""
-        x, y, u, u_index, u_truth = tf.numpy_function(read, [step], dtypes, stateful=False)
+    def read(piece: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """The piece's number, and its samples."""
+        return tuple(tf.numpy_function(read_rows, [piece], dtypes, stateful=False))
+
+    def make_views(
+        piece: tf.Tensor, x: tf.Tensor, y: tf.Tensor, u: tf.Tensor, *about_u: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        """Augments the samples of a piece."""
         # TensorFlow cannot know the shapes of what a Python function returns.
+        piece = tf.ensure_shape(piece, ())
         x = tf.ensure_shape(x, (num_labeled, *dataset.image_shape))
         u = tf.ensure_shape(u, (num_unlabeled, *dataset.image_shape))
-        views = [make_view(u, view, step, 1 + i) for i, view in enumerate(spec.unlabeled_views)]
+        views = [
+            make_view(u, view, piece, spec.unlabeled_batch_size, 1 + i)
+            for i, view in enumerate(spec.unlabeled_views)
+        ]
         # Without views no unlabeled image is read: [0, 0, H, W, C].
         u_views = tf.stack(views) if views else tf.zeros([0, *u.shape], tf.uint8)
-        return make_view(x, spec.labeled_view, step, 0), y, u_views, u_index, u_truth
+        return make_view(x, spec.labeled_view, piece, spec.batch_size, 0), y, u_views, *about_u
 
-    return make_batch
+    return read, make_views
+
+
+def _draw_rows(seed: tf.Tensor, first: tf.Tensor, num_rows: int, width: int) -> tf.Tensor:
+    """Rows `first`, … of `tf.random.stateless_uniform([…, width], seed)`, and only these.
+
+    The generator (Philox: Salmon et al., SC 2011) hashes a counter, and each of its values makes
+    four numbers. So which process makes which rows, in how many pieces, changes no number.
+    """
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+    start = first * width
+    counter += tf.stack([tf.cast(start // 4, tf.uint64), tf.constant(0, tf.uint64)])
+    algorithm = tf.raw_ops.StatelessRandomGetAlg()
+    numbers = tf.raw_ops.StatelessRandomUniformV2(
+        shape=[num_rows * width + 3], key=key, counter=counter, alg=algorithm
+    )
+    skipped = start % 4
+    return tf.reshape(numbers[skipped : skipped + num_rows * width], [num_rows, width])
 
 
 def _create_reader(
-    spec: StreamSpec, dataset: Dataset, part: BatchShard
+    spec: StreamSpec, dataset: Dataset, part: BatchShard, num_pieces: int
 ) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
-    """Returns a function from a step to its part of the samples, not augmented.
+    """Returns a function from the number of a piece to that number and its samples.
 
     They have the order and the types of `RawBatch`, but the unlabeled images are there only once.
     """
@@ -150,20 +217,26 @@ def _create_reader(
         (spec.labeled_indices, spec.batch_size, LABELED_STREAM),
         (spec.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM),
     )
+    drawing = threading.Lock()  # Otherwise all threads would draw the same samples.
 
     # NumPy is slow on few numbers: many steps at once, kept while they are current.
     @functools.lru_cache(maxsize=4)
     def sample_chunk(chunk: int) -> list[np.ndarray]:
-        """The samples of both streams, int32 [_CHUNK, n] each."""
+        """This process's samples of both streams, int32 [_CHUNK, n] each."""
         steps = np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK)
         return [
-            sample_indices(indices, steps, size, spec.seed, tag)[:, part.take(size)]
+            sample_indices(indices, steps, size, spec.seed, tag, rows=part.take(size))
             for indices, size, tag in streams
         ]
 
-    def read(step: np.ndarray) -> tuple[np.ndarray, ...]:
-        chunk, place = divmod(int(step), _CHUNK)
-        labeled, unlabeled = (samples[place] for samples in sample_chunk(chunk))
-        return images[labeled], labels[labeled], images[unlabeled], unlabeled, truths[unlabeled]
+    def read(piece: np.ndarray) -> tuple[np.ndarray, ...]:
+        step, place = divmod(int(piece), num_pieces)
+        with drawing:
+            samples = sample_chunk(step // _CHUNK)
+        labeled, unlabeled = (np.split(rows[step % _CHUNK], num_pieces)[place] for rows in samples)
+        return (
+            *(piece, images[labeled], labels[labeled]),
+            *(images[unlabeled], unlabeled, truths[unlabeled]),
+        )
 
     return read

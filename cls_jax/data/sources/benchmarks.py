@@ -21,7 +21,7 @@ Arrays = dict[str, Any]
 _DOWNLOAD_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
 _SPLITS = ("train", "test")
-_MAX_CLASSES = 1_000_000
+_MAX_CLASSES, _ROWS_AT_ONCE = 1_000_000, 1_000
 NUM_TEST_DIGITS = 450
 
 
@@ -78,11 +78,12 @@ def read_tfds(data_config: ConfigDict) -> Arrays:
     arrays: Arrays = {"class_names": tuple(builder.info.features["label"].names)}
     for split in _SPLITS:
         rows = builder.as_dataset(
-            split=split, batch_size=-1, shuffle_files=False, read_config=read_config
+            split=split, batch_size=_ROWS_AT_ONCE, shuffle_files=False, read_config=read_config
         )
-        rows = tfds.as_numpy(rows)
-        arrays[f"{split}_images"] = rows["image"]
-        arrays[f"{split}_labels"] = rows["label"].astype(np.int32)
+        # Not all at once, which TensorFlow would hold a second time.
+        parts = [(part["image"], part["label"]) for part in tfds.as_numpy(rows)]
+        images, labels = map(np.concatenate, zip(*parts, strict=True))
+        arrays |= {f"{split}_images": images, f"{split}_labels": labels.astype(np.int32)}
     return arrays
 
 

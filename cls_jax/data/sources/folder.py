@@ -5,7 +5,7 @@ import hashlib
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 from cls_jax.data.images.cache import load_decoded
 from cls_jax.data.images.decode import (
     CENTER_CROP,
-    OTHER_CHANNELS,
     DecodeOptions,
     ImageError,
     find_bit_depth,
@@ -30,6 +29,7 @@ from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 
 NO_CLASS = -1
+COPY_OF = "the same image as"  # Why a file was skipped that is another one again.
 _MIN_PHOTOGRAPH = 32  # Pixels on the short side.
 _NUM_SAMPLED = 200  # Files whose headers are read, or that are looked at for their bit depth.
 
@@ -64,12 +64,11 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     labels = np.array([index[name] for _, name in rows], np.int32)
     skipped = layout.skipped + [(names[i], why) for i, why in decoded.failures.items()]
     ends = np.cumsum([len(layout.train), len(layout.validation)])
-    _check_channels(names, decoded.failures)
     train, validation, test = np.split(decoded.rows, np.searchsorted(decoded.rows, ends))
     _check_classes(layout, labels[train], skipped)
 
     copies, repeats = _find_repeats((train, validation, test), labels, decoded.digests, names)
-    skipped += [(names[i], f"the same image as {names[j]}") for i, j in copies.items()]
+    skipped += [(names[i], f"{COPY_OF} {names[j]}") for i, j in copies.items()]
     train = np.setdiff1d(train, list(copies))
     warnings = list(layout.warnings)
     if skipped:
@@ -93,26 +92,14 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
         validation_images=select(validation),
         validation_labels=labels[validation],
         image_shape=shape,
-        fingerprint=_hash_rows((names[i], files[i].size, labels[i]) for i in train),
+        fingerprint=hash_names(layout, {name for name, _ in skipped})
+        + hash_contents(layout, decoded.digests, {names[i] for i in decoded.failures}),
         warnings=tuple(warnings),
         skipped_files=tuple(sorted(skipped)),
         train_files=tuple(names[i] for i in train),
         validation_files=tuple(names[i] for i in validation),
         test_files=tuple(names[i] for i in test),
     )
-
-
-def _check_channels(names: Sequence[str], failures: Mapping[int, str]) -> None:
-    """Raises a UserError if a file has another number of channels than `data.channels`."""
-    for i, reason in failures.items():
-        if OTHER_CHANNELS in reason:
-            usual = next(
-                (f", which {n!r} has" for j, n in enumerate(names) if j not in failures), ""
-            )
-            raise UserError(
-                f"{names[i]!r} has {reason}{usual}: keep only images with the same number of "
-                "channels, and set --config.data.channels to it."
-            )
 
 
 def _find_repeats(
@@ -178,16 +165,27 @@ def list_layout(root: pathlib.Path) -> Layout:
     return read_layout(root, list_images(root))
 
 
-def compute_fingerprint(layout: Layout, left_out: Collection[str]) -> str:
-    """The fingerprint that a dataset of these files would have, without opening one of them.
+def hash_names(layout: Layout, left_out: Collection[str]) -> str:
+    """The first half of a dataset's fingerprint, for which no file is opened.
 
-    `left_out` names files that the dataset does not have, because they cannot be read.
+    `left_out` names files that the dataset does not have. Runs of before have no other half.
     """
     index = _number_classes(layout.class_names)
     return _hash_rows(
         (file.name, file.size, index[name])
         for file, name in layout.train
         if file.name not in left_out
+    )
+
+
+def hash_contents(layout: Layout, digests: Sequence[bytes], unreadable: Collection[str]) -> str:
+    """The other half: what is in all training files, which of them can be read, and the labels.
+
+    `digests` are the hashes of the training images' files, and of any others after them.
+    """
+    return _hash_rows(
+        (file.name, digest.hex(), name, file.name in unreadable)
+        for (file, name), digest in zip(layout.train, digests, strict=False)
     )
 
 
@@ -227,7 +225,7 @@ class FolderSummary(NamedTuple):
     sizes: np.ndarray
     num_validation: int = 0
     bit_depth: int = 16  # Bits that 16-bit images among them use. 16 if there are none.
-    channels: int = 3  # 1 if all are gray, 3 if some have colors, or as many as they have.
+    channels: int = 3  # 1 if all are gray, 3 if some have colors.
 
     @property
     def num_labeled(self) -> int:
@@ -245,7 +243,7 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
 
     Raises:
         UserError: if it is not a folder, its layout is not one of docs/own_images.md, or none of
-            the sampled images can be read, or they have different numbers of channels.
+            the sampled images can be read.
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
@@ -284,27 +282,17 @@ def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
 
 
 def sample_headers(paths: Sequence[str | os.PathLike]) -> tuple[np.ndarray, int]:
-    """Width and height of up to 200 images in pixels, int64 [n, 2], and their channels.
+    """Width and height of up to 200 images in pixels, int64 [n, 2], and their channels, 1 or 3.
 
     They are evenly spaced. Files without a readable header are left out. Gray images among colored
     ones count as colored.
-
-    Raises:
-        UserError: if they have different numbers of channels otherwise.
     """
-    sizes, first = [], dict[int, str | os.PathLike]()
+    headers = []
     for path in take_evenly(paths, _NUM_SAMPLED):
         with contextlib.suppress(ImageError):  # Training lists it in skipped_files.csv.
-            width, height, channels = read_header(path)
-            sizes.append((width, height))
-            first.setdefault(channels, path)
-    if len(first) > 1 and set(first) != {1, 3}:
-        (one, path), (other, other_path) = sorted(first.items())[-2:]
-        raise UserError(
-            f"{path} has {one} channel(s) and {other_path} has {other}: keep only images with the "
-            "same number of channels."
-        )
-    return np.asarray(sizes, np.int64).reshape(-1, 2), max(first, default=3)
+            headers.append(read_header(path))
+    sizes, channels = np.split(np.asarray(headers, np.int64).reshape(-1, 3), [2], axis=1)
+    return sizes, int(channels.max()) if len(channels) else 3
 
 
 def find_short_side(sizes: np.ndarray) -> float:
@@ -339,7 +327,6 @@ def load_sample(
     files = [str(summary.root / file.name) for file, _ in rows]
     (batch,) = read_ahead(files, shape, len(files), options)
     errors = {i: error for i, error in enumerate(batch.errors) if error is not None}
-    _check_channels([file.name for file, _ in rows], errors)
     found = [index[name] for i, (_, name) in enumerate(rows) if i not in errors]
     images, labels = batch.images, np.asarray(found, np.int32)
     if not (labels >= 0).any():

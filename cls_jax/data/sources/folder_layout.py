@@ -9,11 +9,18 @@ import os
 import pathlib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.images.files import ImageFile, Listing, SkippedFile
-from cls_jax.data.sources.label_table import LABELS_CSV, NONE, LabelRow, fold, read_label_table
+from cls_jax.data.sources.label_table import (
+    LABELS_CSV,
+    NONE,
+    LabelRow,
+    fold,
+    order_rows,
+    read_label_table,
+)
 from cls_jax.errors import UserError
 
 NO_CLASS_NAME = ""  # Of unlabeled images.
@@ -29,6 +36,8 @@ _REMEDY = (
     "it, or as one folder for each class (see docs/own_images.md)"
 )
 Row = tuple[ImageFile, str]  # A file and its class.
+# From a row to the name of its file, "" if there is none, None if it could be several.
+Finder = Callable[[LabelRow], str | None]
 
 
 class Layout(NamedTuple):
@@ -49,13 +58,12 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
         UserError: if it has no layout, fewer than two classes, or a class without an image.
     """
     layout = Layout((), [], [], [], list(listing.skipped), [])
-    table = find_table(listing)
-    splits = _find_splits(listing, has_table=table is not None)
-    if table:
+    if table := find_table(listing):
         layout.skipped[:] = [row for row in layout.skipped if row[0] != table]
-        classes = _read_table(root / table, listing.files, layout)
+        splits, classes = _read_classes(root / table, listing, layout)
         _sort_by_table(listing.files, splits, classes, layout)
     else:
+        splits = _find_splits(listing, has_table=False)
         _sort_by_folder(listing.files, splits, layout)
         _check_class_folders(root, listing.folders, splits, layout)
     names = _name_classes(layout)
@@ -206,15 +214,12 @@ def _sort_by_table(
     classes: Mapping[str, str | None],
     layout: Layout,
 ) -> None:
-    """Sorts by folder and by what the table says.
-
-    A file without a row may have its label from a class folder in labeled/ or in a test folder.
-    """
+    """Sorts by folder and by class. A test or validation image may have it from its folder only."""
     parts = {"validation": layout.validation, "test": layout.test}
     for file in files:
         top, *rest = file.name.split("/")
         kind = splits.get(top, "train") if rest else "train"
-        name = classes.get(file.name, get_folder_label(file.name))
+        name = classes.get(file.name, NO_CLASS_NAME)
         if name is None:
             layout.skipped.append((file.name, f"of no class, as {LABELS_CSV} says"))
         elif kind not in parts:
@@ -225,25 +230,67 @@ def _sort_by_table(
             layout.skipped.append((file.name, f"a {kind} image outside of a class folder"))
 
 
-def get_folder_label(name: str) -> str:
-    """The class of an image in labeled/<class>/, NO_CLASS_NAME for all others."""
-    top, *rest = name.split("/")
-    return rest[0] if fold(top) in ("labeled", "labelled") and len(rest) >= 2 else NO_CLASS_NAME
+def label_by_folder(
+    listing: Listing, rows: Sequence[LabelRow] = ()
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What the folders say where there is a table with these rows, in the order of the file.
 
+    A table that `cls-jax label` has begun, or is about to, adds to what the folders say without
+    one. Any other table is all there is, but for labeled/<class>/.
 
-def list_labelable(listing: Listing) -> list[ImageFile]:
-    """The images that a person may label: all except test and validation images.
-
-    Names that are not Unicode cannot be written to a table and are left out.
+    Returns:
+        Folder → what it holds, a value of `_SPLITS`, and image → class.
     """
-    splits = _find_splits(listing, has_table=True)
+    names = [file.name for file in listing.files]
+    if not rows or rows[0].decision:
+        splits = _find_splits(listing, has_table=False)
+        if "train" in splits.values():
+            return splits, {
+                name: name.split("/")[1]
+                for name in names
+                if name.count("/") >= 2 and splits.get(name.split("/")[0]) == "train"
+            }
+        tops = {name.split("/")[0] for name in names if name.count("/") == 1} - splits.keys()
+        if len({fold(top) for top in tops}) >= 2 and not all(fold(top) in _SPLITS for top in tops):
+            return splits, {
+                name: name.split("/")[0] for name in names if name.split("/")[0] in tops
+            }
+    bases = ("labeled/", "labelled/")
+    return _find_splits(listing, has_table=True), {
+        name: name.split("/")[1]
+        for name in names
+        if name.count("/") >= 2 and fold(name).startswith(bases)
+    }
+
+
+def list_labelable(listing: Listing, splits: Mapping[str, str]) -> list[str]:
+    """The images that a person may label, where folders hold `splits`: no test images.
+
+    Names that are not Unicode cannot be written to a table and are left out, and so are validation
+    images.
+    """
     kinds = {name for name, kind in splits.items() if kind in ("test", "validation")}
     return [
-        file
+        file.name
         for file in listing.files
         if not ("/" in file.name and file.name.split("/")[0] in kinds)
         if not any("\ud800" <= character <= "\udfff" for character in file.name)
     ]
+
+
+def sort_by_label(root: pathlib.Path, listing: Listing) -> tuple[list[str], list[str]]:
+    """The images that a person may label, without and with a class. None needs to have one.
+
+    Those of no class are left out. Raises a UserError if labels.csv cannot be read.
+    """
+    if table := find_table(listing):
+        nothing = Layout((), [], [], [], [], [])
+        splits, classes = _read_classes(root / table, listing, nothing)
+    else:
+        splits, by_folder = label_by_folder(listing)
+        classes = dict(by_folder)
+    found = [(name, classes.get(name, "")) for name in list_labelable(listing, splits)]
+    return [name for name, label in found if label == ""], [name for name, label in found if label]
 
 
 def find_table(listing: Listing) -> str | None:
@@ -251,88 +298,88 @@ def find_table(listing: Listing) -> str | None:
     return next((name for name, _ in listing.skipped if fold(name) == LABELS_CSV), None)
 
 
-def _read_table(
-    path: pathlib.Path, files: Sequence[ImageFile], layout: Layout
-) -> dict[str, str | None]:
-    """Reads file names and classes. The last row of a file counts.
+def _read_classes(
+    path: pathlib.Path, listing: Listing, layout: Layout
+) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Reads the table beside the folders. The last row of a file counts.
 
-    Rows that name no file are skipped, with a warning.
+    Rows that name no file, or could name several, are skipped, with a warning.
 
     Returns:
-        File name → class, NO_CLASS_NAME, or None for an image of no class.
+        Folder → what it holds, and file → class, NO_CLASS_NAME, or None for an image of no class.
 
     Raises:
         UserError: if it cannot be read or lacks one of the two columns.
     """
-    matched, unknown = match_rows(read_label_table(path), [file.name for file in files])
+    find = index_files(file.name for file in listing.files)
+    rows = read_label_table(path, lambda cell: find(LabelRow(cell, "")) != "")
+    splits, by_folder = label_by_folder(listing, rows)
     classes: dict[str, str | None] = {}
-    conflicting = set()
-    for name, row in matched:
-        label = row.label.strip()
+    conflicting, unmatched = set(), dict[str, list[str]]()
+    for row in order_rows(rows):
+        name, label = find(row), row.label.strip()
+        if not name:
+            reason = "not in the folder" if name == "" else "it could be several images"
+            unmatched.setdefault(reason, []).append(row.file)
+            continue
         before = classes.get(name)
-        if label and before and fold(before) != fold(label) and not row.decision:
+        if label and before and fold(before) != fold(label) and not row.time:
             conflicting.add(name)
         classes[name] = None if row.decision == NONE else label
-    layout.skipped.extend((name, f"in {path.name}, but not in the folder") for name in unknown)
-    if unknown:
+    for reason, names in unmatched.items():
+        layout.skipped.extend((name, f"in {path.name}, but {reason}") for name in names)
+        what = "name no image" if reason == "not in the folder" else "could mean several images"
         layout.warnings.append(
-            f"{len(unknown):,} row(s) of {path.name} name no image of the folder, such as "
-            f"{unknown[0]!r:.200}, and are left out."
+            f"{len(names):,} row(s) of {path.name} {what} of the folder, such as "
+            f"{names[0]!r:.200}, and are left out."
         )
     if conflicting:
         layout.warnings.append(
             f"{len(conflicting):,} image(s), such as {min(conflicting)!r}, have different labels "
             f"in {path.name}: the last one counts."
         )
-    return classes
-
-
-def match_rows(
-    rows: Iterable[LabelRow], names: Sequence[str]
-) -> tuple[list[tuple[str, LabelRow]], list[str]]:
-    """Finds the files that the rows of a table name.
-
-    Names are relative to the table's folder, or to the one folder of images beside it, with or
-    without extension.
-
-    Returns:
-        The rows that name a file, each with its name, and what the others have instead of one.
-    """
-    exact, loose = _index_names(names)
-    matched, unknown = [], []
-    for row in rows:
-        key = row.file.strip().replace("\\", "/").removeprefix("./")
-        name = (
-            exact.get(unicodedata.normalize("NFC", row.file))
-            or exact.get(unicodedata.normalize("NFC", key))
-            or loose.get(fold(key))
+    rest = [name for name in by_folder if name not in classes]
+    if rest and "train" not in splits.values():
+        layout.warnings.append(
+            f"{len(rest):,} image(s) without a row in {path.name}, such as {rest[0]!r}, have the "
+            "name of their folder as label: move those without a label to unlabeled/."
         )
-        if name is None:
-            unknown.append(row.file)
-        else:
-            matched.append((name, row))
-    return matched, unknown
+    return splits, by_folder | classes
 
 
-def _index_names(names: Sequence[str]) -> tuple[dict[str, str], dict[str, str | None]]:
-    """How a table may name files.
+def index_files(names: Iterable[str]) -> Finder:
+    """How to find the files that the rows of a table name.
 
-    Returns:
-        Exact names → files, and folded names, with and without folder and extension, → files, or
-        None for a name that several files share.
+    A name may be relative to the table's folder, or to the one folder of images beside it, with or
+    without extension, and in any case. The exact name comes first, then the one with accents
+    composed otherwise, and then the others. Rows of `cls-jax label` have a file's whole name: if
+    the file is gone, they never mean another one.
     """
+    names = list(names)
     tops = {name.split("/")[0] for name in names if "/" in name}
     tops -= {top for top in tops if _SPLITS.get(fold(top), "train") != "train"}
-    prefix = f"{tops.pop()}/" if len(tops) == 1 else ""
-    exact: dict[str, str] = {}
-    loose: dict[str, set[str]] = {}
+    prefix = f"{fold(tops.pop())}/" if len(tops) == 1 else ""
+    exact, stages = set(names), [dict[str, str | None]() for _ in range(4)]
     for name in names:
-        for key in (name, name.removeprefix(prefix)):
-            exact.setdefault(unicodedata.normalize("NFC", key), name)
         folded = fold(name)
-        for key in {folded, folded.removeprefix(fold(prefix)), folded.split("/")[-1]}:
-            for variant in (key, os.path.splitext(key)[0]):
-                loose.setdefault(variant, set()).add(name)
-    return exact, {
-        key: next(iter(found)) if len(found) == 1 else None for key, found in loose.items()
-    }
+        inner = folded.removeprefix(prefix)
+        short = {folded, inner, folded.split("/")[-1]}
+        loose = short | {os.path.splitext(key)[0] for key in short}
+        for stage, keys in zip(
+            stages, ([unicodedata.normalize("NFC", name)], [folded], [inner], loose), strict=True
+        ):
+            for key in keys:
+                stage[key] = name if stage.get(key, name) == name else None
+
+    def find(row: LabelRow) -> str | None:
+        cleaned = row.file.strip().replace("\\", "/").removeprefix("./")
+        spellings = (row.file,) if row.decision else (row.file, cleaned)
+        if known := next((name for name in spellings if name in exact), None):
+            return known
+        composed = (unicodedata.normalize("NFC", name) for name in spellings)
+        keys = [(stages[0], key) for key in composed]
+        if not row.decision:
+            keys += [(stage, fold(cleaned)) for stage in stages[1:]]
+        return next((stage[key] for stage, key in keys if key in stage), "")
+
+    return find

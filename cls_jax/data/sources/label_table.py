@@ -1,28 +1,32 @@
-"""The table `labels.csv` of a folder of images, as people and programs write it.
+"""The table `labels.csv` of a folder of images, as people and programs write it: a log of answers.
 
-The columns `file` and `label` are enough. `cls-jax label` appends a row per decision and adds two
-columns: `decision` says what an empty label means, and `time` orders the rows of tables that were
-merged by appending one to the other.
+The columns `file` and `label` are enough. `cls-jax label` appends a row per decision and has two
+more: `decision` says what an empty label means, and `time` orders the rows of tables that were
+merged by appending one to the other. A table is only ever appended to, never rewritten, so that
+several programs can add rows at a time.
 """
 
 import codecs
+import contextlib
 import csv
 import datetime
 import errno
 import io
 import os
 import pathlib
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.images.decode import SUFFIXES
 from cls_jax.errors import UserError
-from cls_jax.io import describe_error, read_bytes, to_csv, write_atomically
+from cls_jax.io import describe_error, read_bytes, to_csv
 
 LABELS_CSV = "labels.csv"
 LABEL, NONE, SKIP, UNDO = "label", "none", "skip", "undo"
 LONGEST_CLASS = 255  # Characters, as in the name of a folder.
+_HEAD_CHARACTERS = 10_000  # At least the header and a row.
 _MAX_BYTES = 2**28  # Some five million rows.
 # Windows has no such links, but changes line ends unless told otherwise.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -33,6 +37,10 @@ _FILE_COLUMNS = (
 )
 _LABEL_COLUMNS = ("label", "labels", "class", "classname", "category", "target", "species", "y")
 _OWN_COLUMNS = ("decision", "time")
+_DECISIONS = (LABEL, NONE, SKIP, UNDO)
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
+_LAST_TIME = "9999"  # From here on there may be no later one.
 
 
 class LabelRow(NamedTuple):
@@ -43,19 +51,25 @@ class LabelRow(NamedTuple):
     # "label", "none" (the image belongs to no class), "skip" or "undo" (`label` is what it was
     # before). "" in rows that other programs wrote.
     decision: str = ""
-    time: str = ""  # UTC, ISO 8601. "" if unknown.
+    time: str = ""  # UTC, ISO 8601 to the microsecond. "" if unknown.
 
 
 class _Format(NamedTuple):
     """How a table is written."""
 
-    header: list[str]  # Cells of the first line, or what it should be in a table without a header.
-    has_header: bool
     delimiter: str
-    places: tuple[int, int, int, int]  # Columns of file, label, decision and time, -1 for missing.
+    header: list[str]  # Cells of the first line. Without a header, "" for each.
+    # Columns of file, label, decision and time. A table without the last two has them behind its
+    # last column, in rows that cannot do without.
+    places: tuple[int, ...]
+
+    @property
+    def has_decisions(self) -> bool:
+        """Whether there is a column for decisions."""
+        return self.places[2] < len(self.header)
 
 
-_NEW = _Format(["file", "label", *_OWN_COLUMNS], True, ",", (0, 1, 2, 3))
+_NEW = _Format(",", ["file", "label", *_OWN_COLUMNS], (0, 1, 2, 3))
 
 
 def fold(name: str) -> str:
@@ -63,36 +77,66 @@ def fold(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def read_label_table(path: pathlib.Path) -> list[LabelRow]:
-    """Reads the rows in the order in which they count.
+def read_label_table(
+    path: pathlib.Path,
+    names_file: Callable[[str], object] = lambda cell: False,
+    content: bytes | None = None,
+    start: int = 0,
+) -> list[LabelRow]:
+    """Reads the rows in the order of the file, from its `content` if that is known.
 
-    That is the order of `time`. Rows without a time come first, in the order of the file. The
-    header of a table that was appended to another one is no row.
+    The header of a table that was appended to another one is no row. Of two columns with other
+    names than usual, the first line is a row if it has a number or an image's name, or if
+    `names_file` knows what it has for a file. Rows before the byte `start`, where one begins, are
+    left out.
 
     Raises:
         UserError: if it cannot be read, or has no columns of files and labels.
     """
-    text, _ = _read_text(path)
-    table_format, cells = _parse(path, text)
-    header = [table_format.header[place] for place in table_format.places[:2]]
+    content = read_content(path) if content is None else content
+    text, encoding = _decode(path, content)
+    if not text.strip():
+        return []
+    form, lines = _parse(path, _take_head(text) if start else text, names_file)
+    if start:
+        lines = _read_csv(path, content[start:].decode(encoding), form.delimiter)
+    headers = ([form.header[place] for place in form.places[:2]], _NEW.header[:2])
     rows = []
-    for row in cells[table_format.has_header :]:
-        values = [row[place] if 0 <= place < len(row) else "" for place in table_format.places]
-        if len(row) > table_format.places[0] and values[:2] != header:
-            rows.append(LabelRow(*values))
+    for line in lines:
+        cells = [line[place] if place < len(line) else "" for place in form.places]
+        if len(line) <= form.places[0] or cells[:2] in headers:
+            continue
+        file, label, decision, moment = *cells[:3], _read_time(cells[3])
+        if decision not in _DECISIONS or not (moment or form.has_decisions):
+            decision = ""
+            if not form.has_decisions:
+                moment = ""
+        rows.append(LabelRow(file, label, decision, moment))
     if any(len(row.label) > LONGEST_CLASS for row in rows):
         raise _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
-    return sorted(rows, key=lambda row: row.time)
+    return rows
 
 
-def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> int:
+def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
+    """The rows of a table in the order in which they count: by `time`.
+
+    A row without a time comes after all rows above it.
+    """
+    latest, keys = "", []
+    for row in rows:
+        keys.append((row.time or latest, row))
+        latest = max(latest, row.time)
+    return [row for _, row in sorted(keys, key=lambda pair: pair[0])]
+
+
+def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, bytes]:
     """Appends rows and waits until they are on the disk.
 
-    All rows are one write at the end of the file, so two programs can append at a time. A table of
-    another program gets the columns `decision` and `time` first.
+    All rows are one write at the end of the file, in the columns that it has. Where it has none for
+    decisions, "none" and "skip" get two cells behind the last column.
 
     Returns:
-        The number of bytes appended.
+        The byte of the file where the rows begin, and all that was appended.
 
     Raises:
         OSError: if the system refuses.
@@ -100,83 +144,145 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> int:
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link: replace it with the file, so that labels can be added.")
-    is_new = not path.exists() or not path.stat().st_size
-    table_format = _NEW if is_new else _prepare(path)
-    lines = [table_format.header] if is_new else []
+    text, encoding = _decode(path, read_content(path))
+    form, start, before = _NEW, to_csv([_NEW.header]), list[list[str]]()
+    if text.strip():
+        form, before = _parse(path, _take_head(text), lambda cell: False)
+        start = _find_end(path, text, form.delimiter)
+    lines = []
     for row in rows:
-        line = [""] * len(table_format.header)
-        for place, value in zip(table_format.places, row, strict=True):
+        # The first row says who has begun the table.
+        is_plain = before and not form.has_decisions and row.decision not in (NONE, SKIP)
+        line = [""] * max(len(form.header), 0 if is_plain else form.places[3] + 1)
+        for place, value in zip(form.places[: 2 if is_plain else 4], row, strict=False):
             line[place] = value
         lines.append(line)
-    content = to_csv(lines, table_format.delimiter).encode()
+    added = (start + to_csv(lines, form.delimiter)).encode(encoding)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o666)
     try:
-        size = os.fstat(descriptor).st_size
-        if os.write(descriptor, content) < len(content):  # The disk is full.
-            os.ftruncate(descriptor, size)
+        num_written = os.write(descriptor, added)
+        end = os.lseek(descriptor, 0, os.SEEK_CUR)
+        if num_written < len(added):  # The disk is full.
+            if os.fstat(descriptor).st_size == end:  # Nobody has appended meanwhile.
+                os.ftruncate(descriptor, end - num_written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return len(content)
+    if not text:
+        _sync_folder(path.parent)
+    return end - num_written, added
 
 
-def now() -> str:
-    """The time as the tables have it: UTC to the microsecond."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def _sync_folder(folder: pathlib.Path) -> None:
+    """Waits until the name of a new file is on the disk. Not all systems can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
-def _prepare(path: pathlib.Path) -> _Format:
-    """Rewrites a table to which rows cannot be appended as it is. Returns its format."""
-    text, is_utf8 = _read_text(path)
-    old, _ = _parse(path, text)
-    header = [*old.header, *(column for column in _OWN_COLUMNS if column not in old.header)]
-    if not old.has_header or header != old.header or not is_utf8 or not text.endswith("\n"):
-        _, _, rest = text.partition("\n")
-        body = rest if old.has_header else text
-        end = "\n" if body and not body.endswith("\n") else ""
-        write_atomically(path, to_csv([header], old.delimiter) + body + end)
-    places = (*old.places[:2], header.index("decision"), header.index("time"))
-    return _Format(header, True, old.delimiter, places)
+def _find_end(path: pathlib.Path, text: str, delimiter: str) -> str:
+    """What must follow a table so that a row can. A crash may have left a part of one."""
+    end = "" if text.endswith(("\n", "\r")) else "\n"
+    if text.count('"') % 2:
+        mark = "\x1f"
+        lines = _read_csv(path, f"{text}{end}{mark}", delimiter)
+        if lines[-1] != [mark]:  # The part ends within quotes.
+            return '"\n'
+    return end
 
 
-def _read_text(path: pathlib.Path) -> tuple[str, bool]:
-    """The text of a table, and whether it is UTF-8."""
+def find_next_time(last: str) -> str:
+    """The time as the tables have it, UTC to the microsecond: now, but always after `last`."""
+    now = datetime.datetime.now(datetime.UTC)
+    if last:
+        now = max(now, datetime.datetime.fromisoformat(last) + datetime.timedelta(microseconds=1))
+    return _write_time(now)
+
+
+def _write_time(moment: datetime.datetime) -> str:
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _read_time(text: str) -> str:
+    """A time in the form that sorts as text, or "" for what is not UTC in ISO 8601."""
+    if not _TIME.fullmatch(text):
+        return ""
     try:
-        content = read_bytes(path, _MAX_BYTES)
-        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        return content.decode("utf-16" if is_utf16 else "utf-8-sig"), not is_utf16
+        moment = _write_time(datetime.datetime.fromisoformat(text))
+    except ValueError:  # Such as the 30th of February.
+        return ""
+    return moment if moment < _LAST_TIME else ""
+
+
+def read_content(path: pathlib.Path) -> bytes:
+    """The bytes of a table, none if there is none yet. Raises a UserError if it cannot be read."""
+    try:
+        return read_bytes(path, _MAX_BYTES)
+    except FileNotFoundError:
+        return b""
     except (OSError, ValueError) as error:
         raise _explain(path, error) from error
 
 
-def _parse(path: pathlib.Path, text: str) -> tuple[_Format, list[list[str]]]:
-    """The format of a table and all of its lines."""
+def _decode(path: pathlib.Path, content: bytes) -> tuple[str, str]:
+    """The text of a table and its encoding."""
+    encoding = _UTF16.get(content[:2], "utf-8")
     try:
-        first = text[: text.find("\n") + 1] or text
-        delimiter = max(",;\t", key=first.count)  # Excel writes semicolons or tabs.
-        file = io.StringIO(text, newline="")
-        lines = list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
-        cells = lines[0] if lines else []
-        places = _find_columns(cells)
-    except (ValueError, csv.Error) as error:
+        return content.decode(encoding).removeprefix("\ufeff"), encoding
+    except ValueError as error:
         raise _explain(path, error) from error
-    if cells[places[0]].strip().lower().endswith(SUFFIXES):
-        header = ["file", "label", *[""] * (len(cells) - 2)]
-        return _Format(header, False, delimiter, (*places, -1, -1)), lines
-    decision, time = (cells.index(name) if name in cells else -1 for name in _OWN_COLUMNS)
-    return _Format(cells, True, delimiter, (*places, decision, time)), lines
 
 
-def _find_columns(header: Sequence[str]) -> tuple[int, int]:
-    """The columns of files and labels, by name. A table of two columns has them in this order."""
+def _take_head(text: str) -> str:
+    """The first lines."""
+    return text[: text.find("\n", _HEAD_CHARACTERS) + 1] or text
+
+
+def _parse(
+    path: pathlib.Path, text: str, names_file: Callable[[str], object]
+) -> tuple[_Format, list[list[str]]]:
+    """The format of a table and its lines below the header."""
+    first = text[: text.find("\n") + 1] or text
+    delimiter = max(",;\t", key=first.count)  # Excel writes semicolons or tabs.
+    lines = _read_csv(path, text, delimiter)
+    cells = lines[0] if lines else []
+    try:
+        places = _find_columns(cells)
+    except ValueError as error:
+        raise _explain(path, error) from error
+    if places is None:  # Two columns without a usual name.
+        places, start = (0, 1), cells[0].strip()
+        if start.lower().endswith(SUFFIXES) or start.isdecimal() or names_file(cells[0]):
+            return _Format(delimiter, ["", ""], (0, 1, 2, 3)), lines
+    width = len(cells)
+    own = (width, width + 1)
+    if "decision" in cells:  # Otherwise the time may be anything's.
+        own = (cells.index("decision"), cells.index("time") if "time" in cells else width)
+    return _Format(delimiter, cells, (*places, *own)), lines[1:]
+
+
+def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:
+    """All lines that are not empty."""
+    file = io.StringIO(text, newline="")
+    try:
+        return list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
+    except csv.Error as error:
+        raise _explain(path, error) from error
+
+
+def _find_columns(header: Sequence[str]) -> tuple[int, int] | None:
+    """The columns of files and labels by name, or None for two columns of other names."""
     columns = ["".join(filter(str.isalnum, fold(cell))) for cell in header]
     files = [columns.index(name) for name in _FILE_COLUMNS if name in columns]
     labels = [columns.index(name) for name in _LABEL_COLUMNS if name in columns]
     if files and labels:
         return files[0], labels[0]
     if len(columns) == 2:
-        return 0, 1
+        return None
     raise ValueError("it has no columns file and label")
 
 

@@ -1,7 +1,11 @@
-// Requests to the server. Every answer is JSON.
+// Requests to the server. Every answer is JSON, except for photos.
 
 // Tells the windows of one person apart: each one undoes its own steps.
 const WINDOW = crypto.randomUUID();
+const MAX_CACHED = 200; // Photos.
+const cached = new Map();
+// Of this tab only, and kept when the page is loaded again. No other port of this machine gets it.
+let token = sessionStorage.getItem("token") ?? "";
 
 /** An answer other than success; `status` is the HTTP status, `body` what the server said. */
 export class RequestError extends Error {
@@ -10,6 +14,19 @@ export class RequestError extends Error {
     this.status = status;
     this.body = body;
   }
+}
+
+/** Exchanges the secret in the address for the token, and removes it from the history. */
+export async function open() {
+  const secret = location.hash.slice(1);
+  history.replaceState(null, "", "/");
+  if (!secret) return;
+  const headers = { "Content-Type": "application/json", "X-Token": secret };
+  const answer = fetch("/api/open", { method: "POST", headers, body: "{}" });
+  const response = await answer.catch(() => null);
+  if (!response?.ok) return; // Of a code that was used before. The token is not lost.
+  token = (await response.json()).token;
+  sessionStorage.setItem("token", token);
 }
 
 export function get(name) {
@@ -21,16 +38,37 @@ export function post(verb, content = {}) {
   return send(`/api/${verb}`, { method: "POST", headers, body: JSON.stringify(content) });
 }
 
+/** A file that the server makes, as a Blob. */
+export async function getFile(path) {
+  return (await request(path, {})).blob();
+}
+
+/** A photo as a Blob. The last ones are kept. */
+export function getPhoto(image, size) {
+  const path = `/photographs/${image}/${size}`;
+  const photo = cached.get(path) ?? getFile(path);
+  cached.delete(path);
+  cached.set(path, photo); // Behind those that were not wanted for longer.
+  if (cached.size > MAX_CACHED) cached.delete(cached.keys().next().value);
+  photo.catch(() => cached.delete(path));
+  return photo;
+}
+
 async function send(path, options) {
-  const headers = { ...options.headers, "X-Window": WINDOW };
+  return (await request(path, options)).json();
+}
+
+async function request(path, options) {
+  const headers = { ...options.headers, "X-Token": token, "X-Window": WINDOW };
   let response;
   try {
     response = await fetch(path, { ...options, headers });
   } catch {
-    throw new RequestError(0, { message: "cls-jax label has ended. Start it again to go on." });
+    const message = "The server has stopped. Run `cls-jax label` again.";
+    throw new RequestError(0, { message });
   }
+  if (response.ok) return response;
   const isJson = response.headers.get("Content-Type") === "application/json";
   const body = isJson ? await response.json() : { message: (await response.text()).trim() };
-  if (!response.ok) throw new RequestError(response.status, body);
-  return body;
+  throw new RequestError(response.status, body);
 }

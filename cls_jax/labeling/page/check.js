@@ -1,6 +1,6 @@
 // The most confident proposals of each class: one click confirms a row.
 
-import { create, createButton, createPhotograph, formatPercent } from "./dom.js";
+import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 
 export function mount(root, app) {
   const rows = create("div", { class: "rows" });
@@ -16,9 +16,9 @@ export function mount(root, app) {
     const { rows: found } = await app.get("check");
     const filled = found.filter((row) => row.images.length);
     hint.textContent = filled.length
-      ? "Click the photographs that are wrong, then confirm the rest of the row."
+      ? "Click the wrong photos, then confirm the rest of the row."
       : "Proposals appear here once two classes have labels.";
-    // The focus stays in the same row when its photographs change.
+    // The focus stays in the same row when its photos change.
     const focused = document.activeElement?.closest("[data-label]")?.dataset.label;
     rows.replaceChildren(...filled.map(createRow));
     const row = [...rows.children].find(({ dataset }) => dataset.label === focused);
@@ -27,12 +27,15 @@ export function mount(root, app) {
 
   function createRow({ label, images }) {
     const confirm = createButton({ class: "primary confirm", click: confirmRow });
+    const pictures = images.map((item) => createPhoto(item, "small"));
     const tiles = images.map(createTile);
+    const seen = new Set(); // Nobody confirms what was not there to be seen.
+    const settled = pictures.map(async ({ shown }, i) => (await shown) && seen.add(images[i].image));
 
-    function createTile(item) {
+    function createTile(item, i) {
       const tile = createButton(
         { class: "tile", "aria-pressed": String(wrong.has(item.image)), click: toggle },
-        createPhotograph(item, "small"),
+        pictures[i],
         create("span", { class: "share" }, formatPercent(item.proposals[0].probability)),
       );
       tile.setAttribute("aria-label", `${item.name} is not ${label}`);
@@ -51,7 +54,8 @@ export function mount(root, app) {
     }
 
     async function confirmRow() {
-      const right = images.filter(({ image }) => !wrong.has(image));
+      await Promise.all(settled);
+      const right = images.filter(({ image }) => !wrong.has(image) && seen.has(image));
       const marked = images.filter(({ image }) => wrong.has(image)).map(({ image }) => image);
       await app.run(async () => {
         if (marked.length) await app.post("mark", { images: marked, label });

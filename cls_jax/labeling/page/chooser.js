@@ -6,7 +6,7 @@ const NUM_KEYS = 9;
 
 /**
  * Creates the list of classes.
- * `onChoose` gets the name of a class, which may be new.
+ * `onChoose` gets the name of a class, which may be new, and returns whether it was accepted.
  */
 export function createChooser(onChoose) {
   let classes = [];
@@ -28,9 +28,9 @@ export function createChooser(onChoose) {
   const element = create("div", { class: "chooser" }, search, list);
 
   function choose(name) {
+    if (!onChoose(name)) return;
     search.value = "";
     search.blur();
-    onChoose(name);
   }
 
   function onSearchKey(event) {

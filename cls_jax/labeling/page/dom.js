@@ -1,5 +1,7 @@
 // Builds elements. Names of files and classes become text, never markup.
 
+import { getPhoto } from "./api.js";
+
 /**
  * Creates an element.
  * Properties that are functions become listeners, as in { click: confirm }; the others attributes.
@@ -25,8 +27,23 @@ export function createButton(properties, ...children) {
   return create("button", { type: "button", click: onClick, ...others }, ...children);
 }
 
-export function createPhotograph({ image, name }, size) {
-  return create("img", { src: `/photographs/${image}/${size}`, alt: name, draggable: "false" });
+/** A photo. Its promise `shown` tells whether it can be seen. */
+export function createPhoto({ image, name }, size) {
+  const picture = create("img", { alt: name, draggable: "false" });
+  picture.shown = show(picture, image, size).then(
+    () => true,
+    () => false,
+  );
+  return picture;
+}
+
+async function show(picture, image, size) {
+  picture.src = URL.createObjectURL(await getPhoto(image, size));
+  try {
+    await picture.decode();
+  } finally {
+    URL.revokeObjectURL(picture.src);
+  }
 }
 
 export function formatPercent(share) {

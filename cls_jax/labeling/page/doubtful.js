@@ -1,6 +1,6 @@
 // Labels that disagree with what the other labels say: probably mistakes.
 
-import { create, createButton, createPhotograph, formatPercent } from "./dom.js";
+import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 
 export function mount(root, app) {
   const cards = create("div", { class: "cards" });
@@ -32,7 +32,7 @@ export function mount(root, app) {
       { class: "card", "aria-label": item.name },
       createButton(
         { class: "tile", click: () => app.open(item), "aria-label": `Look at ${item.name}` },
-        createPhotograph(item, "small"),
+        createPhoto(item, "small"),
       ),
       create(
         "p",

@@ -5,7 +5,7 @@ import * as check from "./check.js";
 import * as doubtful from "./doubtful.js";
 import * as next from "./next.js";
 import * as result from "./result.js";
-import { create, createButton, createPhotograph, formatCount } from "./dom.js";
+import { create, createButton, createPhoto, formatCount } from "./dom.js";
 
 const VIEWS = { next, check, doubtful, result };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
@@ -20,10 +20,11 @@ let toastTimer = 0;
 
 const app = {
   state: null,
-  /** A photograph that is shown instead of the suggested one, to change its label. */
+  /** A photo that is shown instead of the suggested one, to change its label. */
   pinned: null,
   isBusy: () => busy,
   get: api.get,
+  getFile: api.getFile,
   /** Sends a change; its answer is the new state. */
   async post(verb, content) {
     const answer = await api.post(verb, content);
@@ -52,7 +53,7 @@ const app = {
     app.pinned = item;
     render();
   },
-  /** Shows a photograph in the view "next". */
+  /** Shows a photo in the view "next". */
   open(item) {
     app.pinned = item;
     show("next");
@@ -110,7 +111,7 @@ async function render() {
 
 function renderFrame({ folder, counts, recent, can_undo: canUndo }) {
   byId("folder").textContent = folder;
-  document.title = `${folder}: label photographs`;
+  document.title = `${folder}: label photos`;
   const of = counts.images.toLocaleString("en");
   byId("count").textContent = `${counts.labeled.toLocaleString("en")} of ${of} labeled`;
   byId("undo").disabled = !canUndo;
@@ -125,27 +126,28 @@ function createStripItem(item) {
     {},
     createButton(
       { click: () => app.open(item), "aria-label": label, title: item.name },
-      createPhotograph(item, "small"),
+      createPhoto(item, "small"),
       create("span", { class: "name" }, answer),
     ),
   );
 }
 
 function renderProgress({ phase, message, progress: [done, total] }) {
-  if (phase === "failed") {
-    root.replaceChildren(create("div", { class: "wait", role: "alert" }, create("h2", {}, message)));
-    return;
-  }
-  const text = `${done.toLocaleString("en")} of ${formatCount(total, "photograph")}`;
+  if (phase === "failed") return renderFailure(message);
+  const text = `${done.toLocaleString("en")} of ${formatCount(total, "photo")}`;
   root.replaceChildren(
     create(
       "div",
       { class: "wait" },
-      create("h2", {}, "Looking at the photographs"),
-      create("progress", { max: total || 1, value: done, "aria-label": "Photographs read" }),
+      create("h2", {}, "Reading photos…"),
+      create("progress", { max: total || 1, value: done, "aria-label": "Photos read" }),
       create("p", { class: "hint" }, `${text}. This takes a while the first time only.`),
     ),
   );
+}
+
+function renderFailure(message) {
+  root.replaceChildren(create("div", { class: "wait", role: "alert" }, create("h2", {}, message)));
 }
 
 async function poll() {
@@ -159,6 +161,7 @@ async function poll() {
         await render();
       }
     } catch (error) {
+      if (error.status === 403) return renderFailure(error.message); // It will not change.
       report(error);
     }
   }
@@ -173,6 +176,15 @@ function undo() {
   });
 }
 
+/** A key that is held down must not answer for photos that come while it is down. */
+function ignoreRepeats(event) {
+  const answers = event.key.length === 1 || ["Enter", "Backspace"].includes(event.key);
+  const types = event.target.matches("input") && event.key !== "Enter";
+  if (!event.repeat || !answers || types) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+}
+
 function onKey(event) {
   const isUndo = (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z";
   const isField = event.target.matches("input");
@@ -184,8 +196,6 @@ function onKey(event) {
   event.preventDefault();
 }
 
-// The address holds the token: it is not to stay in the history.
-history.replaceState(null, "", "/");
 for (const button of document.querySelectorAll("nav button")) {
   button.addEventListener("click", () => show(button.dataset.view));
 }
@@ -193,5 +203,9 @@ byId("undo").addEventListener("click", (event) => {
   if (event.detail > 0) event.currentTarget.blur();
   undo();
 });
+document.addEventListener("keydown", ignoreRepeats, { capture: true });
 document.addEventListener("keydown", onKey);
+// The printed address, opened where the page is already.
+addEventListener("hashchange", () => location.reload());
+await api.open();
 poll();

@@ -1,16 +1,18 @@
-// One large photograph and the classes beside it.
+// One large photo and the classes beside it.
 
-import { create, createButton, createPhotograph } from "./dom.js";
+import { create, createButton, createPhoto } from "./dom.js";
 import { createChooser } from "./chooser.js";
 
 export function mount(root, app) {
   let current = null;
+  let isShown = false; // Whether the current photo has been on the screen,
+  let isBroken = false; // or has turned out to be none. Then it can only be skipped.
   const preloaded = new Map();
 
   const frame = create("div", { class: "frame" });
   const caption = create("figcaption");
   const chooser = createChooser((label) => decide("label", label));
-  const none = createButton({ click: () => decide("none") }, create("kbd", {}, "0"), "Not one of these");
+  const none = createButton({ click: () => decide("none") }, create("kbd", {}, "0"), "None of these");
   const panel = create(
     "section",
     { class: "panel", "aria-label": "What is it?" },
@@ -24,19 +26,21 @@ export function mount(root, app) {
     ),
   );
   const photograph = create("figure", { class: "photograph" }, frame, caption);
-  const done = create("p", { class: "empty", hidden: true }, "Every photograph has an answer.");
+  const done = create("p", { class: "empty", hidden: true }, "Every photo has an answer.");
   root.append(create("div", { class: "next" }, photograph, done, panel));
 
-  async function decide(decision, label = "") {
-    if (!current || app.isBusy()) return;
+  /** Decides about the current photo, unless nobody can have seen it. Returns whether it does. */
+  function decide(decision, label = "") {
+    if (!current || !isShown || (isBroken && label) || app.isBusy()) return false;
     const { image, name, revision } = current;
     const isNew = label && !app.state.classes.some((known) => known.name === label);
-    await app.run(async () => {
+    app.run(async () => {
       if (isNew) label = (await app.post("classes", { name: label })).label;
       await app.post("decide", { changes: [{ image, decision, label, revision }] });
       current = null;
       app.announce(`${name}: ${label || describe(decision)}.`);
     });
+    return true;
   }
 
   function update(state) {
@@ -53,16 +57,31 @@ export function mount(root, app) {
 
   function show(state) {
     for (const item of [current, ...state.next]) {
-      if (!preloaded.has(item.image)) preloaded.set(item.image, createPhotograph(item, "large"));
+      if (!preloaded.has(item.image)) preloaded.set(item.image, createPhoto(item, "large"));
     }
     const picture = preloaded.get(current.image);
-    if (frame.firstChild !== picture) frame.replaceChildren(picture);
+    if (frame.firstChild !== picture) {
+      frame.replaceChildren(picture);
+      waitFor(picture);
+    }
     for (const image of preloaded.keys()) {
       const isNeeded = image === current.image || state.next.some((item) => item.image === image);
       if (!isNeeded) preloaded.delete(image);
     }
     const answer = current.decision ? ` · ${current.label || describe(current.decision)} so far` : "";
     caption.textContent = current.name + answer;
+  }
+
+  async function waitFor(picture) {
+    isShown = false;
+    photograph.setAttribute("aria-busy", "true");
+    isBroken = !(await picture.shown);
+    await new Promise(requestAnimationFrame); // Before it is painted,
+    await new Promise(requestAnimationFrame); // and after.
+    if (frame.firstChild !== picture) return;
+    isShown = true;
+    photograph.setAttribute("aria-busy", "false");
+    if (isBroken) app.announce("This photo cannot be read. Skip it.", true);
   }
 
   function onKey(event) {
@@ -77,5 +96,5 @@ export function mount(root, app) {
 }
 
 export function describe(decision) {
-  return { none: "not one of these", skip: "skipped" }[decision] ?? "no label";
+  return { none: "none of these", skip: "skipped" }[decision] ?? "no label";
 }

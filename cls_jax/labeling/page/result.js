@@ -25,7 +25,7 @@ export function mount(root, app) {
     return create(
       "dl",
       { class: "figures" },
-      createFigure("Labeled", counts.labeled, `of ${formatCount(counts.images, "photograph")}`),
+      createFigure("Labeled", counts.labeled, `of ${formatCount(counts.images, "photo")}`),
       createFigure(
         "Estimated accuracy",
         tried ? formatPercent(right / tried) : "–",
@@ -33,7 +33,7 @@ export function mount(root, app) {
           ? `${low} to ${high}: each of ${formatCount(tried, "label")} predicted from the others`
           : "needs two labels of a class",
       ),
-      createFigure("Confident proposals", confident, `of ${formatCount(left, "open photograph")}`),
+      createFigure("Confident proposals", confident, `of ${formatCount(left, "open photo")}`),
     );
   }
 
@@ -71,6 +71,12 @@ export function mount(root, app) {
       await navigator.clipboard.writeText(command);
       app.announce("Copied.", true);
     };
+    // A link cannot carry the token.
+    const download = async () => {
+      const href = URL.createObjectURL(await app.getFile("/api/proposals.csv"));
+      create("a", { href, download: "proposals.csv" }).click();
+      setTimeout(() => URL.revokeObjectURL(href), 60_000);
+    };
     return create(
       "section",
       { class: "go-on" },
@@ -83,10 +89,9 @@ export function mount(root, app) {
         createButton({ class: "primary", click: copy }, "Copy"),
       ),
       create("p", { class: "hint" }, "Add --instant for a classifier without training the network."),
-      create(
-        "a",
-        { href: "/api/proposals.csv", download: "proposals.csv", class: "download" },
-        "Download the proposals for all photographs (CSV)",
+      createButton(
+        { click: () => app.run(download), class: "download" },
+        "Download the proposals for all photos (CSV)",
       ),
     );
   }

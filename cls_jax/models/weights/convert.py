@@ -1,6 +1,6 @@
 """Converts a file of PyTorch to safetensors: `python -m cls_jax.models.weights.convert IN.pth OUT`.
 
-Neither PyTorch nor its unpickler takes part: see `torch_file`.
+Without PyTorch, and without calling what the file names: see `torch_file`.
 """
 
 import pathlib

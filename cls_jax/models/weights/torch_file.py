@@ -1,15 +1,15 @@
-"""Reads the tensors of a file of `torch.save`, without PyTorch and without unpickling.
+"""Reads the tensors of a file of `torch.save`, without PyTorch.
 
-Such a file holds a pickle, a program that can call whatever it names. Here `pickletools` lists its
-instructions, and `_follow` executes those that a dictionary of tensors needs. They can call nothing
-but functions of this module. Formats: `_load` (a zip file) and `_legacy_load` (before PyTorch 1.6)
-of PyTorch's torch/serialization.py.
+Such a file holds a pickle, a program that can call whatever it names. Here it finds nothing but
+what `_Unpickler.find_class` allows. Formats: `_load` (a zip file) and `_legacy_load` (before
+PyTorch 1.6) of PyTorch's torch/serialization.py.
 """
 
+import collections
+import io
 import math
-import pickletools
+import pickle
 import zipfile
-from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import jax.numpy as jnp
@@ -28,16 +28,10 @@ _DTYPES = {
 }
 
 
-class _Storage(NamedTuple):
-    key: str  # Of the numbers of tensors.
-    dtype: Any
-    size: int
-
-
 class _Tensor(NamedTuple):
     """A view of a storage. Offset and strides count numbers, not bytes."""
 
-    storage: _Storage
+    storage: tuple[str, str, int]  # Key, name of the type, and how many numbers it has.
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -68,26 +62,27 @@ def _read_zip(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
         order = folder + "byteorder"
         if order in archive.namelist() and archive.read(order) != b"little":
             raise ValueError("its numbers are big-endian")
-        content, storages = _follow(pickletools.genops(archive.read(pickle_name)))
-        return content, {key: archive.read(f"{folder}data/{key}") for key in storages}
+        content, sizes = _unpickle(io.BytesIO(archive.read(pickle_name)))
+        return content, {key: archive.read(f"{folder}data/{key}") for key in sizes}
 
 
 def _read_legacy(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
     file.seek(0)
-    magic, _version, _system = (_follow(pickletools.genops(file))[0] for _ in range(3))
+    magic, _version, _system = (_unpickle(file)[0] for _ in range(3))
     if magic != _LEGACY_MAGIC:
         raise ValueError("it is not a file of torch.save")
-    content, storages = _follow(pickletools.genops(file))
-    keys, _ = _follow(pickletools.genops(file))
+    content, sizes = _unpickle(file)
+    keys, _ = _unpickle(file)
     data = {}
     for key in keys:
         file.read(8)  # The number of entries, which the pickle has named as well.
-        data[key] = file.read(storages[key].size * np.dtype(storages[key].dtype).itemsize)
+        data[key] = file.read(sizes[key])
     return content, data
 
 
 def _to_array(tensor: _Tensor, storages: dict[str, bytes]) -> np.ndarray:
-    numbers = np.frombuffer(storages[tensor.storage.key], tensor.storage.dtype)
+    key, dtype, _ = tensor.storage
+    numbers = np.frombuffer(storages[key], _DTYPES[dtype])
     spans = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
     if math.prod(tensor.shape) == 0:
         return np.zeros(tensor.shape, numbers.dtype)
@@ -99,80 +94,47 @@ def _to_array(tensor: _Tensor, storages: dict[str, bytes]) -> np.ndarray:
     return np.array(view)
 
 
-# The names that a pickle of tensors has, in the spelling of `pickletools`, and what they are here.
-_NAMES: dict[str, Any] = {
-    "collections OrderedDict": dict,
-    "torch._utils _rebuild_tensor_v2": lambda storage, offset, shape, strides, *_: _Tensor(
-        storage, offset, shape, strides
-    ),
-    "torch._utils _rebuild_parameter": lambda tensor, *_: tensor,
-    **{f"torch {name}": dtype for name, dtype in _DTYPES.items()},
-}
-_CONTAINERS = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+class _Unpickler(pickle._Unpickler):
+    """Finds the names that a dictionary of tensors needs, and lists the storages it refers to.
 
-
-def _follow(operations: Iterator[tuple[Any, Any, Any]]) -> tuple[Any, dict[str, _Storage]]:
-    """Follows the instructions of one pickle: its value, and the storages it refers to by key.
-
-    Raises:
-        ValueError: at an instruction or a name that no dictionary of tensors needs.
+    In Python, since Python's unpickler in C reserves memory for any index that a file names.
     """
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[int, Any] = {}
-    storages: dict[str, _Storage] = {}
 
-    def pop_from(start: int) -> list[Any]:
-        items = stack[start:]
-        del stack[start:]
-        return items
+    def __init__(self, file: BinaryIO):
+        super().__init__(file)
+        self.sizes: dict[str, int] = {}  # Bytes of each storage, by key.
 
-    for operation, argument, _ in operations:
-        match operation.name:
-            case "PROTO":
-                pass
-            case "STOP":
-                break
-            case "BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
-                stack.append(argument)
-            case name if name in _CONTAINERS:
-                stack.append(_CONTAINERS[name]())
-            case name if name in _CONSTANTS:
-                stack.append(_CONSTANTS[name])
-            case "MARK":
-                marks.append(len(stack))
-            case "TUPLE":
-                stack.append(tuple(pop_from(marks.pop())))
-            case name if name in _TUPLES:
-                stack.append(tuple(pop_from(len(stack) - _TUPLES[name])))
-            case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo[argument])
-            case "SETITEM" | "SETITEMS" as name:
-                items = pop_from(marks.pop() if name == "SETITEMS" else len(stack) - 2)
-                stack[-1].update(zip(items[::2], items[1::2], strict=True))
-            case "APPEND" | "APPENDS" as name:
-                items = pop_from(marks.pop() if name == "APPENDS" else len(stack) - 1)
-                stack[-1].extend(items)
-            case "GLOBAL" if argument in _NAMES:
-                stack.append(_NAMES[argument])
-            case "GLOBAL":
-                name = argument.replace(" ", ".", 1)
-                raise ValueError(f"it names {name}, which no weights need")
-            case "BINPERSID":
-                kind, dtype, key, _device, size, *_ = stack.pop()
-                if kind != "storage":
-                    raise ValueError(f"it refers to a {kind}")
-                storages[key] = _Storage(key, dtype, size)
-                stack.append(storages[key])
-            case "REDUCE":
-                function, arguments = pop_from(len(stack) - 2)
-                stack.append(function(*arguments))
-            case "BUILD":  # Attributes of a state dict: versions of its modules.
-                stack.pop()
-            case name:
-                raise ValueError(f"it has the instruction {name}, which no weights need")
-    return stack.pop(), storages
+    def find_class(self, module: str, name: str) -> Any:
+        """What a name in the file stands for. Functions are new ones, since a file can change them.
+
+        Raises:
+            ValueError: If no dictionary of tensors needs it.
+        """
+        known: dict[str, Any] = {
+            "collections.OrderedDict": collections.OrderedDict,
+            "torch._utils._rebuild_tensor_v2": lambda storage, offset, shape, strides, *_: _Tensor(
+                storage, offset, shape, strides
+            ),
+            "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+            **{f"torch.{dtype}": dtype for dtype in _DTYPES},
+        }
+        if f"{module}.{name}" not in known:
+            raise ValueError(f"it names {module}.{name}, which no weights need")
+        return known[f"{module}.{name}"]
+
+    def persistent_load(self, pid: Any) -> tuple[str, str, int]:
+        """A storage. Raises a ValueError if it refers to anything else."""
+        kind, dtype, key, _device, size, *_ = pid
+        if kind != "storage":
+            raise ValueError(f"it refers to a {kind}")
+        self.sizes[key] = size * np.dtype(_DTYPES[dtype]).itemsize
+        return key, dtype, size
+
+
+def _unpickle(file: BinaryIO) -> tuple[Any, dict[str, int]]:
+    """The value of the next pickle in a file, and the bytes of each storage it refers to."""
+    unpickler = _Unpickler(file)
+    try:
+        return unpickler.load(), unpickler.sizes
+    except pickle.UnpicklingError as error:
+        raise ValueError(str(error)) from error

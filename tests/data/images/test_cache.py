@@ -1,37 +1,41 @@
 """Images are decoded once for each content, and what is read is what was decoded."""
 
 import concurrent.futures
+import errno
+import fcntl
 import os
-import pathlib
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import types
 
-import filelock
 import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.data.images import cache
-from cls_jax.data.images.cache import get_cache_folder, load_decoded, shrink_cache
+from cls_jax.data.images import cache, files, store
+from cls_jax.data.images.cache import load_decoded
 from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions, ImageError, read_image
 from cls_jax.data.images.files import list_images
+from cls_jax.data.images.store import Store, hash_content
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from tests.conftest import ROOT
 
 SIZE = 8
 SHAPE = (SIZE, SIZE, 3)
-NUM_FILES = 70  # More than two chunks.
+NUM_FILES = 70
+OPTIONS = f"images/{cache._VERSION}-{SIZE}-3-crop-16"
 
 
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_SETTLED_NS", 0)
+    monkeypatch.setattr(files, "_SETTLED_NS", 0)
+    monkeypatch.setattr(cache, "_MAX_BATCH", 20)
 
 
 @pytest.fixture
@@ -47,16 +51,16 @@ def root(tmp_path):
 
 @pytest.fixture
 def decoded_files(monkeypatch):
-    """The files that are decoded, damaged ones left out."""
+    """The contents that are decoded, damaged ones left out."""
     seen = []
-    decode_image = cache.decode_image
+    decode_image = files.decode_image
 
     def decode(file, *args):
         image = decode_image(file, *args)
-        seen.append(os.path.basename(file.name))
+        seen.append(file.getvalue())
         return image
 
-    monkeypatch.setattr(cache, "decode_image", decode)
+    monkeypatch.setattr(files, "decode_image", decode)
     return seen
 
 
@@ -73,8 +77,12 @@ def check(root, size=SIZE, options=CENTER_CROP):
     return decoded
 
 
-def find_packs():
-    return sorted(get_cache_folder().rglob("*.pack"))
+def execute(*statement):
+    """Changes the store behind its back."""
+    with sqlite3.connect(Store()._path) as db:
+        rows = db.execute(*statement).fetchall()
+    db.close()
+    return rows
 
 
 def test_failures_are_named_and_the_others_are_decoded(root):
@@ -101,7 +109,7 @@ def test_only_new_content_is_decoded(root, tmp_path, decoded_files):
     assert decoded_files == []
     Image.new("RGB", (9, 9), "red").save(root / "new.png")
     check(root)
-    assert decoded_files == ["new.png"]
+    assert decoded_files == [(root / "new.png").read_bytes()]
 
 
 def test_size_and_options_have_images_of_their_own(root):
@@ -129,20 +137,20 @@ def test_files_are_read_again_only_if_they_may_have_changed(root, monkeypatch):
     (root / "5.png").unlink()
     _, first = load(root)
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "open_file", None)
+        patch.setattr(files, "open_file", None)
         _, again = load(root)
     assert again.digests == first.digests
     # Those that changed a moment ago may have changed since.
-    monkeypatch.setattr(cache, "_SETTLED_NS", 10**12)
+    monkeypatch.setattr(files, "_SETTLED_NS", 10**12)
     Image.new("RGB", (9, 9), "red").save(root / "0.png")
     load(root)
-    monkeypatch.setattr(cache, "open_file", None)
+    monkeypatch.setattr(files, "open_file", None)
     with pytest.raises(TypeError):
         load(root)
 
 
 def test_file_that_cannot_be_read_now_is_read_next_time(root, monkeypatch):
-    open_file = cache.open_file
+    open_file = files.open_file
 
     def refuse(path):
         if os.path.basename(path) == "7.png":
@@ -150,145 +158,170 @@ def test_file_that_cannot_be_read_now_is_read_next_time(root, monkeypatch):
         return open_file(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "open_file", refuse)
+        patch.setattr(files, "open_file", refuse)
         _, decoded = load(root)
         assert "Input/output error" in decoded.failures.values()
     assert len(check(root).failures) == 1
 
 
-@pytest.mark.parametrize("target", ["pack", "table"])
-@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "zeroed", "flipped"])
-def test_damaged_cache_gives_the_right_images(root, target, damage):
+def _overwrite(content):
+    path = Store()._path
+    with open(path, "rb") as file:
+        before = file.read()
+    with open(path, "wb") as file:
+        file.write(content(before))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda: _overwrite(lambda content: content[: len(content) // 2]),
+        lambda: _overwrite(lambda content: b""),
+        lambda: _overwrite(lambda content: bytes(len(content))),
+        lambda: _overwrite(
+            lambda content: bytes(byte ^ (i % 97 == 0) for i, byte in enumerate(content))
+        ),
+        lambda: os.unlink(Store()._path),
+        lambda: execute("DROP TABLE blobs"),
+        lambda: execute("DELETE FROM blobs WHERE id % 2"),
+        lambda: execute("UPDATE blobs SET blob = zeroblob(192) WHERE id % 2"),
+        lambda: execute("UPDATE rows SET options = options || 'x', checksum = NULL, used = 'x'"),
+        lambda: execute("UPDATE contents SET digest = (SELECT min(digest) FROM rows)"),
+    ],
+)
+def test_damaged_store_gives_the_right_images(root, damage):
+    _, before = load(root)
+    damage()
+    files = list_images(root).files
+    expected = [read_image(root / files[i].name, SHAPE) for i in before.rows]
     check(root)
-    (path,) = find_packs() if target == "pack" else get_cache_folder().glob("tables/" + "?" * 32)
-    content = path.read_bytes()
-    path.unlink()
-    flipped = bytes(byte ^ (i % 97 == 0) for i, byte in enumerate(content))
-    damaged = {"cut": content[: len(content) // 2], "empty": b"", "flipped": flipped}
-    if damage != "missing":
-        path.write_bytes(damaged.get(damage, bytes(len(content))))
-    check(root)
+    np.testing.assert_array_equal(before.images[:], expected)  # While it is in use.
     check(root)
 
 
-def test_image_damaged_while_it_is_in_use_is_decoded_again(root):
+def test_lost_image_is_decoded_again_only_from_the_same_content(root):
     files, decoded = load(root)
-    (pack,) = find_packs()
-    with pack.open("r+b") as file:
-        file.seek(-500, os.SEEK_END)
-        file.write(bytes(500))
+    execute("DELETE FROM rows")
     expected = [read_image(root / files[i].name, SHAPE) for i in decoded.rows]
     np.testing.assert_array_equal(decoded.images[:], expected)
-    assert find_packs() == []
+    execute("DELETE FROM rows")
     (root / files[-1].name).unlink()
-    with pytest.raises(OSError, match="damaged in the cache, and No such file"):
-        decoded.images[[-1]]
+    Image.new("RGB", (9, 9), "red").save(root / files[-2].name)
+    for row, reason in ((-1, "No such file"), (-2, "its file has changed")):
+        with pytest.raises(OSError, match=f"lost from the cache, and {reason}"):
+            decoded.images[[row]]
+
+
+def test_digest_is_of_the_bytes_that_were_decoded(root, monkeypatch):
+    (before, after), digest = (root / "0.png", root / "1.png"), files.hash_content
+
+    def replace_file_once_hashed(content):
+        if content == old:
+            before.write_bytes(after.read_bytes())
+        return digest(content)
+
+    old = before.read_bytes()
+    expected = read_image(before, SHAPE)
+    monkeypatch.setattr(files, "hash_content", replace_file_once_hashed)
+    _, decoded = load(root)
+    row = decoded.digests.index(hash_content(old))
+    np.testing.assert_array_equal(decoded.images[[row]][0], expected)
+    check(root)
 
 
 def test_interrupted_decoding_continues(root, monkeypatch, decoded_files):
-    monkeypatch.setattr(cache, "_PACK_BYTES", 20 * SIZE * SIZE * 3)
-    write_pack, written = cache._write_pack, []
+    write, written = Store.write, []
 
     def interrupt(*args):
         if len(written) == 2:
             raise KeyboardInterrupt
-        written.append(write_pack(*args))
+        written.append(write(*args))
 
-    monkeypatch.setattr(cache, "_write_pack", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        load(root)
-    monkeypatch.setattr(cache, "_write_pack", write_pack)
-    assert len(find_packs()) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            load(root)
+    (num_rows,) = execute("SELECT count(*) FROM rows")[0]
+    assert num_rows >= 39  # Two batches, with the damaged one.
     decoded_files.clear()
     check(root)
-    assert len(decoded_files) == NUM_FILES - 1 - 40  # One is damaged.
+    assert len(decoded_files) == NUM_FILES - 1 - num_rows
 
 
-def test_unfinished_packs_of_dead_processes_are_removed(root):
-    load(root)
-    folder = find_packs()[0].parent
-    tables = get_cache_folder() / "tables"
-    for name in ("0" * 32, "1" * 32):
-        (folder / f"partial-{name}-1").write_bytes(b"x")
-    with filelock.FileLock(tables / f"{'1' * 32}.lock"):
-        load(root)
-        assert [path.name[8] for path in folder.glob("partial-*")] == ["1"]
-    load(root)
-    assert list(folder.glob("partial-*")) == []
+def _refuse_locks(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
 
 
-def test_unfinished_packs_of_live_processes_are_left_alone(root, tmp_path, monkeypatch):
-    other = tmp_path / "other"
-    shutil.copytree(root, other)
-    write_file = cache._write_file
-
-    def write_while_another_folder_is_decoded(path, table, parts):
-        def interrupt():
-            entries, images = parts
-            yield entries
-            yield images[:10_000]
-            monkeypatch.setattr(cache, "_write_file", write_file)
-            load(other)
-            yield images[10_000:]
-
-        write_file(path, table, interrupt())
-
-    monkeypatch.setattr(cache, "_write_file", write_while_another_folder_is_decoded)
-    _, decoded = load(root)
-    assert len(find_packs()) == 2
-    expected = [read_image(root / path, SHAPE) for path in decoded.images._paths]
-    np.testing.assert_array_equal(decoded.images[:], expected)
-
-
-def test_pack_is_on_the_disk_before_it_gets_its_name(root, monkeypatch):
-    events, replace = [], pathlib.Path.replace
-    monkeypatch.setattr(cache.os, "fsync", lambda _: events.append("synced"))
-    monkeypatch.setattr(pathlib.Path, "replace", lambda *a: events.append("named") or replace(*a))
-    load(root)
-    assert events == ["synced", "named"] * (len(events) // 2)
-    assert len(find_packs()) == 1
-
-
-def test_full_or_read_only_disk_names_the_remedy(root, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("target", "name", "value", "message"),
+    [
+        (
+            shutil,
+            "disk_usage",
+            lambda _: types.SimpleNamespace(free=9),
+            "No space left .* free disk .* set",
+        ),
+        (
+            store,
+            "_SCHEMA",
+            store._SCHEMA + "PRAGMA max_page_count = 9;",
+            "is full.* free disk .* set",
+        ),
+        (fcntl, "flock", _refuse_locks, "No locks available; [^:]*: set"),
+        (os, "environ", {**os.environ, "XDG_CACHE_HOME": __file__}, "Not a directory; [^:]*: set"),
+    ],
+)
+def test_store_that_cannot_be_written_names_the_remedy(
+    root, monkeypatch, target, name, value, message
+):
     with monkeypatch.context() as patch:
-        patch.setattr(cache.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=100))
-        with pytest.raises(UserError, match=r"No space left .* XDG_CACHE_HOME to a folder with"):
-            load(root)
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"Not a directory.*XDG_CACHE_HOME"):
-        load(root)
+        patch.setattr(target, name, value)
+        with pytest.raises(UserError, match=rf"{message} .*XDG_CACHE_HOME"):
+            load(root, 64)
+    check(root)
 
 
-def test_what_was_used_longest_ago_is_deleted_first(root):
-    for size in (8, 16, 32):
-        load(root, size)
-    num_bytes = sum(pack.stat().st_size for pack in find_packs())
-    shrink_cache(0)
-    assert len(find_packs()) == 3  # Another process may be about to read them.
-    now = time.time()
-    for size, age in ((8, 7200), (16, 9000), (32, 8000)):
-        (pack,) = (get_cache_folder() / f"v{cache._VERSION}-{size}-3-crop-16").glob("*.pack")
-        os.utime(pack, (now - age, now - age))
-    load(root, 16, max_gigabytes=num_bytes * 0.6 / 1e9)  # Used now.
-    sizes = [pack.parent.name.split("-", 1)[1] for pack in find_packs()]
-    assert sizes == ["16-3-crop-16", "8-3-crop-16"]
+def test_least_recently_used_rows_of_all_kinds_go_first():
+    rows, now = Store(), int(time.time())
+    ages = {"images/a": 7200, "features/b": 9000, "images/c": 8000, "features/d": 0}
+    for options, age in ages.items():
+        rows.write(options, {bytes([i] * 16): bytes(30_000) for i in range(50)}, {b"k": b"d" * 16})
+        execute("UPDATE rows SET used = ? WHERE options = ?", (now - age, options))
+
+    def find_left():
+        found = execute("SELECT DISTINCT options FROM rows ORDER BY options")
+        assert execute("SELECT count(*) FROM blobs") == execute("SELECT count(*) FROM rows")
+        return [options for (options,) in found]
+
+    size = os.path.getsize(rows._path)
+    assert rows.measure("images") == pytest.approx(size / 2, rel=0.01)
+    rows.shrink()
+    assert len(find_left()) == 4
+    assert len(rows.find("features/b", [bytes(16)])) == 1  # One of them is used now.
+    rows.shrink(0.75 * size / 1e9)
+    assert find_left() == ["features/b", "features/d", "images/a", "images/c"]
+    assert os.path.getsize(rows._path) <= 0.76 * size
+    execute("UPDATE rows SET used = used - 3700 WHERE options != 'features/d'")
+    rows.shrink(1e-6)
+    assert find_left() == ["features/d"]  # Another process may be about to read them.
+    execute("UPDATE rows SET used = 0")
+    Store().shrink()  # To the size that was given last.
+    assert find_left() == []
+    assert execute("SELECT count(*) FROM contents") == [(0,)]
+    assert os.path.getsize(rows._path) < 0.1 * size
 
 
-@pytest.mark.parametrize("has_preadv", [True, False])
-def test_reads_by_index_like_an_array(root, monkeypatch, has_preadv):
-    if not has_preadv:
-        monkeypatch.delattr(os, "preadv")
-    monkeypatch.setattr(cache, "_PACK_BYTES", 20 * SIZE * SIZE * 3)
+def test_reads_by_index_like_an_array(root):
     (root / "5.png").unlink()
     files, decoded = load(root)
-    assert len(find_packs()) == 4
     array = np.stack([read_image(root / file.name, SHAPE) for file in files])
     images = decoded.images
     slices = slice(None), slice(3, 45), slice(45, 3, -2), slice(5, 5)
     for indices in (*slices, np.array([4, 4, 0, 49, -1]), np.array([], int), [1, 2, 7]):
         np.testing.assert_array_equal(images[indices], array[indices])
     chosen = Selection(images, np.array([9, 3, 4, 5, 40]))
+    assert chosen.digests == [decoded.digests[i] for i in (9, 3, 4, 5, 40)]
+    assert Selection(array, np.array([9])).digests is None
     del images, decoded
     np.testing.assert_array_equal(chosen[:], array[[9, 3, 4, 5, 40]])
     np.testing.assert_array_equal(chosen[np.array([4, 0])], array[[40, 9]])
@@ -300,11 +333,26 @@ def test_reads_by_index_like_an_array(root, monkeypatch, has_preadv):
             np.testing.assert_array_equal(read, array[[9, 3, 4, 5, 40]][part])
 
 
+def test_many_small_additions_open_few_files_that_only_their_owner_reads(root, tmp_path):
+    sources, counts = sorted(root.iterdir()), []
+    for i in range(0, NUM_FILES, 2):
+        (tmp_path / "few").mkdir(exist_ok=True)
+        for source in sources[i : i + 2]:
+            shutil.copy(source, tmp_path / "few")
+        decoded = check(tmp_path / "few")
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert len(decoded.rows) == NUM_FILES - 1
+    assert max(counts) <= counts[0] + 4
+    folder = store.get_cache_folder()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert os.stat(Store()._path).st_mode & 0o777 == 0o600
+
+
 _LOAD = """
 import pathlib, sys
 from cls_jax.data.images import cache
 from cls_jax.data.images.files import list_images
-cache._PACK_BYTES = 10 * 8 * 8 * 3
+cache._MAX_BATCH = 4
 root = pathlib.Path(sys.argv[1])
 files = list_images(root).files
 print("ready", flush=True)
@@ -312,14 +360,15 @@ cache.load_decoded(root, files, (8, 8, 3), is_silent=True)
 """
 
 
-def test_killed_process_leaves_no_wrong_image(root):
+def test_killed_processes_leave_no_wrong_image(root):
     rng = np.random.default_rng(0)
     for _ in range(3):
         command = [sys.executable, "-c", _LOAD, str(root)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
-        process.stdout.readline()
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
+        for process in processes:
+            process.stdout.readline()
         time.sleep(rng.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
     check(root)
-    assert list(get_cache_folder().rglob("partial-*")) == []

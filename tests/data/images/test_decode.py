@@ -201,6 +201,16 @@ def test_16_bits_keep_their_brightness(tmp_path, monkeypatch, format, is_large):
     assert upright.max() > 240
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("photometric", ["minisblack", "rgb"])
+@pytest.mark.parametrize("is_planar", [False, True])
+def test_tiff_of_many_bands_is_refused(dtype, photometric, is_planar):
+    """Pillow would take the first three of some for colors."""
+    levels = np.zeros((20, 30, 6), dtype)
+    with pytest.raises(ImageError, match="a TIFF that is neither gray nor in color"):
+        decode_image(encode_tiff(levels, photometric, is_planar), SHAPE)
+
+
 def test_opaque_image_with_12_bits_of_color_stays_opaque():
     levels = np.full((20, 20, 4), 2048, np.uint16)
     levels[..., 3] = 65535

@@ -3,7 +3,7 @@
 A run with it resumes in `tests/methods/test_balanced_head.py`.
 """
 
-import contextlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -74,8 +74,23 @@ def test_images_may_take_half_of_the_devices_memory(limit, is_enough):
     dataset = load_dataset(create_tiny_config())
     stats = limit and {"bytes_limit": limit * dataset.train_images[:].nbytes}
     fake = types.SimpleNamespace(memory_stats=lambda: stats)
-    with contextlib.nullcontext() if is_enough else pytest.raises(UserError, match="tfdata"):
-        device._check_memory(dataset, fake)
+    assert device.is_small(dataset, fake) == is_enough
+
+
+@pytest.mark.parametrize(("method", "mesh"), [("cls", (2, 2)), ("supervised", (1, 2))])
+def test_more_images_are_read_by_index_and_make_the_same_batches(method, mesh, monkeypatch):
+    for step in (0, 3, 9):
+        batches = []
+        for memory in (2**40, 1):
+            monkeypatch.setattr(device, "get_device_memory", lambda device, m=memory: m)
+            batches.append(create_device_batch(mesh, step, f"20,{method}")[0])
+        jax.tree.map(np.testing.assert_array_equal, *batches)
+
+
+def test_a_missing_tensorflow_names_the_extra_and_the_other_pipeline(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"'\.\[tf\]', or set --config\.data\.pipeline=device"):
+        create_device_batch(data__pipeline="tfdata")
 
 
 def test_trains_reports_and_predicts_without_tensorflow_tfds_and_clu(tmp_path):

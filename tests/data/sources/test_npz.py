@@ -10,9 +10,18 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sources import benchmarks
 from cls_jax.errors import UserError
 from tests.conftest import load_config
-from tests.data.images.test_bands import Payload
 
 RNG = np.random.default_rng(0)
+
+
+class Payload:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
 
 
 def create_arrays(**changes):

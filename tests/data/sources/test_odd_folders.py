@@ -79,10 +79,6 @@ def make_dark(root):
         Image.fromarray(np.full((12, 10), level, np.uint16)).save(place(root, name))
 
 
-def add_array(name: str, dtype: str) -> Callable:
-    return add(also=lambda root: np.save(root / name, np.zeros((12, 10, 5), dtype)))
-
-
 def add_slim(root):
     Image.new("RGB", (900, 1)).save(root / "cat/3.png")
     Image.new("RGB", (1, 1), "red").save(root / "dog/4.png")
@@ -93,6 +89,7 @@ def add_damaged(root):
     (root / "dog/huge.png").write_bytes(pack_png((50_000, 50_000), 8, 2, b""))
 
 
+OWN, NOW = "file,label,decision,time\n", "2026-11-22T13:25:40.190940Z"  # As `cls-jax label` writes.
 # Title in the page → what makes the folder.
 CASES: dict[str, Callable[[pathlib.Path], None]] = {
     f"`{train}/` with classes, "
@@ -174,6 +171,52 @@ CASES |= {
         "file,label\n1.png,cat\n2.png,dog\nx.png,cat\ny.png,dog\n"
     ),
     "a table with no file that is there": table("file,label\nx.png,cat\ny.png,dog\n"),
+    "a table without a header whose ids are numbers": table("1,cat\n2,dog\n"),
+    "a table with rows for images at the top, which one folder has as well": add(
+        "IMG1.png IMG2.png 100CANON/IMG1.png 100CANON/IMG2.png 100CANON/IMG3.png",
+        {
+            "labels.csv": "file,label\n100CANON/IMG1.png,dog\nIMG1.png,cat\n"
+            "IMG2.png,cat\nIMG3.png,dog\n"
+        },
+    ),
+    "the same, and an image at the top is gone that `cls-jax label` has asked about": add(
+        "1.png camera/1.png camera/2.png",
+        {"labels.csv": f"{OWN}1.png,cat,label,{NOW}\n2.png,cat,label,{NOW}\ncamera/2.png,dog\n"},
+    ),
+    "names that differ only in how `é` is composed": add(
+        "caf\u00e9.png cafe\u0301.png 1.png",
+        {"labels.csv": "file,label\ncafe\u0301.png,cat\ncaf\u00e9.png,dog\nCAF\u00c9.png,cat\n"},
+    ),
+    "ids that several images have": add(
+        "a/1.png b/1.png a/2.png b/3.png", {"labels.csv": "id,label\n1,cat\n2,cat\n3,dog\n"}
+    ),
+    "a table with a column `time` of its own": table(
+        "file,label,time\n1.png,dog,2020-01-02T00:00:00Z\n1.png,cat,2020-01-01T00:00:00Z\n"
+        "2.png,dog,\n"
+    ),
+    "answers whose times are out of order, without a zone and missing": add(
+        "1.png 2.png 3.png",
+        {
+            "labels.csv": f"{OWN}1.png,cat,label,2026-01-02T00:00:00Z\n"
+            "1.png,dog,label,2026-01-01T00:00:00Z\n2.png,cat,label,2026-01-03\n"
+            "2.png,dog,label,2026-01-02\n3.png,dog\n3.png,cat\n"
+        },
+    ),
+    "a table of two columns after answers in `cls-jax label`": add(
+        "1.png 2.png 3.png",
+        {
+            "labels.csv": "file,label\n1.png,cat\n2.png,dog\n3.png,cat\n"
+            f"3.png,,none,{NOW}\n1.png,dog\n1.png,cat\n"
+        },
+    ),
+    "class folders after one answer in `cls-jax label`": add(
+        "cat/1.png cat/2.png dog/3.png test/cat/4.png",
+        {"labels.csv": f"{OWN}cat/2.png,dog,label,{NOW}\n"},
+    ),
+    "`train/` with classes after one answer in `cls-jax label`": add(
+        "train/cat/1.png train/cat/2.png train/dog/3.png unlabeled/4.png",
+        {"labels.csv": f"{OWN}train/cat/2.png,,none,{NOW}\n"},
+    ),
     "an image with two labels, labels in two cases": table(
         "file,label\n1.png,cat\n2.png,dog\n3.png,cat\n3.png,dog\n1.png,Cat\n"
     ),
@@ -192,8 +235,6 @@ CASES |= {
     ),
     "12-bit values in 16-bit files": make_dark,
     "HEIC and AVIF photographs, with pillow-heif": add("cat/1.heic dog/2.avif"),
-    "five channels in a `.npy` file among photographs": add_array("dog/3.npy", "uint16"),
-    "a `.npy` file of floats among photographs": add_array("dog/features.npy", "float32"),
     "images of 900 × 1 and 1 × 1 pixels": add(also=add_slim),
     "a text called .jpg, an empty file, half an image, 2,500 megapixels": add(
         files={"cat/text.jpg": "cat", "cat/empty.png": ""}, also=add_damaged

@@ -54,6 +54,34 @@ def test_nothing_that_a_pickle_asks_for_is_done(tmp_path, protocol, wrap):
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        b"cbuiltins\neval\n\x8c\x0111\x85R",  # A call.
+        b"\x8c\x08builtins\x8c\x04eval\x93",  # The same name in protocol 4.
+        b"ibuiltins\neval\n",  # An instance.
+        b"cnumpy\nload\n",
+        b"ccollections\nOrderedDict.fromkeys\n",
+        b"\x82\x01",  # A registered extension.
+        b"Pnothing\n",  # A persistent name of protocol 0.
+        b"ctorch._utils\n_rebuild_tensor_v2\n}b",  # No value of a dictionary.
+        b"\x96" + bytes(7) + b"\x7f",  # More bytes than there are.
+    ],
+)
+def test_what_no_dictionary_of_tensors_needs_is_refused(body):
+    with pytest.raises(PARSE_ERRORS):
+        read_torch_file(with_pickle(b"\x80\x04(" + body + b"."))
+
+
+def test_large_indices_take_no_memory_and_files_spoil_nothing():
+    """`pickle.Unpickler` would reserve 64 GB for this index."""
+    name = b"ctorch._utils\n_rebuild_tensor_v2\n"
+    changed = name + b"N}\x8c\x0c__defaults__(K\x01K\x02K\x03K\x04ts\x86b"
+    for content in (b"r\xff\xff\xff\xff", changed):
+        assert read_torch_file(with_pickle(b"\x80\x04}" + content + b"}.")) == {}
+    assert read_torch_file(with_pickle(read_pickle())).keys() == read_torch_file(PATH).keys()
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         (b"K\x00K\x04K\x03\x86", b"K\x01K\x04K\x03\x86"),  # An offset.
@@ -68,7 +96,6 @@ def test_a_tensor_that_reaches_beyond_its_numbers_is_refused(old, new):
         read_torch_file(with_pickle(content.replace(old, new)))
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence")  # Of pickletools, at a damaged text.
 def test_damaged_files_raise_what_callers_expect():
     content = PATH.read_bytes()
     for end in range(0, len(content), 37):

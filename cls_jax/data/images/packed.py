@@ -1,0 +1,160 @@
+"""A folder of images in a few large files, as `cls-jax pack` writes it, and images read by record.
+
+Millions of small files are slow to list, copy and read over a network. A packed folder has their
+bytes as they are in ArrayRecord files, and an index of their names. Whoever opens an image by its
+path finds it there, as if the packed folder were the original one.
+"""
+
+import concurrent.futures
+import functools
+import importlib.util
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cls_jax.errors import UserError
+from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
+from cls_jax.parallel.cpus import available_cpus
+
+INDEX, SHARD = "packed_images.npz", ".array_record"
+_SHARD_BYTES = 2**28
+_OPTIONS = "group_size:1"  # One image at a time, in any order.
+
+
+class PackedFolder(NamedTuple):
+    """The images of a packed folder, by their names in it."""
+
+    rows: dict[str, int]  # Name with "/" → number of the record, in the order of the names.
+    sizes: np.ndarray  # int64 [n], in bytes.
+    times: tuple[int, int]  # When the index was changed, as `os.stat` has it, in nanoseconds.
+    read: Callable[[int], bytes]  # The content of a record.
+
+
+def pack_folder(
+    root: pathlib.Path, names: Sequence[str], copied: Iterable[str], output: pathlib.Path
+) -> int:
+    """Writes the files of a folder, by their names in order, to a new packed folder.
+
+    `copied` are names of tables such as labels.csv, which stay files. Returns the number of shards.
+
+    Raises:
+        UserError: if the package array_record is missing, there is no file, the output is not
+            empty, or a file cannot be read or written.
+    """
+    _check_package()
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    if not names:
+        raise UserError(f"There is no image in {root}: name a folder with images.")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} is not empty: name a new folder.")
+    sizes: list[int] = []
+    num_shards, written, writer = 0, _SHARD_BYTES, None
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            with open_regular(root / name) as file:
+                content = file.read()
+            if written + len(content) > _SHARD_BYTES:
+                if writer is not None:
+                    writer.close()
+                writer = ArrayRecordWriter(str(_name_shard(output, num_shards)), _OPTIONS)
+                num_shards, written = num_shards + 1, 0
+            writer.write(content)  # type: ignore[union-attr] # The first file opens one.
+            sizes.append(len(content))
+            written += len(content)
+        writer.close()  # type: ignore[union-attr]
+        for name in copied:
+            shutil.copyfile(root / name, output / name)
+        # Last, since it makes the folder a packed one.
+        text = np.frombuffer("\0".join(names).encode("utf-8", "surrogateescape"), np.uint8)
+        partial = output / f".{INDEX}"
+        np.savez(partial, names=text, sizes=np.array(sizes), num_shards=num_shards)
+        os.replace(partial, output / INDEX)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or output} cannot be packed ({describe_error(error)}): free disk "
+            "space, or remove the file, and pack into a new folder."
+        ) from error
+    return num_shards
+
+
+def _name_shard(folder: pathlib.Path, number: int) -> pathlib.Path:
+    return folder / f"images-{number:05}{SHARD}"
+
+
+def _check_package() -> None:
+    if not importlib.util.find_spec("array_record"):
+        raise UserError("Packed images need a package: pip install '.[shards]'.")
+
+
+def open_packed(root: str | os.PathLike) -> PackedFolder | None:
+    """The images of a packed folder, or None for any other folder.
+
+    Raises:
+        UserError: if its index is damaged, or the package array_record is missing.
+    """
+    path = os.path.join(os.path.abspath(root), INDEX)
+    try:
+        stat = os.stat(path)
+    except (OSError, ValueError):  # A name with a zero byte is a ValueError.
+        return None
+    return _read_index(path, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
+    _check_package()
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+    try:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
+            text, sizes, num_shards = (stored[key] for key in ("names", "sizes", "num_shards"))
+        names = text.tobytes().decode("utf-8", "surrogateescape").split("\0")
+        shards = [str(_name_shard(pathlib.Path(path).parent, i)) for i in range(num_shards)]
+        records = ArrayRecordDataSource(shards)
+        if not len(names) == len(sizes) == len(records):
+            raise ValueError("it names other images than there are")
+    except PARSE_ERRORS as error:
+        raise UserError(
+            f"{path} is no index of packed images ({describe_error(error)}): pack the folder again."
+        ) from error
+    rows = {name: row for row, name in enumerate(names)}
+    return PackedFolder(rows, sizes, (mtime_ns, ctime_ns), records.__getitem__)
+
+
+def find_packed(path: str | os.PathLike) -> tuple[PackedFolder, int] | None:
+    """Where the image of a path is packed, if it is: the folder, and the number of the record."""
+    whole = pathlib.Path(os.path.abspath(path))
+    for parent in whole.parents:
+        if (packed := open_packed(parent)) is not None:
+            row = packed.rows.get(whole.relative_to(parent).as_posix())
+            return None if row is None else (packed, row)
+    return None
+
+
+class FetchedImages:
+    """Images that are made one by one whenever they are asked for. An `ImageSource`."""
+
+    def __init__(
+        self, fetch: Callable[[int], np.ndarray], num_images: int, shape: tuple[int, int, int]
+    ):
+        """`fetch` returns an image uint8 `shape` by its number. Several threads call it at once."""
+        self._fetch, self._shape = fetch, shape
+        self._rows = np.arange(num_images)  # Turns slices and negative indices into rows.
+        self._threads = concurrent.futures.ThreadPoolExecutor(available_cpus())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, indices: Any) -> np.ndarray:
+        """Returns uint8 [n, H, W, C] for int indices [n] or a slice."""
+        rows = self._rows[indices]
+        images = np.empty((len(rows), *self._shape), np.uint8)
+        for i, image in enumerate(self._threads.map(self._fetch, rows.tolist())):
+            images[i] = image
+        return images

@@ -1,0 +1,283 @@
+"""What was computed from the content of files, in one SQLite file: decoded images and features.
+
+The store does not know names or labels. A table has the content of files by path, size, times and
+inode, so that unchanged files are not read again. Every row has a checksum. A damaged row counts as
+missing, and a damaged store is replaced by an empty one.
+
+SQLite reads rows of 12 KB as fast as a file of them, and rows of 150 KB at more than half of that
+speed, so the rows need no files of their own. The journal is the plain one: with a write-ahead log,
+which also needs shared memory, images would be written twice. Nothing waits for the disk
+(`synchronous`): a process that is killed leaves whole rows all the same, and after a power failure
+the checksums tell.
+"""
+
+import contextlib
+import errno
+import functools
+import hashlib
+import os
+import pathlib
+import sqlite3
+import time
+import weakref
+import zlib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import filelock
+import platformdirs
+
+_FILE = "rows-1.sqlite"  # Another number when the tables change.
+_PART = 256  # Rows per query.
+_FRESH_SECONDS = 3600  # Rows used within this time may be in use by another process.
+_MARK_SECONDS = 1200  # After this time, rows are marked as used again.
+_WAIT_SECONDS = 60.0  # For another process that writes.
+_DEFAULT_GIGABYTES = 20.0
+# A page holds a row of 12 KB. Pages that become free are given back by `shrink`.
+_SCHEMA = """
+PRAGMA page_size = 16384;
+PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA synchronous = OFF;
+CREATE TABLE IF NOT EXISTS contents (key BLOB PRIMARY KEY, digest BLOB, checksum INTEGER)
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, options TEXT, digest BLOB,
+    checksum INTEGER, used INTEGER, size INTEGER, UNIQUE (options, digest));
+CREATE TABLE IF NOT EXISTS blobs (id INTEGER PRIMARY KEY, blob BLOB);
+CREATE TRIGGER IF NOT EXISTS delete_blob AFTER DELETE ON rows
+    BEGIN DELETE FROM blobs WHERE id = old.id; END;
+"""
+_ADD_ROW = """
+INSERT OR IGNORE INTO rows (options, digest, checksum, used, size) VALUES (?, ?, ?, ?, ?)
+"""
+# Only metadata are read, and of equally old rows the first ones go.
+_DELETE_LEAST_RECENTLY_USED = """
+DELETE FROM rows WHERE used < ? AND id IN (
+    SELECT id FROM (SELECT id, sum(size) OVER (ORDER BY used DESC, id DESC) AS total FROM rows)
+    WHERE total > ? * (SELECT sum(size) FROM rows))
+"""
+# SQLite's primary codes that mean damage: malformed or no database, other tables or types. All
+# others mean that the system refuses.
+_DAMAGE = (
+    *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA),
+    *(sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_FORMAT),
+)
+
+
+def get_cache_folder() -> pathlib.Path:
+    """The folder of the store, which may be deleted at any time."""
+    return platformdirs.user_cache_path("cls_jax", appauthor=False) / "store"
+
+
+def hash_content(content: bytes) -> bytes:
+    """The digest of a file's content, 16 bytes."""
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+class Store:
+    """Rows of bytes, by what was computed and from which content.
+
+    The first is a string, `options`, that begins with the kind of row, such as "images/". Several
+    threads and processes may use the store. Whatever uses it raises an OSError if it cannot be
+    opened, read or written.
+    """
+
+    def __init__(self) -> None:
+        """The store in the user's cache folder, which is opened when it is first used."""
+        self.folder = get_cache_folder()
+        # For work that only one process should do at a time. Reading and writing need no lock.
+        self.lock = filelock.FileLock(self.folder / "lock")
+        self._path = os.path.realpath(self.folder / _FILE)
+        self._idle: list[sqlite3.Connection] = []  # Those that no thread uses at the moment.
+        weakref.finalize(self, _close, self._idle)
+
+    def find_contents(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The digests of files by their keys (see `files.compute_key`), b"" where not known."""
+        query = "SELECT key, digest, checksum FROM contents WHERE key IN"
+        found = {
+            key: digest
+            for key, digest, checksum in self._run(lambda db: list(_select(db, query, keys)))
+            if _compute_checksum(key, digest) == checksum
+        }
+        return [found.get(key, b"") for key in keys]
+
+    def find(self, options: str, digests: Sequence[bytes]) -> set[bytes]:
+        """Which digests have a row. Within the next 40 minutes, `shrink` will not delete them."""
+
+        def find(db: sqlite3.Connection) -> set[bytes]:
+            query = "SELECT digest, used < ? FROM rows WHERE options = ? AND digest IN"
+            found = dict(_select(db, query, digests, _find_stale(), options))
+            _mark(db, options, [digest for digest, is_stale in found.items() if is_stale])
+            return set(found)
+
+        return self._run(find)
+
+    def read(
+        self,
+        options: str,
+        digests: Sequence[bytes],
+        put: Callable[[list[int], bytes], None],
+        trusted: Container[bytes] = (),
+    ) -> None:
+        """Calls a function for each row that is there, with the places of its digest.
+
+        What is damaged is deleted. Rows of digests that are `trusted` are not checked.
+        """
+        query = (
+            "SELECT digest, checksum, used < ?, blob FROM rows JOIN blobs USING (id) "
+            "WHERE options = ? AND digest IN"
+        )
+        places: dict[bytes, list[int]] = {}
+        for i, digest in enumerate(digests):
+            places.setdefault(digest, []).append(i)
+
+        def read(db: sqlite3.Connection, part: Sequence[bytes]) -> None:
+            stale, damaged = [], []
+            for digest, checksum, is_stale, blob in _select(
+                db, query, part, _find_stale(), options
+            ):
+                if digest in trusted or _compute_checksum(options, digest, blob) == checksum:
+                    put(places[digest], blob)
+                    stale += [digest] * is_stale
+                else:
+                    damaged.append(digest)
+            for digest in damaged:
+                db.execute("DELETE FROM rows WHERE options = ? AND digest = ?", (options, digest))
+            _mark(db, options, stale)
+
+        distinct = list(places)
+        for start in range(0, len(distinct), _PART):
+            self._run(functools.partial(read, part=distinct[start : start + _PART]))
+
+    def write(
+        self, options: str, rows: Mapping[bytes, bytes], contents: Mapping[bytes, bytes]
+    ) -> None:
+        """Adds rows by digest, all or none, and digests by key. An existing row remains."""
+
+        def write(db: sqlite3.Connection) -> None:
+            for digest, blob in rows.items():
+                checksum = _compute_checksum(options, digest, blob)
+                row = options, digest, checksum, int(time.time()), len(blob)
+                if (added := db.execute(_ADD_ROW, row)).rowcount:
+                    db.execute("INSERT INTO blobs VALUES (?, ?)", (added.lastrowid, blob))
+            for key, digest in contents.items():
+                values = key, digest, _compute_checksum(key, digest)
+                db.execute("INSERT OR REPLACE INTO contents VALUES (?, ?, ?)", values)
+
+        self._run(write)
+
+    def shrink(self, max_gigabytes: float | None = None) -> None:
+        """Deletes the least recently used rows of all kinds until the store has at most this size.
+
+        Rows used within the last hour stay. None is the size that was given the last time.
+        """
+
+        def shrink(db: sqlite3.Connection) -> None:
+            def get(name: str) -> int:
+                return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+            megabytes = get("user_version") - 1
+            if max_gigabytes is not None and megabytes != round(1e3 * max_gigabytes):
+                megabytes = round(1e3 * max_gigabytes)
+                db.execute(f"PRAGMA user_version = {megabytes + 1}")
+            limit = 1e6 * megabytes if megabytes >= 0 else 1e9 * _DEFAULT_GIGABYTES
+            used = (get("page_count") - get("freelist_count")) * get("page_size")
+            if used > limit:
+                fresh = int(time.time()) - _FRESH_SECONDS
+                db.execute(_DELETE_LEAST_RECENTLY_USED, (fresh, limit / used))
+                db.execute("DELETE FROM contents WHERE digest NOT IN (SELECT digest FROM rows)")
+                db.executescript("PRAGMA incremental_vacuum")  # `execute` frees a single page.
+
+        self._run(shrink)
+
+    def measure(self, kind: str) -> int:
+        """The bytes on disk for all rows of a kind."""
+        if not os.path.exists(self._path):
+            return 0
+        query = "SELECT total(size * (options LIKE ?)) / max(total(size), 1) FROM rows"
+        share = self._run(lambda db: db.execute(query, (f"{kind}/%",)).fetchone()[0])
+        return round(share * os.path.getsize(self._path))
+
+    def delete(self) -> None:
+        """Deletes the store. Processes that have opened it keep what is in it."""
+        _close(self._idle)
+        for path in (self._path, f"{self._path}-journal"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _run(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+        """The result of a transaction. It begins again, once, if the store was damaged."""
+        for is_last in (False, True):
+            connections: list[sqlite3.Connection] = []  # One that is to be closed.
+            try:
+                connections.append(self._idle.pop() if self._idle else self._open())
+                with connections[0]:
+                    result = work(connections[0])
+                self._idle.append(connections.pop())
+                return result
+            except sqlite3.Error as error:
+                code = error.sqlite_errorcode & 0xFF
+                if is_last or code not in _DAMAGE:
+                    number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
+                    raise OSError(number, str(error), self._path) from error
+            finally:
+                _close(connections)
+            self.delete()
+        raise AssertionError
+
+    def _open(self) -> sqlite3.Connection:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # Somebody else's.
+            self.folder.chmod(0o700)
+        # Where the system has no locks, SQLite would believe that other processes hold them.
+        with contextlib.suppress(filelock.Timeout), self.lock.acquire(timeout=0):
+            pass
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))
+        db = sqlite3.connect(
+            self._path, _WAIT_SECONDS, isolation_level="IMMEDIATE", check_same_thread=False
+        )
+        try:
+            db.executescript(_SCHEMA)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def _close(connections: list[sqlite3.Connection]) -> None:
+    while connections:
+        connections.pop().close()
+
+
+def _select(
+    db: sqlite3.Connection, query: str, keys: Sequence[bytes], *parameters: Any
+) -> Iterator[tuple]:
+    """The rows of a query whose last column is one of some keys."""
+    for start in range(0, len(keys), _PART):
+        part = keys[start : start + _PART]
+        marks = ",".join("?" * len(part))
+        yield from db.execute(f"{query} ({marks})", (*parameters, *part))
+
+
+def _find_stale() -> int:
+    """Rows that were marked as used before this time are marked again."""
+    return int(time.time()) - _MARK_SECONDS
+
+
+def _mark(db: sqlite3.Connection, options: str, digests: Sequence[bytes]) -> None:
+    """Notes that rows are used now. A store that can only be read, or is busy, serves as well."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        for digest in digests:
+            row = int(time.time()), options, digest
+            db.execute("UPDATE rows SET used = ? WHERE options = ? AND digest = ?", row)
+
+
+def _compute_checksum(*parts: Any) -> int:
+    """The CRC-32 of strings and bytes, or -1 if damage has made one of them something else."""
+    checksum = 0
+    for part in parts:
+        content = part.encode() if isinstance(part, str) else part
+        if not isinstance(content, bytes):
+            return -1
+        checksum = zlib.crc32(content, checksum)
+    return checksum

@@ -1,0 +1,146 @@
+"""TFDS datasets in ArrayRecord, such as ImageNet: images are decoded when they are needed.
+
+Labels and names of all images are read once per machine, since they are stored beside the images.
+Several processes read a part each.
+"""
+
+import concurrent.futures
+import hashlib
+import io
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+import platformdirs
+from ml_collections import ConfigDict
+
+from cls_jax.data.images.decode import ImageError, decode_image, get_decode_options, get_image_shape
+from cls_jax.data.images.packed import FetchedImages
+from cls_jax.data.types import Dataset
+from cls_jax.errors import UserError
+from cls_jax.io import PARSE_ERRORS
+from cls_jax.parallel.cpus import available_cpus
+from cls_jax.parallel.distributed import gather_rows, take_own
+
+_NAME_BYTES = 64  # "n15075141_54.JPEG" has 17.
+_ROW = np.dtype([("label", "<i4"), ("name", "S", _NAME_BYTES)])
+_CHUNK = 1024  # Images that a thread reads at a time.
+
+
+def load_records(data_config: ConfigDict) -> Dataset:
+    """The dataset of this name with the splits "train" and "validation", which is for testing.
+
+    It has the features "image", "label" and, with `data.labeled_subset`, "file_name". Only images
+    that the subset names have a label then, another TFDS dataset or a text file of names.
+
+    Raises:
+        UserError: if one of them is not prepared in ArrayRecord, or the subset names other images.
+    """
+    options, shape = get_decode_options(data_config), get_image_shape(data_config)
+    builder = _open_builder(data_config.name, data_config.data_dir)
+    images, rows = {}, {}
+    for split in ("train", "validation"):
+        source = _open_source(builder, split)
+
+        def fetch(row: int, source: Any = source, split: str = split) -> np.ndarray:
+            try:
+                return decode_image(io.BytesIO(source[row]["image"]), shape, options)
+            except ImageError as error:
+                message = f"Image {row} of {builder.data_dir} ({split}) cannot be read: {error}."
+                raise OSError(message) from error
+
+        images[split] = FetchedImages(fetch, len(source), shape)
+        rows[split] = _read_rows(builder, split)
+    labels, subset = rows["train"]["label"].copy(), data_config.labeled_subset
+    if subset:
+        is_labeled = np.isin(rows["train"]["name"], _read_names(subset, data_config.data_dir))
+        if not is_labeled.any():
+            raise UserError(
+                f"data.labeled_subset={subset} names no image of {builder.data_dir}: set it to a "
+                "subset of this dataset."
+            )
+        labels[~is_labeled] = -1
+    return Dataset(
+        name=data_config.name,
+        class_names=tuple(builder.info.features["label"].names),
+        train_images=images["train"],
+        train_labels=labels,
+        test_images=images["validation"],
+        test_labels=rows["validation"]["label"].copy(),
+        image_shape=shape,
+        fingerprint=hashlib.sha256(rows["train"].tobytes() + labels.tobytes()).hexdigest()[:32],
+    )
+
+
+def _open_builder(name: str, data_dir: str) -> Any:
+    """The prepared dataset, as its own files describe it."""
+    from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before TFDS.
+    import tensorflow_datasets as tfds
+
+    folder = pathlib.Path(data_dir).expanduser() if data_dir else None
+    try:
+        builder = tfds.builder(name, data_dir=folder)
+        builder = tfds.builder_from_directory(builder.data_dir)
+        if builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD:
+            return builder
+    except Exception as error:  # TFDS raises whatever its file system and parsers do.
+        reason = type(error).__name__
+    else:
+        reason = f"it is in {builder.info.file_format.value}"
+    raise UserError(
+        f"{name} is not prepared in ArrayRecord ({reason}): run tfds build {name} "
+        "--file_format=array_record, and set --config.data.data_dir to TFDS's folder."
+    )
+
+
+def _open_source(builder: Any, split: str) -> Any:
+    """The records of a split by number, with encoded images. Several threads may read."""
+    import tensorflow_datasets as tfds
+
+    return builder.as_data_source(split=split, decoders={"image": tfds.decode.SkipDecoding()})
+
+
+def _read_rows(builder: Any, split: str) -> np.ndarray:
+    """Labels and names of a split, `_ROW` [n], from the cache or from the records themselves."""
+    info = (pathlib.Path(builder.data_dir) / "dataset_info.json").read_bytes()
+    key = hashlib.sha256(info + f"{builder.data_dir}\0{split}".encode()).hexdigest()[:32]
+    cache = platformdirs.user_cache_path("cls_jax", appauthor=False) / "records" / f"{key}.npy"
+    source = _open_source(builder, split)
+    own = take_own(len(source))
+    try:
+        known = np.load(cache, allow_pickle=False)
+    except PARSE_ERRORS:
+        known = np.zeros(0, _ROW)
+    if known.dtype == _ROW and len(known) == len(source):
+        part = known[own]
+    else:
+        starts = range(own.start, own.stop, _CHUNK)
+
+        def read(start: int) -> list[tuple[int, bytes]]:
+            found = [source[row] for row in range(start, min(start + _CHUNK, own.stop))]
+            return [(int(row["label"]), row.get("file_name", b"")) for row in found]
+
+        with concurrent.futures.ThreadPoolExecutor(available_cpus()) as executor:
+            part = np.array([row for rows in executor.map(read, starts) for row in rows], _ROW)
+    rows = gather_rows(part, len(source))
+    if len(known) != len(source):
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        partial = cache.with_name(f"{os.getpid()}-{cache.name}")
+        np.save(partial, rows)
+        os.replace(partial, cache)
+    return rows
+
+
+def _read_names(subset: str, data_dir: str) -> np.ndarray:
+    """The names of a subset's images, bytes [m]: of a TFDS dataset, or the lines of a .txt."""
+    if subset.endswith(".txt"):
+        try:
+            lines = pathlib.Path(subset).expanduser().read_bytes().split()
+        except OSError as error:
+            raise UserError(
+                f"data.labeled_subset={subset} cannot be read ({error.strerror}): name a file with "
+                "one name of an image a line."
+            ) from error
+        return np.array(lines, _ROW["name"])
+    return _read_rows(_open_builder(subset, data_dir), "train")["name"]

@@ -1,0 +1,212 @@
+"""What people have decided about photographs: the log of answers, apart from what a page shows."""
+
+import contextlib
+import os
+import pathlib
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from cls_jax.data.sources import label_table
+from cls_jax.data.sources.folder_layout import Finder, index_files
+from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO, LabelRow, fold
+from cls_jax.errors import UserError
+from cls_jax.io import hold_lock
+
+MAX_CLASSES = 1000
+
+
+class RefusedError(Exception):
+    """A request that cannot be met. The page shows the message."""
+
+
+class State(NamedTuple):
+    """The current state of a photograph."""
+
+    decision: str = ""  # "label", "none" (of these classes), "skip", or "" without a decision.
+    label: str = ""  # The class, or "".
+    revision: int = 0  # The number of decisions so far. A page with an older one is out of date.
+    is_confirmed: bool = False  # Whether the last two decisions gave the same label.
+
+
+class Answers:
+    """The rows of labels.csv, on top of what class folders say. Not for several threads at a time.
+
+    Attributes:
+        path: The table.
+        states: File → its state, in the order of the last decisions.
+        class_names: All classes so far, those without a label as well.
+    """
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        names: Sequence[str],
+        folder_labels: Mapping[str, str] | None = None,
+        class_names: Sequence[str] = (),
+    ):
+        """Reads the answers so far. The table need not exist.
+
+        `names` are all images of the folder, `folder_labels` the classes of those in class folders.
+        `class_names` are offered from the start, in this order.
+
+        Raises:
+            UserError: If a class has an unusable name or the table cannot be read.
+        """
+        self.path = path
+        self.states: dict[str, State] = {}
+        self.class_names: list[str] = []
+        self._find: Finder = index_files(names)
+        self._folder_labels = dict(folder_labels or {})
+        self._stamp: tuple[int, ...] | None = None
+        self._content = b""  # Of the table, as far as it has been read.
+        self._last_time = ""
+        try:
+            for name in class_names:
+                self.add_class(name)
+        except RefusedError as error:
+            raise UserError(f"--classes: {error}") from error
+        self._replay()
+
+    def add_class(self, name: str) -> str:
+        """Adds a class without labels and returns its name, which another spelling may have had.
+
+        Raises:
+            RefusedError: If the name is empty, too long or holds control characters.
+        """
+        name = unicodedata.normalize("NFC", name).strip()
+        if not name or len(name) > label_table.LONGEST_CLASS:
+            raise RefusedError(
+                f"The name of a class must have 1 to {label_table.LONGEST_CLASS} characters."
+            )
+        if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+            raise RefusedError("The name of a class cannot hold control characters.")
+        known = {fold(other): other for other in self.class_names}
+        return _find_class(known, self.class_names, name)
+
+    def get(self, name: str) -> State:
+        """The state of a file."""
+        return self.states.get(name, State())
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keeps other sessions from appending meanwhile. `follow` is next.
+
+        Raises an OSError if another one does so for seconds.
+        """
+        with hold_lock(self.path.with_name(f".{self.path.name}.lock")):
+            yield
+
+    def follow(self) -> bool:
+        """Reads the table again if another program has changed it. Returns whether it has.
+
+        Raises:
+            UserError: If it cannot be read. Nothing changes then.
+        """
+        has_changed = self._stamp != self._stat()
+        if has_changed:
+            self._replay()
+        return has_changed
+
+    def append(self, decisions: Sequence[tuple[str, str, str]]) -> None:
+        """Records decisions about files on the disk and here: file, decision, label.
+
+        Raises the same as `append_rows`. Nothing has changed then.
+        """
+        moment = label_table.find_next_time(self._last_time)
+        rows = [LabelRow(name, label, decision, moment) for name, decision, label in decisions]
+        start, added = label_table.append_rows(self.path, rows)
+        stamp = self._stat()
+        # If another program has appended at the same moment, its rows must still be read.
+        is_alone = stamp and (start, stamp[0]) == (len(self._content), start + len(added))
+        self._content, self._stamp = (self._content + added, stamp) if is_alone else (b"", None)
+        self._last_time = moment
+        known = {fold(name): name for name in self.class_names}
+        for (name, _, _), row in zip(decisions, rows, strict=True):
+            _apply(self.states, known, self.class_names, name, row)
+
+    def _replay(self) -> None:
+        """Takes over the table, or only its end if it has grown."""
+        stamp, content = self._stat(), label_table.read_content(self.path)
+        states, start = dict(self.states), len(self._content)
+        if not content.startswith(self._content) or not _ends_a_row(self._content):
+            start = 0
+        rows = self._read_rows(content, start)
+        if start and any("" < row.time < self._last_time for row in rows):  # They come earlier.
+            start, rows = 0, self._read_rows(content, 0)
+        names = list(self.class_names)
+        known = {fold(name): name for name in names}
+        try:
+            if not start:
+                states = {}
+                for name, label in self._folder_labels.items():
+                    _apply(states, known, names, name, LabelRow(name, label, LABEL))
+            for row in label_table.order_rows(rows):
+                if found := self._find(row):
+                    _apply(states, known, names, found, row)
+        except RefusedError as error:
+            raise UserError(
+                f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
+            ) from error
+        self.states, self.class_names, self._stamp, self._content = states, names, stamp, content
+        times = [row.time for row in rows]
+        self._last_time = max([self._last_time if start else "", *times])
+
+    def _read_rows(self, content: bytes, start: int) -> list[LabelRow]:
+        def names_file(cell: str) -> bool:
+            return self._find(LabelRow(cell, "")) != ""
+
+        return label_table.read_label_table(self.path, names_file, content, start)
+
+    def _stat(self) -> tuple[int, ...] | None:
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return None
+        return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def _ends_a_row(content: bytes) -> bool:
+    """Whether a row begins after this part of a table, as far as can be told quickly."""
+    return content.endswith((b"\n", b"\n\0")) and not content.count(b'"') % 2
+
+
+def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
+    """The class of this name in any case, which is added if there is none."""
+    folded = fold(name)
+    if folded not in known:
+        if len(names) >= MAX_CLASSES:
+            raise RefusedError(f"There are {MAX_CLASSES:,} classes already.")
+        known[folded] = name
+        names.append(name)
+    return known[folded]
+
+
+def _apply(
+    states: dict[str, State],
+    known: dict[str, str],
+    class_names: list[str],
+    name: str,
+    row: LabelRow,
+) -> None:
+    """Changes the state of a file as a row says."""
+    before, label = states.pop(name, State()), row.label.strip()
+    label = _find_class(known, class_names, label) if label else ""
+    decision = row.decision if row.decision in (NONE, SKIP) else LABEL if label else ""
+    is_label = decision == LABEL
+    states[name] = State(
+        decision,
+        label if is_label else "",
+        before.revision + 1,
+        is_confirmed=is_label and label == before.label and row.decision != UNDO,
+    )
+
+
+def check_writable(path: pathlib.Path) -> None:
+    """Raises a UserError if no answer could be saved in a table, which need not exist."""
+    existing = path if path.exists() else path.parent
+    if not os.access(existing, os.W_OK):
+        raise UserError(
+            f"No answer could be saved, because {existing} cannot be written: change its "
+            "permissions, or copy the images to another folder."
+        )
