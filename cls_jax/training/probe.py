@@ -297,7 +297,7 @@ def _compute_frozen(
     if network is None:
         pixels = np.asarray(images[:], np.float32)
         pixels = pixels.reshape(len(pixels), -1) / np.float32(255)
-        return FrozenFeatures(pixels, pixels)
+        return FrozenFeatures(pixels, pixels, pixels[:, :0])
     if files:
         root = pathlib.Path(setup.config.data.data_dir).expanduser()
         shape = (network.image_size, network.image_size, network.channels)
