@@ -39,8 +39,8 @@ from cls_jax.features.instant import (
     PROBE_C,
     Head,
     PropagatedLabels,
-    cross_validate,
     fit_head,
+    label_images,
     spread_labels,
 )
 from cls_jax.methods.balanced_head import METHOD_HEAD
@@ -72,8 +72,8 @@ def init_state(
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
     With the head "graph", `record` is called with the propagated labels of the unlabeled images,
-    and `report` with the accuracies in percent of the linear probe and the instant classifier, on
-    the test images or, where there are neither test nor validation images, on labels left out.
+    and `report` with what the labels say about graph and probe (`PropagatedLabels.figures`) and,
+    with test images, the accuracies on them of the linear probe and the instant classifier.
 
     Raises:
         UserError: If the pretrained weights cannot be read or do not fit.
@@ -195,24 +195,23 @@ def propagate_labels(
     network = _open_frozen_network(setup) if setup.config.model.init else None
     # All of them, unless `data.imbalance` leaves some out.
     rows = np.union1d(spec.labeled_indices, spec.unlabeled_indices)
-    features, descriptors = _compute_frozen(setup, dataset, network, "train", rows)
-    graph = build_graph(descriptors)
+    features = _compute_frozen(setup, dataset, network, "train", rows)
     is_labeled = np.isin(rows, spec.labeled_indices)
     labels = np.where(is_labeled, dataset.train_labels[rows], -1)
-    spread, head = spread_labels(features, graph, labels, num_classes), None
+    spread, head = label_images(features, labels, num_classes), None
+    report({f"labels/{name}": value for name, value in spread.figures.items()})
     record(rows[~is_labeled], spread.labels[~is_labeled], spread.weights[~is_labeled])
     if len(dataset.test_images):
         test_features = _compute_frozen(setup, dataset, network, "test").pooled
-        head = fit_head(features, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
+        head = fit_head(
+            features.pooled, spread.labels, num_classes, INSTANT_C, spread.sample_weights
+        )
         accuracies = {
             f"test/accuracy_{name}": 100.0
             * float(np.mean(fitted.predict(test_features) == dataset.test_labels))
             for name, fitted in (("probe", spread.probe), ("instant", head))
         }
         report(accuracies)
-    elif not len(dataset.validation_images):
-        accuracies = cross_validate(features, graph, labels, num_classes) or {}
-        report({f"labels/accuracy_{name}": value for name, value in accuracies.items()})
     return InstantLabels(rows, is_labeled, spread, head)
 
 
@@ -297,7 +296,7 @@ def _compute_frozen(
     if network is None:
         pixels = np.asarray(images[:], np.float32)
         pixels = pixels.reshape(len(pixels), -1) / np.float32(255)
-        return FrozenFeatures(pixels, pixels)
+        return FrozenFeatures(pixels, pixels, pixels[:, :0])
     if files:
         root = pathlib.Path(setup.config.data.data_dir).expanduser()
         shape = (network.image_size, network.image_size, network.channels)
