@@ -204,8 +204,8 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
     num_images = (1 + config.mu * len(method.unlabeled_views)) * method.num_networks
     if config.model.init:
         return _PRETRAINED_BYTES_PER_PIXEL * config.data.image_size**2 * num_images
-    stem = STEMS[resolve_stem(config.model.stem, config.data.image_size)]
-    side = config.data.image_size / stem.stride / (2 if stem.pools else 1)
+    _, stride, pools = STEMS[resolve_stem(config.model.stem, config.data.image_size)]
+    side = config.data.image_size / stride / (2 if pools else 1)
     size = 1.0
     if config.model.name == "wide_resnet":
         size = config.model.width / 2 * (config.model.depth - 4) / 24

@@ -24,10 +24,9 @@ from cls_jax.batch import normalize
 from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions
 from cls_jax.data.images.files import (
     ImageBatch,
-    compute_key,
+    find_digests,
     find_settled,
     read_ahead,
-    stat_image,
 )
 from cls_jax.data.images.store import Store
 from cls_jax.data.types import ImageSource, Selection
@@ -46,7 +45,6 @@ _VERSION = 2
 _BATCH_SIZE = 16  # Per device. Larger ones are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
-_PART = 256  # Files that are read at a time where nothing is decoded.
 
 Progress = Callable[[int, int], None]  # Called with (images done, images in all).
 
@@ -131,7 +129,7 @@ def _extract_own(
     """What `extract_features` returns, in this process alone."""
     store, paths, options = Store(), [os.fspath(file) for file in files], _name_options(network)
     decoded = None if images is None else getattr(images, "digests", None)
-    digests = _find_digests(store, paths) if decoded is None else decoded
+    digests = find_digests(store, paths) if decoded is None else decoded
     is_done, rows = _recall(store, options, digests)
     if is_done.all() and rows.shape[1]:
         return _unpack(rows)
@@ -144,7 +142,7 @@ def _extract_own(
 
     def is_known(digest: bytes) -> bool:
         with contextlib.suppress(OSError):
-            store.read(options, [digest], recalled.__setitem__)
+            store.read(options, [digest], lambda _, row: recalled.update({digest: row}))
         return digest in recalled
 
     if decoded is not None:
@@ -205,7 +203,7 @@ def read_features(
 ) -> FrozenFeatures | None:
     """What `extract_features` returns, if it has computed all of it before. Otherwise None."""
     store = Store()
-    digests = _find_digests(store, [os.fspath(file) for file in files], reads=True)
+    digests = find_digests(store, [os.fspath(file) for file in files], reads=True)
     is_done, rows = _recall(store, _name_options(network), digests)
     return _unpack(rows) if is_done.all() and rows.shape[1] else None
 
@@ -213,44 +211,17 @@ def read_features(
 def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Which digests have a row, bool [B], and the rows, [B, 0] if none has one."""
     is_done, rows = np.zeros(len(digests), bool), np.zeros((len(digests), 0), np.float16)
-    places = dict[bytes, list[int]]()
-    for i, digest in enumerate(digests):
-        places.setdefault(digest, []).append(i)
 
-    def put(digest: bytes, row: bytes) -> None:
+    def put(places: list[int], row: bytes) -> None:
         nonlocal rows
         values = np.frombuffer(row, np.float16)
         if not rows.shape[1]:
             rows = np.zeros((len(digests), len(values)), np.float16)
-        rows[places[digest]] = values
-        is_done[places[digest]] = True
+        rows[places], is_done[places] = values, True
 
     with contextlib.suppress(OSError):  # They are computed then.
-        store.read(options, list(places), put)
+        store.read(options, digests, put)
     return is_done, rows
-
-
-def _find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) -> list[bytes]:
-    """Digests of the files' contents, b"" for files that are not known or cannot be read.
-
-    Where the store does not know a file as it is now, it is read only if this `reads`.
-    """
-    keys, digests = [], [b""] * len(paths)
-    for path in paths:
-        try:
-            keys.append(compute_key(path, stat_image(path)))
-        except (OSError, ValueError):
-            keys.append(b"")
-    with contextlib.suppress(OSError):
-        digests = store.find_contents(keys)
-    unknown = [i for i, digest in enumerate(digests) if reads and not digest]
-    batches = read_ahead([paths[i] for i in unknown], (1, 1, 3), _PART, is_known=lambda _: True)
-    for start, batch in zip(range(0, len(unknown), _PART), batches, strict=True):
-        for i, digest in zip(unknown[start : start + _PART], batch.digests, strict=True):
-            digests[i] = digest
-        with contextlib.suppress(OSError):
-            store.write("", {}, find_settled(batch))
-    return digests
 
 
 def compute_features(

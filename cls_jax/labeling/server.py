@@ -327,6 +327,7 @@ def create_server(app: ASGIApp) -> uvicorn.Server:
             app,
             http=_Connection,
             access_log=False,
+            log_config=None,  # Uvicorn's own would close all log handlers of this process.
             log_level="error",
             server_header=False,
             lifespan="off",

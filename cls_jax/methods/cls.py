@@ -9,7 +9,6 @@ with L_P, L_N the cross-entropies to b's own pseudo and complementary labels (Eq
 L_N' those to the other's. Means run over all unlabeled images, masked ones too (Eq. 13-15).
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -25,19 +24,22 @@ from cls_jax.methods.losses import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A row of Table 2, by the parts of CLS that it has."""
+def compute_loss(
+    logits: list[jax.Array],
+    batch: Batch,
+    context: Context,
+    *,
+    exchange: bool,
+    negative: bool,
+    reweight: bool,
+) -> LossOutput:
+    """The loss above, of a row of Table 2. Positional arguments and result: see `Method.loss`.
 
-    exchange: bool  # Train two networks that also learn from each other's labels.
-    negative: bool  # Learn from complementary labels too ("NL").
-    # Weight labels by w ("RW"), otherwise by masks: 1[max p ≥ threshold] for own labels, 1[w ≥ τ]
-    # for exchanged ones. The paper does not define its rows without RW.
-    reweight: bool
-
-
-def compute_loss(row: Row, logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
-    """The loss above. Signature after the row: see `Method.loss`."""
+    `exchange`: two networks also learn from each other's labels. `negative`: complementary labels
+    teach, too ("NL"). `reweight`: labels are weighted by w ("RW"), otherwise by masks:
+    1[max p ≥ threshold] for own labels, 1[w ≥ τ] for exchanged ones. The paper does not define its
+    rows without RW.
+    """
     # Labeled images, weak views and strong views, [N, images, K]: one joint pass of each network.
     logits_x, logits_weak, logits_strong = logits
     hparams = context.hparams
@@ -45,23 +47,23 @@ def compute_loss(row: Row, logits: list[jax.Array], batch: Batch, context: Conte
 
     labels = make_pseudo_labels(logits_weak)
     self_weight = labels.weight
-    if not row.reweight:
+    if not reweight:
         self_weight = (labels.confidence >= hparams["threshold"]).astype(jnp.float32)
-    loss_self = compute_labeling_loss(logits_strong, labels, self_weight, row.negative)
+    loss_self = compute_labeling_loss(logits_strong, labels, self_weight, negative)
     losses = loss_supervised + hparams["lambda_self"] * loss_self
     monitors = {
         "train/loss_supervised": loss_supervised,
         "train/loss_self": loss_self,
         "monitors/confidence_weight": jnp.mean(labels.weight, axis=-1),
     }
-    if not row.exchange:
+    if not exchange:
         monitors["monitors/mask_ratio"] = jnp.mean(self_weight > 0, axis=-1)
         return LossOutput(losses, monitors, labels.pseudo)
 
     peer_labels, peer_weight, exchange_monitors = exchange_labels(
-        context, labels, labels.weight if row.reweight else 1.0
+        context, labels, labels.weight if reweight else 1.0
     )
-    loss_co = compute_labeling_loss(logits_strong, peer_labels, peer_weight, row.negative)
+    loss_co = compute_labeling_loss(logits_strong, peer_labels, peer_weight, negative)
     losses += hparams["lambda_co"] * loss_co
     monitors |= {"train/loss_co": loss_co, **exchange_monitors}
     return LossOutput(losses, monitors, labels.pseudo)
@@ -102,7 +104,7 @@ def create_method(exchange: bool, negative: bool, reweight: bool) -> Method:
     if not reweight:
         hyperparameters["threshold"] = Hyperparameter(0.95, 0.0, 1.0, "FixMatch, τ")
     return Method(
-        functools.partial(compute_loss, Row(exchange, negative, reweight)),
+        functools.partial(compute_loss, exchange=exchange, negative=negative, reweight=reweight),
         hyperparameters=hyperparameters,
         num_networks=2 if exchange else 1,
         mu=8 if exchange else 7,  # The paper's μ for CLS, FixMatch's own.

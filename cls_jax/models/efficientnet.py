@@ -6,7 +6,7 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,32 +18,26 @@ NUM_FEATURES = 1280
 _STEM_FEATURES = 32
 
 
-class Stage(NamedTuple):
-    """Blocks of one size."""
-
-    blocks: int
-    kernel: int  # Height and width of the depthwise convolutions.
-    stride: int  # The first block's.
-    expansion: int  # Channels inside a block over those that enter it.
-    features: int  # Channels that leave a block.
-
-
+# Of each stage: blocks, height and width of the depthwise convolutions, the first block's stride,
+# channels inside a block over those that enter it, and channels that leave a block.
 STAGES = (
-    Stage(1, 3, 1, 1, 16),
-    Stage(2, 3, 2, 6, 24),
-    Stage(2, 5, 2, 6, 40),
-    Stage(3, 3, 2, 6, 80),
-    Stage(3, 5, 1, 6, 112),
-    Stage(4, 5, 2, 6, 192),
-    Stage(1, 3, 1, 6, 320),
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
 )
 
 
 class InvertedResidual(nn.Module):
     """Expand (1x1), depthwise, project (1x1), each with BN, and ReLU6 after the first two."""
 
-    stage: Stage
-    stride: int  # This block's.
+    kernel: int  # Height and width of the depthwise convolution.
+    stride: int
+    expansion: int  # Channels inside over those that enter.
+    features: int  # Channels that leave.
     pointwise: Any  # Makes a 1x1 convolution, given its number of channels.
     norm: Any
     dtype: Any
@@ -51,13 +45,13 @@ class InvertedResidual(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """Returns float32 or bfloat16 [B, ⌈H / stride⌉, ⌈W / stride⌉, features]."""
-        y, stage = x, self.stage
-        if stage.expansion > 1:
-            y = self.pointwise(x.shape[-1] * stage.expansion, name="expand")(y)
+        y = x
+        if self.expansion > 1:
+            y = self.pointwise(x.shape[-1] * self.expansion, name="expand")(y)
             y = nn.relu6(self.norm(name="expand_norm")(y, use_running_average=not train))
-        y = DepthwiseConv(stage.kernel, self.stride, self.dtype, name="depthwise")(y)
+        y = DepthwiseConv(self.kernel, self.stride, self.dtype, name="depthwise")(y)
         y = nn.relu6(self.norm(name="depthwise_norm")(y, use_running_average=not train))
-        y = self.pointwise(stage.features, name="project")(y)
+        y = self.pointwise(self.features, name="project")(y)
         y = self.norm(name="project_norm")(y, use_running_average=not train)
         return x + y if x.shape == y.shape else y
 
@@ -82,11 +76,13 @@ class EfficientNetLite0(Architecture):
         block = self.block_layer(InvertedResidual, train)
         x = conv(_STEM_FEATURES, (3, 3), strides=(2, 2), name="stem")(x_BHWC.astype(self.dtype))
         x = nn.relu6(norm(name="stem_norm")(x, use_running_average=not train))
-        for i, stage in enumerate(STAGES, start=1):
-            for j in range(stage.blocks):
+        for i, (blocks, kernel, stride, expansion, features) in enumerate(STAGES, start=1):
+            for j in range(blocks):
                 x = block(
-                    stage,
-                    stage.stride if j == 0 else 1,
+                    kernel,
+                    stride if j == 0 else 1,
+                    expansion,
+                    features,
                     pointwise=pointwise,
                     norm=norm,
                     dtype=self.dtype,

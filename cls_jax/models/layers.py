@@ -6,7 +6,7 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -23,18 +23,12 @@ ALL_HEADS = "all heads"
 _CENTER_WIDTH = 0.35
 
 
-class Stem(NamedTuple):
-    """How an architecture begins."""
-
-    kernel: int  # Height and width of the first convolution.
-    stride: int
-    pools: bool  # Whether 3x3 maxima with stride 2 follow.
-
-
+# How an architecture begins: height and width of the first convolution, its stride, and whether
+# 3x3 maxima with stride 2 follow.
 STEMS = {
-    "cifar": Stem(kernel=3, stride=1, pools=False),  # For 32 pixels.
-    "small": Stem(kernel=3, stride=2, pools=False),  # For 64: the rest sees 32.
-    "imagenet": Stem(kernel=7, stride=2, pools=True),  # From 96: 224 becomes 56.
+    "cifar": (3, 1, False),  # For 32 pixels.
+    "small": (3, 2, False),  # For 64: the rest sees 32.
+    "imagenet": (7, 2, True),  # From 96: 224 becomes 56.
 }
 
 
@@ -211,7 +205,8 @@ def create_stem_conv(stem: str, features: int, dtype: Any) -> nn.Conv:
 
 def pool_stem(stem: str, x_BHWC: jax.Array) -> jax.Array:
     """Maxima of 3x3 with stride 2 where the stem has them."""
-    if not STEMS[stem].pools:
+    _, _, pools = STEMS[stem]
+    if not pools:
         return x_BHWC
     # One axis after the other. XLA computes the gradient of `nn.max_pool` of 3x3 on a CPU with four
     # indices for every pixel.

@@ -1,1 +1,1 @@
-"""One HTML file that shows a run. Import it only to write a report: matplotlib is slow to load."""
+"""One HTML file that shows a run."""

@@ -1,39 +1,27 @@
 """The metrics of a run as charts: panels of curves over the steps, and reliability diagrams.
 
-Charts are inline SVG, drawn by matplotlib and colored by the page's style sheet.
+Charts are inline SVG, colored by the page's style sheet. A chart is a dictionary of "svg", the
+contents of an <svg> element of `WIDTH` x `HEIGHT` with only numbers, units and colors, and of
+"traces", the values that the page shows at the pointer: for each curve its name, and points [x, y
+in pixels, place, value as text].
 """
 
 import dataclasses
 import importlib.resources
-import io
-import re
+import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import matplotlib.style
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from cls_jax.inference.scores import Reliability
 
 WIDTH, HEIGHT = 480, 250
 MAX_POINTS = 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 10, 26
-# matplotlib does not know CSS variables: while it draws, "#0000NN" stands for the NNth of these.
-_VARIABLES = ("line", "soft", "wrong", "c1", "c2", "c3", "c4", "c5", "c6")
-_NUM_COLORS = 6  # Of curves: c1 to c6.
-_DASHES = (0, (2, 2))
-# Parts of an SVG file that a drawing inside a page does not need: clip paths and groups with IDs
-# (not unique there), fonts (set by the style sheet), and fractions of a pixel.
-_CLUTTER = re.compile(
-    r"<defs>\s*<clipPath.*?</defs>|</?g\b[^>]*>|</svg>|"
-    r'font-[a-z]+: [^;]*; | (?:clip-path|transform)="[^"]*"|(?<=\.\d)\d{2,}',
-    re.DOTALL,
-)
-_STYLE = ("default", {"svg.fonttype": "none"})  # Text as <text>, whatever the user's matplotlibrc.
+_NUM_COLORS = 6  # Of curves: the style sheet's variables c1 to c6.
+_DASHED = "; stroke-dasharray: 2 2"
 _TEXTS = tomllib.loads(
     importlib.resources.files("cls_jax.report").joinpath("templates/panels.toml").read_text("utf-8")
 )
@@ -126,104 +114,101 @@ def find_last(rows: Rows, name: str) -> float | None:
     return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
 
 
-class Chart(NamedTuple):
-    """A drawing, and the values that the page shows at the pointer."""
-
-    svg: str  # Contents of an <svg> element of `WIDTH` x `HEIGHT`; only numbers, units and colors.
-    traces: list[dict[str, Any]]  # By curve: name, points [x, y in pixels, place, value as text].
-
-
-@matplotlib.style.context(_STYLE)
-def draw_panel(panel: Panel) -> Chart:
+def draw_panel(panel: Panel) -> dict[str, Any]:
     """Curves over the steps, each with a band where its points stand for several measurements."""
-    axes = _create_axes()
     steps = np.concatenate([curve.steps for curve in panel.curves])
     values = np.concatenate([array for c in panel.curves for array in (c.low, c.high)])
-    axes.set_xlim(*axes.xaxis.get_major_locator().nonsingular(steps.min(), steps.max()))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k
-    ticks = choose_ticks(np.nanmin(values), np.nanmax(values))
-    axes.set_yticks(ticks, [f"{tick:g}{panel.unit}" for tick in ticks])
-    axes.set_ylim(ticks[0], ticks[-1])
-    traces = []
+    limits = steps.min(), max(steps.max(), steps.min() + 1)
+    x_ticks = {x: _shorten(x) for x in choose_ticks(*limits) if limits[0] <= x <= limits[1]}
+    low, high = np.nanmin(values), np.nanmax(values)
+    ticks = choose_ticks(min(low, 0.0) if low < 0.5 * high else low, high)
+    box = limits, (ticks[0], ticks[-1])
+    shapes, traces = _draw_axes(box, x_ticks, {y: f"{y:g}{panel.unit}" for y in ticks}), []
     for i, curve in enumerate(panel.curves):
-        color = _color(f"c{i % _NUM_COLORS + 1}")
+        color = f"var(--c{i % _NUM_COLORS + 1})"
+        top, line, bottom = (
+            _place(box, curve.steps, y) for y in (curve.high, curve.values, curve.low)
+        )
+        runs = np.ma.clump_unmasked(np.ma.masked_invalid(curve.values))
         if not np.array_equal(curve.low, curve.high, equal_nan=True):
-            band = {"facecolor": color, "edgecolor": "none", "alpha": 0.16}
-            axes.fill_between(curve.steps, curve.low, curve.high, clip_on=False, **band)
-        line = {"linewidth": 1.3, "linestyle": _DASHES} if curve.is_dashed else {"linewidth": 1.8}
-        axes.plot(curve.steps, curve.values, color=color, clip_on=False, **line)
-        points = zip(curve.steps, curve.values, strict=True)
-        texts = [(f"step {step:.0f}", panel.format(value)) for step, value in points]
-        traces.append(_trace(axes, curve.name, curve.steps, curve.values, texts))
-    return Chart(_to_svg(axes.figure), traces)
+            bands = [np.concatenate([top[run], bottom[run][::-1]]) for run in runs]
+            shapes.append(_write_path(bands, f"fill: {color}; fill-opacity: 0.16"))
+        dash = f"1.3{_DASHED}" if curve.is_dashed else "1.8"
+        style = f"fill: none; stroke: {color}; stroke-width: {dash}"
+        shapes.append(_write_path([line[run] for run in runs], style))
+        points = [
+            [*pixels, f"step {step:.0f}", panel.format(value)]
+            for pixels, step, value in zip(line.tolist(), curve.steps, curve.values, strict=True)
+            if np.isfinite(value)
+        ]
+        traces.append({"name": curve.name, "points": points})
+    return {"svg": "".join(shapes), "traces": traces}
 
 
-@matplotlib.style.context(_STYLE)
-def draw_reliability(reliability: Reliability) -> Chart:
+def draw_reliability(reliability: Reliability) -> dict[str, Any]:
     """Bars of accuracy by confidence, the mean confidence of each, and the diagonal."""
     counts, confidence, accuracy, _ = reliability
-    axes = _create_axes()
-    for axis, set_limits in ((axes.xaxis, axes.set_xlim), (axes.yaxis, axes.set_ylim)):
-        set_limits(0, 1)
-        axis.set_ticks(np.linspace(0, 1, 5))
-        axis.set_major_formatter(PercentFormatter(xmax=1, symbol="%"))
-    axes.plot([0, 1], [0, 1], color=_color("soft"), linewidth=1, linestyle=_DASHES, clip_on=False)
+    box, ticks = ((0, 1), (0, 1)), {tick: f"{tick:.0%}" for tick in np.linspace(0, 1, 5)}
+    shapes = _draw_axes(box, ticks, ticks)
+    diagonal = f"fill: none; stroke: var(--soft){_DASHED}"
+    shapes.append(_write_path([_place(box, [0, 1], [0, 1])], diagonal))
     # Half a pixel of background on either side of a bar.
     half = 0.5 / len(counts) - 1 / WIDTH
     center = (np.arange(len(counts)) + 0.5) / len(counts)
-    opacity = np.round(0.25 + 0.6 * np.sqrt(counts / max(counts.max(), 1)), 2)
-    fill = {"width": 2 * half, "linewidth": 0, "clip_on": False}
+    opacity = 0.25 + 0.6 * np.sqrt(counts / max(counts.max(), 1))
     for i in np.flatnonzero(counts):
-        axes.bar(center[i], accuracy[i], color=_color("c1"), alpha=opacity[i], **fill)
-        mark = [center[i] - half, center[i] + half], [confidence[i]] * 2
-        axes.plot(*mark, color=_color("wrong"), linewidth=2, solid_capstyle="butt", clip_on=False)
-    texts = [
-        (f"{count} images with mean confidence {100 * mean:.1f}%", f"{100 * right:.1f}%")
-        for count, mean, right in zip(counts, confidence, accuracy, strict=True)
+        sides = np.array([-half, -half, half, half]) + center[i]
+        bar = _place(box, sides, [0, accuracy[i], accuracy[i], 0])
+        shapes.append(_write_path([bar], f"fill: var(--c1); fill-opacity: {opacity[i]:.2f}"))
+        mark = _place(box, sides[1:3], [confidence[i]] * 2)
+        shapes.append(_write_path([mark], "stroke: var(--wrong); stroke-width: 2"))
+    points = [
+        [*pixels, f"{count} images with mean confidence {100 * mean:.1f}%", f"{100 * right:.1f}%"]
+        for pixels, count, mean, right in zip(
+            _place(box, center, accuracy).tolist(), counts, confidence, accuracy, strict=True
+        )
+        if np.isfinite(right)
     ]
-    return Chart(_to_svg(axes.figure), [_trace(axes, "accuracy", center, accuracy, texts)])
+    return {"svg": "".join(shapes), "traces": [{"name": "accuracy", "points": points}]}
 
 
 def choose_ticks(low: float, high: float) -> np.ndarray:
-    """About five round numbers that enclose a range, from 0 if that is in or near the range."""
-    locator = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
-    low, high = locator.nonsingular(low, high)  # A range that is not empty.
-    low = min(low, 0.0) if low < 0.5 * high else low
-    return locator.tick_values(low, high) + 0.0  # Never -0.
+    """About five round numbers that enclose a range, which may be a single number."""
+    if not high > low:
+        low, high = low - 0.05 * abs(low or 1), high + 0.05 * abs(high or 1)
+    power = 10.0 ** math.floor(math.log10((high - low) / 5))
+    size = next(n * power for n in (1, 2, 2.5, 5, 10) if (high - low) <= 5.001 * n * power)
+    return size * np.arange(math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9) + 1)
 
 
-def _create_axes() -> Axes:
-    """Axes on a figure whose points are the pixels of the view box."""
-    figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), dpi=72)
-    size = (WIDTH - _LEFT - _RIGHT) / WIDTH, (HEIGHT - _TOP - _BOTTOM) / HEIGHT
-    axes = figure.add_axes((_LEFT / WIDTH, _BOTTOM / HEIGHT, *size))
-    for patch in (figure.patch, axes.patch, *axes.spines.values()):
-        patch.set_visible(False)
-    axes.set_axisbelow(True)
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    axes.tick_params(length=0, pad=6, labelsize=11, labelcolor=_color("soft"))
-    axes.tick_params(axis="x", pad=9)
-    axes.grid(axis="y", color=_color("line"), linewidth=1)
-    return axes
+def _shorten(step: float) -> str:
+    """A number of steps, such as 20k."""
+    size, unit = next((s, u) for s, u in ((1e6, "M"), (1e3, "k"), (0, "")) if step >= s)
+    return f"{step / (size or 1):g}{unit}"
 
 
-def _trace(axes: Axes, name: str, x: np.ndarray, y: np.ndarray, texts: Iterable) -> dict[str, Any]:
-    pixels = axes.transData.transform(np.column_stack([x, y]))
-    points = [
-        [round(float(left), 1), round(HEIGHT - float(bottom), 1), *text]
-        for (left, bottom), text in zip(pixels, texts, strict=True)
-        if np.isfinite(bottom)
-    ]
-    return {"name": name, "points": points}
+def _place(box: Any, x: Any, y: Any) -> np.ndarray:
+    """Points as pixels [n, 2], given the lowest and highest values of both axes."""
+    (x_low, x_high), (y_low, y_high) = box
+    left = _LEFT + (np.asarray(x) - x_low) / (x_high - x_low) * (WIDTH - _LEFT - _RIGHT)
+    up = (np.asarray(y) - y_low) / (y_high - y_low) * (HEIGHT - _TOP - _BOTTOM)
+    return np.column_stack([left, HEIGHT - _BOTTOM - up]).round(1)
 
 
-def _color(variable: str) -> str:
-    return f"#0000{_VARIABLES.index(variable):02}"
+def _write_path(lines: Sequence[np.ndarray], style: str) -> str:
+    """Lines through pixels [n, 2] each."""
+    joined = ("L".join(f"{x:g} {y:g}" for x, y in line) for line in lines)
+    return f'<path d="{"".join("M" + line for line in joined)}" style="{style}"/>'
 
 
-def _to_svg(figure: Figure) -> str:
-    file = io.StringIO()
-    figure.savefig(file, format="svg")
-    # Everything up to there is the head of the file and its style sheet.
-    drawing = " ".join(_CLUTTER.sub("", file.getvalue().partition("</defs>")[2]).split())
-    return re.sub(r"#0000(\d\d)", lambda match: f"var(--{_VARIABLES[int(match[1])]})", drawing)
+def _draw_axes(box: Any, x_ticks: Mapping, y_ticks: Mapping) -> list[str]:
+    """Horizontal lines, and the labels of both axes, by value."""
+    shapes, style = [], 'style="fill: var(--soft); text-anchor: '
+    for y, text in y_ticks.items():
+        line = _place(box, box[0], [y, y])
+        shapes.append(_write_path([line], "stroke: var(--line)"))
+        shapes.append(f'<text x="{_LEFT - 6}" y="{line[0, 1] + 4:g}" {style}end">{text}</text>')
+    for x, text in x_ticks.items():
+        left = _place(box, x, box[1][0])[0, 0]
+        shapes.append(f'<text x="{left:g}" y="{HEIGHT - 8}" {style}middle">{text}</text>')
+    return shapes

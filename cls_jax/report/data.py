@@ -7,7 +7,7 @@ import pathlib
 import re
 import urllib.parse
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -65,14 +65,6 @@ class Predictions:
             return np.argsort(self.confidence[0], kind="stable")
         differ = np.flatnonzero(self.predicted[0] != self.predicted[1])
         return differ[np.argsort(-self.confidence.min(axis=0)[differ], kind="stable")]
-
-
-class Picture(NamedTuple):
-    """An image of the dataset as the page shows it."""
-
-    pixels: np.ndarray  # uint8 [H, W, 1 or 3].
-    name: str
-    link: str | None  # To its file, where it has one.
 
 
 @dataclasses.dataclass
@@ -146,13 +138,14 @@ class RunData:
         )
         return None if is_private else f"./{pathlib.Path(relative).as_posix()}"
 
-    def take_picture(self, index: int, is_test: bool) -> Picture:
-        """A test or training image by its position among these."""
+    def take_picture(self, index: int, is_test: bool) -> dict[str, Any]:
+        """A test or training image by its position: pixels uint8 [H, W, 1 or 3], name and link."""
         images = self.dataset.test_images if is_test else self.dataset.train_images
         image = images[np.array([index])][0]
-        return Picture(image, *self.name_image(index, is_test))
+        name, link = self.name_image(index, is_test)
+        return {"pixels": image, "name": name, "link": link}
 
-    def take_predicted(self, position: int) -> Picture:
+    def take_predicted(self, position: int) -> dict[str, Any]:
         """One of the images that the predictions are about."""
         return self.take_picture(int(self.predictions.indices[position]), self.predictions.is_test)
 

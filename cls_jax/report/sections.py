@@ -199,7 +199,7 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
     for seed, view in enumerate(("weak", "strong")):
         draws = augment_images(repeated, view, data, seed)
         columns += [(view, draw) for draw in np.split(draws, _NUM_DRAWS)]
-    names = [run.take_picture(int(index), is_test=False).name for index in chosen]
+    names = [run.take_picture(int(index), is_test=False)["name"] for index in chosen]
     return {"names": names, "columns": columns, "method": get_method(run.config.method.name)}
 
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
-from cls_jax.data.images.files import ImageFile, read_ahead
+from cls_jax.data.images.files import ImageFile, find_digests, read_ahead
 from cls_jax.data.images.store import Store
 from cls_jax.data.label_split import (
     check_labeled_indices,
@@ -25,7 +25,6 @@ from cls_jax.data.sources.folder import COPY_OF, hash_contents, hash_names, list
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
-from cls_jax.features.extract import _find_digests
 from cls_jax.io import (
     PARTIAL,
     describe_error,
@@ -138,13 +137,13 @@ def _has_trained_on(
     batches = read_ahead(paths, shape, _BATCH_SIZE, get_decode_options(data))
     errors = (error for batch in batches for error in batch.errors)
     unreadable = {name for name, error in zip(tried, errors, strict=True) if error is not None}
-    contents = hash_contents(layout, find_digests(root, files), unreadable)
+    contents = hash_contents(layout, _hash_files(root, files), unreadable)
     return fingerprint in (names, names + contents)
 
 
-def find_digests(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
-    """The digests of the files' contents, b"" where they cannot be read."""
-    return _find_digests(Store(), [str(root / file.name) for file in files], reads=True)
+def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
+    """Digests of the files' contents, b"" where they cannot be read."""
+    return find_digests(Store(), [str(root / file.name) for file in files], reads=True)
 
 
 def count_training_images(workdir: pathlib.Path, folder: str) -> int:
@@ -165,8 +164,8 @@ def count_training_images(workdir: pathlib.Path, folder: str) -> int:
     if trained is None:
         return 0
     evaluated = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
-    known = set(find_digests(own, [file for file, _ in trained.train]))
-    digests = find_digests(root, [file for file, _ in evaluated])
+    known = set(_hash_files(own, [file for file, _ in trained.train]))
+    digests = _hash_files(root, [file for file, _ in evaluated])
     return sum(digest in known for digest in digests if digest)
 
 

@@ -148,7 +148,7 @@ def test_instant_run_decodes_an_image_once_and_its_network_sees_it_once(
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cut, num_seen = extract._cut_batches, []
-    monkeypatch.setattr(extract, "_cut_batches", lambda *a: num_seen.append(len(a[2])) or cut(*a))
+    monkeypatch.setattr(extract, "_cut_batches", lambda *a: num_seen.append(len(a[3])) or cut(*a))
     monkeypatch.setattr(extract, "read_ahead", None)
     monkeypatch.setattr(Ensemble, "forward", None)
     monkeypatch.setattr(loop, "create_pipeline", None)  # There are no batches to make.

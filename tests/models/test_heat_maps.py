@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cls_jax.models import efficientnet, resnet
-from cls_jax.models.efficientnet import EfficientNetLite0, Stage
+from cls_jax.models.efficientnet import EfficientNetLite0
 from cls_jax.models.heat_maps import (
     _apply,
     choose_layer,
@@ -21,7 +21,7 @@ SIZE, NUM_CLASSES = 16, 3
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(efficientnet, "STAGES", (Stage(1, 3, 1, 1, 8), Stage(1, 3, 2, 2, 8)))
+    monkeypatch.setattr(efficientnet, "STAGES", ((1, 3, 1, 1, 8), (1, 3, 2, 2, 8)))
     monkeypatch.setattr(resnet, "_STAGES", ((8, 1), (16, 2)))
 
 

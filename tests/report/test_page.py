@@ -14,7 +14,9 @@ from sklearn.metrics import classification_report, confusion_matrix
 from cls_jax.inference.calibration import Calibration, apply_calibration
 from cls_jax.inference.scores import compute_reliability
 from cls_jax.inference.suspects import Suspect
+from cls_jax.report.data import Predictions
 from cls_jax.report.page import render_page
+from cls_jax.report.sections import overlay_heat_map
 from tests.report.pages import Page, create_run
 
 BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
@@ -236,3 +238,18 @@ def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
     rows = [{"step": i, **dict.fromkeys(names, float(rng.random()))} for i in range(5000)]
     text = render_page(create_run(num_classes=1000, num_test=3000, side=224, rows=rows))
     assert len(text.encode()) < 5e6
+
+
+def test_a_heat_map_is_bright_where_it_is_high():
+    heat_map = np.pad(np.ones((2, 2), np.float32), ((0, 2), (0, 2)))
+    painted = overlay_heat_map(np.full((8, 6, 3), 128, np.uint8), heat_map)
+    assert painted[:24, :18].mean() > painted[-24:, -18:].mean() + 50
+
+
+def test_mistakes_and_disagreements_come_most_confident_first():
+    first = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
+    second = np.array([[0.4, 0.6], [0.1, 0.9], [0.8, 0.2], [0.1, 0.9]])
+    both, labels = np.stack([first, second]), np.array([1, -1, 1, 0])
+    predictions = Predictions(6, both, labels, np.arange(4), is_test=True)
+    assert predictions.mistakes.tolist() == [0, 3, 2]
+    assert predictions.doubtful.tolist() == [1, 0]

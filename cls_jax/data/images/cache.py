@@ -6,7 +6,7 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import filelock
@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions
-from cls_jax.data.images.files import ImageFile, compute_key, find_settled, read_ahead
+from cls_jax.data.images.files import ImageBatch, ImageFile, compute_key, find_settled, read_ahead
 from cls_jax.data.images.store import Store
 from cls_jax.errors import UserError
 
@@ -57,20 +57,17 @@ class DecodedImages:
         digests: list[bytes] = self._digests[rows].tolist()
         trusted = set(self._digests[rows[self._is_checked[rows]]].tolist())
         images = np.empty((len(rows), *self._shape), np.uint8)
-        places: dict[bytes, list[int]] = {}
-        for i, digest in enumerate(digests):
-            places.setdefault(digest, []).append(i)
-        missing = dict(places)
+        is_missing = np.ones(len(rows), bool)
 
-        def put(digest: bytes, content: bytes) -> None:
-            missing.pop(digest, None)
-            for i in places[digest]:
+        def put(places: list[int], content: bytes) -> None:
+            is_missing[places] = False
+            for i in places:
                 images[i].reshape(-1).data[:] = content
 
         with contextlib.suppress(OSError):  # The files are there as well.
             self._store.read(self._name, digests, put, trusted)
-        for digest, (i, *_) in list(missing.items()):
-            put(digest, self._decode_again(self._paths[rows[i]], digest))
+        for i in np.flatnonzero(is_missing).tolist():
+            put([i], self._decode_again(self._paths[rows[i]], digests[i]))
         self._is_checked[rows] = True
         return images
 
@@ -119,28 +116,36 @@ def load_decoded(
     store, name = Store(), _name_options(shape, options)
     paths = [os.path.join(root, file.name) for file in files]
     keys = [compute_key(path, file) for path, file in zip(paths, files, strict=True)]
-    failures: dict[int, str] = {}
-
-    def find() -> tuple[list[bytes], list[int]]:
-        """The digests that are known, and the files that have to be decoded."""
-        digests = store.find_contents(keys)
-        known = store.find(name, digests)
-        return digests, [i for i, digest in enumerate(digests) if digest not in known]
-
+    row_bytes, failures = int(np.prod(shape)), dict[int, str]()
     try:
-        digests, todo = find()
+        digests, todo = _find(store, name, keys)
         if todo:
             with _hold(store.lock, is_silent):
-                digests, todo = find()
-                _decode(store, name, paths, todo, shape, options, digests, failures, is_silent)
+                digests, todo = _find(store, name, keys)
+                if shutil.disk_usage(store.folder).free < len(todo) * row_bytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                size = min(max(_BATCH_BYTES // row_bytes, 1), _MAX_BATCH)
+                missing, places = [paths[i] for i in todo], iter(todo)
+                has_bar = not is_silent and len(todo) >= _FEW
+                for batch in _decode(store, name, missing, shape, size, options, has_bar):
+                    for digest, error in zip(batch.digests, batch.errors, strict=True):
+                        digests[i := next(places)] = digest
+                        if error:
+                            failures[i] = error
         store.shrink(max_gigabytes)
     except OSError as error:
-        raise _explain(error, store.folder, len(files) * int(np.prod(shape))) from error
+        raise _explain(error, store.folder, len(files) * row_bytes) from error
     rows = np.array([i for i in range(len(files)) if i not in failures], np.int64)
-    images = DecodedImages(
-        store, [digests[i] for i in rows], [paths[i] for i in rows], shape, options
-    )
+    found, readable = [digests[i] for i in rows], [paths[i] for i in rows]
+    images = DecodedImages(store, found, readable, shape, options)
     return DecodedSet(images, rows, digests, failures)
+
+
+def _find(store: Store, name: str, keys: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
+    """The digests of files, as far as they are known, and the files that must be decoded."""
+    digests = store.find_contents(keys)
+    known = store.find(name, digests)
+    return digests, [i for i, digest in enumerate(digests) if digest not in known]
 
 
 def _name_options(shape: Shape, options: DecodeOptions) -> str:
@@ -161,46 +166,27 @@ def _decode(
     store: Store,
     name: str,
     paths: Sequence[str],
-    todo: Sequence[int],
     shape: Shape,
+    batch_size: int,
     options: DecodeOptions,
-    digests: list[bytes],
-    failures: dict[int, str],
-    is_silent: bool,
-) -> None:
-    """Decodes files that are not in the store, and fills in their digests and failures."""
-    row_bytes = int(np.prod(shape))
-    if todo and shutil.disk_usage(store.folder).free < len(todo) * row_bytes:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    size = min(max(_BATCH_BYTES // row_bytes, 1), _MAX_BATCH)
-    batches = read_ahead(
-        [paths[i] for i in todo],
-        shape,
-        size,
-        options,
-        lambda digest: bool(store.find(name, [digest])),
+    has_bar: bool,
+) -> Iterator[ImageBatch]:
+    """Decodes files whose content is not in the store, and yields batches that are."""
+
+    def is_known(digest: bytes) -> bool:
+        return bool(store.find(name, [digest]))
+
+    bar = tqdm(
+        total=len(paths), unit="image", desc="Decoding", dynamic_ncols=True, disable=not has_bar
     )
-    with (
-        contextlib.closing(batches),
-        tqdm(
-            total=len(todo),
-            unit="image",
-            desc="Decoding",
-            dynamic_ncols=True,
-            disable=is_silent or len(todo) < _FEW,
-        ) as bar,
-    ):
-        for start, batch in zip(range(0, len(todo), size), batches, strict=True):
+    batches = read_ahead(paths, shape, batch_size, options, is_known)
+    with contextlib.closing(batches), bar:
+        for batch in batches:
             found = zip(batch.digests, batch.errors, strict=True)
-            decoded = [digest for digest, error in found if error is None]
-            images = (image.tobytes() for image in batch.images)
-            store.write(name, dict(zip(decoded, images, strict=True)), find_settled(batch))
-            for i, digest, error in zip(
-                todo[start : start + size], batch.digests, batch.errors, strict=True
-            ):
-                digests[i] = digest
-                if error:
-                    failures[i] = error
+            images = zip((d for d, error in found if error is None), batch.images, strict=True)
+            rows = {digest: image.tobytes() for digest, image in images}
+            store.write(name, rows, find_settled(batch))
+            yield batch
             bar.update(len(batch.files))
 
 

@@ -26,7 +26,7 @@ from cls_jax.data.images.decode import (
     open_file,
 )
 from cls_jax.data.images.packed import INDEX, SHARD, find_packed, open_packed
-from cls_jax.data.images.store import hash_content
+from cls_jax.data.images.store import Store, hash_content
 from cls_jax.errors import UserError
 from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
@@ -326,3 +326,28 @@ def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]
             is_settled = before == after and max(after.mtime_ns, after.ctime_ns) < latest
             key = compute_key(path, after) if is_hashed and is_settled else b""
             yield io.BytesIO(content), hash_content(content) if is_hashed else b"", key
+
+
+def find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) -> list[bytes]:
+    """Digests of the files' contents, b"" for files that are not known or cannot be read.
+
+    Where the store does not know a file as it is now, it is read only if this `reads`.
+    """
+    keys, digests = [], [b""] * len(paths)
+    for path in paths:
+        try:
+            keys.append(compute_key(path, stat_image(path)))
+        except (OSError, ValueError):
+            keys.append(b"")
+    with contextlib.suppress(OSError):
+        digests = store.find_contents(keys)
+    unknown = [i for i, digest in enumerate(digests) if reads and not digest]
+    if unknown:
+        files = [paths[i] for i in unknown]
+        # None is decoded, as if all were known.
+        for batch in read_ahead(files, (1, 1, 3), len(files), is_known=lambda _: True):
+            for i, digest in zip(unknown, batch.digests, strict=True):
+                digests[i] = digest
+            with contextlib.suppress(OSError):
+                store.write("", {}, find_settled(batch))
+    return digests

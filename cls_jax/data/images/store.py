@@ -55,20 +55,12 @@ DELETE FROM rows WHERE used < ? AND id IN (
     SELECT id FROM (SELECT id, sum(size) OVER (ORDER BY used DESC, id DESC) AS total FROM rows)
     WHERE total > ? * (SELECT sum(size) FROM rows))
 """
-# Errors of the system, by SQLite's primary code. All others are damage.
-_SYSTEM_ERRORS = {
-    sqlite3.SQLITE_PERM: errno.EACCES,
-    sqlite3.SQLITE_BUSY: errno.EBUSY,
-    sqlite3.SQLITE_LOCKED: errno.EBUSY,
-    sqlite3.SQLITE_NOMEM: errno.ENOMEM,
-    sqlite3.SQLITE_READONLY: errno.EROFS,
-    sqlite3.SQLITE_INTERRUPT: errno.EINTR,
-    sqlite3.SQLITE_IOERR: errno.EIO,
-    sqlite3.SQLITE_FULL: errno.ENOSPC,
-    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
-    sqlite3.SQLITE_PROTOCOL: errno.EBUSY,
-    sqlite3.SQLITE_NOLFS: errno.EFBIG,
-}
+# SQLite's primary codes that mean damage: malformed or no database, other tables or types. All
+# others mean that the system refuses.
+_DAMAGE = (
+    *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA),
+    *(sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_FORMAT),
+)
 
 
 def get_cache_folder() -> pathlib.Path:
@@ -93,7 +85,7 @@ class Store:
         """The store in the user's cache folder, which is opened when it is first used."""
         self.folder = get_cache_folder()
         # For work that only one process should do at a time. Reading and writing need no lock.
-        self.lock = filelock.FileLock(self.folder / "lock", mode=0o600)
+        self.lock = filelock.FileLock(self.folder / "lock")
         self._path = os.path.realpath(self.folder / _FILE)
         self._idle: list[sqlite3.Connection] = []  # Those that no thread uses at the moment.
         weakref.finalize(self, _close, self._idle)
@@ -123,10 +115,10 @@ class Store:
         self,
         options: str,
         digests: Sequence[bytes],
-        put: Callable[[bytes, bytes], None],
+        put: Callable[[list[int], bytes], None],
         trusted: Container[bytes] = (),
     ) -> None:
-        """Calls a function with each digest that has a row, and with the row, one at a time.
+        """Calls a function for each row that is there, with the places of its digest.
 
         What is damaged is deleted. Rows of digests that are `trusted` are not checked.
         """
@@ -134,6 +126,9 @@ class Store:
             "SELECT digest, checksum, used < ?, blob FROM rows JOIN blobs USING (id) "
             "WHERE options = ? AND digest IN"
         )
+        places: dict[bytes, list[int]] = {}
+        for i, digest in enumerate(digests):
+            places.setdefault(digest, []).append(i)
 
         def read(db: sqlite3.Connection, part: Sequence[bytes]) -> None:
             stale, damaged = [], []
@@ -141,7 +136,7 @@ class Store:
                 db, query, part, _find_stale(), options
             ):
                 if digest in trusted or _compute_checksum(options, digest, blob) == checksum:
-                    put(digest, blob)
+                    put(places[digest], blob)
                     stale += [digest] * is_stale
                 else:
                     damaged.append(digest)
@@ -149,8 +144,9 @@ class Store:
                 db.execute("DELETE FROM rows WHERE options = ? AND digest = ?", (options, digest))
             _mark(db, options, stale)
 
-        for start in range(0, len(digests), _PART):
-            self._run(functools.partial(read, part=digests[start : start + _PART]))
+        distinct = list(places)
+        for start in range(0, len(distinct), _PART):
+            self._run(functools.partial(read, part=distinct[start : start + _PART]))
 
     def write(
         self, options: str, rows: Mapping[bytes, bytes], contents: Mapping[bytes, bytes]
@@ -219,9 +215,10 @@ class Store:
                 self._idle.append(connections.pop())
                 return result
             except sqlite3.Error as error:
-                code = _SYSTEM_ERRORS.get(error.sqlite_errorcode & 0xFF)
-                if code or is_last:
-                    raise OSError(code or errno.EIO, str(error), self._path) from error
+                code = error.sqlite_errorcode & 0xFF
+                if is_last or code not in _DAMAGE:
+                    number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
+                    raise OSError(number, str(error), self._path) from error
             finally:
                 _close(connections)
             self.delete()

@@ -78,12 +78,14 @@ def create_stream(
     num_pieces, num_parallel = _cut_batches(num_threads, shapes)
     read, make_views = _create_piece_functions(spec, dataset, part, num_pieces)
     pieces = tf.data.Dataset.range(first_step * num_pieces, num_steps * num_pieces)
-    # Reading waits for disks, making views for cores, so each has threads of its own.
-    for function, num_calls in ((read, min(num_parallel, num_threads)), (make_views, num_parallel)):
+    at_once = min(num_parallel, num_threads)
+    for function in (read, make_views):
         # Nothing branches on tensors in Python. Converting all functions in case one did takes
         # longer than anything else here.
         function = tf.autograph.experimental.do_not_convert(function)
-        pieces = pieces.map(function, num_parallel_calls=num_calls, deterministic=True)
+        pieces = pieces.map(function, num_parallel_calls=at_once, deterministic=True)
+    pieces = pieces.prefetch(num_parallel - at_once)
+    # Reading waits for disks, making views for cores, so each has threads of its own.
     iterator = pieces.with_options(_create_options(2 * num_threads)).as_numpy_iterator()
     made = map(RawBatch._make, iterator)
     try:

@@ -144,7 +144,7 @@ def _rename(modules: Mapping[str, str], to_block: Callable[[int, int], str]) -> 
 
 def _count_blocks(stage: int, block: int) -> int:
     """Blocks of EfficientNet before this one."""
-    return sum(earlier.blocks for earlier in STAGES[: stage - 1]) + block - 1
+    return sum(blocks for blocks, *_ in STAGES[: stage - 1]) + block - 1
 
 
 OWN = Layout(str)  # Of architectures that PyTorch's libraries do not have.
@@ -202,7 +202,7 @@ def explain_mismatch(arrays: Arrays, layout: Layout, params: Any) -> str:
                 f"these weights are for {theirs.shape[1]} color channels and the images have "
                 f"{channels}, so choose other weights, or none with model.init="
             )
-        stems = [stem for stem, layer in STEMS.items() if layer.kernel == theirs.shape[2]]
+        stems = [stem for stem, (kernel, *_) in STEMS.items() if kernel == theirs.shape[2]]
         if name == "stem" and theirs.shape[2] != kernel[0] and stems:
             return f"set model.stem={' or '.join(stems)}, which these weights have"
     return "set model.name, and model.stem, to the architecture of these weights"
