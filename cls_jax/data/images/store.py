@@ -4,8 +4,9 @@ The store does not know names or labels. A table has the content of files by pat
 inode, so that unchanged files are not read again. Every row has a checksum. A damaged row counts as
 missing, and a damaged store is replaced by an empty one.
 
-SQLite reads rows of 12 KB as fast as a file of them, and rows of 150 KB at more than half of that
-speed, so the rows need no files of their own. The journal is the plain one: with a write-ahead log,
+Blobs are in SQLite, too: a row of 12 KB takes 21 µs of CPU time, one of 150 KB 69 µs, about three
+times as long as from files of their own, but a thread reads ahead of the training, and there are no
+files to keep in step with an index. The journal is the plain one: with a write-ahead log,
 which also needs shared memory, images would be written twice. Nothing waits for the disk
 (`synchronous`): a process that is killed leaves whole rows all the same, and after a power failure
 the checksums tell.
