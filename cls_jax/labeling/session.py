@@ -14,9 +14,9 @@ from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO
 from cls_jax.errors import UserError
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.graph import build_graph, compute_weight
+from cls_jax.features.propagation import Propagation, find_confident, find_doubtful
 from cls_jax.io import describe_error, to_csv
 from cls_jax.labeling.answers import Answers, RefusedError, State
-from cls_jax.labeling.propagation import Propagation, find_confident, find_doubtful
 from cls_jax.runs.result import wilson_interval
 
 _MAX_UNDO_STEPS = 1000

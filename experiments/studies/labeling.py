@@ -23,8 +23,8 @@ from cls_jax.features.coverage import Coverage
 from cls_jax.features.graph import NUM_NEIGHBORS, build_graph
 from cls_jax.features.instant import INSTANT_C, fit_head, spread_labels
 from cls_jax.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.features.propagation import Propagation
 from cls_jax.labeling.answers import Answers
-from cls_jax.labeling.propagation import Propagation
 from cls_jax.labeling.session import Change, Features, Session
 from experiments.paper import grid
 from experiments.studies.instant import Photographs, open_photographs

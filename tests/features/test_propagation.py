@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from cls_jax.features import propagation
 from cls_jax.features.graph import build_graph, propagate_labels, solve
-from cls_jax.labeling import propagation
-from cls_jax.labeling.propagation import Propagation, find_confident, find_doubtful
+from cls_jax.features.propagation import Propagation, find_confident, find_doubtful
 from tests.labeling.sessions import create_features
 
 KINDS = np.arange(120) % 3
