@@ -93,7 +93,8 @@ class Program:
 
     def read(self) -> str:
         """What the process has printed so far."""
-        return self._outputs[0].read_text()
+        path = self._outputs[0]  # Which the process creates itself.
+        return path.read_text() if path.exists() else ""
 
     def poll(self) -> int | None:
         """The exit code, or None while the process runs."""

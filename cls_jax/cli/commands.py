@@ -25,6 +25,7 @@ from cls_jax.runs.result import (
     describe_accuracies,
     describe_answer,
     describe_gain,
+    describe_labelers,
     describe_monitors,
 )
 
@@ -98,7 +99,8 @@ def _train_to_end(run: "OpenRun") -> None:
         )
     print(f"\n{outcome}", flush=True)
     far = describe_far(read_unknown(folder, result["step"]))
-    for sentence in filter(None, (describe_gain(result), describe_answer(result), far)):
+    sentences = describe_labelers(result), describe_gain(result), describe_answer(result), far
+    for sentence in filter(None, sentences):
         print(sentence, flush=True)
     report = _write_report_after_training(run)
     print()

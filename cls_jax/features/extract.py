@@ -1,7 +1,9 @@
 """Features of image files from a frozen network with pretrained weights, kept on disk.
 
 They are computed once per image content and weights, whatever a file is called and whichever
-command asks for them, and kept by the digest of the bytes that were decoded.
+command asks for them, and kept by the digest of the bytes that were decoded. One forward pass gives
+those of several depths (Head2Toe: Evci et al., ICML 2022). The last layer knows objects. Scans and
+textures differ in what earlier layers see.
 
 Shape suffixes: B images, H rows, W columns, C channels or features.
 """
@@ -10,9 +12,11 @@ import contextlib
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,10 +45,11 @@ from cls_jax.parallel.distributed import gather_rows, take_own
 PRETRAINED = f"{BUILTIN}efficientnet_lite0"
 
 # Increase when features of the same image and weights come out differently.
-_VERSION = 2
+_VERSION = 3
 _BATCH_SIZE = 16  # Per device. Larger ones are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
+_BLOCK = re.compile(r"(?:stage(\d+)_)?block(\d+)")
 
 Progress = Callable[[int, int], None]  # Called with (images done, images in all).
 
@@ -55,6 +60,9 @@ class FrozenFeatures(NamedTuple):
     pooled: np.ndarray  # The inputs of the network's heads, float16 [B, C].
     # What similar images are found by, float16 [B, C], see `pool_descriptor`.
     descriptors: np.ndarray
+    # Mean and deviation over the positions of what leaves each stage, float16 [B, S]. S is 0 where
+    # pixels are the features.
+    stages: np.ndarray
 
 
 class FrozenNetwork(NamedTuple):
@@ -133,9 +141,9 @@ def _extract_own(
     is_done, rows = _recall(store, options, digests)
     if is_done.all() and rows.shape[1]:
         return _unpack(rows)
-    compute, num_features, batch_size = _compile(network)
+    compute, row_length, batch_size = _compile(network)
     if not rows.shape[1]:
-        rows = np.zeros((len(paths), num_features), np.float16)
+        rows = np.zeros((len(paths), row_length), np.float16)
     # Of several files with the same content, the first. Without a digest, all.
     todo = sorted({digests[i] or i: i for i in np.flatnonzero(~is_done)[::-1].tolist()}.values())
     recalled = dict[bytes, bytes]()  # Rows of files that are known by their content only.
@@ -158,7 +166,7 @@ def _extract_own(
                 digests[i] = digest
             read = [i for i, error in zip(part, batch.errors, strict=True) if error is None]
             if read:
-                rows[read] = _pack(compute(batch.images))
+                rows[read] = compute(batch.images)
                 is_done[read] = True
             # A full disk must not stop a command that only wants the features.
             with contextlib.suppress(OSError):
@@ -174,14 +182,18 @@ def _extract_own(
     return _unpack(rows)
 
 
-def _pack(features: np.ndarray) -> np.ndarray:
-    """The rows that are kept, float16 [B, 2C], of a network's outputs [B, 2C]."""
-    return np.clip(features, -_FLOAT16_MAX, _FLOAT16_MAX).astype(np.float16)
+def _pack(last: np.ndarray, stages: np.ndarray) -> np.ndarray:
+    """The rows that are kept, float16 [B, 1 + 2C + S]: C as an integer's bits, [B, 2C], [B, S]."""
+    width = np.full((len(last), 1), last.shape[1] // 2, np.uint16).view(np.float16)
+    features = np.concatenate([last, stages], axis=1)
+    features = np.clip(features, -_FLOAT16_MAX, _FLOAT16_MAX).astype(np.float16)
+    return np.concatenate([width, features], axis=1)
 
 
 def _unpack(rows: np.ndarray) -> FrozenFeatures:
-    """What is in rows of `_pack`."""
-    return FrozenFeatures(*np.split(rows, 2, axis=1))
+    """What is in rows of `_pack`. Zeros for rows of zeros."""
+    width = int(np.ascontiguousarray(rows[:, :1]).view(np.uint16).max(initial=0))
+    return FrozenFeatures(*np.split(rows[:, 1:], [width, 2 * width], axis=1))
 
 
 def _cut_batches(
@@ -221,13 +233,13 @@ def compute_features(
 
     The images are scaled to the network's own resolution. Raises the same as `extract_features`.
     """
-    compute, num_features, batch_size = _compile(network)
-    rows = np.zeros((len(images), num_features), np.float16)
+    compute, row_length, batch_size = _compile(network)
+    rows = np.zeros((len(images), row_length), np.float16)
     with _report(on_progress, len(images)) as report:
         for start in range(0, len(images), batch_size):
             batch = np.asarray(images[start : start + batch_size])
             enlarged = _enlarge(batch, network.image_size, network.channels)
-            rows[start : start + batch_size] = _pack(compute(enlarged))
+            rows[start : start + batch_size] = compute(enlarged)
             report(start + len(batch))
     return _unpack(rows)
 
@@ -253,14 +265,13 @@ def _report(on_progress: Progress | None, total: int) -> Iterator[Callable[[int]
 
 
 def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray], int, int]:
-    """How a network computes features on all local devices.
+    """How a network computes features, as rows of the store, on all local devices.
 
     Returns:
-        A function uint8 [n, H, W, C] → float32 [n, features] for up to a batch of images, the
-        number of features (pooled ones and descriptors together), and the largest batch.
+        A function uint8 [n, H, W, C] → rows float16 [n, R] for up to a batch of images, R, and the
+        largest batch.
     """
     model, variables = create_network(network)
-    num_features = len(variables["params"]["head"]["kernel"])
     image_shape = (network.image_size, network.image_size, network.channels)
     devices = jax.local_devices()
     mesh = jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices)
@@ -271,13 +282,19 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
     per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
     batch_size = per_device * len(devices)
 
+    ends = find_stage_ends(variables["params"])
+
+    def forward(images: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _forward(model, mean, std, ends, variables, images)
+
     def compute(images: np.ndarray) -> np.ndarray:
         padded = np.zeros((batch_size, *image_shape), np.uint8)
         padded[: len(images)] = images
-        on_devices = jax.device_put(padded, by_image)
-        return np.asarray(_forward(model, mean, std, variables, on_devices))[: len(images)]
+        both = forward(jax.device_put(padded, by_image))
+        return _pack(*(np.asarray(features)[: len(images)] for features in both))
 
-    return compute, 2 * num_features, batch_size
+    shapes = jax.eval_shape(forward, jax.ShapeDtypeStruct((1, *image_shape), jnp.uint8))
+    return compute, 1 + sum(shape.shape[1] for shape in shapes), batch_size
 
 
 def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Architecture, Any]:
@@ -303,17 +320,48 @@ def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Archit
     return model, variables
 
 
+def find_stage_ends(names: Iterable[str]) -> tuple[str, ...]:
+    """The blocks after which a stage ends, by the names of a network's parameters.
+
+    A network without stages, such as a transformer, has four of equal numbers of blocks.
+    """
+    blocks = [match for name in names if (match := _BLOCK.fullmatch(name))]
+    order = sorted(blocks, key=lambda match: (int(match[1] or 0), int(match[2])))
+    last = {match[1]: match[0] for match in order}
+    if None not in last:
+        return tuple(last.values())
+    quarters = [-(-len(order) * part // 4) for part in range(1, 5)]
+    return tuple(dict.fromkeys(order[end - 1][0] for end in quarters))
+
+
 # Outside of `_compile`, so that the training and the test images share one compiled program.
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _forward(
     model: Architecture,
     mean: tuple[float, ...],
     std: tuple[float, ...],
+    ends: tuple[str, ...],
     variables: Any,
     images: jax.Array,
-) -> jax.Array:
-    features: Any = model.apply(variables, normalize(images, mean, std), head=DESCRIPTORS)
-    return features
+) -> tuple[jax.Array, jax.Array]:
+    """Pooled features and descriptors side by side, float32 [B, 2C], and stages [B, S]."""
+
+    def is_wanted(module: nn.Module, method: str) -> bool:
+        return module.name in ends and method == "__call__"
+
+    last, captured = model.apply(
+        variables,
+        normalize(images, mean, std),
+        head=DESCRIPTORS,
+        capture_intermediates=is_wanted,
+        mutable=["intermediates"],
+    )
+    outputs = [captured["intermediates"][name]["__call__"][0] for name in ends]
+    moments = []
+    for x in outputs:  # [B, H, W, C], or [B, tokens, C].
+        x_BPC = x.astype(jnp.float32).reshape(len(x), -1, x.shape[-1])
+        moments += [x_BPC.mean(axis=1), x_BPC.std(axis=1)]
+    return last, jnp.concatenate(moments, axis=1)
 
 
 def _name_options(network: FrozenNetwork) -> str:

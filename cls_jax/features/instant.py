@@ -19,6 +19,9 @@ from cls_jax.data.images.decode import DecodeOptions
 from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures, FrozenNetwork, create_network
 from cls_jax.features.graph import build_graph, compute_weight, join_features, propagate_labels
+from cls_jax.features.neighbors import normalize_rows
+from cls_jax.features.propagation import Propagation
+from cls_jax.features.stacking import take_log, weigh_labelers
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
 from cls_jax.models.weights.layout import Weights
 
@@ -38,6 +41,18 @@ _MAX_FITTED = 30_000
 _MIN_DEVIATION = 0.3
 _NUM_FOLDS = 5
 _MAX_BYTES = 2**32  # Of a file.
+# Graph and linear probe of the last layer, then of all stages: the weights before any label speaks.
+# Chosen on clothing, rubbish, scans and textures (experiments/results/any_folder.md), where others
+# from half to twice of these are within 0.3 points.
+_PRIOR = (0.5, 0.7, 0.2, 0.3)
+# Without two labels of any class, nothing can be held out, and earlier layers are not believed.
+_PRIOR_WITHOUT_PAIRS = (1.0, 1.0, 0.0, 0.0)
+_DEPTH_PROBE_C = 0.1  # For the probe of all stages, whose features have more to say.
+# Labels that are held out one by one. Of more, a fifth is held out at once.
+_MAX_HELD_OUT = 1_000
+_MAX_NUMBERS = (
+    2**25
+)  # Images times classes. Above, only the last layer is used, to bound the memory.
 
 
 class Head(NamedTuple):
@@ -110,59 +125,122 @@ def read_instant(path: pathlib.Path) -> InstantClassifier:
         ) from error
 
 
-class InstantLabels(NamedTuple):
-    """What `label_images` says about all images."""
-
-    spread: "PropagatedLabels"  # Of the training images.
-    head: Head  # Fitted to these.
-    instant: np.ndarray  # float32 [V, K], probabilities of the other images by that head,
-    probe: np.ndarray  # and by the linear probe.
-    accuracies: dict[str, float]  # Of `cross_validate`, or empty.
-
-
-def label_images(
-    train: FrozenFeatures,
-    labels_B: np.ndarray,
-    num_classes: int,
-    others: FrozenFeatures,
-    is_validated: bool = False,
-) -> InstantLabels:
-    """Labels all training images and fits a head, which then labels other images.
-
-    Args:
-        train: Features of B training images.
-        labels_B: int [B], -1 for images without a label.
-        num_classes: K.
-        others: Features of V images of which nothing is learned, maybe none.
-        is_validated: Whether to predict labels that were left out.
-    """
-    graph = build_graph(train.descriptors)
-    spread = spread_labels(train.pooled, graph, labels_B, num_classes)
-    head = fit_head(train.pooled, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
-    accuracies = None
-    if is_validated:
-        accuracies = cross_validate(train.pooled, graph, labels_B, num_classes)
-    instant, probe = (h.compute_probabilities(others.pooled) for h in (head, spread.probe))
-    return InstantLabels(spread, head, instant, probe, accuracies or {})
-
-
 class PropagatedLabels(NamedTuple):
-    """What the graph and the linear probe say about every image."""
+    """What graphs and linear probes say about every image."""
 
     probabilities: np.ndarray  # float32 [B, K].
     labels: np.ndarray  # int [B], the given class of a labeled image, else the most probable one.
     weights: np.ndarray  # float32 [B] in [0, 1], w = 1 - H(p) / log K, and 1 for labeled images.
     sample_weights: np.ndarray  # float32 [B], for a head: the same, but larger for labeled images.
-    probe: Head
+    probe: Head  # On the last layer.
+    # In percent: how far the graphs and the stages before the last layer are believed
+    # ("weight_graph", "weight_stages"), and on held-out labels the accuracies of the last layer's
+    # graph and probe and of all together ("accuracy_graph", "accuracy_probe", "accuracy_instant").
+    figures: dict[str, float]
+
+
+def label_images(
+    features: FrozenFeatures, labels_B: np.ndarray, num_classes: int
+) -> PropagatedLabels:
+    """Graphs and linear probes label all images, each believed as far as the labels say.
+
+    A graph knows where images lie close together, a probe which features tell the labels apart.
+    Both look at the last layer and, where there are any, at all stages. The probabilities are the
+    product of theirs, with exponents from `weigh_labelers`.
+
+    Args:
+        features: Of B training images.
+        labels_B: int [B], -1 for images without a label.
+        num_classes: K.
+    """
+    labeled = np.flatnonzero(labels_B >= 0)
+    given = labels_B[labeled]
+    # Sorted by class, so that every fold has some of each.
+    order = np.argsort(given, kind="stable")
+    hidden = order if len(order) <= _MAX_HELD_OUT else order[::_NUM_FOLDS]
+    log_p_MBK, held_out_MLK, probes = [], [], []
+    for (inputs_BC, similar_BC), c in zip(
+        _list_views(features, num_classes), (PROBE_C, _DEPTH_PROBE_C), strict=False
+    ):
+        graph = build_graph(similar_BC)
+        log_p_MBK.append(take_log(propagate_labels(graph, labels_B, num_classes)))
+        held_out_MLK.append(take_log(_hold_out_of_graph(graph, labels_B, num_classes, hidden)))
+        known_LC = inputs_BC[labeled]
+        probes.append(fit_head(known_LC, given, num_classes, c))
+        log_p_MBK.append(take_log(probes[-1].compute_probabilities(inputs_BC)))
+        held_out_MLK.append(take_log(_hold_out_of_probe(known_LC, given, num_classes, c, hidden)))
+    has_pairs = len(given) > len(np.unique(given))
+    prior = np.array((_PRIOR if has_pairs else _PRIOR_WITHOUT_PAIRS)[: len(log_p_MBK)])
+    held_out = np.stack(held_out_MLK)
+    weights_M = weigh_labelers(held_out, given[hidden], prior)
+    logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
+    probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
+    probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[given]
+    figures = {
+        "weight_graph": 100 * float(weights_M[::2].sum() / max(weights_M.sum(), 1e-12)),
+        "weight_stages": 100 * float(weights_M[2:].sum() / max(weights_M.sum(), 1e-12)),
+    }
+    if np.bincount(given, minlength=num_classes).min() > 1:
+        together = np.tensordot(weights_M, held_out, 1)
+        guesses = {"graph": held_out[0], "probe": held_out[1], "instant": together}
+        for name, guess in guesses.items():
+            figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == given[hidden]))
+    return _collect(probabilities, labeled, probes[0], figures)
+
+
+def _list_views(features: FrozenFeatures, num_classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What probes look at and what similar images are found by, float [B, C] each: last and all."""
+    views = [(features.pooled, features.descriptors)]
+    if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
+        stages = features.stages.astype(np.float32)
+        deviation = stages.std(axis=0)
+        deviation = np.maximum(deviation, _MIN_DEVIATION * max(deviation.mean(), 1e-12))
+        scaled = normalize_rows((stages - stages.mean(axis=0)) / deviation)
+        all_inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
+        similar = np.concatenate([normalize_rows(features.descriptors), scaled], axis=1)
+        views.append((all_inputs, similar))
+    return views
+
+
+def _hold_out_of_graph(
+    graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int, hidden: np.ndarray
+) -> np.ndarray:
+    """Probabilities [L, K] of the labeled images at these places, without their own labels."""
+    labeled = np.flatnonzero(labels_B >= 0)
+    if len(hidden) < len(labeled):
+        others = labels_B.copy()
+        others[labeled[hidden]] = -1
+        return propagate_labels(graph, others, num_classes)[labeled[hidden]]
+    propagation = Propagation(graph)
+    propagation.add_classes(num_classes)
+    propagation.update(dict(zip(labeled.tolist(), labels_B[labeled].tolist(), strict=True)))
+    return propagation.leave_one_out()[1][hidden]
+
+
+def _hold_out_of_probe(
+    features_LC: np.ndarray, labels_L: np.ndarray, num_classes: int, c: float, hidden: np.ndarray
+) -> np.ndarray:
+    """Probabilities [L, K] at these places of probes that have not seen their labels, by folds."""
+    num_folds = _NUM_FOLDS if len(hidden) == len(labels_L) else 1
+    p_LK = np.empty((len(hidden), num_classes), np.float32)
+    for fold in range(num_folds):
+        part = hidden[fold::num_folds]
+        rest = np.setdiff1d(np.arange(len(labels_L)), part)
+        if len(rest):
+            head = fit_head(features_LC[rest], labels_L[rest], num_classes, c)
+            p_LK[fold::num_folds] = head.compute_probabilities(features_LC[part])
+        else:
+            p_LK[fold::num_folds] = 1 / num_classes
+    return p_LK
 
 
 def spread_labels(
     features_BC: np.ndarray, graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int
 ) -> PropagatedLabels:
-    """Two labelers vote: the graph of the features' nearest neighbors, and the linear probe.
+    """The product of what a graph and a linear probe say, for features that know the labels.
 
-    The graph knows where images lie close together, the probe which features tell the labels apart.
-    The product of their probabilities is right more often than either.
+    Trained networks have seen the labels, so predictions of held-out ones would flatter them, and
+    both count the same.
 
     Args:
         features_BC: Floating [B, C], for the probe.
@@ -174,11 +252,17 @@ def spread_labels(
     labeled = np.flatnonzero(labels_B >= 0)
     probe = fit_head(features_BC[labeled], labels_B[labeled], num_classes, PROBE_C)
     probabilities = _vote(probabilities, probe.compute_probabilities(features_BC))
+    return _collect(probabilities, labeled, probe, {})
+
+
+def _collect(
+    probabilities: np.ndarray, labeled: np.ndarray, probe: Head, figures: dict[str, float]
+) -> PropagatedLabels:
     weights = compute_weight(probabilities)
     sample_weights = weights.copy()
     sample_weights[labeled] = _LABELED_WEIGHT
     labels = probabilities.argmax(axis=1)
-    return PropagatedLabels(probabilities, labels, weights, sample_weights, probe)
+    return PropagatedLabels(probabilities, labels, weights, sample_weights, probe, figures)
 
 
 def _vote(p_BK: np.ndarray, q_BK: np.ndarray) -> np.ndarray:
@@ -186,35 +270,6 @@ def _vote(p_BK: np.ndarray, q_BK: np.ndarray) -> np.ndarray:
     product = p_BK * q_BK
     sums = product.sum(axis=1, keepdims=True)
     return np.divide(product, sums, out=p_BK.copy(), where=sums > 0)
-
-
-def cross_validate(
-    features_BC: np.ndarray, graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int
-) -> dict[str, float] | None:
-    """Accuracies in percent on labels that were left out, a fifth at a time.
-
-    "probe" is the linear probe on the other labels, "instant" its vote with the labels that spread
-    from them along the graph. None if a class has fewer than two labels. Takes the same arguments
-    as `spread_labels`.
-    """
-    labeled = np.flatnonzero(labels_B >= 0)
-    if np.bincount(labels_B[labeled], minlength=num_classes).min() < 2:
-        return None
-    # Sorted by class, so that every fold has some of each.
-    order = labeled[np.argsort(labels_B[labeled], kind="stable")]
-    is_correct = np.zeros((2, len(order)), bool)
-    for fold in range(_NUM_FOLDS):
-        hidden = order[fold::_NUM_FOLDS]
-        rest = np.setdiff1d(order, hidden)
-        head = fit_head(features_BC[rest], labels_B[rest], num_classes, PROBE_C)
-        labels = np.full(len(labels_B), -1)
-        labels[rest] = labels_B[rest]
-        probe = head.compute_probabilities(features_BC[hidden])
-        votes = _vote(propagate_labels(graph, labels, num_classes)[hidden], probe)
-        is_correct[:, fold::_NUM_FOLDS] = [
-            guess.argmax(axis=1) == labels_B[hidden] for guess in (probe, votes)
-        ]
-    return dict(zip(("probe", "instant"), (100 * is_correct.mean(axis=1)).tolist(), strict=True))
 
 
 def fit_head(
@@ -255,8 +310,13 @@ def fit_head(
     from sklearn.linear_model import LogisticRegression  # Takes as long to import as JAX.
 
     classifier = LogisticRegression(C=inverse_penalty, max_iter=_MAX_ITERATIONS)
-    classifier.fit((part - mean) / deviation, labels, sample_weight=weights)
+    scaled = (part - mean) / deviation
+    # Penalized kernels are sums of images: with fewer images than features, in their basis.
+    basis = np.linalg.qr(scaled.T)[0] if 4 * len(scaled) < scaled.shape[1] else None
+    inputs = scaled if basis is None else scaled @ basis
+    classifier.fit(inputs, labels, sample_weight=weights)
     kernel, bias = classifier.coef_, classifier.intercept_
+    kernel = kernel if basis is None else kernel @ basis.T
     if len(kernel) == 1:  # For two classes, scikit-learn returns only the logits' difference.
         kernel, bias = np.stack([-kernel[0], kernel[0]]) / 2, np.append(-bias, bias) / 2
     kernel = (kernel / deviation).T

@@ -59,6 +59,7 @@ class Answers:
         self._find: Finder = index_files(names)
         self._folder_labels = dict(folder_labels or {})
         self._stamp: tuple[int, ...] | None = None
+        self._content = b""  # Of the table, as far as it has been read.
         self._last_time = ""
         try:
             for name in class_names:
@@ -114,27 +115,32 @@ class Answers:
         """
         moment = label_table.find_next_time(self._last_time)
         rows = [LabelRow(name, label, decision, moment) for name, decision, label in decisions]
-        size = (self._stat() or (0,))[0]
-        start, end = label_table.append_rows(self.path, rows)
+        start, added = label_table.append_rows(self.path, rows)
         stamp = self._stat()
         # If another program has appended at the same moment, its rows must still be read.
-        self._stamp = stamp if stamp and (start, end) == (size, stamp[0]) else None
+        is_alone = stamp and (start, stamp[0]) == (len(self._content), start + len(added))
+        self._content, self._stamp = (self._content + added, stamp) if is_alone else (b"", None)
         self._last_time = moment
         known = {fold(name): name for name in self.class_names}
-        for name, row in zip((name for name, _, _ in decisions), rows, strict=True):
+        for (name, _, _), row in zip(decisions, rows, strict=True):
             _apply(self.states, known, self.class_names, name, row)
 
     def _replay(self) -> None:
-        stamp = self._stat()
-        rows = label_table.read_label_table(
-            self.path, lambda cell: self._find(LabelRow(cell, "")) != ""
-        )
-        states: dict[str, State] = {}
+        """Takes over the table, or only its end if it has grown."""
+        stamp, content = self._stat(), label_table.read_content(self.path)
+        states, start = dict(self.states), len(self._content)
+        if not content.startswith(self._content) or not _ends_a_row(self._content):
+            start = 0
+        rows = self._read_rows(content, start)
+        if start and any("" < row.time < self._last_time for row in rows):  # They come earlier.
+            start, rows = 0, self._read_rows(content, 0)
         names = list(self.class_names)
         known = {fold(name): name for name in names}
         try:
-            for name, label in self._folder_labels.items():
-                _apply(states, known, names, name, LabelRow(name, label, LABEL))
+            if not start:
+                states = {}
+                for name, label in self._folder_labels.items():
+                    _apply(states, known, names, name, LabelRow(name, label, LABEL))
             for row in label_table.order_rows(rows):
                 if found := self._find(row):
                     _apply(states, known, names, found, row)
@@ -142,8 +148,15 @@ class Answers:
             raise UserError(
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
             ) from error
-        self.states, self.class_names, self._stamp = states, names, stamp
-        self._last_time = max((row.time for row in rows), default="")
+        self.states, self.class_names, self._stamp, self._content = states, names, stamp, content
+        times = [row.time for row in rows]
+        self._last_time = max([self._last_time if start else "", *times])
+
+    def _read_rows(self, content: bytes, start: int) -> list[LabelRow]:
+        def names_file(cell: str) -> bool:
+            return self._find(LabelRow(cell, "")) != ""
+
+        return label_table.read_label_table(self.path, names_file, content, start)
 
     def _stat(self) -> tuple[int, ...] | None:
         try:
@@ -151,6 +164,11 @@ class Answers:
         except OSError:
             return None
         return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def _ends_a_row(content: bytes) -> bool:
+    """Whether a row begins after this part of a table, as far as can be told quickly."""
+    return content.endswith((b"\n", b"\n\0")) and not content.count(b'"') % 2
 
 
 def _find_class(known: dict[str, str], names: list[str], name: str) -> str:

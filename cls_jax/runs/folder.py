@@ -168,7 +168,7 @@ def count_training_images(workdir: pathlib.Path, folder: str) -> int:
     evaluated = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     known = set(_hash_files(own, [file for file, _ in trained.train]))
     digests = _hash_files(root, [file for file, _ in evaluated])
-    return sum(digest in known for digest in digests if any(digest))
+    return sum(digest in known for digest in digests if digest)
 
 
 def _read_skipped(workdir: pathlib.Path) -> dict[str, str]:

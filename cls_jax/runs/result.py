@@ -18,10 +18,11 @@ _LAST = (
     *("test_accuracy_network_2", "test_accuracy_ensemble"),
     *("test_accuracy_live_network_1", "test_accuracy_live_network_2"),
 )
-_BASELINES = tuple(
-    f"{part}_accuracy_{name}"
-    for part in ("test", "validation", "labels")
-    for name in ("probe", "instant")
+_BASELINES = (
+    *("test_accuracy_probe", "test_accuracy_instant"),
+    *("validation_accuracy_probe", "validation_accuracy_instant"),
+    *("labels_accuracy_graph", "labels_accuracy_probe", "labels_accuracy_instant"),
+    *("labels_weight_graph", "labels_weight_stages"),
 )
 
 
@@ -139,14 +140,27 @@ def _get_accuracy(result: dict[str, Any], part: str) -> float | None:
     return result.get(f"{part}_accuracy") if ensemble is None else ensemble
 
 
+def describe_labelers(result: dict[str, Any]) -> str | None:
+    """How far the labels made the run believe its graph and its earlier layers. None if unknown."""
+    weights: list[Any] = [result.get(f"labels_weight_{name}") for name in ("graph", "stages")]
+    if not all(isinstance(weight, int | float) for weight in weights):
+        return None
+    sentence = (
+        f"The graph of similar images is believed {weights[0]:.0f}%, the linear probe "
+        f"{100 - weights[0]:.0f}%, and layers before the last one {weights[1]:.0f}%"
+    )
+    names = ("graph", "probe", "instant")
+    right: list[Any] = [result.get(f"labels_accuracy_{name}") for name in names]
+    if not all(isinstance(value, int | float) for value in right):
+        return f"{sentence}: no label could be held out in every class."
+    return (
+        f"{sentence}: of 100 held-out labels, the graph predicts {right[0]:.0f}, the probe "
+        f"{right[1]:.0f}, and all together {right[2]:.0f}."
+    )
+
+
 def describe_gain(result: dict[str, Any]) -> str | None:
     """What the run gained over a linear probe on frozen features, or None if not measured."""
-    probe, instant = (result.get(f"labels_accuracy_{name}") for name in ("probe", "instant"))
-    if probe is not None and instant is not None:
-        return (
-            f"Cross-validation over the labels: linear probe {probe:.1f}%, instant classifier "
-            f"{instant:.1f}%."
-        )
     final, probe = _get_accuracy(result, "test"), result.get("test_accuracy_probe")
     if result.get("answer") == "instant":
         final = result.get("test_accuracy_instant")

@@ -31,6 +31,7 @@ from cls_jax.features.instant import (
     Head,
     InstantClassifier,
     PropagatedLabels,
+    fit_head,
     label_images,
 )
 from cls_jax.methods.losses import PseudoLabels, draw_least_probable
@@ -52,8 +53,8 @@ class Start(NamedTuple):
     is_labeled: np.ndarray  # bool [B].
     spread: PropagatedLabels
     classifier: InstantClassifier | None  # None where pixels are the features.
-    # In percent, of the linear probe and of the instant classifier, by "test/accuracy_probe" and so
-    # on: on held-out images or, where there are none, on labels left out.
+    # In percent: of the linear probe and of the instant classifier on held-out images, by
+    # "test/accuracy_probe" and so on, and `PropagatedLabels.figures` by "labels/…".
     accuracies: Accuracies
 
 
@@ -74,28 +75,24 @@ def compute_start(setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> Star
     rows = np.union1d(spec.labeled_indices, spec.unlabeled_indices)
     train = compute_frozen(dataset, config.data.data_dir, network, "train", rows)
     held_out = {part: labels for part, _, labels in dataset.held_out if len(labels)}
-    parts = [compute_frozen(dataset, config.data.data_dir, network, part) for part in held_out]
-    parts.append(FrozenFeatures(*(features[:0] for features in train)))
     is_labeled = np.isin(rows, spec.labeled_indices)
-    found = label_images(
-        train,
-        np.where(is_labeled, dataset.train_labels[rows], -1),
-        setup.dataset_spec.num_classes,
-        FrozenFeatures(*map(np.concatenate, zip(*parts, strict=True))),
-        is_validated=not held_out,
+    labels = np.where(is_labeled, dataset.train_labels[rows], -1)
+    spread = label_images(train, labels, setup.dataset_spec.num_classes)
+    head = fit_head(
+        train.pooled, spread.labels, len(dataset.class_names), INSTANT_C, spread.sample_weights
     )
-    accuracies = {f"labels/accuracy_{name}": value for name, value in found.accuracies.items()}
-    ends = np.cumsum([len(labels) for labels in held_out.values()])[:-1]
-    for name in ("probe", "instant"):
-        p_VK = getattr(found, name)
-        for (part, labels), p_BK in zip(held_out.items(), np.split(p_VK, ends), strict=False):
-            figures = compute_accuracies(p_BK[None], labels, part)
+    accuracies = {f"labels/{name}": value for name, value in spread.figures.items()}
+    for part, labels in held_out.items():
+        features = compute_frozen(dataset, config.data.data_dir, network, part).pooled
+        for name, fitted in (("probe", spread.probe), ("instant", head)):
+            figures = compute_accuracies(fitted.compute_probabilities(features)[None], labels, part)
             accuracies[f"{part}/accuracy_{name}"] = figures[f"{part}/accuracy"]
             if not has_steps and name == ("instant" if init_head == "graph" else "probe"):
                 accuracies |= figures
-    head = found.head if init_head == "graph" or has_steps else found.spread.probe
+    if not has_steps and init_head == "probe":
+        head = spread.probe
     classifier = InstantClassifier(network, head) if network else None
-    return Start(rows, is_labeled, found.spread, classifier, accuracies)
+    return Start(rows, is_labeled, spread, classifier, accuracies)
 
 
 def init_state(
@@ -210,7 +207,7 @@ def compute_frozen(
     if network is None:
         pixels = np.asarray(images[:], np.float32)
         pixels = pixels.reshape(len(pixels), -1) / np.float32(255)
-        return FrozenFeatures(pixels, pixels)
+        return FrozenFeatures(pixels, pixels, pixels[:, :0])
     if files:
         root = pathlib.Path(data_dir).expanduser()
         shape = (network.image_size, network.image_size, network.channels)

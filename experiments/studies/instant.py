@@ -5,7 +5,7 @@
 FOLDER/test/<class>/ is for testing. Without it, 300 of the photographs are, others for each seed.
 For each number of labels per class it prints, over the seeds 100 to 111, mean and standard error in
 percent: the accuracies of the probe, of the propagated labels on the training images, and of the
-instant classifier.
+instant classifier, and how far graph and earlier layers are believed.
 """
 
 import pathlib
@@ -17,9 +17,8 @@ import numpy as np
 
 from cls_jax.cli.process import prepare_process
 from cls_jax.data.datasets import load_dataset
-from cls_jax.features.extract import extract_features, open_network
-from cls_jax.features.graph import build_graph
-from cls_jax.features.instant import INSTANT_C, PROBE_C, fit_head, spread_labels
+from cls_jax.features.extract import FrozenFeatures, extract_features, open_network
+from cls_jax.features.instant import INSTANT_C, PROBE_C, fit_head, label_images
 from experiments.paper import grid
 
 _NUM_TEST = 300
@@ -29,8 +28,7 @@ _SEEDS = range(100, 112)
 class Photographs(NamedTuple):
     """Photographs of a folder."""
 
-    features: np.ndarray  # float16 [B, C], the inputs of the network's heads.
-    descriptors: np.ndarray  # float16 [B, C], for the graph.
+    frozen: FrozenFeatures
     truth: np.ndarray  # int [B]
     train: np.ndarray  # Rows of the training images.
     test: np.ndarray  # Maybe none, see `split`.
@@ -44,13 +42,13 @@ def open_photographs(folder: str) -> Photographs:
         truth = np.concatenate([digits.train_labels, digits.test_labels])
         rows = np.split(np.arange(len(truth)), [len(digits.train_labels)])
         pixels = images.reshape(len(images), -1).astype(np.float16)
-        return Photographs(pixels, pixels, truth, *rows)
+        return Photographs(FrozenFeatures(pixels, pixels, pixels[:, :0]), truth, *rows)
     root = pathlib.Path(folder)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     _, truth = np.unique([file.parent.name for file in files], return_inverse=True)
     features = extract_features(files, open_network())
     test = np.flatnonzero(["test" in file.relative_to(root).parts for file in files])
-    return Photographs(*features, truth, np.setdiff1d(np.arange(len(files)), test), test)
+    return Photographs(features, truth, np.setdiff1d(np.arange(len(files)), test), test)
 
 
 def split(photographs: Photographs, seed: int) -> Photographs:
@@ -93,11 +91,11 @@ def run_study(
 
 
 def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, float | None]:
-    features, descriptors, truth, train, test = photographs
+    frozen, truth, train, test = photographs
     labels = draw_labels(np.random.default_rng(seed), truth[train], number)
     num_classes, labeled = truth.max() + 1, np.flatnonzero(labels >= 0)
-    graph = build_graph(descriptors[train])
-    spread = spread_labels(features[train], graph, labels, num_classes)
+    features = frozen.pooled
+    spread = label_images(FrozenFeatures(*(part[train] for part in frozen)), labels, num_classes)
     probe = fit_head(features[train[labeled]], labels[labeled], num_classes, PROBE_C)
     instant = fit_head(
         features[train], spread.labels, num_classes, INSTANT_C, spread.sample_weights
@@ -106,6 +104,8 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
         "linear probe": np.mean(probe.predict(features[test]) == truth[test]),
         "propagated labels": np.mean(spread.labels == truth[train]),
         "instant classifier": np.mean(instant.predict(features[test]) == truth[test]),
+        "weight of the graph": spread.figures["weight_graph"] / 100,
+        "weight of earlier layers": spread.figures["weight_stages"] / 100,
     }
 
 

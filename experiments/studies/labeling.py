@@ -63,7 +63,7 @@ def main() -> None:
             rows.append([name, what, *cells])
     header = ["order", "figure", *(f"{budget} answers" for budget in _BUDGETS)]
     text = f"{grid.describe_provenance()}\n{grid.format_table(header, rows)}\n"
-    descriptors = normalize_rows(photographs.descriptors)
+    descriptors = normalize_rows(photographs.frozen.descriptors)
     text += f"\n{measure_delay(descriptors, photographs.truth)}\n"
     grid.write_output(arguments.output, text)
 

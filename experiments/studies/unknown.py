@@ -30,8 +30,8 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     rng = np.random.default_rng(seed)
     classes = np.full(photographs.truth.max() + 1, -1)
     classes[rng.choice(len(classes), _NUM_KNOWN, replace=False)] = np.arange(_NUM_KNOWN)
-    features = normalize_rows(photographs.features)
-    descriptors = photographs.descriptors[photographs.train]
+    features = normalize_rows(photographs.frozen.pooled)
+    descriptors = photographs.frozen.descriptors[photographs.train]
     x, test = features[photographs.train], features[photographs.test]
     truth = classes[photographs.truth[photographs.train]]
     test_truth = classes[photographs.truth[photographs.test]]

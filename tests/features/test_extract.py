@@ -75,7 +75,7 @@ def files(tmp_path):
 
 
 def _count(network, files):
-    """How many images are computed, and their features, pooled ones beside descriptors."""
+    """How many images are computed, and all of their features side by side."""
     counts = [(0, 0)]
     _NUM_COMPUTED.clear()
     features = extract_features(files, network, lambda done, total: counts.append((done, total)))
@@ -88,13 +88,35 @@ def test_features_are_those_of_the_network(network, files, variables):
     mean, std = MODELS["wide_resnet"].layout.normalization
     model = MODELS["wide_resnet"].create(num_classes=3)
     inputs = (images / 255 - np.array(mean)) / np.array(std)
-    apply = jax.jit(model.apply, static_argnames="head")
-    expected = apply(variables, inputs.astype(np.float32), head=DESCRIPTORS)
+    apply = jax.jit(model.apply, static_argnames=("head", "capture_intermediates", "mutable"))
+    last, captured = apply(
+        variables,
+        inputs.astype(np.float32),
+        head=DESCRIPTORS,
+        capture_intermediates=True,
+        mutable=("intermediates",),
+    )
+    (block,) = captured["intermediates"]["stage1_block4"]["__call__"]  # The last of its only stage.
+    moments = np.asarray(block).mean(axis=(1, 2)), np.asarray(block).std(axis=(1, 2))
+    expected = np.hstack([last, *moments])
     num_computed, features = _count(network, files)
     assert num_computed == 9  # Copies are computed once.
     np.testing.assert_allclose(features, expected, rtol=2e-3, atol=2e-3)
     in_memory = np.hstack(extract.compute_features(images, network))
     np.testing.assert_allclose(in_memory, features, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["stem", "stage2_block1", "stage1_block10", "stage1_block9", "head"], [10, 1]),
+        ([f"block{i}" for i in range(1, 13)], [3, 6, 9, 12]),
+        (["block1", "norm"], [1]),
+    ],
+)
+def test_a_stage_ends_with_its_last_block(names, expected):
+    found = extract.find_stage_ends(names)
+    assert [int(name.split("block")[1]) for name in found] == expected
 
 
 def test_second_call_reads_and_computes_nothing_unless_an_image_or_the_weights_changed(

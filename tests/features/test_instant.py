@@ -13,8 +13,9 @@ from cls_jax.config import read_config
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.features import extract, instant
+from cls_jax.features.extract import FrozenFeatures
 from cls_jax.features.graph import build_graph
-from cls_jax.features.instant import cross_validate, fit_head, read_instant, spread_labels
+from cls_jax.features.instant import fit_head, label_images, read_instant, spread_labels
 from cls_jax.inference import classifier as classifier_lib
 from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
 from cls_jax.inference.export import export_run
@@ -56,16 +57,64 @@ def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_clas
     assert accuracy > max(baseline, 0.85)
 
 
-def test_cross_validation_predicts_labels_that_it_does_not_see():
+def _freeze(last, stages=None):
+    return FrozenFeatures(last, last, last[:, :0] if stages is None else stages)
+
+
+def test_held_out_labels_are_predicted_without_them():
     features, truth = _make_features(300)
     features -= features.mean(axis=0)
-    labels, graph = np.where(np.arange(300) < 30, truth, -1), build_graph(features)
-    assert min(cross_validate(features, graph, labels, K).values()) > 80
-    # Every fifth label is wrong, in one fold: the others contradict it.
+    labels, names = np.where(np.arange(300) < 30, truth, -1), ("graph", "probe", "instant")
+    figures = label_images(_freeze(features), labels, K).figures
+    assert min(figures[f"accuracy_{name}"] for name in names) > 80
+    # Every fifth label is wrong: the others contradict it.
     order = np.argsort(labels[:30], kind="stable")
     labels[order[::5]] = (labels[order[::5]] + 1) % K
-    assert max(cross_validate(features, graph, labels, K).values()) < 85
-    assert cross_validate(features, graph, np.where(np.arange(300) < K, truth, -1), K) is None
+    figures = label_images(_freeze(features), labels, K).figures
+    assert max(figures[f"accuracy_{name}"] for name in names) < 85
+    few = label_images(_freeze(features), np.where(np.arange(300) < K, truth, -1), K).figures
+    assert few.keys() == {"weight_graph", "weight_stages"}
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_the_depth_that_tells_the_labels_apart_is_believed(is_deep):
+    rng = np.random.default_rng(3)
+    good, truth = _make_features(300)
+    good, noise = good - good.mean(axis=0), rng.standard_normal(good.shape)
+    features = _freeze(noise, good) if is_deep else _freeze(good, noise)
+    labels = np.where(np.arange(300) < 60, truth, -1)
+    spread = label_images(features, labels, K)
+    assert np.mean(spread.labels == truth) > 0.9
+    assert (spread.figures["weight_stages"] > 40) == is_deep  # 29 before any label.
+    # Without a second label of any class, earlier layers are not believed.
+    alone = label_images(features, np.where(np.arange(300) < K, truth, -1), K)
+    assert alone.figures["weight_stages"] == 0
+
+
+def test_a_graph_that_is_wrong_is_not_believed():
+    features, truth = _make_features(300)
+    features -= features.mean(axis=0)
+    wrong = np.random.default_rng(3).standard_normal(features.shape)
+    labels = np.where(np.arange(300) < 60, truth, -1)
+    spread = label_images(FrozenFeatures(features, wrong, wrong[:, :0]), labels, K)
+    assert spread.figures["weight_graph"] < 20
+    assert np.mean(spread.labels == truth) > 0.9
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 0, 0, 1], [0, 1, -1, -1], [0, 0, 2, 2], [1, 1, 1, 1], [0] * 7 + [1] * 7]
+)
+def test_any_labels_give_probabilities(labels, monkeypatch):
+    """Also one label in one class, a class without labels, a single class, and no other image."""
+    features, _ = _make_features(14)
+    labels_B = np.full(14, -1)
+    labels_B[: len(labels)] = labels
+    for most in (1_000, 3):
+        monkeypatch.setattr(instant, "_MAX_HELD_OUT", most)
+        spread = label_images(_freeze(features, features[:, :5]), labels_B, K)
+        np.testing.assert_allclose(spread.probabilities.sum(axis=1), 1, rtol=1e-5)
+        labeled = labels_B >= 0
+        np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
 
 
 def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
@@ -77,6 +126,15 @@ def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
     assert (np.delete(head.kernel, chosen, axis=0) == 0).all()
     only_2 = fit_head(features, np.full(60, 2), K, 0.1)
     assert (only_2.predict(features) == 2).all()
+
+
+def test_few_images_with_many_features_are_fitted_in_a_basis_of_the_images(monkeypatch):
+    wide, labels = np.random.default_rng(1).standard_normal((20, 200)), np.arange(20) % K
+    found = fit_head(wide, labels, K, 0.1)
+    monkeypatch.setattr(np.linalg, "qr", lambda columns: (np.eye(len(columns)),))
+    expected = fit_head(wide, labels, K, 0.1)
+    np.testing.assert_allclose(found.kernel, expected.kernel, atol=1e-4)
+    np.testing.assert_allclose(found.bias, expected.bias, atol=1e-4)
 
 
 @pytest.mark.parametrize("is_certain", [np.ones(300, bool), np.arange(300) % 5 == 0])
@@ -224,11 +282,10 @@ def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, t
 
 def test_labels_spread_once_and_start_the_networks_too(train, monkeypatch):
     calls = []
-    for name in ("build_graph", "spread_labels"):
-        original = getattr(instant, name)
-        monkeypatch.setattr(instant, name, lambda *a, n=name, f=original: calls.append(n) or f(*a))
+    spread = lambda *a: calls.append(len(a[1])) or label_images(*a)  # noqa: E731
+    monkeypatch.setattr("cls_jax.training.instant.label_images", spread)
     train("once", **STEPS)
-    assert sorted(calls) == ["build_graph", "spread_labels"]
+    assert calls == [30]
 
 
 def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):

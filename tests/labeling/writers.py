@@ -60,20 +60,24 @@ def run_and_kill(start, folder: pathlib.Path, num_answers: int, seconds: float) 
     Each lives up to some seconds. Returns all programs, of which none is alive.
     """
     rng, started, alive = random.Random(0), [], {}
-    while sum(program.read().count("\n") for program in started) < num_answers:
-        for name in WRITERS:
-            program, end = alive.get(name, (None, 0.0))
-            if program and program.poll() is not None:
-                raise AssertionError(program.finish())
-            if time.monotonic() > end:
-                if program:
-                    program.kill(signal.SIGKILL)
-                program = start(folder, name, rng.randrange(2**32), program=pathlib.Path(__file__))
-                alive[name] = program, time.monotonic() + seconds * rng.uniform(0.1, 1)
-                started.append(program)
-        time.sleep(0.05)
-    for program, _ in alive.values():
-        program.kill(signal.SIGKILL)
+    try:
+        while sum(program.read().count("\n") for program in started) < num_answers:
+            for name in WRITERS:
+                program, end = alive.get(name, (None, 0.0))
+                if program and program.poll() is not None:
+                    raise AssertionError(program.finish())
+                if time.monotonic() > end:
+                    if program:
+                        program.kill(signal.SIGKILL)
+                    seed = rng.randrange(2**32)
+                    program = start(folder, name, seed, program=pathlib.Path(__file__))
+                    alive[name] = program, time.monotonic() + seconds * rng.uniform(0.1, 1)
+                    started.append(program)
+            time.sleep(0.05)
+    finally:
+        for program in started:
+            if program.poll() is None:
+                program.kill(signal.SIGKILL)
     for program in started:
         while program.poll() is None:
             time.sleep(0.01)

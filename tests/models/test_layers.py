@@ -53,7 +53,8 @@ def test_numbers_of_parameters_are_the_published_ones(model, size, expected):
 )
 @pytest.mark.parametrize("module", [ResNet18, WideResNet])
 def test_stem_suits_the_images_and_leaves_the_blocks_as_many_pixels(module, stem, size, expected):
-    assert resolve_stem("auto", size) == stem
+    stems = [resolve_stem("auto", size) for size in (47, 48, 95, 96)]
+    assert stems == ["cifar", "small", "small", "imagenet"]
     assert resolve_stem("cifar", size) == "cifar"
     model = module(num_classes=5, stem=stem)
     images, variables = create_abstract(model, size)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.models import ResNet18, WideResNet
+from cls_jax.models import EfficientNetLite0, ResNet18, WideResNet
 from cls_jax.models.wide_resnet import Block
 
 pytestmark = pytest.mark.usefixtures("whole_networks")
@@ -14,27 +14,32 @@ pytestmark = pytest.mark.usefixtures("whole_networks")
 
 @pytest.fixture(scope="module")
 def resnet():
-    model = ResNet18(num_classes=10, stem="cifar", dropout_rate=0.5, extra_heads=(("rotation", 4),))
+    model = ResNet18(num_classes=10, stem="cifar")
     return model, jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 4, 4, 3)))
 
 
-@pytest.fixture(scope="module")
-def apply(resnet):
-    """The compiled network on two images: variables and the options of `model.apply` → logits."""
-    x = jax.random.normal(jax.random.key(1), (2, 4, 4, 3))
-    apply = jax.jit(resnet[0].apply, static_argnames=("dropout",))
-    return lambda params, **options: apply({**resnet[1], "params": params}, x, **options)
-
-
-def test_blocks_begin_as_their_shortcuts(resnet, apply):
+def test_blocks_begin_as_their_shortcuts(resnet):
     """What their convolutions compute does not reach the logits yet."""
-    params = resnet[1]["params"]
+    model, variables = resnet
 
     def change(path, leaf):
         return leaf + 0.1 if path[-2].key in ("conv1", "conv2") else leaf
 
-    changed = jax.tree_util.tree_map_with_path(change, params)
-    np.testing.assert_array_equal(apply(params), apply(changed))
+    changed = jax.tree_util.tree_map_with_path(change, variables)
+    x, apply = jax.random.normal(jax.random.key(1), (2, 4, 4, 3)), jax.jit(model.apply)
+    np.testing.assert_array_equal(apply(variables, x), apply(changed, x))
+
+
+@pytest.mark.parametrize("module", [ResNet18, WideResNet, EfficientNetLite0])
+def test_dropout_depends_on_its_key_and_only_where_asked_for(module):
+    model, x = module(num_classes=3, dropout_rate=0.5), jnp.ones((2, 32, 32, 3))
+    variables = jax.jit(model.init)(jax.random.key(0), x)
+    variables = jax.tree.map(lambda leaf: leaf + 0.01, variables)  # Blocks begin as shortcuts.
+    apply = jax.jit(model.apply, static_argnames="dropout")
+    keys = [{"dropout": jax.random.key(i)} for i in range(2)]
+    first, second = (apply(variables, x, dropout=True, rngs=key) for key in keys)
+    assert np.abs(first - second).max() > 1e-3
+    np.testing.assert_array_equal(apply(variables, x, rngs=keys[0]), apply(variables, x))
 
 
 @pytest.fixture(scope="module")

@@ -178,7 +178,7 @@ CHECKPOINTS = """
 import pathlib, sys
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
-from cls_jax.parallel.distributed import initialize_distributed
+from cls_jax.parallel.distributed import all_processes, initialize_distributed
 
 address, rank, folder = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
 initialize_distributed(address, 2, rank)
@@ -205,6 +205,7 @@ with jax.transfer_guard("disallow"):
     for step, state in states.items():
         checkpointer.save(step, state, {})
     checkpointer.finish()
+    assert all_processes(True) and not all_processes(rank == 0)
 if rank == 1:  # A network file system may show it an older state of the folder.
     list_folder = pathlib.Path.iterdir
     pathlib.Path.iterdir = lambda path: [] if path == checkpointer.folder else list_folder(path)

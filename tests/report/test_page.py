@@ -16,7 +16,7 @@ from cls_jax.inference.scores import compute_reliability
 from cls_jax.inference.suspects import Suspect
 from cls_jax.report.data import Predictions
 from cls_jax.report.page import render_page
-from cls_jax.report.sections import overlay_heat_map
+from cls_jax.report.sections import color_confusions, overlay_heat_map
 from tests.report.pages import Page, create_run
 
 BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
@@ -230,6 +230,19 @@ def test_figures_of_the_test_images_are_recomputed():
     texts = "\n".join(attributes["alt"] for attributes in page.find("img"))
     mistakes = re.findall(r"^Test image \d+: class \d, predicted class", texts, re.MULTILINE)
     assert len(mistakes) == min(num_wrong, 24)
+
+
+def test_many_classes_have_a_heat_map_and_pairs():
+    run = create_run(num_classes=30, num_test=500)
+    page, predicted = Page(render_page(run)), run.predictions.probabilities[0].argmax(axis=-1)
+    mistakes = confusion_matrix(run.predictions.labels, predicted, labels=range(30))
+    np.fill_diagonal(mistakes, 0)
+    true, predicted, count, _ = page.table("pairs")[1]
+    place = run.class_names.index(true), run.class_names.index(predicted)
+    assert int(count) == mistakes.max() == mistakes[place]
+    assert len(page.find("img", class_="heat")) == 1
+    heat = color_confusions(np.array([[3, 1], [0, 0]]))
+    np.testing.assert_array_equal(heat[..., 3], [[np.rint(255 * 0.75**0.5), 128], [0, 0]])
 
 
 def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():

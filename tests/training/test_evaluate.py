@@ -17,6 +17,14 @@ from tests.conftest import DATASET_SPEC, create_tiny_config
 NUM_IMAGES = 70
 
 
+@pytest.fixture(scope="module")
+def test_set():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (NUM_IMAGES, 8, 8, 1), dtype=np.uint8)
+    # Unequal classes, of which the last two have no image.
+    return images, np.minimum(rng.integers(0, 10, NUM_IMAGES), 7).astype(np.int32)
+
+
 def predict_plainly(setup, params, batch_stats, images):
     """Probabilities [N, B, K], network by network."""
     networks = jax.device_get({"params": params, "batch_stats": batch_stats})
@@ -26,11 +34,8 @@ def predict_plainly(setup, params, batch_stats, images):
 
 
 @pytest.mark.parametrize(("mesh", "batch_size"), [((1, 1), NUM_IMAGES), ((2, 2), 32)])
-def test_every_image_counts_once_whatever_the_batch_size(mesh, batch_size):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (NUM_IMAGES, 8, 8, 1), dtype=np.uint8)
-    # Unequal classes, of which the last two have no image.
-    labels = np.minimum(rng.integers(0, 10, NUM_IMAGES), 7).astype(np.int32)
+def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_size):
+    images, labels = test_set
     config = create_tiny_config(eval_batch_size=batch_size)
     config.mesh.network, config.mesh.data = mesh
     setup = create_train_setup(config, DATASET_SPEC)
@@ -56,6 +61,7 @@ def test_every_image_counts_once_whatever_the_batch_size(mesh, batch_size):
         shares[f"accuracy_network_{i + 1}"] = np.mean(averaged[i].argmax(-1) == labels)
         shares[f"accuracy_live_network_{i + 1}"] = np.mean(live[i].argmax(-1) == labels)
     accuracies = create_evaluate(setup)(state, images, labels)
+    assert create_evaluate(setup)(state, images, labels, lambda: True) == {}  # Given up.
     assert accuracies == pytest.approx({f"test/{k}": 100 * v for k, v in shares.items()})
     assert shares["accuracy"] not in (shares["accuracy_live_network_1"], balanced)
 

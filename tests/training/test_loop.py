@@ -119,3 +119,10 @@ def test_without_checkpoints_a_run_has_its_result_and_one_remedy(finished, tmp_p
     (run / "result.json").unlink()  # As before the first checkpoint.
     with pytest.raises(UserError, match="holds no checkpoint yet"):
         evaluate_run(run)
+
+
+def test_folder_with_other_things_in_it_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="is not empty and not the folder of a run"):
+        train(create_tiny_config(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

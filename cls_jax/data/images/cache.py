@@ -114,7 +114,8 @@ def load_decoded(
         UserError: if the store cannot be written.
     """
     store, name = Store(), _name_options(shape, options)
-    paths = [os.path.join(root, file.name) for file in files]
+    folder = os.path.abspath(root)
+    paths = [os.path.join(folder, file.name) for file in files]
     keys = [compute_key(path, file) for path, file in zip(paths, files, strict=True)]
     row_bytes, failures = int(np.prod(shape)), dict[int, str]()
     try:

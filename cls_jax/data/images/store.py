@@ -38,6 +38,7 @@ _SCHEMA = """
 PRAGMA page_size = 16384;
 PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA synchronous = OFF;
+PRAGMA cache_size = -8000;
 CREATE TABLE IF NOT EXISTS contents (key BLOB PRIMARY KEY, digest BLOB, checksum INTEGER)
     WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, options TEXT, digest BLOB,

@@ -78,21 +78,28 @@ def fold(name: str) -> str:
 
 
 def read_label_table(
-    path: pathlib.Path, names_file: Callable[[str], object] = lambda cell: False
+    path: pathlib.Path,
+    names_file: Callable[[str], object] = lambda cell: False,
+    content: bytes | None = None,
+    start: int = 0,
 ) -> list[LabelRow]:
-    """Reads the rows in the order of the file.
+    """Reads the rows in the order of the file, from its `content` if that is known.
 
     The header of a table that was appended to another one is no row. Of two columns with other
     names than usual, the first line is a row if it has a number or an image's name, or if
-    `names_file` knows what it has for a file.
+    `names_file` knows what it has for a file. Rows before the byte `start`, where one begins, are
+    left out.
 
     Raises:
         UserError: if it cannot be read, or has no columns of files and labels.
     """
-    text, _ = _read_text(path)
+    content = read_content(path) if content is None else content
+    text, encoding = _decode(path, content)
     if not text.strip():
         return []
-    form, lines = _parse(path, text, names_file)
+    form, lines = _parse(path, _take_head(text) if start else text, names_file)
+    if start:
+        lines = _read_csv(path, content[start:].decode(encoding), form.delimiter)
     headers = ([form.header[place] for place in form.places[:2]], _NEW.header[:2])
     rows = []
     for line in lines:
@@ -122,14 +129,14 @@ def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
     return [row for _, row in sorted(keys, key=lambda pair: pair[0])]
 
 
-def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, int]:
+def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, bytes]:
     """Appends rows and waits until they are on the disk.
 
     All rows are one write at the end of the file, in the columns that it has. Where it has none for
     decisions, "none" and "skip" get two cells behind the last column.
 
     Returns:
-        Where the rows begin and end in the file, in bytes.
+        The byte of the file where the rows begin, and all that was appended.
 
     Raises:
         OSError: if the system refuses.
@@ -137,12 +144,11 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, int]
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link: replace it with the file, so that labels can be added.")
-    text, encoding = _read_text(path)
+    text, encoding = _decode(path, read_content(path))
     form, start, before = _NEW, to_csv([_NEW.header]), list[list[str]]()
     if text.strip():
-        head = text[: text.find("\n", _HEAD_CHARACTERS) + 1] or text
-        form, before = _parse(path, head, lambda cell: False)
-        start = _find_end(text, form.delimiter)
+        form, before = _parse(path, _take_head(text), lambda cell: False)
+        start = _find_end(path, text, form.delimiter)
     lines = []
     for row in rows:
         # The first row says who has begun the table.
@@ -165,7 +171,7 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, int]
         os.close(descriptor)
     if not text:
         _sync_folder(path.parent)
-    return end - num_written, end
+    return end - num_written, added
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
@@ -178,12 +184,12 @@ def _sync_folder(folder: pathlib.Path) -> None:
             os.close(descriptor)
 
 
-def _find_end(text: str, delimiter: str) -> str:
+def _find_end(path: pathlib.Path, text: str, delimiter: str) -> str:
     """What must follow a table so that a row can. A crash may have left a part of one."""
     end = "" if text.endswith(("\n", "\r")) else "\n"
     if text.count('"') % 2:
         mark = "\x1f"
-        lines = _read_csv(f"{text}{end}{mark}", delimiter)
+        lines = _read_csv(path, f"{text}{end}{mark}", delimiter)
         if lines[-1] != [mark]:  # The part ends within quotes.
             return '"\n'
     return end
@@ -212,29 +218,41 @@ def _read_time(text: str) -> str:
     return moment if moment < _LAST_TIME else ""
 
 
-def _read_text(path: pathlib.Path) -> tuple[str, str]:
-    """The text of a table, "" if there is none yet, and its encoding."""
+def read_content(path: pathlib.Path) -> bytes:
+    """The bytes of a table, none if there is none yet. Raises a UserError if it cannot be read."""
     try:
-        content = read_bytes(path, _MAX_BYTES)
-        encoding = _UTF16.get(content[:2], "utf-8")
-        return content.decode(encoding).removeprefix("\ufeff"), encoding
+        return read_bytes(path, _MAX_BYTES)
     except FileNotFoundError:
-        return "", "utf-8"
+        return b""
     except (OSError, ValueError) as error:
         raise _explain(path, error) from error
+
+
+def _decode(path: pathlib.Path, content: bytes) -> tuple[str, str]:
+    """The text of a table and its encoding."""
+    encoding = _UTF16.get(content[:2], "utf-8")
+    try:
+        return content.decode(encoding).removeprefix("\ufeff"), encoding
+    except ValueError as error:
+        raise _explain(path, error) from error
+
+
+def _take_head(text: str) -> str:
+    """The first lines."""
+    return text[: text.find("\n", _HEAD_CHARACTERS) + 1] or text
 
 
 def _parse(
     path: pathlib.Path, text: str, names_file: Callable[[str], object]
 ) -> tuple[_Format, list[list[str]]]:
     """The format of a table and its lines below the header."""
+    first = text[: text.find("\n") + 1] or text
+    delimiter = max(",;\t", key=first.count)  # Excel writes semicolons or tabs.
+    lines = _read_csv(path, text, delimiter)
+    cells = lines[0] if lines else []
     try:
-        first = text[: text.find("\n") + 1] or text
-        delimiter = max(",;\t", key=first.count)  # Excel writes semicolons or tabs.
-        lines = _read_csv(text, delimiter)
-        cells = lines[0] if lines else []
         places = _find_columns(cells)
-    except (ValueError, csv.Error) as error:
+    except ValueError as error:
         raise _explain(path, error) from error
     if places is None:  # Two columns without a usual name.
         places, start = (0, 1), cells[0].strip()
@@ -247,10 +265,13 @@ def _parse(
     return _Format(delimiter, cells, (*places, *own)), lines[1:]
 
 
-def _read_csv(text: str, delimiter: str) -> list[list[str]]:
+def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:
     """All lines that are not empty."""
     file = io.StringIO(text, newline="")
-    return list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
+    try:
+        return list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
+    except csv.Error as error:
+        raise _explain(path, error) from error
 
 
 def _find_columns(header: Sequence[str]) -> tuple[int, int] | None:
