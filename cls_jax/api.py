@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.cli.plan import open_run, plan_run
 from cls_jax.cli.process import enable_compilation_cache, use_all_cores_for_convolutions
+from cls_jax.cli.train import train_assessed
 from cls_jax.config.from_folder import apply_settings
 from cls_jax.data.images.decode import ImageLike
 from cls_jax.data.types import ImageSource
@@ -86,4 +87,4 @@ def train(
             folder_or_config, method, workdir, values, start_from, instant, minutes, again
         )
         run = plan.open_run()
-    return Run(run.workdir, run.train_calibrated())
+    return Run(run.workdir, train_assessed(run))

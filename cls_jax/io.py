@@ -139,7 +139,7 @@ def to_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
     return text.getvalue()
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
+def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
     """Writes a file that is there either complete or not at all, whenever the process dies.
 
     Of several threads and processes that write the same file, the last one wins.
@@ -149,9 +149,10 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
     """
     partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
     try:
-        # Names of files need not be Unicode.
-        with partial.open("w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
+        if isinstance(content, str):  # Names of files need not be Unicode.
+            content = content.encode("utf-8", "surrogateescape")
+        with partial.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

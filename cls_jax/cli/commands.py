@@ -69,11 +69,12 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
 
 
 def _train_to_end(run: "OpenRun") -> None:
+    from cls_jax.cli.train import train_assessed
     from cls_jax.inference.unknown import describe_far, read_unknown
     from cls_jax.runs.folder import RESULT
 
     folder = run.workdir
-    result = run.train_calibrated()
+    result = train_assessed(run)
     if not is_main_process():
         return
     has_test, no_test = result["test_accuracy"] is not None, "No test set. "
@@ -116,16 +117,15 @@ def _train_to_end(run: "OpenRun") -> None:
 
 def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -> None:
     """Prints the test accuracies of a run's newest checkpoint, and calibrates its confidences."""
-    from cls_jax.inference.calibration import read_calibration
     from cls_jax.inference.evaluate_run import evaluate_folder, evaluate_run
     from cls_jax.inference.scores import describe_figures
-    from cls_jax.runs.folder import count_training_images, find_answer
+    from cls_jax.runs.folder import count_training_images
 
     workdir, calibration = pathlib.Path(run), None
     if folder is None:
         evaluation = evaluate_run(workdir, data_dir)
         title = f"Test accuracy after {evaluation.step:,} steps:"
-        calibration = read_calibration(find_answer(workdir), evaluation.step)
+        calibration = evaluation.calibration
     else:
         if jax.process_count() > 1:
             raise UserError(

@@ -14,7 +14,6 @@ from cls_jax.cli.budget import fit_to_minutes, profile_folder
 from cls_jax.cli.process import USAGE_ERRORS, explain_usage_error
 from cls_jax.config import flatten, read_config, to_json, validate_config
 from cls_jax.config.from_folder import (
-    INSTANT_METHOD,
     PRETRAINED,
     RULES,
     FolderContext,
@@ -78,7 +77,6 @@ def plan_run(
     if instant:
         settings = {"model.init": PRETRAINED, **settings, "model.init_head": "graph"}
         settings["num_steps"] = 0
-        method = INSTANT_METHOD
     if minutes is not None and not 0 < minutes < 1e6:
         raise UserError(f"--minutes {minutes:g} is no time to train: choose a positive number.")
     summary, budget = summarize_folder(folder), None
@@ -252,14 +250,16 @@ def _describe_training(plan: Plan) -> list[str]:
     labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
     if config.data.validation:
         labels += f", after {config.data.validation:.0%} of them are held out for validation"
+    name, num_networks = "instant classifier", 1
     steps = "none: labels spread along a graph of similar images, and linear heads learn from them"
     if config.num_steps:
         kinds = f"{config.batch_size} labeled"
         if method.unlabeled_views:
             kinds += f" and {config.batch_size * config.mu} unlabeled"
         steps = f"{config.num_steps:,} with {kinds} images each"
+        name, num_networks = config.method.name, method.num_networks
     return [
-        f"Method:      {config.method.name}, {method.num_networks} x {describe_model(config)} at "
+        f"Method:      {name}, {num_networks} x {describe_model(config)} at "
         f"{config.data.image_size} pixels, with {labels}",
         f"Steps:       {steps}",
         *([f"Time:        {plan.budget}"] if plan.budget else []),

@@ -28,8 +28,6 @@ _BYTES_PER_IMAGE = 4e6
 _MAX_MEMORY_SHARE = 0.5
 
 _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
-# An instant classifier is one network that learns from pseudo-labels, those of the graph.
-INSTANT_METHOD = "pseudo_label"
 # EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
 _COLORS = 3  # Channels that pretrained networks expect.
@@ -67,21 +65,6 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
     config.data.mean = config.data.std = ()
     config.model.stem = "auto"
     return config
-
-
-def create_instant_config(config: ConfigDict) -> ConfigDict:
-    """The configuration of a run without steps on the images, labels and weights of another run.
-
-    One network, whose head sees all features at the network's own resolution.
-    """
-    instant = create_folder_config(config.data.data_dir, INSTANT_METHOD)
-    for key, value in flatten(config.to_dict()).items():
-        if key.startswith(("data.", "model.", "mesh.")) or key in ("seed", "num_labels"):
-            instant.update_from_flattened_dict({key: value})
-    instant.num_steps, instant.mesh.network = 0, 0
-    instant.model.init_head, instant.model.final_head = "graph", "trained"
-    instant.data.image_size = find_own_image_size(config)
-    return instant
 
 
 def find_own_image_size(config: ConfigDict) -> int:

@@ -210,16 +210,6 @@ def _cut_batches(
         yield ImageBatch(names, [None] * len(part), images[np.array(part)], found)
 
 
-def read_features(
-    files: Sequence[str | os.PathLike], network: FrozenNetwork
-) -> FrozenFeatures | None:
-    """What `extract_features` returns, if it has computed all of it before. Otherwise None."""
-    store = Store()
-    digests = find_digests(store, [os.fspath(file) for file in files], reads=True)
-    is_done, rows = _recall(store, _name_options(network), digests)
-    return _unpack(rows) if is_done.all() and rows.shape[1] else None
-
-
 def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Which digests have a row, bool [B], and the rows, [B, 0] if none has one."""
     is_done, rows = np.zeros(len(digests), bool), np.zeros((len(digests), 0), np.float16)

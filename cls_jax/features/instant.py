@@ -1,21 +1,29 @@
 """A classifier at once: labels propagated to all images, and a linear head fitted to them.
 
 `label_images` is the only place that decides what the labels of a few images say about all others.
+An `InstantClassifier` is what remains of it: a frozen network with that head, in one file.
 
 Shape suffixes: B images, C features, K classes.
 """
 
-from typing import NamedTuple
+import io
+import json
+import pathlib
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.special
 from scipy import sparse
 
-from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.graph import build_graph, compute_weight, propagate_labels
+from cls_jax.data.images.decode import DecodeOptions
+from cls_jax.errors import UserError
+from cls_jax.features.extract import FrozenFeatures, FrozenNetwork, create_network
+from cls_jax.features.graph import build_graph, compute_weight, join_features, propagate_labels
 from cls_jax.features.neighbors import normalize_rows
 from cls_jax.features.propagation import Propagation
 from cls_jax.features.stacking import take_log, weigh_labelers
+from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
+from cls_jax.models.weights.layout import Weights
 
 # Inverse penalties, scikit-learn's C. They are strong, for there are many features (1,280 in
 # EfficientNet-Lite0). With few labels, accuracies from 0.001 to 0.1 are the same.
@@ -32,6 +40,7 @@ _MAX_FITTED = 30_000
 # hardly vary. Divided by almost 0, they would drown all others in the next image that has them.
 _MIN_DEVIATION = 0.3
 _NUM_FOLDS = 5
+_MAX_BYTES = 2**32  # Of a file.
 # Graph and linear probe of the last layer, then of all stages: the weights before any label speaks.
 # Chosen on clothing, rubbish, scans and textures (experiments/results/any_folder.md), where others
 # from half to twice of these are within 0.3 points.
@@ -60,6 +69,60 @@ class Head(NamedTuple):
         """Probabilities float32 [B, K] of images with features [B, C]."""
         logits = features_BC.astype(np.float32) @ self.kernel + self.bias
         return scipy.special.softmax(logits, axis=1)
+
+
+class InstantClassifier(NamedTuple):
+    """A frozen network, and a head for its classes."""
+
+    network: FrozenNetwork
+    head: Head
+
+    def compute_both(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
+        """What `Classifier.compute_both` returns for B images, given their features.
+
+        Probabilities float32 [1, B, K], and features float32 [B, C] of unit length.
+        """
+        pooled = features.pooled.astype(np.float32)[None]
+        return self.head.compute_probabilities(pooled[0])[None], join_features(pooled)
+
+    def write(self, path: pathlib.Path) -> None:
+        """Writes both into one file. Raises an OSError if the system refuses."""
+        weights, buffer = self.network.weights, io.BytesIO()
+        settings = self.network._asdict() | {"weights": weights.normalization}
+        arrays: dict[str, Any] = {f"weights/{name}": a for name, a in weights.arrays.items()}
+        arrays |= self.head._asdict()
+        np.savez(buffer, settings=np.array(json.dumps(settings)), **arrays)
+        write_atomically(path, buffer.getvalue())
+
+
+def read_instant(path: pathlib.Path) -> InstantClassifier:
+    """Reads what `InstantClassifier.write` wrote.
+
+    Raises:
+        UserError: If it is missing or damaged.
+    """
+
+    def to_tuple(value: Any) -> Any:
+        return tuple(map(to_tuple, value)) if isinstance(value, list) else value
+
+    try:
+        with np.load(io.BytesIO(read_bytes(path, _MAX_BYTES)), allow_pickle=False) as file:
+            stored = {name: file[name] for name in file.files}
+        settings = {k: to_tuple(v) for k, v in parse_json(str(stored.pop("settings"))).items()}
+        head = Head(stored.pop("kernel"), stored.pop("bias"))
+        arrays = {name.removeprefix("weights/"): array for name, array in stored.items()}
+        settings["weights"] = Weights(arrays, settings["weights"])
+        settings["decoding"] = DecodeOptions(*settings["decoding"])
+        network = FrozenNetwork(**settings)
+        _, variables = create_network(network, len(head.bias))
+        if variables["params"]["head"]["kernel"].shape != head.kernel.shape:
+            raise ValueError("its head does not fit its network")
+        return InstantClassifier(network, head)
+    except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
+        raise UserError(
+            f"{path} is not an instant classifier ({describe_error(error).rstrip('.')}): delete "
+            "its run and train it again."
+        ) from error
 
 
 class PropagatedLabels(NamedTuple):

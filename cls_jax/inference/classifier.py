@@ -1,6 +1,5 @@
 """A trained run as a function from images to classes."""
 
-import functools
 import hashlib
 import itertools
 import os
@@ -10,56 +9,82 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
 from PIL import Image
 
-from cls_jax.config import to_json
+from cls_jax.batch import normalize
+from cls_jax.config import read_config, to_json
 from cls_jax.data.images.decode import ImageError, ImageLike, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
-from cls_jax.data.types import ImageSource, Selection
+from cls_jax.data.types import ImageSource
+from cls_jax.errors import UserError
+from cls_jax.features.extract import create_network
 from cls_jax.features.graph import join_features
+from cls_jax.features.instant import InstantClassifier, read_instant
 from cls_jax.inference.calibration import Calibration, read_calibration
 from cls_jax.inference.prediction import Prediction, create_prediction
 from cls_jax.inference.unknown import UnknownScore, read_unknown
-from cls_jax.models.ensemble import take_network
+from cls_jax.models.ensemble import Ensemble, take_network
 from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
-from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
-from cls_jax.runs.folder import find_answer, read_dataset_description
+from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_global_arrays
+from cls_jax.runs.folder import (
+    CONFIG,
+    INSTANT,
+    INSTANT_SUFFIX,
+    find_answer,
+    find_assessments,
+    find_trained,
+    is_instant,
+    read_dataset_description,
+)
 from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.start import restore_run
 
 _HEAT_MAPS_AT_ONCE = 16
 # A program for so many images is not compiled again for more of them: larger batches are no faster.
 _ENOUGH_IMAGES = 1024
-Forward = Callable[[TrainState, jax.Array], tuple[jax.Array, jax.Array]]
+Forward = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 class Outputs:
     """The outputs of a classifier for the images of a source, each computed once."""
 
-    def __init__(self, classifier: "Classifier", images: ImageSource):
-        """Computes nothing yet."""
-        self.classifier, self._images = classifier, images
-        self._places = np.full(len(images), -1)  # Of an image among those that were computed.
-        self._p_NBK, self._f_BC = classifier.compute_both(Selection(images, np.zeros(0, np.int64)))
+    def __init__(self, compute_both: Callable[[np.ndarray], Any], num_images: int):
+        """Computes nothing yet.
+
+        `compute_both` takes rows, int64 [n], and returns the results of `Classifier.compute_both`.
+        """
+        self._compute_both, self._has_any = compute_both, False
+        self._places = np.full(num_images, -1)  # Of an image among those that were computed.
 
     def compute(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The results of `Classifier.compute_both` for the images at `rows`, int64 [n]."""
         missing = np.unique(rows[self._places[rows] < 0])
-        if len(missing):
-            p_NBK, f_BC = self.classifier.compute_both(Selection(self._images, missing))
+        if not self._has_any:
+            self._p_NBK, self._f_BC = self._compute_both(missing)
+            self._places[missing] = np.arange(len(missing))
+        elif len(missing):
+            p_NBK, f_BC = self._compute_both(missing)
             self._places[missing] = len(self._f_BC) + np.arange(len(missing))
             self._p_NBK = np.hstack([self._p_NBK, p_NBK])
             self._f_BC = np.vstack([self._f_BC, f_BC])
+        self._has_any = True
         places = self._places[rows]
         return self._p_NBK[:, places], self._f_BC[places]
 
 
 class Classifier:
-    """The EMA networks of a run.
+    """The EMA networks of a run, or the frozen network of its instant classifier.
 
     Attributes:
+        config: The configuration, with numbers as mean and deviation.
+        ensemble: The architecture.
+        networks: "params" and "batch_stats" of all networks, stacked.
+        instant: The same as a network and a head, if this is the instant classifier. Otherwise
+            None.
         class_names: The names of the K classes.
         image_shape: The shape (H, W, C) of the images.
         num_networks: N.
@@ -71,21 +96,25 @@ class Classifier:
 
     def __init__(
         self,
-        setup: TrainSetup,
-        state: TrainState,
+        config: ConfigDict,
+        ensemble: Ensemble,
+        mesh: Mesh,
+        networks: dict[str, Any],
+        image_shape: tuple[int, int, int],
         class_names: tuple[str, ...],
         step: int,
-        calibration: Calibration | None,
-        unknown: UnknownScore | None,
+        instant: InstantClassifier | None = None,
     ):
         """Wraps what `load` has read."""
-        self.class_names, self.step = class_names, step
-        self.image_shape = setup.dataset_spec.image_shape
-        self.num_networks = setup.method.num_networks
-        self.config, self.setup, self.state = setup.config, setup, state
-        self.calibration, self.unknown = calibration, unknown
-        self._mesh, self._forward = setup.mesh, _compile(setup)
-        self.batch_size = self.config.eval_batch_size * setup.mesh.shape[DATA_AXIS]
+        self.config, self.ensemble, self.networks = config, ensemble, networks
+        self.instant = instant
+        self.class_names, self.step, self.image_shape = class_names, step, image_shape
+        self.num_networks, num_features, _ = networks["params"]["head"]["kernel"].shape
+        self.num_features = self.num_networks * num_features
+        self.calibration: Calibration | None = None
+        self.unknown: UnknownScore | None = None
+        self._mesh, self._forward = mesh, self._compile(mesh)
+        self.batch_size = self.config.eval_batch_size * mesh.shape[DATA_AXIS]
         self._compiled_size = 0
 
     def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
@@ -136,7 +165,7 @@ class Classifier:
 
     def compute_fingerprint(self) -> str:
         """A hash of everything that decides a prediction: weights, configuration, calibration."""
-        networks = jax.device_get((self.state.ema_params, self.state.batch_stats))
+        networks = jax.device_get((self.networks["params"], self.networks["batch_stats"]))
         digest = hashlib.sha256(f"{to_json(self.config)}{self.class_names}".encode())
         digest.update(repr((self.calibration, self.unknown)).encode())
         for leaf in jax.tree.leaves(networks):
@@ -147,7 +176,7 @@ class Classifier:
         """Probabilities of all classes by every network, float32 [N, n, K].
 
         The mean over N is the prediction of the ensemble. `images` are uint8 [n, H, W, C] of
-        `image_shape`, an array or anything read by index, or features, see `recall_features`.
+        `image_shape`, an array or anything read by index.
 
         Raises:
             ValueError: If the images have another shape or type.
@@ -169,21 +198,19 @@ class Classifier:
 
     def _collect(self, images: ImageSource, *wanted: int) -> list[np.ndarray]:
         """The wanted outputs of `_forward`, by index, for all images, each [N, n, …]."""
-        num_networks, num_features, num_classes = self.state.ema_params["head"]["kernel"].shape
-        sizes = (num_classes, num_features)
-        parts = [[np.zeros((num_networks, 0, sizes[i]), np.float32) for i in wanted]]
+        sizes = (len(self.class_names), self.num_features // self.num_networks)
+        parts = [[np.zeros((self.num_networks, 0, sizes[i]), np.float32) for i in wanted]]
         size = self._choose_padded_size(len(images))
         for start in range(0, len(images), size):
             part = np.asarray(images[start : start + size])
-            is_features = part.ndim == 2 and part.dtype == np.float16
-            is_pixels = part.shape[1:] == self.image_shape and part.dtype == np.uint8
-            if not (is_features or is_pixels):
+            if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
                 raise ValueError(
                     f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
                     f"uint8 {self.image_shape}."
                 )
             padded = np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)])
-            outputs = self._forward(self.state, to_global_arrays(padded, self._mesh, P(DATA_AXIS)))
+            on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS))
+            outputs = self._forward(self.networks, on_mesh)
             arrays = jax.device_get([outputs[i] for i in wanted])
             parts.append([array[:, : len(part)] for array in arrays])
         return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
@@ -194,13 +221,11 @@ class Classifier:
         `images` are uint8 [n, H, W, C] of `image_shape`, at least one, and `classes`, int [n],
         positions in `class_names`. See `models.heat_maps.compute_heat_maps`.
         """
-        state, model = self.state, self.setup.ensemble.model
-        trees = {"params": state.ema_params, "batch_stats": state.batch_stats}
-        variables = take_network(jax.device_get(trees), 0)
+        model, variables = self.ensemble.model, take_network(jax.device_get(self.networks), 0)
 
         @jax.jit  # The weights are an argument: the same program serves all runs.
         def compute(variables: Any, images: jax.Array, classes: jax.Array) -> jax.Array:
-            return compute_heat_maps(model, variables, self.setup.normalize(images), classes)
+            return compute_heat_maps(model, variables, self.normalize(images), classes)
 
         size, parts = min(len(images), _HEAT_MAPS_AT_ONCE), []
         for start in range(0, len(images), size):
@@ -210,6 +235,31 @@ class Classifier:
             maps = compute(variables, images[part], classes[part])
             parts.append(np.asarray(maps)[start - first :])
         return np.concatenate(parts)
+
+    def normalize(self, images: jax.Array) -> jax.Array:
+        """Normalizes uint8 [..., C] with the mean and deviation of the training images."""
+        return normalize(images, self.config.data.mean, self.config.data.std)
+
+    def _compile(self, mesh: Mesh) -> Forward:
+        """Compiles (networks, images uint8 [B, H, W, C]) → probabilities and the heads' inputs.
+
+        These are float32 [N, B, K] and [N, B, C], which wait on the devices. One program for both
+        is compiled once, and XLA merges what their passes have in common.
+        """
+
+        def forward(networks: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+            trees, images = (networks["params"], networks["batch_stats"]), self.normalize(images)
+            logits, _ = self.ensemble.forward(*trees, images, train=False)
+            features, _ = self.ensemble.forward(*trees, images, train=False, head=FEATURES)
+            return jax.nn.softmax(logits), features
+
+        sharded = jax.shard_map(
+            forward,
+            mesh=mesh,
+            in_specs=(P(NETWORK_AXIS), P(DATA_AXIS)),
+            out_specs=P(NETWORK_AXIS, DATA_AXIS),
+        )
+        return jax.jit(sharded)
 
     def _choose_padded_size(self, num_images: int) -> int:
         """The padded batch size: few sizes to compile, and no full batch for a single image."""
@@ -229,41 +279,49 @@ def load(
     trained: bool = False,
     end: tuple[TrainSetup, TrainState, int] | None = None,
 ) -> Classifier:
-    """Opens a run's newest checkpoint, or its instant classifier where that is more accurate.
+    """Opens what predicts for a run: its newest checkpoint, or its instant classifier.
 
     Args:
-        run: The run's folder, or what `cls_jax.train` returned.
-        trained: Whether to open the checkpoint in any case.
+        run: The run's folder, or what `cls_jax.train` returned, or RUN/instant.
+        trained: Whether to open the checkpoint in any case. A run without steps has none.
         end: Setup, state and step of the checkpoint, if this process has just written it.
 
     Raises:
         UserError: If there is no run, no checkpoint yet, or a damaged file.
     """
-    workdir = pathlib.Path(run).expanduser()
-    workdir = workdir if trained else find_answer(workdir)
-    setup, state, step = end or restore_run(workdir)
-    class_names, _ = read_dataset_description(workdir)
-    num_networks, num_features, _ = state.ema_params["head"]["kernel"].shape
-    unknown = read_unknown(workdir, step, num_networks * num_features)
-    calibration = read_calibration(workdir, step)
-    return Classifier(setup, state, class_names, step, calibration, unknown)
+    path = pathlib.Path(run).expanduser()
+    if not is_instant(path):
+        path = find_trained(path) if trained else find_answer(path)
+    workdir = path.parent if is_instant(path) else path
+    if is_instant(path):
+        classifier = _open_instant(workdir)
+    else:
+        setup, state, step = end or restore_run(workdir)
+        class_names, spec = read_dataset_description(workdir)
+        networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
+        parts = (setup.config, setup.ensemble, setup.mesh, networks)
+        classifier = Classifier(*parts, spec.image_shape, class_names, step)
+    folder = find_assessments(workdir, path)
+    classifier.unknown = read_unknown(folder, classifier.step, classifier.num_features)
+    classifier.calibration = read_calibration(folder, classifier.step)
+    return classifier
 
 
-def _compile(setup: TrainSetup) -> Forward:
-    """Compiles (state, images as for `TrainSetup.infer`) → probabilities and the heads' inputs.
-
-    These are float32 [N, B, K] and [N, B, C], which wait on the devices. One program for both is
-    compiled once, and XLA merges what their passes have in common.
-    """
-
-    def forward(state: TrainState, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        infer = functools.partial(setup.infer, state.ema_params, state.batch_stats, images)
-        return jax.nn.softmax(infer()), infer(FEATURES)
-
-    sharded = jax.shard_map(
-        forward,
-        mesh=setup.mesh,
-        in_specs=(setup.state_specs, P(DATA_AXIS)),
-        out_specs=P(NETWORK_AXIS, DATA_AXIS),
-    )
-    return jax.jit(sharded)
+def _open_instant(workdir: pathlib.Path) -> Classifier:
+    instant = read_instant((workdir / INSTANT).with_suffix(INSTANT_SUFFIX))
+    network, (class_names, _) = instant.network, read_dataset_description(workdir)
+    model, variables = create_network(network, len(class_names))
+    if instant.head.kernel.shape[1] != len(class_names):
+        raise UserError(f"{workdir} has an instant classifier for other classes: train it again.")
+    variables["params"]["head"] = instant.head._asdict()
+    config = read_config(workdir / CONFIG)
+    config.data.image_size, config.model.dtype = network.image_size, "float32"
+    config.data.mean, config.data.std = network.weights.normalization or ((), ())
+    if "stem" in dict(network.settings):
+        config.model.stem = dict(network.settings)["stem"]
+    mesh = create_mesh(1, [jax.device_count()])
+    ensemble = Ensemble(model, matmul_precision=config.model.matmul_precision)
+    stacked = jax.tree.map(lambda leaf: leaf[None], {"batch_stats": {}, **variables})
+    networks = to_global_arrays(stacked, mesh, jax.tree.map(lambda _: P(NETWORK_AXIS), stacked))
+    shape = (network.image_size, network.image_size, network.channels)
+    return Classifier(config, ensemble, mesh, networks, shape, class_names, 0, instant)

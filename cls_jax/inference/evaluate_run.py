@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import pathlib
-import shutil
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +10,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config import read_config
-from cls_jax.config.from_folder import create_instant_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.sources.folder import list_layout, take_rows
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.sources.label_table import fold
-from cls_jax.data.types import Dataset
+from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
     CALIBRATION,
@@ -30,24 +28,22 @@ from cls_jax.inference.calibration import (
 from cls_jax.inference.classifier import Classifier, Outputs, load
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.inference.suspects import take_unlabeled
-from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown, read_unknown
-from cls_jax.runs.checkpoint import CHECKPOINTS
+from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
 from cls_jax.runs.folder import (
     CONFIG,
-    INSTANT,
     LABELED_INDICES,
     find_answer,
-    read_result,
-    write_result,
+    find_assessments,
+    find_trained,
+    is_instant,
 )
-from cls_jax.runs.result import choose_answer
-from cls_jax.training.evaluate import Accuracies, create_evaluate
-from cls_jax.training.loop import train
-from cls_jax.training.probe import recall_features
+from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
+from cls_jax.training.instant import compute_frozen
 from cls_jax.training.setup import TrainSetup, TrainState
+from cls_jax.training.start import restore_run
 
 _MAX_NAMED = 10  # Classes in a message.
-# Labeled images that strangers are told by: more would cost minutes on a CPU.
+# Labeled images by which images of no class are told: more would cost minutes on a CPU.
 _MAX_LABELED = 500
 
 
@@ -57,6 +53,7 @@ class Evaluation(NamedTuple):
     step: int
     accuracies: Accuracies  # In percent, as `create_evaluate` names them.
     figures: Figures | None  # Of network 1 by class. None in several processes.
+    calibration: Calibration | None = None
 
 
 class OpenRun:
@@ -64,13 +61,21 @@ class OpenRun:
 
     Attributes:
         config: The run's configuration.
-        workdir: The run's folder, which need not exist before `train_calibrated`.
+        workdir: The run's folder, which need not exist before training.
+        predictor: The path of what its classifier opens, see `find_answer`, or None for the
+            networks after the last step.
     """
 
-    def __init__(self, config: ConfigDict, workdir: pathlib.Path, layout: Layout | None = None):
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: pathlib.Path,
+        layout: Layout | None = None,
+        predictor: pathlib.Path | None = None,
+    ):
         """Reads nothing yet. `layout` is for `load_dataset`."""
         self.config, self.workdir, self.layout = config, workdir, layout
-        self._end: tuple[TrainSetup, TrainState, int] | None = None
+        self.predictor = predictor
 
     @functools.cached_property
     def dataset(self) -> Dataset:
@@ -78,14 +83,36 @@ class OpenRun:
         return load_dataset(self.config, self.layout)
 
     @functools.cached_property
-    def classifier(self) -> Classifier:
-        """The newest checkpoint. Use it after training only."""
-        return load(self.workdir, trained=True, end=self._end)
+    def end(self) -> tuple[TrainSetup, TrainState, int]:
+        """The setup, the state and the step of the newest checkpoint."""
+        return restore_run(self.workdir)
 
     @functools.cached_property
-    def recalled(self) -> Dataset:
-        """The dataset for the classifier: with features for images, see `recall_features`."""
-        return recall_features(self.classifier.setup, self.dataset, self.config.data.data_dir)
+    def classifier(self) -> Classifier:
+        """What predicts, or the networks after training. Use it after training only."""
+        path = self.predictor or find_trained(self.workdir)
+        if path == self.workdir:
+            return load(path, trained=True, end=self.end)
+        return load(path)
+
+    @functools.cached_property
+    def outputs(self) -> dict[str, Outputs]:
+        """What the classifier says about the "train", "validation" and "test" images."""
+        dataset = self.dataset
+        parts = [("train", dataset.train_images, dataset.train_labels), *dataset.held_out]
+        return {
+            part: Outputs(functools.partial(self._look, part, images), len(images))
+            for part, images, _ in parts
+        }
+
+    def _look(self, part: str, images: ImageSource, rows: np.ndarray) -> Any:
+        instant = self.classifier.instant
+        if instant is None:
+            return self.classifier.compute_both(Selection(images, rows))
+        # Its network has seen most of these images: their features are on disk.
+        data_dir = self.config.data.data_dir
+        features = compute_frozen(self.dataset, data_dir, instant.network, part, rows)
+        return instant.compute_both(features)
 
     @functools.cached_property
     def held_out(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -94,58 +121,10 @@ class OpenRun:
         By "validation" and "test", probabilities float32 [N, n, K] and true classes int [n].
         """
         return {
-            name: (self.classifier.predict_probabilities(images), np.asarray(labels))
-            for name, images, labels in self.recalled.held_out
+            name: (self.outputs[name].compute(np.arange(len(labels)))[0], np.asarray(labels))
+            for name, _, labels in self.dataset.held_out
             if len(labels)
         }
-
-    @functools.cached_property
-    def outputs(self) -> Outputs:
-        """What the classifier says about the training images."""
-        return Outputs(self.classifier, self.recalled.train_images)
-
-    def train_calibrated(self) -> dict[str, Any]:
-        """Trains or resumes the run as `training.loop.train` does, calibrates and assesses it.
-
-        Several processes do not calibrate and assess, because each would write the same files.
-
-        A run on a folder of images that starts from propagated labels begins with the instant
-        classifier, a run without steps in the folder `instant`. `choose_answer` says which of the
-        two answers.
-
-        Returns the contents of `result.json`, and raises the same as `training.loop.train`.
-        """
-        config = self.config
-        begins_instant = config.model.init_head == "graph" and config.data.name == "folder"
-        if not (begins_instant and config.num_steps) or jax.process_count() > 1:
-            return self._train_assessed()
-        start = OpenRun(create_instant_config(config), self.workdir / INSTANT, self.layout)
-        instant = read_result(start.workdir)
-        if instant is None:
-            if (self.workdir / LABELED_INDICES).exists():  # The labels that the user has chosen.
-                start.workdir.mkdir(exist_ok=True)
-                shutil.copy(self.workdir / LABELED_INDICES, start.workdir)
-            instant = start.train_calibrated()
-        result = self._train_assessed()
-        if "answer" not in result:
-            result |= choose_answer(result, instant)
-            write_result(self.workdir, result)
-        return result
-
-    def _train_assessed(self) -> dict[str, Any]:
-        def keep(*end: Any) -> None:
-            self._end = end
-
-        result = train(self.config, self.workdir, lambda config: self.dataset, keep)
-        readers = (read_calibration, read_unknown)
-        is_assessed = any(read(self.workdir, result["step"]) for read in readers)
-        is_assessed = is_assessed or "per_class" in result
-        # A finished run keeps its result without checkpoints.
-        has_checkpoint = any((self.workdir / CHECKPOINTS).glob("[0-9]*"))
-        if is_assessed or not has_checkpoint or jax.process_count() > 1:
-            return result
-        assess_run(self)
-        return read_result(self.workdir) or result
 
 
 def assess_run(run: OpenRun) -> Figures | None:
@@ -153,26 +132,29 @@ def assess_run(run: OpenRun) -> Figures | None:
 
     Writes `calibration.json`, fitted on the validation images if there are at least 100. Writes
     `per_class.csv`, and adds the figures to the result of the same step, if there is one. Writes
-    `unknown.json`, if there are unlabeled images. A folder that is read-only stays as it is.
+    `unknown.json`, if there are unlabeled images. A folder that is read-only stays as it is. Of an
+    instant classifier beside trained networks there are no figures.
 
     Returns the figures of network 1, or None without test images. Raises a UserError if the result
     is damaged.
     """
     workdir, step, figures = run.workdir, run.classifier.step, None
+    folder = find_assessments(workdir, run.predictor)
     if "test" in run.held_out:
         p_NBK, labels = run.held_out["test"]
         figures = compute_figures(p_NBK[0], labels, run.classifier.class_names)
     with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)
         validation = run.held_out.get("validation")
         if validation and len(validation[1]) >= MIN_IMAGES:
             p_NBK, labels = validation
             numbers = fit_calibration(p_NBK.mean(axis=0), labels)
             calibration = Calibration(step, *numbers, len(labels), fitted_on="validation")
-            write_fitted(workdir / CALIBRATION, calibration)
-        if figures is not None:
+            write_fitted(folder / CALIBRATION, calibration)
+        if figures is not None and folder == workdir:
             write_figures(workdir, step, figures)
         if unknown := assess_unknown(run):
-            write_fitted(workdir / UNKNOWN, unknown)
+            write_fitted(folder / UNKNOWN, unknown)
     return figures
 
 
@@ -191,7 +173,7 @@ def assess_unknown(run: OpenRun) -> UnknownScore | None:
         return None
     rows = np.concatenate([take_rows(labeled, _MAX_LABELED), unlabeled])
     labels = np.where(np.isin(rows, labeled), run.dataset.train_labels[rows], -1)
-    _, features = run.outputs.compute(rows)
+    _, features = run.outputs["train"].compute(rows)
     score = fit_unknown(features, labels, len(classifier.class_names), classifier.step)
     if score is not None and classifier.step:
         # Networks pull together the images whose labels they have learned. On digits, where there
@@ -209,11 +191,12 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
         UserError: If `workdir` is not a run's folder or holds no checkpoint yet, or the dataset has
             no test images or other classes.
     """
-    workdir = find_answer(workdir)
+    answer = workdir if is_instant(workdir) else find_answer(workdir)
+    workdir = answer.parent if is_instant(answer) else answer
     config = read_config(workdir / CONFIG)
     if data_dir is not None:
         config.data.data_dir = data_dir
-    run = OpenRun(config, workdir)
+    run = OpenRun(config, workdir, predictor=answer)
     classifier, dataset, class_names = run.classifier, run.dataset, run.classifier.class_names
     if dataset.class_names != class_names:
         raise UserError(
@@ -225,10 +208,14 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
             f"{dataset.name} has no test images to evaluate on: add them as test/<class>/ beside "
             "the training images."
         )
-    evaluate = create_evaluate(classifier.setup)
-    accuracies = evaluate(classifier.state, run.recalled.test_images, dataset.test_labels)
+    if classifier.instant is None:
+        setup, state, _ = run.end
+        accuracies = create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)
+    else:
+        accuracies = compute_accuracies(*run.held_out["test"])
     figures = assess_run(run) if jax.process_count() == 1 else None
-    return Evaluation(classifier.step, accuracies, figures)
+    calibration = read_calibration(find_assessments(workdir, answer), classifier.step)
+    return Evaluation(classifier.step, accuracies, figures, calibration)
 
 
 def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int, int]:

@@ -21,7 +21,6 @@ from cls_jax.io import write_atomically
 from cls_jax.models import convolutions
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
-from cls_jax.training.setup import create_model
 from cls_jax.training.start import collect_weights
 
 MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
@@ -95,7 +94,8 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
         )
     weights = None
     if importlib.util.find_spec("safetensors"):
-        weights = to_safetensors(collect_weights(classifier.setup, classifier.state))
+        parts = (classifier.config, classifier.ensemble.model, classifier.networks)
+        weights = to_safetensors(collect_weights(*parts))
     files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: weights}
     _write(output, files, describe(classifier, workdir, [name for name in files if files[name]]))
     return reason
@@ -121,13 +121,12 @@ def create_function(classifier: Classifier) -> Function:
 
     It maps uint8 [B, H, W, C] to the mean probabilities of the networks, float32 [B, K].
     """
-    setup, state = classifier.setup, classifier.state
-    params, batch_stats = jax.device_get((state.ema_params, state.batch_stats))
-    num_classes = setup.dataset_spec.num_classes
-    ensemble = Ensemble(create_model(setup.config, setup.method, num_classes))
+    networks = jax.device_get(classifier.networks)
+    ensemble = Ensemble(classifier.ensemble.model)
 
     def predict(images: jax.Array) -> jax.Array:
-        logits, _ = ensemble.forward(params, batch_stats, setup.normalize(images), train=False)
+        trees = networks["params"], networks["batch_stats"]
+        logits, _ = ensemble.forward(*trees, classifier.normalize(images), train=False)
         return jnp.mean(jax.nn.softmax(logits), axis=0)
 
     return predict

@@ -23,7 +23,7 @@ from cls_jax.features.extract import PRETRAINED, load_features
 from cls_jax.features.graph import build_graph
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.models.weights.sources import is_installed
-from cls_jax.runs.folder import CONFIG, find_answer
+from cls_jax.runs.folder import CONFIG, INSTANT, find_answer
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 
@@ -59,9 +59,8 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
             f"The run in {path} was trained on {config.data.name}, which has all its labels: name "
             "a run on a folder of images."
         )
-    answer = read_config(find_answer(path) / CONFIG)
     # An instant classifier has these features as they are, and they are on disk.
-    is_frozen = answer.num_steps == 0 and answer.model.init == PRETRAINED
+    is_frozen = find_answer(path).name == INSTANT and config.model.init == PRETRAINED
     classifier = None if is_frozen else load(path)
     return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, classifier)
 

@@ -4,19 +4,18 @@ Shape suffixes: B images, C features, K classes, N networks.
 """
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from cls_jax.data.sources.folder import take_rows
-from cls_jax.data.types import Dataset, Selection
-from cls_jax.features.graph import build_graph, propagate_labels
+from cls_jax.data.types import Dataset
+from cls_jax.features.propagation import hold_out_labels
 from cls_jax.inference.classifier import Outputs
 from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"
-_NUM_FOLDS = 10
 # More images take minutes on a CPU.
 _MAX_IMAGES = 10_000
 _MAX_UNLABELED = 1_000
@@ -35,11 +34,13 @@ class Suspect(NamedTuple):
     networks: float  # The mean probability that the networks give the label.
 
 
-def find_suspects(outputs: Outputs, dataset: Dataset, labeled: np.ndarray) -> list[Suspect]:
+def find_suspects(
+    outputs: Mapping[str, Outputs], dataset: Dataset, labeled: np.ndarray
+) -> list[Suspect]:
     """The labels that both the neighbors and all evidence together contradict, the worst first.
 
     Of more than 10,000 labeled or test images, as many evenly spaced ones are considered. `outputs`
-    are about the training images, and `labeled`, int [num_labels], are rows of these.
+    are about the "train" and "test" images, and `labeled`, int [num_labels], rows of the former.
     """
     train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
     all_labeled, labeled = labeled, labeled[train_labels[labeled] >= 0]
@@ -49,9 +50,9 @@ def find_suspects(outputs: Outputs, dataset: Dataset, labeled: np.ndarray) -> li
     train = np.concatenate([labeled, take_unlabeled(len(train_labels), all_labeled)])
     if len(labeled) + len(test) < 2:
         return []
-    parts = [outputs.compute(train)]
+    parts = [outputs["train"].compute(train)]
     if len(test):
-        parts.append(outputs.classifier.compute_both(Selection(dataset.test_images, test)))
+        parts.append(outputs["test"].compute(test))
     features_BC = np.concatenate([features for _, features in parts])
     labels = np.full(len(features_BC), -1)
     labels[: len(labeled)] = train_labels[labeled]
@@ -59,7 +60,7 @@ def find_suspects(outputs: Outputs, dataset: Dataset, labeled: np.ndarray) -> li
     known = np.flatnonzero(labels >= 0)
     p_NBK = np.concatenate([probabilities for probabilities, _ in parts], axis=1)
     p_BK, labels_known = p_NBK.mean(axis=0)[known], labels[known]
-    q_BK = hold_out_labels(features_BC, labels, len(outputs.classifier.class_names))[known]
+    q_BK = hold_out_labels(features_BC, labels, dataset.num_classes)[known]
     # Networks that agree with a label that they were trained on may have memorized it.
     is_learned = (known < len(train)) & (p_BK.argmax(axis=1) == labels_known)
     evidence_BK = np.where(is_learned[:, None], q_BK, (p_BK + q_BK) / 2)
@@ -79,31 +80,6 @@ def find_suspects(outputs: Outputs, dataset: Dataset, labeled: np.ndarray) -> li
         for i in order
         if labels_known[i] not in (suggested[i], q_BK[i].argmax())
     ]
-
-
-def hold_out_labels(features_BC: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """Predicts each image from the labels of similar images, without its own label.
-
-    The labels, int [B] and -1 where there is none, are divided into folds. Each fold is predicted
-    by propagating the labels of all others along the graph of nearest neighbors. Returns
-    probabilities, float32 [B, K], which are uniform for images without a label.
-    """
-    graph = build_graph(features_BC)
-    known = np.flatnonzero(labels >= 0)
-    shuffled = np.random.default_rng(0).permutation(known)
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    folds = np.arange(len(known)) % min(_NUM_FOLDS, max(len(known), 1))
-    q_BK = np.full((len(labels), num_classes), 1 / num_classes, np.float32)
-    for fold in np.unique(folds):
-        held_out = by_class[folds == fold]
-        others = labels.copy()
-        others[held_out] = -1
-        counts = np.bincount(others[others >= 0], minlength=num_classes)
-        propagated = propagate_labels(
-            graph, others, num_classes, class_frequencies=np.maximum(counts, 1)
-        )
-        q_BK[held_out] = propagated[held_out]
-    return q_BK
 
 
 def rate_labels(p_BK: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -121,7 +121,7 @@ def read_unknown(
         numbers = (score.step, *score.kernel, *score.quantiles, score.far_share or 0)
         if not score.kernel or not score.quantiles or not all(map(is_number, numbers)):
             raise ValueError("a value is not a number")
-        if num_features not in (None, len(score.kernel)):
+        if score.step == step and num_features not in (None, len(score.kernel)):
             raise ValueError(
                 f"it weighs {len(score.kernel):,} features, and the networks have {num_features:,}"
             )

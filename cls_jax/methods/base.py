@@ -40,6 +40,7 @@ WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "f
 # Weight of the labels that spread along a graph of similar images, see `Method.compute_loss`.
 GRAPH = Hyperparameter(0.0, 0.0, 1e3, "0: not in the papers")
 # Whether a second classifier predicts, which learns from equally many labels of each class.
+OPTION_STATES = ("shares", "graph")  # What these two add to a method's state.
 BALANCED_HEAD = Hyperparameter(False, 0, 1, "False: not in the methods' papers")
 
 
@@ -163,20 +164,20 @@ class Method:
     def create_state(self, init: InitContext) -> PyTree:
         """The state before the first step: the method's own and what the two options below add.
 
-        With a balanced head, (own, shares float32 [N, K] of the classes that it sees). With a
-        graph, (all that, its labels), `PseudoLabels` of arrays [N, num_images]. The labels are
-        zeros until training, which knows the images, replaces them. Both are the same for all
-        networks, but the state is stacked by network.
+        With a balanced head "shares", float32 [N, K], of the classes that it sees. With a graph
+        "graph", its labels, `PseudoLabels` of arrays [N, num_images], which are zeros until
+        training, which knows the images, replaces them. Both are the same for all networks, but the
+        state is stacked by network.
         """
-        state = self.init_state(init)
+        own, added = self.init_state(init), dict[str, Any]()
         if init.hparams.get("balanced_head"):
             shares = balanced_head.compute_shares(init.class_frequencies)
-            state = state, jnp.broadcast_to(shares, (init.num_networks, *shares.shape))
+            added["shares"] = jnp.broadcast_to(shares, (init.num_networks, *shares.shape))
         if init.hparams.get("graph"):
             shape = init.num_networks, init.num_images
             classes, weights = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32)
-            state = state, PseudoLabels(classes, classes, weights, weights)
-        return state
+            added["graph"] = PseudoLabels(classes, classes, weights, weights)
+        return {**dict(own), **added} if added else own
 
     def get_extra_heads(
         self, hparams: Hyperparameters, num_classes: int
@@ -208,35 +209,36 @@ class Method:
         assert self.loss is not None, "a method has a loss or drives the networks itself"
         if self.wants_cutmix(context.hparams):
             batch = batch._replace(mix=cutmix(context.key, batch.u[0], batch.u_index))
-        graph_weight, graph_labels = context.hparams.get("graph", 0.0), None
-        if graph_weight:
-            own_state, graph_labels = context.method_state
-            context = context._replace(method_state=own_state)
+        graph_weight, state = context.hparams.get("graph", 0.0), context.method_state
+        added = {name: state[name] for name in OPTION_STATES if name in state}
+        if added:
+            own = {name: value for name, value in state.items() if name not in added}
+            context = context._replace(method_state=own)
         logits, batch_stats = self._forward_groups(params, batch_stats, batch, context)
         if context.hparams.get("balanced_head"):
-            output, logits = self._add_balanced_head(logits, batch, context)
+            output, logits = self._add_balanced_head(logits, batch, context, added["shares"])
         else:
             output = self.loss(logits, batch, context)
-        if graph_labels is not None:
-            labels = jax.tree.map(lambda leaf: leaf[:, batch.u_index], graph_labels)
+        if graph_weight:
+            labels = jax.tree.map(lambda leaf: leaf[:, batch.u_index], added["graph"])
             strong = logits[1 + self.unlabeled_views.index("strong")]
             loss = compute_labeling_loss(strong, labels, labels.weight, negative=True)
             output = output._replace(
                 losses=output.losses + graph_weight * (1 - context.progress) * loss,
                 monitors={**output.monitors, "train/loss_graph": loss},
-                method_state=(output.method_state, graph_labels),
             )
+        if added:
+            output = output._replace(method_state={**dict(output.method_state), **added})
         return output, batch_stats
 
     def _add_balanced_head(
-        self, logits: list[jax.Array], batch: Batch, context: Context
+        self, logits: list[jax.Array], batch: Batch, context: Context, shares: jax.Array
     ) -> tuple[LossOutput, list[jax.Array]]:
         """The losses of both heads, from their logits [N, images, 2 K], and the method's logits."""
         assert self.loss is not None, "a method that drives the networks has no balanced head"
-        own_state, shares = context.method_state
         halves = [jnp.split(group, 2, axis=-1) for group in logits]
         balanced, logits = [half[0] for half in halves], [half[1] for half in halves]
-        output = self.loss(logits, batch, context._replace(method_state=own_state))
+        output = self.loss(logits, batch, context)
         weak, strong = (balanced[1 + self.unlabeled_views.index(v)] for v in ("weak", "strong"))
         draws = [
             context.ensemble.draw_uniform(stream_key(context.key, "balanced_head", i), num_images)
@@ -247,7 +249,6 @@ class Method:
         output = output._replace(
             losses=output.losses + loss,
             monitors={**output.monitors, "train/loss_balanced": loss},
-            method_state=(output.method_state, shares),
         )
         return output, logits
 

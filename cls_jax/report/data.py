@@ -196,7 +196,7 @@ def collect_run(
         if labeled is not None:
             run.suspects = attempt(
                 "No suspect labels",
-                lambda: find_suspects(source.outputs, source.recalled, labeled),
+                lambda: find_suspects(source.outputs, source.dataset, labeled),
                 [],
             )
     return run
@@ -246,11 +246,11 @@ def predict(run: OpenRun, labeled: np.ndarray | None) -> Predictions:
             "several processes trained this run, so add predictions with cls-jax report "
             f"{run.workdir}"
         )
-    dataset, step = run.recalled, run.classifier.step
+    dataset, step = run.dataset, run.classifier.step
     if len(dataset.test_labels):
         p_NBK, labels = run.held_out["test"]
         return Predictions(step, p_NBK, labels, np.arange(len(labels)), is_test=True)
     known = np.array([], np.int64) if labeled is None else labeled
     rows = take_unlabeled(len(dataset.train_images), known)
-    p_NBK, _ = run.outputs.compute(rows)
+    p_NBK, _ = run.outputs["train"].compute(rows)
     return Predictions(step, p_NBK, np.asarray(dataset.train_labels)[rows], rows, is_test=False)

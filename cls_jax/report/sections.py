@@ -43,6 +43,7 @@ def view_header(run: RunData) -> dict[str, Any]:
     """The steps, accuracies and duration of the run."""
     result, last_step = run.result or {}, run.rows[-1]["step"] if run.rows else 0
     names = ("accuracy", "accuracy_ensemble", "accuracy_instant", "accuracy_probe")
+    num_networks = get_method(run.config.method.name).num_networks
     return {
         "step": result.get("step", "?") if result else last_step,
         **{name: _measure(run, name) for name in names},
@@ -51,7 +52,8 @@ def view_header(run: RunData) -> dict[str, Any]:
             for describe in (describe_labelers, describe_gain, describe_answer)
             if (sentence := describe(result))
         ],
-        "num_networks": get_method(run.config.method.name).num_networks,
+        "method": run.config.method.name if run.config.num_steps else "instant classifier",
+        "num_networks": num_networks if run.config.num_steps else 1,
         "duration": _format_duration(result.get("train_seconds")),
     }
 

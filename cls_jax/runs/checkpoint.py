@@ -144,21 +144,22 @@ class Checkpointer:
                 f"{describe_newest(self.latest_step(), 'newest complete')}."
             )
 
-    def restore_newest(self, like: PyTree) -> Restored | None:
+    def restore_newest(self, like: PyTree, older: PyTree = None) -> Restored | None:
         """Restores the newest intact checkpoint, or returns None if the run has none yet.
 
         A damaged one is reported and, by the session that trains, moved to `damaged_checkpoints/`.
         The one before it is used instead. With several processes all must call this.
 
-        Arrays have exactly the shapes, dtypes and shardings of `like`, and a jitted function may
-        donate them. If these are `jax.ShapeDtypeStruct`s, nothing else takes memory.
+        Where a checkpoint has the names of `older`, this is restored instead. Arrays have exactly
+        the shapes, dtypes and shardings of `like`, and a jitted function may donate them. If these
+        are `jax.ShapeDtypeStruct`s, nothing else takes memory.
 
         Raises:
             UserError: If there are checkpoints but none is intact, or one is of another format.
         """
         last_reason = None
         for step in sorted(self._list_steps(), reverse=True):
-            restored, reason = self._try_restore(step, like)
+            restored, reason = self._try_restore(step, like, older)
             if restored is not None:
                 return restored
             if not from_main_process((self.folder / str(step)).exists()):
@@ -178,11 +179,13 @@ class Checkpointer:
             "or train a new run in another folder."
         )
 
-    def _try_restore(self, step: int, like: PyTree) -> tuple[Restored | None, str | None]:
+    def _try_restore(
+        self, step: int, like: PyTree, older: PyTree
+    ) -> tuple[Restored | None, str | None]:
         """Returns the checkpoint, or why it cannot be used: the same in every process."""
         metadata = state = reason = None
         try:
-            metadata, state = self._read(step, like)
+            metadata, state, like = self._read(step, like, older)
         except (UserError, jax.errors.JaxRuntimeError):  # Not the files' fault.
             raise
         except Exception as error:
@@ -201,7 +204,10 @@ class Checkpointer:
         copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state), out_shardings=shardings)
         return Restored(step, copy(state), metadata), None
 
-    def _read(self, step: int, like: PyTree) -> tuple[dict[str, Any], PyTree]:
+    def _read(
+        self, step: int, like: PyTree, older: PyTree
+    ) -> tuple[dict[str, Any], PyTree, PyTree]:
+        """The metadata, the state, and which of the two it is like."""
         metadata = self._manager.restore(
             step, args=ocp.args.Composite(notes=ocp.args.JsonRestore())
         ).notes
@@ -213,15 +219,18 @@ class Checkpointer:
                 f"{metadata['format_version']}, this program reads {FORMAT_VERSION}: use the "
                 "version of cls_jax that wrote it."
             )
-        dropped = metadata["arrays"].keys() - _name_arrays(like).keys()
+        stored = metadata["arrays"].keys()
+        if older is not None and _name_arrays(older).keys() - _name_arrays(like).keys() & stored:
+            like = older
+        dropped = stored - _name_arrays(like).keys()
         if dropped and all(path.startswith("opt_state") for path in dropped):
             # Older versions kept optimizer state for frozen layers, too.
             with ocp.PyTreeCheckpointer() as reader:
                 restore_args = ocp.checkpoint_utils.construct_restore_args(like)
                 args = ocp.args.PyTreeRestore(like, restore_args, partial_restore=True)
-                return metadata, reader.restore(self.folder / str(step) / "state", args=args)
+                return metadata, reader.restore(self.folder / str(step) / "state", args=args), like
         args = ocp.args.Composite(state=ocp.args.StandardRestore(like))
-        return metadata, self._manager.restore(step, args=args).state
+        return metadata, self._manager.restore(step, args=args).state, like
 
     def _list_steps(self) -> list[int]:
         """Steps of complete checkpoints, as process 0 sees them: all must try the same ones."""

@@ -46,8 +46,10 @@ SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
 _BATCH_SIZE = 256
 _FIGURES = ("test_", "validation_", "labels_", "answer_gain")  # How names of numbers begin.
-# The folder, within a run's, of the run without steps that it began with.
+# The instant classifier of a run is the file RUN/instant.npz, and opened as RUN/instant. Older runs
+# have a folder of that name, a run without steps.
 INSTANT = "instant"
+INSTANT_SUFFIX = ".npz"
 # Files that a folder may contain before it becomes a run's: a label budget, the instant classifier,
 # and what remains of a process that died before it could write config.json, the first file of a
 # run.
@@ -419,7 +421,7 @@ def _check_result(result: Any) -> None:
 
 
 def find_answer(workdir: pathlib.Path) -> pathlib.Path:
-    """The folder of the networks that answer for a run: its own or its instant classifier's.
+    """The path of what predicts for a run: its own, or that of its instant classifier.
 
     The finished result says which, see `runs.result.choose_answer`.
 
@@ -427,7 +429,27 @@ def find_answer(workdir: pathlib.Path) -> pathlib.Path:
         UserError: If the result is damaged.
     """
     answer, instant = (read_result(workdir) or {}).get("answer"), workdir / INSTANT
-    return instant if answer == INSTANT and (instant / CONFIG).exists() else workdir
+    is_there = (instant / CONFIG).exists() or is_instant(instant)
+    return instant if answer == INSTANT and is_there else find_trained(workdir)
+
+
+def find_trained(workdir: pathlib.Path) -> pathlib.Path:
+    """The same for networks after the last step: the instant classifier of a run without steps."""
+    is_only = is_instant(workdir / INSTANT) and read_config(workdir / CONFIG).num_steps == 0
+    return workdir / INSTANT if is_only else workdir
+
+
+def find_assessments(workdir: pathlib.Path, predictor: pathlib.Path | None) -> pathlib.Path:
+    """The folder for what evaluation fits to a predictor, by default the one of the last step.
+
+    An instant classifier beside trained networks has one of its own.
+    """
+    return predictor if predictor not in (None, find_trained(workdir)) else workdir
+
+
+def is_instant(path: pathlib.Path) -> bool:
+    """Whether the path is that of a run's instant classifier."""
+    return path.name == INSTANT and path.with_suffix(INSTANT_SUFFIX).exists()
 
 
 def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ _LAST = (
 )
 _BASELINES = (
     *("test_accuracy_probe", "test_accuracy_instant"),
+    *("validation_accuracy_probe", "validation_accuracy_instant"),
     *("labels_accuracy_graph", "labels_accuracy_probe", "labels_accuracy_instant"),
     *("labels_weight_graph", "labels_weight_stages"),
 )
@@ -36,7 +37,8 @@ def create_result(
     20 evaluations, as Google's FixMatch reports. `test_accuracy_best` is selected on the test set,
     so it must not be reported. `test_accuracy_at_best_validation`, at the first step with the
     highest validation accuracy, may be, because no test image decided. All are in percent.
-    `monitors` are means over the last 20 rows that have any.
+    `monitors` are means over the last 20 rows that have any. A run that began with the instant
+    classifier also has what `choose_answer` returns.
     """
     rows = read_metrics(workdir)
     evaluations = [row for row in rows if row.get("test/accuracy") is not None]
@@ -44,11 +46,11 @@ def create_result(
     history = [row["test/accuracy"] for row in evaluations]
     validated = [row for row in rows if row.get("validation/accuracy") is not None]
     best = max(validated, key=lambda row: row["validation/accuracy"], default={})
-    return {
+    result = {
         "step": config.num_steps,
         "dataset": config.data.name,
         "num_labels": num_labels,
-        "method": config.method.name,
+        "method": config.method.name if config.num_steps else "instant",
         "seed": config.seed,
         **{name: last.get(name.replace("_", "/", 1)) for name in _LAST},
         **{name: _find_first(rows, name.replace("_", "/", 1)) for name in _BASELINES},
@@ -65,6 +67,8 @@ def create_result(
         "monitors": _average_monitors(rows),
         "train_seconds": train_seconds,
     }
+    begins_instant = config.num_steps and config.model.init_head == "graph"
+    return result | (choose_answer(result) if begins_instant else {})
 
 
 def _find_first(rows: list[dict[str, Any]], name: str) -> float | None:
@@ -112,7 +116,7 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
     return _format_percentages(by_name, names)
 
 
-def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, Any]:
+def choose_answer(result: dict[str, Any]) -> dict[str, Any]:
     """Decides what predicts for a run: its networks, or the instant classifier it began with.
 
     The networks, unless they are worse on the validation images. Test images decide nothing, so
@@ -122,7 +126,7 @@ def choose_answer(result: dict[str, Any], instant: dict[str, Any]) -> dict[str, 
         Additions to the run's result: `answer` ("trained" or "instant"), and with validation images
         `answer_gain` (the points that training gained) and `answer_images` ("validation").
     """
-    trained, start = (_get_accuracy(row, "validation") for row in (result, instant))
+    trained, start = _get_accuracy(result, "validation"), result.get("validation_accuracy_instant")
     if trained is None or start is None:
         return {"answer": "trained"}
     gain = trained - start

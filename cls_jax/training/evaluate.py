@@ -45,12 +45,10 @@ def create_eval_step(setup: TrainSetup) -> Callable:
             return jax.lax.psum(jnp.sum(is_correct[..., None] * classes, axis=-2), DATA_AXIS)
 
         ema = compute_probabilities(state.ema_params)
-        # Without a step, the average is the weights themselves.
-        raw = compute_probabilities(state.params) if setup.config.num_steps else ema
         # All devices hold equally many networks, so a mean of means is the mean of all.
         mean = jax.lax.pmean(jnp.mean(ema, axis=0), NETWORK_AXIS)
         return {
-            "raw": count_correct(raw),
+            "raw": count_correct(compute_probabilities(state.params)),
             "ema": count_correct(ema),
             "ensemble": count_correct(mean),
         }
@@ -114,6 +112,18 @@ def _name_accuracies(correct: Any, sizes: np.ndarray, split: str) -> Accuracies:
         accuracies[f"{split}/accuracy_network_{i}"] = ema
         accuracies[f"{split}/accuracy_live_network_{i}"] = raw
     return {name: float(value) for name, value in accuracies.items()}
+
+
+def compute_accuracies(p_NBK: np.ndarray, labels: np.ndarray, split: str = "test") -> Accuracies:
+    """The same accuracies of networks that are their own average, by float [N, B, K]."""
+    num_classes = p_NBK.shape[-1]
+
+    def count(p_BK: np.ndarray) -> np.ndarray:
+        return np.bincount(labels[p_BK.argmax(axis=-1) == labels], minlength=num_classes)
+
+    networks = np.stack([count(p_BK) for p_BK in p_NBK])
+    correct = {"raw": networks, "ema": networks, "ensemble": count(p_NBK.mean(axis=0))}
+    return _name_accuracies(correct, np.bincount(labels, minlength=num_classes), split)
 
 
 def iterate_on_mesh(

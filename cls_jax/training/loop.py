@@ -25,14 +25,23 @@ from ml_collections import ConfigDict
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
+from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
 from cls_jax.runs.checkpoint import Checkpointer
-from cls_jax.runs.folder import describe_finished, read_result, write_pseudo_labels, write_result
+from cls_jax.runs.folder import (
+    INSTANT,
+    INSTANT_SUFFIX,
+    describe_finished,
+    read_result,
+    write_pseudo_labels,
+    write_result,
+)
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.probe import fit_final_heads, init_state, recall_features
+from cls_jax.training.instant import Start, compute_start, init_state
+from cls_jax.training.probe import fit_final_heads
 from cls_jax.training.progress import (
     MetricsQueue,
     PausableTimer,
@@ -43,7 +52,7 @@ from cls_jax.training.progress import (
     select_images,
 )
 from cls_jax.training.rounds import create_start_round, is_round_start
-from cls_jax.training.setup import TrainSetup, TrainState, set_step
+from cls_jax.training.setup import TrainSetup, TrainState, restore_newest, set_step
 from cls_jax.training.start import Run, check_folder, hold_folder, prepare_run, resolve_model
 from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
 
@@ -57,7 +66,7 @@ def train(
     """Trains or resumes the run in `workdir`, which need not exist. Returns its result.
 
     `load` loads the dataset. `keep` is called with the setup, the last state and its step. Neither
-    is called for a finished run.
+    is called for a finished run. A run without steps has no state, only its instant classifier.
 
     Raises:
         UserError: If the folder, the data or the devices do not fit the configuration, another
@@ -71,12 +80,20 @@ def train(
             print(describe_finished(workdir, result["step"], config.num_steps))
         if result["step"] >= config.num_steps:
             return result
-    with leave_when_asked() as begin, contextlib.ExitStack() as stack:
+    with leave_when_asked() as has_begun, contextlib.ExitStack() as stack:
         run = prepare_run(config, workdir, load)
         stack.enter_context(hold_folder(config, run))
-        session = _Session(run, begin)
-        seconds = session.train()
-        keep(run.setup, session.state, config.num_steps)
+        seconds = 0.0
+        if config.num_steps:
+            session = _Session(run, has_begun)
+            seconds = session.train()
+            keep(run.setup, session.state, config.num_steps)
+        else:
+            announce(run, 0)
+            _, accuracies = begin(run)
+            if is_main_process():
+                with contextlib.closing(MetricsWriter(workdir, has_curves=False)) as writer:
+                    writer.write(0, accuracies)
         if is_main_process():
             num_labeled = len(run.spec.labeled_indices)
             write_result(workdir, create_result(config, workdir, num_labeled, seconds))
@@ -86,33 +103,54 @@ def train(
     return result
 
 
+def begin(run: Run) -> tuple[Start | None, dict[str, float]]:
+    """Computes the start of a run, writes its files, and returns it with what it measured."""
+    start = compute_start(run.setup, run.dataset, run.spec)
+    if start is None:
+        return None, {}
+    spread, is_new = start.spread, ~start.is_labeled
+    columns = (start.rows[is_new], spread.labels[is_new], spread.weights[is_new])
+    write_pseudo_labels(run.workdir, run.dataset, *columns)
+    if start.classifier is not None and is_main_process():
+        try:
+            start.classifier.write((run.workdir / INSTANT).with_suffix(INSTANT_SUFFIX))
+        except OSError as error:
+            raise UserError(
+                f"{run.workdir} cannot be written ({error.strerror}): free disk space and rerun "
+                "the command."
+            ) from error
+    return start, start.accuracies
+
+
 class _Session:
     """Trains a run from its newest checkpoint to its last step, or until it is asked to stop.
 
     Every step may donate the buffers of `state`, so code that reads it must copy what it needs.
     """
 
-    def __init__(self, run: Run, begin: Callable[[], None]):
-        self._begin = begin  # To be called after the first step.
+    def __init__(self, run: Run, has_begun: Callable[[], None]):
+        self._has_begun = has_begun  # To be called after the first step.
         self._setup, self._dataset, self._spec, self._workdir = run
         self._config = config = self._setup.config
         self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
         self._checkpointer = Checkpointer(self._workdir, config.keep_checkpoints)
         # Onto shapes, so that no initial state takes memory beside the restored one.
-        restored = self._checkpointer.restore_newest(self._setup.state_shapes)
+        restored = restore_newest(self._checkpointer, self._setup)
         is_new = restored is None
         baselines: dict[str, float] = {}
+        self._start: Start | None = None
         if restored is None:
-            inputs = self._setup, self._dataset, self._spec
-            self.state = init_state(*inputs, report=baselines.update, record=self._record)
+            self._start, baselines = begin(run)
+            self.state = init_state(self._setup, self._dataset, self._spec, self._start)
+            if not self._setup.method.rounds:
+                self._start = None  # Its tables take memory, and nothing asks for them again.
             self._first_step, self._timer = 0, PausableTimer()
         else:
             self.state, self._first_step = restored.state, restored.step
             self._timer = PausableTimer(restored.metadata["train_seconds"])
-        self._is_unsaved = config.num_steps == 0 and is_new  # Then the start is the result.
         self._fits_final_heads = config.model.final_head == "graph"
         if is_main_process():
-            announce(run, self.state, self._first_step)
+            announce(run, self._first_step)
         self._inputs: Any = None
         if self._first_step < config.num_steps:  # TensorFlow takes seconds to import.
             self._inputs, input_specs, create_batch = create_pipeline(
@@ -127,7 +165,7 @@ class _Session:
         # Baselines are measured once, at step 0, so a run that resumes there keeps these rows.
         first_row = self._first_step if is_new else max(self._first_step, 1)
         self._writer = (
-            MetricsWriter(self._workdir, first_row, self._bar.say, has_curves=config.num_steps > 0)
+            MetricsWriter(self._workdir, first_row, self._bar.say)
             if is_main_process()
             else SilentWriter()
         )
@@ -166,7 +204,7 @@ class _Session:
                 is_save_due = is_last or is_stopping or _is_due(step, config.checkpoint_every)
                 # The last heads may take minutes. A process killed meanwhile repeats one step.
                 is_save_due |= self._fits_final_heads and step == config.num_steps - 1
-                if is_save_due and (is_new or self._is_unsaved):
+                if is_save_due and is_new:
                     self._save(step)
                 if is_stopping:
                     stop.end_session(step, checkpointer.finish())
@@ -179,8 +217,7 @@ class _Session:
         self._metrics.drain()
         accuracies: dict[str, float] = {}
         with self._timer.paused():
-            recalled = recall_features(self._setup, self._dataset, self._config.data.data_dir)
-            for split, images, labels in recalled.held_out:
+            for split, images, labels in self._dataset.held_out:
                 accuracies |= self._evaluate(self.state, images, labels, should_stop, split)
         if accuracies:
             self._writer.write(step, accuracies)
@@ -216,14 +253,14 @@ class _Session:
         if step == self._first_step:
             jax.block_until_ready(self.state)  # Compiled and run once: from here on time counts.
             self._timer.start()
-            self._begin()
+            self._has_begun()
 
     def _begin_round(self, step: int) -> None:
         # Nothing is in flight between rounds, so copies to the host delay nothing.
         with self._timer.paused(), jax.transfer_guard("allow"):
             if self._start_round is None:
                 self._start_round = create_start_round(
-                    self._setup, self._dataset, self._spec, self._record
+                    self._setup, self._dataset, self._spec, self._record, self._start
                 )
             self.state = self._start_round(self.state, step)
 

@@ -30,7 +30,7 @@ from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_newest
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.runs.sessions import record_session
-from cls_jax.training.setup import TrainState, describe_model
+from cls_jax.training.setup import describe_model
 from cls_jax.training.start import Run
 from cls_jax.training.step import to_scalars
 
@@ -46,10 +46,10 @@ _DIVERGED_STEPS = 200
 _MAX_REMAINDER = 0.05
 
 
-def announce(run: Run, state: TrainState, first_step: int) -> None:
+def announce(run: Run, first_step: int) -> None:
     """Records a session in the run's folder, and prints what it trains, and warnings."""
     setup, dataset, spec, workdir = run
-    config, num_networks = setup.config, setup.method.num_networks
+    config, shapes = setup.config, setup.state_shapes
     measured = max((row["step"] for row in read_metrics(workdir)), default=0)
     if measured >= first_step + 2 * config.checkpoint_every:
         print(
@@ -66,13 +66,16 @@ def announce(run: Run, state: TrainState, first_step: int) -> None:
             "Warning: Every training image is labeled: add others in unlabeled/, or set "
             "--config.num_labels=N to use only N of the labels."
         )
-    for warning in describe_slow_means(config, bool(state.batch_stats)):
+    for warning in describe_slow_means(config, bool(shapes.batch_stats)):
         print(f"Warning: {warning}")
-    parameters = count_parameters(state.params) // num_networks
+    num_networks, name = setup.method.num_networks, config.method.name
+    if not config.num_steps:
+        num_networks, name = 1, "Instant classifier"
+    parameters = count_parameters(shapes.params) // setup.method.num_networks
     devices = " x ".join(str(size) for size in setup.mesh.shape.values())
     start = f"from step {first_step}" if first_step else "from the start"
     print(
-        f"{config.method.name} on {dataset.name}: {num_labeled:,} labels, "
+        f"{name} on {dataset.name}: {num_labeled:,} labels, "
         f"{num_images:,} training and {len(dataset.test_images):,} test images\n"
         f"{num_networks} x {describe_model(config)} "
         f"({parameters:,} parameters each) on {devices} {jax.default_backend()} device(s)\n"

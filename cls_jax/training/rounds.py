@@ -22,7 +22,8 @@ from cls_jax.methods import get_round_length
 from cls_jax.methods.ups import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 from cls_jax.training.evaluate import iterate_on_mesh
-from cls_jax.training.probe import RecordLabels, init_state
+from cls_jax.training.instant import Start, compute_start, init_state
+from cls_jax.training.probe import RecordLabels
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
 
 
@@ -36,8 +37,11 @@ def create_start_round(
     dataset: Dataset,
     spec: StreamSpec,
     record: RecordLabels = lambda *columns: None,
+    start: Start | None = None,
 ) -> Callable[[TrainState, int], TrainState]:
     """Returns (state, step) → the state in which the round of this step starts.
+
+    `start` is that of the run, if it is known.
 
     It has new networks, selected labels, and the same step. Labels are selected for images of the
     unlabeled set that are not also labeled. Those that network 1 learns from go to `record`.
@@ -63,7 +67,9 @@ def create_start_round(
         labels = rows[0]["label"]
         is_chosen = labels != NO_LABEL
         record(candidates[is_chosen], labels[is_chosen], np.ones(is_chosen.sum()))
-        fresh = init_state(setup, dataset, spec, round_index)
+        nonlocal start
+        start = start or compute_start(setup, dataset, spec)
+        fresh = init_state(setup, dataset, spec, start, round_index)
         no_labels = setup.method.init_state(setup.init_context)
         method_state = jax.tree.map(replace_candidates, no_labels, *rows)
         method_state = to_global_arrays(method_state, setup.mesh, setup.state_specs.method_state)

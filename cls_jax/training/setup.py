@@ -1,7 +1,7 @@
 """The train state, and the `TrainSetup`: all that step, evaluation and prediction need."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import flax.struct
@@ -17,9 +17,10 @@ from cls_jax.batch import DatasetSpec, TrainingSplit, create_even_split, normali
 from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
 from cls_jax.methods import InitContext, Method, get_method
+from cls_jax.methods.base import OPTION_STATES
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble, get_network_shapes, init_networks, take_network
-from cls_jax.models.layers import FEATURES, Architecture
+from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import (
     Arrays,
     Weights,
@@ -35,6 +36,7 @@ from cls_jax.parallel.mesh import (
     to_global_arrays,
     to_shardings,
 )
+from cls_jax.runs.checkpoint import Checkpointer, Restored
 from cls_jax.training.optimizer import create_optimizer, split_frozen
 
 PyTree = Any
@@ -61,7 +63,36 @@ class TrainState(flax.struct.PyTreeNode):
     # Exponential moving average of `params`. `model.final_head` fits its heads again at the end.
     ema_params: PyTree
     opt_state: PyTree  # Momentum, and the schedule's step count.
-    method_state: PyTree  # The method's own, empty for most.
+    method_state: PyTree  # A dictionary, see `Method.create_state`, empty for most methods.
+
+
+def nest_method_state(state: TrainState) -> TrainState:
+    """The state as runs stored it before its method's state was one dictionary."""
+    nested: Any = {k: v for k, v in dict(state.method_state).items() if k not in OPTION_STATES}
+    nested = nested or ()
+    for name in OPTION_STATES:
+        if name in state.method_state:
+            nested = nested, state.method_state[name]
+    return state.replace(method_state=nested)
+
+
+def flatten_method_state(state: TrainState, names: Collection[str]) -> TrainState:
+    """Undoes `nest_method_state`, given the names in the dictionary."""
+    nested, added = state.method_state, {}
+    for name in reversed(OPTION_STATES):
+        if name in names:
+            nested, added[name] = nested
+    return state.replace(method_state={**dict(nested), **added})
+
+
+def restore_newest(checkpointer: Checkpointer, setup: "TrainSetup") -> Restored | None:
+    """Restores the newest checkpoint of a run, see `Checkpointer.restore_newest`."""
+    like = setup.state_shapes
+    restored = checkpointer.restore_newest(like, nest_method_state(like))
+    if restored is None or isinstance(restored.state.method_state, type(like.method_state)):
+        return restored
+    flat = flatten_method_state(restored.state, like.method_state.keys())
+    return restored._replace(state=flat)
 
 
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
@@ -137,20 +168,13 @@ class TrainSetup:
     def infer(
         self, params: PyTree, batch_stats: PyTree, images: jax.Array, head: str = "head"
     ) -> jax.Array:
-        """Runs stacked networks on clean images, as training's evaluation does.
+        """Runs stacked networks on clean images uint8 [B, H, W, C], as training's evaluation does.
 
-        The images are uint8 [B, H, W, C], or features of a frozen network, floating [B, C], for
-        which only the head remains to be computed. The result is float32 [N, B, K], logits, or with
-        `head=FEATURES` [N, B, C], the heads' inputs.
+        The result is float32 [N, B, K], logits, or with `head=FEATURES` [N, B, C], the heads'
+        inputs.
         """
-        if images.ndim > 2:
-            images = self.normalize(images)
-            return self.ensemble.forward(params, batch_stats, images, train=False, head=head)[0]
-        kernel, bias = params["head"]["kernel"], params["head"]["bias"]
-        features_NBC = jnp.broadcast_to(images.astype(jnp.float32), (len(kernel), *images.shape))
-        if head == FEATURES:
-            return features_NBC
-        return jnp.matmul(features_NBC, kernel, precision="highest") + bias[:, None]
+        images = self.normalize(images)
+        return self.ensemble.forward(params, batch_stats, images, train=False, head=head)[0]
 
     def normalize(self, images: jax.Array) -> jax.Array:
         """Normalizes uint8 [..., C] with the mean and deviation of the training images."""

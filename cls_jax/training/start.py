@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,8 +20,10 @@ from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.sampling import StreamSpec, create_stream_spec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
+from cls_jax.features.instant import read_instant
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import take_network
+from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
 from cls_jax.parallel.distributed import (
@@ -34,17 +36,20 @@ from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,
     DATASET,
+    INSTANT_SUFFIX,
     RESULT,
     check_dataset,
     check_run_folder,
     create_run_folder,
+    find_trained,
+    is_instant,
     load_labeled_indices,
     read_dataset_description,
     read_mean_and_std,
     use_mean_and_std,
 )
 from cls_jax.runs.sessions import lock_run_folder
-from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup
+from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup, restore_newest
 
 
 class Run(NamedTuple):
@@ -168,20 +173,22 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
 def read_weights(config: ConfigDict) -> Weights:
     """Reads the weights of `model.init`, or raises a `UserError`."""
     path = pathlib.Path(config.model.init).expanduser()
-    if (path / CONFIG).exists():
+    is_run = (path / CONFIG).exists()
+    if is_instant(instant := find_trained(path) if is_run else path):
+        return read_instant(instant.with_suffix(INSTANT_SUFFIX)).network.weights
+    if is_run:
         setup, state, _ = restore_run(path)
-        return collect_weights(setup, state)
+        trees = {"params": state.ema_params, "batch_stats": state.batch_stats}
+        return collect_weights(setup.config, setup.ensemble.model, trees)
     return read_init(config.model.init)
 
 
-def collect_weights(setup: TrainSetup, state: TrainState) -> Weights:
-    """Network 1 of a run with its EMA parameters, without additional heads."""
-    networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
+def collect_weights(config: ConfigDict, model: Architecture, networks: Any) -> Weights:
+    """The first of stacked networks, "params" and "batch_stats", without additional heads."""
     variables = jax.device_get(take_network(networks, 0))
-    for name in setup.ensemble.model.head_names[1:]:
+    for name in model.head_names[1:]:
         del variables["params"][name]
-    data = setup.config.data
-    layout = MODELS[setup.config.model.name].layout
+    data, layout = config.data, MODELS[config.model.name].layout
     return Weights(to_torch(variables, layout), (tuple(data.mean), tuple(data.std)))
 
 
@@ -226,7 +233,7 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
     setup = create_train_setup(
         config, dataset_spec, read_weights=functools.partial(read_weights, config)
     )
-    restored = checkpointer.restore_newest(setup.state_shapes)
+    restored = restore_newest(checkpointer, setup)
     checkpointer.close()
     assert restored is not None, workdir  # It has a latest step.
     return setup, restored.state, restored.step

@@ -89,6 +89,7 @@ def calls(monkeypatch):
     count(evaluate_run, "load_dataset")
     count(loop, "load_dataset")
     count(classifier, "restore_run")
+    count(evaluate_run, "restore_run")
     return calls
 
 
@@ -128,10 +129,10 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, calls):
     still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
     begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
     assert run_console("train", images, *TINY, *still, *begin) == 0
-    first, second = (classifier.load(name).state for name in (workdir, "second"))
-    kernels = second.params["stem"]["kernel"], first.ema_params["stem"]["kernel"]
+    first, second = (classifier.load(name).networks["params"] for name in (workdir, "second"))
+    kernels = second["stem"]["kernel"], first["stem"]["kernel"]
     np.testing.assert_allclose(*map(np.asarray, kernels), atol=1e-6)
-    head = (state.params["head"]["kernel"] for state in (first, second))
+    head = (params["head"]["kernel"] for params in (first, second))
     assert not np.allclose(*map(np.asarray, head), atol=1e-3)  # Fitted to the labels.
 
 
@@ -393,7 +394,7 @@ def test_a_run_without_steps_or_test_images_says_how_to_measure_it(tmp_path, mon
     config = create_tiny_config()
     result = {"step": 0, "test_accuracy": None, "monitors": {}}
     run = types.SimpleNamespace(workdir=tmp_path, config=config, layout=None)
-    run.train_calibrated = lambda: result
+    monkeypatch.setattr("cls_jax.cli.train.train_assessed", lambda run: result)
     monkeypatch.setattr(plan, "open_run", lambda *_: run)
     commands.train_config(config, None)
     output = capsys.readouterr().out

@@ -20,7 +20,6 @@ from cls_jax.features.extract import (
     FrozenNetwork,
     extract_features,
     load_features,
-    read_features,
 )
 from cls_jax.features.neighbors import normalize_rows
 from cls_jax.models import MODELS
@@ -194,9 +193,6 @@ def test_unreadable_image_has_zeros(network, files, tmp_path):
     _, features = _count(network, [files[0], broken, tmp_path / "missing.png"])
     assert features[0].any()
     assert not features[1:].any()
-    assert read_features(files[:1], network) is not None
-    assert read_features([files[0], broken], network) is None
-    assert read_features([files[0], tmp_path / "missing.png"], network) is None
 
 
 def test_cache_that_cannot_be_read_or_written_stops_nobody(network, files, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Linear heads on frozen features, and runs that end with them."""
 
-import dataclasses
+import json
+import shutil
 
 import jax
 import numpy as np
@@ -9,22 +10,24 @@ from PIL import Image
 
 import cls_jax
 from cls_jax.config import read_config
-from cls_jax.data.sampling import create_stream_spec
 from cls_jax.data.types import Selection
+from cls_jax.errors import UserError
 from cls_jax.features import extract, instant
 from cls_jax.features.extract import FrozenFeatures
 from cls_jax.features.graph import build_graph
-from cls_jax.features.instant import fit_head, label_images, spread_labels
+from cls_jax.features.instant import fit_head, label_images, read_instant, spread_labels
 from cls_jax.inference import classifier as classifier_lib
 from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
 from cls_jax.inference.export import export_run
+from cls_jax.inference.suggest import suggest_files
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
+from cls_jax.report.page import write_report
 from cls_jax.runs.folder import read_result, write_result
 from cls_jax.training import loop
-from cls_jax.training.probe import init_state, recall_features
+from cls_jax.training.start import restore_run
 from tests.outcomes import read_table
 
 K = 3
@@ -170,10 +173,8 @@ def train(one_block, tmp_path_factory):
     tiny |= {"data__randaugment_ops": 0, "data__pipeline": "device", "optimizer__frozen_stages": 0}
     tiny |= {"mesh__network": 1, "mesh__data": 1}
 
-    def train(name, init=weights, **settings):
-        return cls_jax.train(
-            root / "images", root / name, model__init=str(init), **tiny, **settings
-        )
+    def train(name, init=weights, images=root / "images", **settings):
+        return cls_jax.train(images, root / name, model__init=str(init), **tiny, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
@@ -185,14 +186,22 @@ def run(train):
     return train("run", instant=True)
 
 
-def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_features(run):
-    assert run.result["step"] == 0
+def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_features(run, tmp_path):
+    assert (run.result["step"], run.result["method"]) == (0, "instant")
+    assert not (run.workdir / "checkpoints").exists()
+    page = (run.workdir / "report.html").read_text() if write_report(run.workdir) else ""
+    assert "instant classifier · finished" in page
+    assert "Notes" not in page
+    assert evaluate_run(run.workdir).accuracies["test/accuracy"] == 100
+    export_run(run.workdir, tmp_path / "export")
+    assert len(suggest_files(run.workdir, 2)) == 2
+    assert cls_jax.load(run, trained=True).step == 0
     assert run.result["test_accuracy"] == run.result["test_accuracy_instant"] == 100
     assert run.result["test_accuracy_probe"] is not None
     assert read_result(run.workdir) == run.result
     files = sorted((run.workdir.parent / "images" / "test").rglob("*.png"))
     assert (run.predict(files).label == [file.parent.name for file in files]).all()
-    [kernel] = np.asarray(cls_jax.load(run).state.params["head"]["kernel"])
+    [kernel] = np.asarray(cls_jax.load(run).networks["params"]["head"]["kernel"])
     assert (kernel != 0).any(axis=-1).all()
     rows = read_table(run.workdir / "pseudo_labels.csv")
     assert len(rows) == 24
@@ -216,38 +225,35 @@ def test_instant_run_decodes_an_image_once_and_its_network_sees_it_once(
     assert result | {"train_seconds": 0} == run.result | {"train_seconds": 0}
 
 
-def test_features_on_disk_stand_in_for_the_images_of_an_instant_run(run, monkeypatch):
-    config = read_config(run.workdir / "config.json")
-    opened, rows = OpenRun(config, run.workdir), np.array([3, 0, 11])
-    classifier, dataset = opened.classifier, opened.dataset
-    for part in ("train_images", "test_images"):
-        images, features = getattr(dataset, part), getattr(opened.recalled, part)
-        assert features.dtype == np.float16
-        expected = classifier.compute_both(Selection(images, rows))
-        found = classifier.compute_both(Selection(features, rows))
-        for one, other in zip(found, expected, strict=True):
+def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, train):
+    config, rows = read_config(run.workdir / "config.json"), np.array([3, 0, 11])
+    opened = OpenRun(config, run.workdir)
+    for part in ("train", "test"):
+        images = Selection(getattr(opened.dataset, f"{part}_images"), rows)
+        expected = opened.classifier.compute_both(images)
+        for one, other in zip(opened.outputs[part].compute(rows), expected, strict=True):
             np.testing.assert_allclose(one, other, atol=2e-3)
-    # Heads are fitted to them without an image.
-    everything, labeled = np.arange(30), np.flatnonzero(dataset.train_labels >= 0)
-    spec = create_stream_spec(config, "weak", (), labeled, everything)
-    nothing = {"test_images": dataset.test_images[:0], "test_labels": np.zeros(0, int)}
-    blind = dataclasses.replace(dataset, train_images=range(30), **nothing)
-    states = init_state(classifier.setup, blind, spec), classifier.state
-    np.testing.assert_allclose(*(s.params["head"]["kernel"] for s in states), atol=1e-6)
-    # Features of another folder are not taken, and missing ones are not computed.
-    elsewhere = recall_features(classifier.setup, dataset, "nowhere")
-    assert elsewhere.test_images is dataset.test_images
-    monkeypatch.setenv("XDG_CACHE_HOME", str(run.workdir / "nothing"))
-    again = OpenRun(config, run.workdir)
-    assert again.recalled.train_images is again.dataset.train_images
+    path = run.workdir / "instant.npz"
+    other = run.workdir.parent / "damaged.npz"
+    for content in (b"", path.read_bytes()[:-100], path.read_bytes()[:1000]):
+        other.write_bytes(content)
+        with pytest.raises(UserError, match=r"damaged\.npz is not an instant .*train it again\.$"):
+            read_instant(other)
 
 
-def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(train, tmp_path):
-    run = train("trained", num_steps=2, batch_size=2, mu=2, method__graph=1.0)
-    assert read_result(run.workdir / "instant")["test_accuracy"] == 100
-    is_instant = run.result["test_accuracy_ensemble"] < 100
-    assert run.result["answer"] == ("instant" if is_instant else "trained")
-    kernels = np.asarray(cls_jax.load(run, trained=True).state.ema_params["head"]["kernel"])
+STEPS = {"num_steps": 2, "batch_size": 2, "mu": 2, "method__graph": 1.0}
+
+
+@pytest.fixture(scope="module")
+def trained(train):
+    return train("trained", **STEPS)
+
+
+def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, train, tmp_path):
+    run = cls_jax.api.Run(shutil.copytree(trained.workdir, tmp_path / "run"), trained.result)
+    assert run.result["test_accuracy_instant"] == 100
+    assert run.result["answer"] == "trained"
+    kernels = np.asarray(cls_jax.load(run).networks["params"]["head"]["kernel"])
     assert (kernels != 0).any(axis=-1).all()  # Fitted again. They began with half of the features.
     fingerprints = set()
     for answer, step, num_networks in (("trained", 2, 2), ("instant", 0, 1)):
@@ -259,23 +265,57 @@ def test_better_one_of_the_instant_classifier_and_the_trained_networks_answers(t
         export_run(run.workdir, tmp_path / answer)
         networks = "EMA network" if num_networks == 1 else f"{num_networks} EMA networks"
         assert f"The {networks} of the run" in (tmp_path / answer / "README.md").read_text()
+    instant = cls_jax.load(run.workdir / "instant")
+    assert (instant.step, instant.num_networks) == (0, 1)
+    assert evaluate_run(run.workdir / "instant").accuracies["test/accuracy"] == 100
     assert cls_jax.load(run, trained=True).num_networks == 2
     assert len(fingerprints) == 2
-    write_result(run.workdir, run.result)
+    # What evaluation fits to each of the two stands side by side.
+    steps = [
+        json.loads((run.workdir / name).read_text())["step"]
+        for name in ("unknown.json", "instant/unknown.json")
+    ]
+    assert steps == [2, 0]
     # Resumed, it has nothing to do, and says the same.
-    assert train("trained", num_steps=2, batch_size=2, mu=2, method__graph=1.0).result == run.result
+    assert train("trained", **STEPS).result == run.result
+
+
+def test_labels_spread_once_and_start_the_networks_too(train, monkeypatch):
+    calls = []
+    spread = lambda *a: calls.append(len(a[1])) or label_images(*a)  # noqa: E731
+    monkeypatch.setattr("cls_jax.training.instant.label_images", spread)
+    train("once", **STEPS)
+    assert calls == [30]
+
+
+def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
+    """Neither its networks nor what predicts, only its figures."""
+    images, other = trained.workdir.parent / "images", tmp_path / "images"
+    shutil.copytree(images, other)
+    names = sorted(path.name for path in (images / "test").iterdir())
+    for name, next_name in zip(names, names[1:] + names[:1], strict=True):
+        shutil.rmtree(other / "test" / name)
+        shutil.copytree(images / "test" / next_name, other / "test" / name)
+    permuted = train("permuted", images=other, **STEPS)
+    assert permuted.result["test_accuracy_instant"] == 0
+    results = []
+    for run in (trained, permuted):
+        rows = {k: v for k, v in run.result.items() if not k.startswith(("test_", "per_class"))}
+        results.append(rows | {"train_seconds": 0})
+    assert results[0] == results[1]
+    for name in ("pseudo_labels.csv", "unknown.json"):
+        texts = [(run.workdir / name).read_text() for run in (trained, permuted)]
+        assert texts[0] == texts[1]
+    for run in (trained, permuted):
+        assert not (run.workdir / "calibration.json").exists()
+    states = [restore_run(run.workdir)[1] for run in (trained, permuted)]
+    jax.tree.map(np.testing.assert_array_equal, *states)
+    both = [read_instant(run.workdir / "instant.npz").head for run in (trained, permuted)]
+    jax.tree.map(np.testing.assert_array_equal, *both)
 
 
 def test_instant_run_starts_from_the_networks_of_another_run(train, run):
-    """Its evaluation, where implicit transfers are disallowed, reads the weights of that run."""
-    assert train("from a run", init=run.workdir, instant=True).result["test_accuracy"] == 100
-
-
-def test_instant_run_that_dies_before_its_result_keeps_its_baselines(train, run, monkeypatch):
-    """They are measured while the heads are fitted, which the next session does not do again."""
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "create_result", None)
-        with pytest.raises(TypeError):
-            train("killed", instant=True)
-    result = train("killed", instant=True).result
-    assert result | {"train_seconds": 0} == run.result | {"train_seconds": 0}
+    first = train("from a run", init=run.workdir, instant=True)
+    assert first.result["test_accuracy"] == 100
+    kernels = [read_instant(r.workdir / "instant.npz").head.kernel for r in (run, first)]
+    np.testing.assert_allclose(*kernels, atol=1e-3)

@@ -266,7 +266,7 @@ def test_both_outputs_take_one_pass(trained_run):
     images = jax.ShapeDtypeStruct((50, 8, 8, 1), np.uint8)
 
     def count(function):
-        return function.lower(classifier.state, images).compile().cost_analysis()["flops"]
+        return function.lower(classifier.networks, images).compile().cost_analysis()["flops"]
 
-    one = jax.jit(lambda state, images: classifier._forward(state, images)[0])
+    one = jax.jit(lambda networks, images: classifier._forward(networks, images)[0])
     assert count(classifier._forward) < 1.1 * count(one)

@@ -87,10 +87,9 @@ def test_batches_are_padded_no_further_than_needed(trained_run, dataset, monkeyp
 
 def test_each_image_is_looked_at_once(trained_run, dataset):
     classifier, images, seen = load(trained_run), dataset.test_images, []
-    compute = classifier.compute_both
-    expected = compute(images)
-    classifier.compute_both = lambda part: seen.extend(part.indices) or compute(part)
-    outputs = Outputs(classifier, images)
+    expected = classifier.compute_both(images)
+    compute = lambda rows: seen.extend(rows) or classifier.compute_both(images[rows])  # noqa: E731
+    outputs = Outputs(compute, len(images))
     for rows in ([5, 3], [3, 9, 3, 1], [9, 5], []):
         p_NBK, features = outputs.compute(np.array(rows, np.int64))
         np.testing.assert_allclose(p_NBK, expected[0][:, rows], atol=1e-6)
@@ -101,7 +100,7 @@ def test_each_image_is_looked_at_once(trained_run, dataset):
 def test_features_are_what_the_last_layers_see(classifier, dataset):
     """The heads' weights turn them into the probabilities, up to each network's length."""
     p_NBK, features = classifier.compute_both(dataset.test_images[:7])
-    head = classifier.state.ema_params["head"]
+    head = classifier.networks["params"]["head"]
     for i, f_BC in enumerate(np.split(features, 2, axis=1)):
         np.testing.assert_allclose(np.linalg.norm(f_BC, axis=1), 1, rtol=1e-5)
         # log p = length · (f @ kernel) + bias + constant, so centered they have one ratio.

@@ -9,7 +9,7 @@ from PIL import Image
 
 from cls_jax.cli import commands
 from cls_jax.config import to_json
-from cls_jax.config.from_folder import INSTANT_METHOD, apply_settings, create_folder_config
+from cls_jax.config.from_folder import apply_settings, create_folder_config
 from cls_jax.data.images.files import ImageBatch
 from cls_jax.errors import UserError
 from cls_jax.features.extract import PRETRAINED
@@ -141,12 +141,13 @@ def test_decoded_images_are_not_kept(folder):
 
 
 def test_an_instant_run_suggests_with_the_features_that_are_on_disk(folder, tmp_path, monkeypatch):
-    config = create_folder_config(str(folder), INSTANT_METHOD)
+    config = create_folder_config(str(folder), "cls")
     settings = {"num_steps": 0, "model.init": PRETRAINED, "model.init_head": "graph"}
     apply_settings(config, settings | {"model.name": "efficientnet_lite0"})
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(to_json(config))
-    monkeypatch.setattr(suggest, "load", None)  # Its checkpoint is not opened.
+    (tmp_path / "run" / "instant.npz").touch()  # It is not opened.
+    monkeypatch.setattr(suggest, "load", None)
     assert get_colors(suggest_files(tmp_path / "run", 3)) == set(COLORS)
 
 

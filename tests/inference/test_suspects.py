@@ -7,13 +7,13 @@ import pytest
 from sklearn.datasets import load_digits
 
 from cls_jax.data.types import Dataset
-from cls_jax.inference import suspects as suspects_lib
+from cls_jax.features import propagation
+from cls_jax.features.propagation import hold_out_labels
 from cls_jax.inference.classifier import Outputs
 from cls_jax.inference.suspects import (
     SUSPECTS,
     Suspect,
     find_suspects,
-    hold_out_labels,
     rate_labels,
     write_suspects,
 )
@@ -43,7 +43,7 @@ def test_flipped_labels_come_first(digits, num_labels):
 
 
 def test_a_label_has_no_say_in_its_own_case(digits, monkeypatch):
-    monkeypatch.setattr(suspects_lib, "_NUM_FOLDS", 30)  # As many as labels.
+    monkeypatch.setattr(propagation, "_NUM_FOLDS", 30)  # As many as labels.
     features, truth = digits[0][:200], digits[1][:200]
     labels = np.where(np.arange(200) < 30, truth, -1)
     expected = hold_out_labels(features, labels, 10)
@@ -71,20 +71,10 @@ def test_the_table_names_files_and_classes(tmp_path):
     assert second[:3] == ["2", "odd\n\udcff.png", "labeled"]
 
 
-class Memorizer:
+def repeat(images, known):
     """Networks that repeat the labels they were trained on, and are right everywhere else."""
-
-    class_names = tuple("0123456789")
-
-    def __init__(self, known):
-        self._known = known
-
-    def compute_both(self, images):
-        images = images[np.arange(len(images))]
-        keys = [image.tobytes() for image in images]
-        one = np.eye(10, dtype=np.float32)[[self._known[key] for key in keys]]
-        features = images.reshape(len(images), 64).astype(np.float32)
-        return np.stack([0.9 * one + 0.01] * 2), features
+    one = np.eye(10, dtype=np.float32)[[known[image.tobytes()] for image in images]]
+    return np.stack([0.9 * one + 0.01] * 2), images.reshape(len(images), 64).astype(np.float32)
 
 
 def test_suspects_of_a_run_are_found_although_the_networks_know_the_labels_by_heart(digits):
@@ -93,7 +83,7 @@ def test_suspects_of_a_run_are_found_although_the_networks_know_the_labels_by_he
     labels[[6, 1506]] = (labels[[6, 1506]] + 4) % 10  # A labeled image and a test image.
     dataset = Dataset(
         name="digits",
-        class_names=Memorizer.class_names,
+        class_names=tuple("0123456789"),
         train_images=images[:1500],
         train_labels=np.where(np.arange(1500) < 200, labels[:1500], -1),
         test_images=images[1500:],
@@ -102,7 +92,10 @@ def test_suspects_of_a_run_are_found_although_the_networks_know_the_labels_by_he
     )
     answers = np.concatenate([labels[:200], truth[200:]])
     known = {image.tobytes(): label for image, label in zip(images, answers, strict=True)}
-    outputs = Outputs(Memorizer(known), dataset.train_images)
+    outputs = {
+        name: Outputs(lambda rows, part=part: repeat(part[rows], known), len(part))
+        for name, part in (("train", dataset.train_images), ("test", dataset.test_images))
+    }
     suspects = find_suspects(outputs, dataset, np.arange(200, dtype=np.int32))
     found = {(row.is_test, row.position): row for row in suspects}
     assert found[True, 6].suggested == truth[1506]

@@ -202,7 +202,7 @@ def forward_groups(i: Inputs, n: int, *mixed):
 def add_balanced_head(own: Expected, i: Inputs, n: int) -> Expected:
     """ABC: a second head, whose weights are the EMA's here, on the features of a method."""
     (logits_x, weak, strong), _ = forward_groups(dataclasses.replace(i, weights=i.ema_weights), n)
-    shares, p = i.state[1][n], softmax_rows(constant(weak))
+    shares, p = i.state["shares"][n], softmax_rows(constant(weak))
     labels = p.argmax(-1)
     is_kept = i.draws[: len(i.y)] < shares[i.y]
     is_taught = i.draws[: len(p)] < 1 - i.progress * (1 - shares[labels])
@@ -210,19 +210,20 @@ def add_balanced_head(own: Expected, i: Inputs, n: int) -> Expected:
     loss = mean(is_kept * cross_entropies(logits_x, i.y))
     loss += mean(is_taught * cross_entropies(strong, labels))
     parts = {**own.parts, "train/loss_balanced": loss}
-    return own._replace(loss=own.loss + loss, parts=parts, state=(own.state, shares))
+    state = {**dict(own.state), "shares": shares}
+    return own._replace(loss=own.loss + loss, parts=parts, state=state)
 
 
 def add_graph(own: Expected, i: Inputs, n: int) -> Expected:
-    """Labels from a graph, rows of `i.state[1]`, teach the strong views less and less."""
+    """Labels from a graph, rows of `i.state["graph"]`, teach the strong views less and less."""
     strong = forward_groups(i, n)[0][2]
-    labels = type(i.state[1])(*(leaf[n] for leaf in i.state[1]))
+    labels = type(i.state["graph"])(*(leaf[n] for leaf in i.state["graph"]))
     pseudo, complementary, weights, _ = (leaf[i.u_index] for leaf in labels)
     losses = cross_entropies(strong, pseudo) + negative_cross_entropies(strong, complementary)
     loss = mean(weights * losses)
     parts = {**own.parts, "train/loss_graph": loss}
     total = own.loss + i.settings["graph"] * (1 - i.progress) * loss
-    return own._replace(loss=total, parts=parts, state=(own.state, labels))
+    return own._replace(loss=total, parts=parts, state={**dict(own.state), "graph": labels})
 
 
 def cutmix(i: Inputs):

@@ -13,10 +13,11 @@ from cls_jax.inference import export
 from cls_jax.inference.classifier import load
 from cls_jax.methods import balanced_head
 from cls_jax.methods.balanced_head import METHOD_HEAD
+from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import load_labeled_indices, read_result
-from cls_jax.training import setup as setup_lib
 from cls_jax.training import start
 from cls_jax.training.loop import train
+from cls_jax.training.setup import nest_method_state, restore_newest
 from cls_jax.training.start import restore_run
 from tests.conftest import create_tiny_config, train_interrupted
 from tests.methods.tiny_model import tiny_model
@@ -55,11 +56,23 @@ def test_a_run_counts_its_labels(run):
     dataset, (_, state, _) = load_dataset(config), restore_run(workdir)
     labeled = load_labeled_indices(workdir, dataset, 20, config.seed, 10.0)
     counts = np.bincount(dataset.train_labels[labeled])
-    (_, shares), labels = state.method_state
+    shares, labels = state.method_state["shares"], state.method_state["graph"]
     used = choose_long_tail(dataset.train_labels, 10, 10.0, config.seed)
     assert np.mean(labels.weight[:, used]) == pytest.approx(1, rel=1e-4)
     np.testing.assert_allclose(shares, np.tile(counts.min() / counts, (2, 1)), rtol=1e-6)
     assert counts.max() > counts.min()
+
+
+def test_a_checkpoint_from_before_the_state_was_a_dictionary_is_read(run, tmp_path):
+    setup, state, step = restore_run(run[1])
+    stored = nest_method_state(state)
+    (own, shares), labels = stored.method_state
+    assert (own, len(shares), len(labels)) == ((), 2, 4)
+    checkpointer = Checkpointer(tmp_path, keep=1)
+    checkpointer.save(step, stored, {})
+    checkpointer.finish(step)
+    restored = restore_newest(checkpointer, setup).state
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
 
 
 def test_the_own_head_predicts_everywhere(run, monkeypatch):
@@ -78,12 +91,12 @@ def test_the_own_head_predicts_everywhere(run, monkeypatch):
     expected = predict("head")
     assert np.abs(expected - predict(METHOD_HEAD)).max() > 0.01
     np.testing.assert_allclose(load(workdir).predict_probabilities(images), expected, atol=1e-5)
-    monkeypatch.setattr(export, "create_model", setup_lib.create_model)
     exported = export.create_function(load(workdir))(images)
     np.testing.assert_allclose(exported, expected.mean(axis=0), atol=1e-5)
     accuracy = 100 * np.mean(expected[0].argmax(axis=-1) == labels)
     assert read_result(workdir)["test_accuracy"] == pytest.approx(accuracy)
     monkeypatch.setattr(start, "to_torch", lambda variables, layout: variables["params"])
-    weights = start.collect_weights(setup, state).arrays
+    networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
+    weights = start.collect_weights(setup.config, setup.ensemble.model, networks).arrays
     assert set(weights) == set(state.params) - {METHOD_HEAD}
     np.testing.assert_array_equal(weights["head"]["kernel"], state.ema_params["head"]["kernel"][0])

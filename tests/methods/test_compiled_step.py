@@ -72,11 +72,8 @@ def compile_step(name: str, mesh: tuple[int, int], batch_size: int, settings: tu
         negative = (label == -1)[..., None] & (rng.uniform(size=(*label.shape, 10)) < 0.3)
         chosen = {"label": label, "negative": negative}
     if "graph" in config.method and config.method.graph:  # As if there were one.
-        own, labels = state.method_state
-        chosen = (
-            own,
-            jax.tree.map(lambda leaf: rng.integers(0, 3, leaf.shape).astype(leaf.dtype), labels),
-        )
+        fill = lambda leaf: rng.integers(0, 3, leaf.shape).astype(leaf.dtype)  # noqa: E731
+        chosen = chosen | {"graph": jax.tree.map(fill, chosen["graph"])}
     shardings = to_shardings(setup.mesh, setup.state_specs.method_state)
     state = state.replace(method_state=jax.device_put(chosen, shardings))
     step = create_train_step(setup).lower(state, put(setup, create_batch(config, 0)))

@@ -70,7 +70,7 @@ def compute_expected(name: str, inputs: Inputs) -> list[Expected]:
     for option, add in options.items():
         if inputs.settings.get(option):  # What it adds is around the rest of the state.
             settings = {**inputs.settings, option: False}
-            rest = dataclasses.replace(inputs, state=inputs.state[0], settings=settings)
+            rest = dataclasses.replace(inputs, settings=settings)
             return [add(own, inputs, n) for n, own in enumerate(compute_expected(name, rest))]
     return [get_oracle(name)(inputs, n) for n in range(len(inputs.weights))]
 
@@ -200,10 +200,12 @@ def create_inputs(name: str, kind: str, **settings) -> Inputs:
             defaults[key] = 1.0  # ≥, not >: the thresholds are reached exactly.
     num_images = num_x + num_views * num_u
     state = create_state(name, kind, rng, num_networks)
+    added = {}
     if settings.get("balanced_head"):
-        state = state, rng.permuted(np.tile([1.0, 0.7, 0.4, 0.1], (num_networks, 1)), axis=1)
+        added["shares"] = rng.permuted(np.tile([1.0, 0.7, 0.4, 0.1], (num_networks, 1)), axis=1)
     if settings.get("graph"):
-        state = state, draw_labels(num_networks, NUM_ROWS, K)
+        added["graph"] = draw_labels(num_networks, NUM_ROWS, K)
+    state = {**dict(state), **added} if added else state
     return Inputs(
         x=draw_pixels(num_x),
         y=rng.integers(0, K, num_x),

@@ -83,7 +83,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
         for name in a.keys() & (same | {"test/accuracy_instant", "test/accuracy_probe"}):
             np.testing.assert_allclose(a[name], b[name], rtol=1e-5, err_msg=name)
     # Here on the four devices of this process.
-    step, accuracies, _ = evaluate_run(tmp_path / "two")
+    step, accuracies, *_ = evaluate_run(tmp_path / "two")
     assert step == 4
     assert accuracies["test/accuracy"] == ours[-1]["test/accuracy"]
 

@@ -86,8 +86,8 @@ def test_validation_images_decide_what_predicts_and_test_images_do_not(
     for test in (0.0, 100.0):
         result = {"validation_accuracy": trained[0], "validation_accuracy_ensemble": trained[1]}
         result |= {"test_accuracy": test, "test_accuracy_ensemble": test}
-        start = {"validation_accuracy": instant, "test_accuracy": 100 - test}
-        chosen = choose_answer(result, start)
+        start = {"validation_accuracy_instant": instant, "test_accuracy_instant": 100 - test}
+        chosen = choose_answer(result | start)
         assert chosen["answer"] == answer
         assert describe_answer(chosen).startswith(sentence)
 

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from cls_jax.cli.train import train_assessed
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
@@ -70,7 +71,7 @@ def test_finished_run_is_left_alone_and_another_configuration_refused(finished, 
 
 def test_evaluation_from_only_the_folder_repeats_the_figures_to_the_last_digit(finished, tmp_path):
     # Evaluation adds the figures of each class to the result.
-    step, accuracies, _ = evaluate_run(shutil.copytree(finished[0], tmp_path / "run"))
+    step, accuracies, *_ = evaluate_run(shutil.copytree(finished[0], tmp_path / "run"))
     last = [row for row in read_metrics(finished[0]) if "test/accuracy" in row][-1]
     assert {"step": step, **accuracies} == last
 
@@ -111,7 +112,7 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
 def test_without_checkpoints_a_run_has_its_result_and_one_remedy(finished, tmp_path):
     run = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
-    result = OpenRun(create_tiny_config(), run).train_calibrated()
+    result = train_assessed(OpenRun(create_tiny_config(), run))
     assert result.items() >= finished[1].items()  # Other tests may have added figures.
     with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
         evaluate_run(run)

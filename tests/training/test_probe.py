@@ -13,7 +13,8 @@ from cls_jax.errors import UserError
 from cls_jax.features.instant import Head
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.training import probe
-from cls_jax.training.probe import compute_features, fit_final_heads, fit_heads, init_state
+from cls_jax.training.instant import compute_start, init_state
+from cls_jax.training.probe import compute_features, fit_final_heads, fit_heads
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.start import create_setup
 from tests.conftest import create_tiny_config
@@ -64,7 +65,7 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run)
     config.mesh.network, config.mesh.data = mesh
     dataset, labeled = load_dataset(config), np.arange(50)
     setup = create_train_setup(config, dataset.shape)
-    state = init_state(setup, dataset, create_spec(config, labeled, np.arange(1000)))
+    state = init_state(setup, dataset, create_spec(config, labeled, np.arange(1000)), None)
     for leaf, shape in zip(
         jax.tree.leaves(state), jax.tree.leaves(setup.state_shapes), strict=True
     ):
@@ -83,14 +84,15 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run)
 
 def test_labels_spread_only_to_the_images_that_the_run_uses():
     config = create_tiny_config(method__graph=1.0)
-    dataset, labeled, recorded = load_dataset(config), np.arange(0, 900, 9), []
+    dataset, labeled = load_dataset(config), np.arange(0, 900, 9)
     used = np.arange(0, 1000, 2)
     setup, spec = create_setup(config, dataset, labeled, used)
-    state = init_state(setup, dataset, spec, record=lambda *columns: recorded.append(columns))
-    [(unlabeled, labels, _)] = recorded
+    start = compute_start(setup, dataset, spec)
+    state = init_state(setup, dataset, spec, start)
+    unlabeled, labels = (part[~start.is_labeled] for part in (start.rows, start.spread.labels))
     np.testing.assert_array_equal(unlabeled, np.setdiff1d(used, labeled))
     assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8
-    targets = jax.device_get(state.method_state[1])
+    targets = jax.device_get(state.method_state["graph"])
     np.testing.assert_array_equal(targets.pseudo[:, unlabeled], [labels] * 2)
     left_out = np.setdiff1d(np.arange(1000), np.union1d(used, labeled))
     assert not targets.weight[:, left_out].any()

@@ -1,0 +1,216 @@
+"""The start of a run: its instant classifier, and the heads that begin from the same labels.
+
+`compute_start` is the only place where it is chosen, and it is computed once. A run without steps
+ends there. In others, `init_state` fits the networks' heads to the same labels, which may stay a
+term of the loss (`method.graph`).
+
+Shape suffixes: N networks, B images, C features, K classes.
+"""
+
+import pathlib
+import zlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cls_jax.config.from_folder import find_own_image_size
+from cls_jax.data.images.decode import get_decode_options
+from cls_jax.data.sampling import StreamSpec
+from cls_jax.data.sources.folder import take_rows
+from cls_jax.data.types import Dataset, Selection
+from cls_jax.features.extract import (
+    FrozenFeatures,
+    FrozenNetwork,
+    compute_features,
+    extract_features,
+)
+from cls_jax.features.instant import (
+    INSTANT_C,
+    Head,
+    InstantClassifier,
+    PropagatedLabels,
+    fit_head,
+    label_images,
+)
+from cls_jax.methods.losses import PseudoLabels, draw_least_probable
+from cls_jax.parallel.distributed import arrays_from_main_process
+from cls_jax.parallel.mesh import to_global_arrays
+from cls_jax.training import probe
+from cls_jax.training.evaluate import Accuracies, compute_accuracies
+from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
+
+# Unlabeled images that the heads of networks to be trained are fitted to. Their features, of the
+# run's resolution, serve nothing else, and more images make no better heads.
+_MAX_UNLABELED = 1_000
+
+
+class Start(NamedTuple):
+    """What frozen features say about the images of a run."""
+
+    rows: np.ndarray  # The training images that the run uses, int [B], sorted.
+    is_labeled: np.ndarray  # bool [B].
+    spread: PropagatedLabels
+    classifier: InstantClassifier | None  # None where pixels are the features.
+    # In percent: of the linear probe and of the instant classifier on held-out images, by
+    # "test/accuracy_probe" and so on, and `PropagatedLabels.figures` by "labels/…".
+    accuracies: Accuracies
+
+
+def compute_start(setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> Start | None:
+    """The start of a run whose heads or loss need one. Otherwise None.
+
+    Features are those of the network's own resolution. Without pretrained weights they are pixels.
+
+    Raises:
+        UserError: If the pretrained weights cannot be read or do not fit.
+    """
+    config, has_steps = setup.config, setup.config.num_steps > 0
+    init_head = config.model.init_head
+    if has_steps and init_head != "graph" and not config.method.get("graph"):
+        return None
+    network = open_frozen_network(setup) if config.model.init else None
+    # All of them, unless `data.imbalance` leaves some out.
+    rows = np.union1d(spec.labeled_indices, spec.unlabeled_indices)
+    train = compute_frozen(dataset, config.data.data_dir, network, "train", rows)
+    held_out = {part: labels for part, _, labels in dataset.held_out if len(labels)}
+    is_labeled = np.isin(rows, spec.labeled_indices)
+    labels = np.where(is_labeled, dataset.train_labels[rows], -1)
+    spread = label_images(train, labels, setup.dataset_spec.num_classes)
+    head = fit_head(
+        train.pooled, spread.labels, len(dataset.class_names), INSTANT_C, spread.sample_weights
+    )
+    accuracies = {f"labels/{name}": value for name, value in spread.figures.items()}
+    for part, labels in held_out.items():
+        features = compute_frozen(dataset, config.data.data_dir, network, part).pooled
+        for name, fitted in (("probe", spread.probe), ("instant", head)):
+            figures = compute_accuracies(fitted.compute_probabilities(features)[None], labels, part)
+            accuracies[f"{part}/accuracy_{name}"] = figures[f"{part}/accuracy"]
+            if not has_steps and name == ("instant" if init_head == "graph" else "probe"):
+                accuracies |= figures
+    if not has_steps and init_head == "probe":
+        head = spread.probe
+    classifier = InstantClassifier(network, head) if network else None
+    return Start(rows, is_labeled, spread, classifier, accuracies)
+
+
+def init_state(
+    setup: TrainSetup, dataset: Dataset, spec: StreamSpec, start: Start | None, round_index: int = 0
+) -> TrainState:
+    """The state before the first step of a round, with the heads that `model.init_head` asks for.
+
+    `start` is from `compute_start`.
+
+    Raises:
+        UserError: If the pretrained weights cannot be read or do not fit.
+    """
+    state, seed = setup.init_state(round_index), (setup.config.seed, round_index)
+    if start is not None and setup.config.method.get("graph"):
+        state = state.replace(
+            method_state=state.method_state | {"graph": _create_graph_labels(setup, start)}
+        )
+    if setup.config.model.init_head == "random":
+        return state
+    if setup.config.model.init_head == "graph":
+        assert start is not None, "heads of the graph begin from its labels"
+        heads = fit_instant_heads(setup, dataset, start, seed)
+    else:
+        labels = dataset.train_labels[spec.labeled_indices]
+        features_NBC = probe.compute_features(
+            setup, state, dataset.train_images, spec.labeled_indices
+        )
+        heads = probe.fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
+    # Threads of other numbers round differently, and features of all images have been computed.
+    heads = arrays_from_main_process(heads)
+    return state.replace(
+        params=probe.replace_heads(setup, state.params, heads),
+        ema_params=probe.replace_heads(setup, state.ema_params, heads),
+    )
+
+
+def fit_instant_heads(
+    setup: TrainSetup, dataset: Dataset, start: Start, seed: tuple[int, ...]
+) -> list[Head]:
+    """A head for every network, fitted to propagated labels.
+
+    The heads see features of the run's resolution. On photographs, a head on half of the features
+    is as good as one on all. Where the run's resolution is not the network's own, they are fitted
+    to the labeled and at most 1,000 other images.
+    """
+    config, network = setup.config, open_frozen_network(setup)
+    image_size, num_networks = config.data.image_size, setup.method.num_networks
+    chosen = np.arange(len(start.rows))
+    if network.image_size != image_size:
+        others = take_rows(chosen[~start.is_labeled], _MAX_UNLABELED)
+        chosen = np.sort(np.concatenate([chosen[start.is_labeled], others]))
+    network, rows = network._replace(image_size=image_size), start.rows[chosen]
+    features = compute_frozen(dataset, config.data.data_dir, network, "train", rows).pooled
+    return probe.fit_heads(
+        np.broadcast_to(features, (num_networks, *features.shape)),
+        start.spread.labels[chosen],
+        setup.dataset_spec.num_classes,
+        seed,
+        INSTANT_C,
+        start.spread.sample_weights[chosen],
+    )
+
+
+def _create_graph_labels(setup: TrainSetup, start: Start) -> PseudoLabels:
+    """The targets of `method.graph` by training image, on the mesh, weights with the mean 1."""
+    spread, p = start.spread, start.spread.probabilities
+    weights = spread.weights / max(spread.weights.mean(), 1e-12)
+    complementary = draw_least_probable(p, (setup.config.seed, zlib.crc32(b"complementary")))
+    columns = PseudoLabels(*map(jnp.asarray, (spread.labels, complementary, weights, p.max(1))))
+
+    def fill(column: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        """A table [N, images], with zeros for those that the run does not use."""
+        table = np.zeros(shape.shape, shape.dtype)
+        table[:, start.rows] = column
+        return table
+
+    stacked = jax.tree.map(fill, columns, setup.state_shapes.method_state["graph"])
+    stacked = arrays_from_main_process(stacked)
+    return to_global_arrays(stacked, setup.mesh, setup.state_specs.method_state["graph"])
+
+
+def open_frozen_network(setup: TrainSetup) -> FrozenNetwork:
+    """The run's pretrained weights at their own resolution, or at that of a run without steps."""
+    config = setup.config
+    assert setup.read_weights is not None, config.model.init
+    return FrozenNetwork(
+        config.model.name,
+        setup.read_weights()._replace(
+            normalization=(tuple(config.data.mean), tuple(config.data.std))
+        ),
+        find_own_image_size(config) if config.num_steps else config.data.image_size,
+        tuple(get_own_settings(config).items()),
+        get_decode_options(config.data),
+        setup.dataset_spec.image_shape[-1],
+    )
+
+
+def compute_frozen(
+    dataset: Dataset,
+    data_dir: str,
+    network: FrozenNetwork | None,
+    part: str,
+    rows: np.ndarray | None = None,
+) -> FrozenFeatures:
+    """Features of the "train", "validation" or "test" images, or their pixels as both kinds.
+
+    `rows` are the places of the wanted images among them. None for all.
+    """
+    images, files = getattr(dataset, f"{part}_images"), getattr(dataset, f"{part}_files")
+    if rows is not None:
+        images, files = Selection(images, rows), [files[row] for row in rows if files]
+    if network is None:
+        pixels = np.asarray(images[:], np.float32)
+        pixels = pixels.reshape(len(pixels), -1) / np.float32(255)
+        return FrozenFeatures(pixels, pixels, pixels[:, :0])
+    if files:
+        root = pathlib.Path(data_dir).expanduser()
+        shape = (network.image_size, network.image_size, network.channels)
+        decoded = images if dataset.image_shape == shape else None
+        return extract_features([root / file for file in files], network, images=decoded)
+    return compute_features(images, network)
