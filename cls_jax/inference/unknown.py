@@ -26,16 +26,16 @@ _ALPHA = 0.9  # Shorter walks than those that spread labels.
 _C = 0.0003
 # An image is far from all labels if 95% of the labeled images are closer to the others.
 _FAR = 0.05
-# Of photographs without strangers, 8% were far with four and with 25 labels per class. With 46%
-# strangers, 28% and 33% were (experiments/results/unknown_images.md).
+# Of photographs that all have a class, 8% were far with four and with 25 labels per class. With 46%
+# of no class, 28% and 33% were (experiments/results/unknown_images.md).
 _MANY = 0.2
 
 
 class UnknownScore(NamedTuple):
-    """How to tell strangers from images of the classes, for the checkpoint of a step."""
+    """Scores images of no class, for the checkpoint of a step."""
 
     step: int
-    kernel: tuple[float, ...]  # C weights of a linear function, larger for strangers.
+    kernel: tuple[float, ...]  # C weights of a linear function, larger for images of no class.
     # Its values for the unlabeled training images, at equally spaced shares from 0 to 1.
     quantiles: tuple[float, ...]
     # The share of the unlabeled images that are farther from all labels than 95% of the labeled
