@@ -1,4 +1,4 @@
-"""What is fitted after training: honest confidences, and how to tell strangers from classes."""
+"""What is fitted after training: honest confidences, and a score for images of no class."""
 
 import dataclasses
 import json
@@ -76,7 +76,7 @@ def sample(num_groups, seed=0, per_class=4):
     return features.astype(np.float32), groups, np.where(is_labeled, groups, -1)
 
 
-def test_strangers_that_were_never_seen_score_higher():
+def test_new_images_of_no_class_score_higher():
     features, _, labels = sample(5)
     score = fit_unknown(features, labels, K)
     new, groups, _ = sample(5, seed=1)
@@ -86,11 +86,11 @@ def test_strangers_that_were_never_seen_score_higher():
     np.testing.assert_allclose(quantiles, [0, 0.1, 0.5, 0.9, 1], atol=0.02)
 
 
-def test_many_strangers_are_noticed_and_none_are_not():
+def test_many_images_of_no_class_are_noticed_and_none_are_not():
     features, groups, labels = sample(5, per_class=12)
-    with_strangers = fit_unknown(features, labels, K)
+    with_others = fit_unknown(features, labels, K)
     without = fit_unknown(features[groups < K], labels[groups < K], K)
-    assert "of the unlabeled images are farther" in describe_far(with_strangers)
+    assert "of the unlabeled images are farther" in describe_far(with_others)
     assert describe_far(without) is None
     # With one label per class nothing says how far the images of a class are from each other.
     assert fit_unknown(*sample(5, per_class=1)[::2], K).far_share is None
@@ -203,11 +203,11 @@ def test_other_test_labels_make_the_same_calibration_and_score_of_unknown_images
     assert read_result(workdir)["per_class"] != read_result(assessed)["per_class"]
 
 
-def test_an_assessed_run_rates_images_as_unknown_and_changes_no_other_column(
+def test_an_assessed_run_scores_unknown_images_and_changes_no_other_column(
     assessed, trained_run, tmp_path
 ):
     classifier, images = load(assessed), load_dataset(create_tiny_config()).test_images[:50]
-    # Networks that have learned the labels do not count unknown images.
+    # Networks that have learned the labels do not count images of no class.
     assert classifier.unknown.far_share is None
     plain, prediction = load(trained_run).predict(images), classifier.predict(images)
     assert plain.unknown is None

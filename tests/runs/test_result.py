@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from cls_jax.runs.result import (
-    choose_answer,
+    choose_predictor,
     create_result,
     describe_accuracies,
-    describe_answer,
     describe_gain,
     describe_monitors,
+    describe_predictor,
 )
 from tests.conftest import create_tiny_config
 
@@ -70,9 +70,9 @@ def test_validation_images_decide_what_predicts_and_test_images_do_not(
         result = {"validation_accuracy": trained[0], "validation_accuracy_ensemble": trained[1]}
         result |= {"test_accuracy": test, "test_accuracy_ensemble": test}
         start = {"validation_accuracy_instant": instant, "test_accuracy_instant": 100 - test}
-        chosen = choose_answer(result | start)
+        chosen = choose_predictor(result | start)
         assert chosen["answer"] == answer
-        assert describe_answer(chosen).startswith(sentence)
+        assert describe_predictor(chosen).startswith(sentence)
 
 
 def test_gain_over_a_probe_is_that_of_what_predicts():
