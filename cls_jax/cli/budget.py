@@ -3,14 +3,14 @@
 import contextlib
 import statistics
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config import validate_config
-from cls_jax.config.from_folder import FolderContext, fit_to_folder
+from cls_jax.config.from_folder import Plan, fit_to_folder
 from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
@@ -38,15 +38,7 @@ _NUM_STEPS, _NUM_SAMPLED = 5, 64
 _ENOUGH_SECONDS = 10.0  # From then on, three steps suffice.
 
 
-class Rehearsal(NamedTuple):
-    """What a few real steps took."""
-
-    compile_seconds: float
-    step_seconds: float  # The median of the steps after the first.
-    memory: str  # A sentence that compares what a step needs with what the device has.
-
-
-def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
+def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     """Chooses steps, and for pretrained networks resolution and batch size, unless they are set.
 
     Everything but the number of steps is validated before one step is measured. Another size is
@@ -86,9 +78,9 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
     validate_config(resolve_model(config))
     config.num_steps = likely
     measured = profile_folder(resolve_model(config), given.summary)
-    measured = Rehearsal(*from_main_process(measured))  # Others measure other times.
+    _, step_seconds, _ = from_main_process(measured)  # Others measure other times.
     measured_size, seconds = config.data.image_size, 60 * _STEP_SHARE * minutes
-    cost = measured.step_seconds / (measured_size**2 * config.batch_size)
+    cost = step_seconds / (measured_size**2 * config.batch_size)
     enough = _ENOUGH_STEPS * cost
     fitting = [size for size in sizes if seconds >= enough * size**2 * config.batch_size]
     config.data.image_size = size = max(fitting, default=min(sizes))
@@ -113,17 +105,18 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
         reason = f", too few steps for more than {size} pixels"
     return (
         f"{minutes:g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
-        f"with {batch_size} labeled images each (measured: {measured.step_seconds:.2f} s at "
+        f"with {batch_size} labeled images each (measured: {step_seconds:.2f} s at "
         f"{measured_size} pixels{reason})."
     )
 
 
-def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
+def profile_folder(config: ConfigDict, summary: FolderSummary) -> tuple[float, float, str]:
     """Compiles the step of a run and takes a few on a sample of its images. Writes nothing.
 
-    Raises:
-        UserError: If pretrained weights cannot be read, the step does not fit into the device's
-            memory, or the devices cannot be arranged as `config.mesh` says.
+    Returns the seconds to compile it, the median seconds of the steps after the first, and a
+    sentence that compares the memory that a step needs with what the device has. Raises a UserError
+    if pretrained weights cannot be read, the step does not fit into the device's memory, or the
+    devices cannot be arranged as `config.mesh` says.
     """
     options, shape = get_decode_options(config.data), get_image_shape(config.data)
     dataset = load_sample(summary, shape, _NUM_SAMPLED, options)
@@ -133,20 +126,20 @@ def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
     num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state for each.
     setup, stream = create_setup(config, dataset, labeled, everything, num_images)
-    pipeline = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
-    step: Any = create_train_step(setup, pipeline.create_batch, pipeline.input_specs)
-    with contextlib.closing(pipeline.inputs):
-        state, step_input = setup.init_state(), next(pipeline.inputs)
+    inputs, input_specs, create_batch = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
+    step: Any = create_train_step(setup, create_batch, input_specs)
+    with contextlib.closing(inputs):
+        state, step_input = setup.init_state(), next(inputs)
         device = jax.local_devices()[0]
         compiled, compile_seconds, memory = compile_step(step, state, step_input, device)
         seconds = []
         for i in range(_NUM_STEPS):
             started = time.perf_counter()
             if i:
-                step_input = next(pipeline.inputs)
+                step_input = next(inputs)
             state, metrics = compiled(state, step_input)
             jax.block_until_ready((state, metrics))
             seconds.append(time.perf_counter() - started)
             if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
                 break
-    return Rehearsal(compile_seconds, statistics.median(seconds[1:]), memory)
+    return compile_seconds, statistics.median(seconds[1:]), memory

@@ -21,16 +21,10 @@ from ml_collections import ConfigDict
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.runs.result import (
-    describe_accuracies,
-    describe_gain,
-    describe_labelers,
-    describe_monitors,
-    describe_predictor,
-)
+from cls_jax.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 
 if TYPE_CHECKING:
-    from cls_jax.inference.evaluate_run import OpenRun
+    from cls_jax.inference.run import Run
 
 
 def train(
@@ -46,6 +40,7 @@ def train(
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.cli.plan import describe_dry_run, describe_imbalance, parse_overrides, plan_run
+    from cls_jax.inference.run import Run
 
     settings = parse_overrides(overrides, method)
     plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes, again)
@@ -55,7 +50,7 @@ def train(
     for sentence in (describe_imbalance(plan.summary), plan.budget):
         if sentence and is_main_process():
             print(sentence, flush=True)
-    _train_to_end(plan.open_run())
+    _train_to_end(Run(plan.config, plan.workdir, plan.summary.layout))
 
 
 def train_config(config: ConfigDict, workdir: str | None) -> None:
@@ -68,7 +63,7 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
     _train_to_end(open_run(config, workdir))
 
 
-def _train_to_end(run: "OpenRun") -> None:
+def _train_to_end(run: "Run") -> None:
     from cls_jax.cli.train import train_assessed
     from cls_jax.inference.unknown import describe_far, read_unknown
     from cls_jax.runs.folder import RESULT
@@ -99,8 +94,7 @@ def _train_to_end(run: "OpenRun") -> None:
         )
     print(f"\n{outcome}", flush=True)
     far = describe_far(read_unknown(folder, result["step"]))
-    sentences = describe_labelers(result), describe_gain(result), describe_predictor(result), far
-    for sentence in filter(None, sentences):
+    for sentence in filter(None, [*describe_outcome(result), far]):
         print(sentence, flush=True)
     report = _write_report_after_training(run)
     print()
@@ -123,15 +117,14 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
 
     workdir, calibration = pathlib.Path(run), None
     if folder is None:
-        evaluation = evaluate_run(workdir, data_dir)
-        title = f"Test accuracy after {evaluation.step:,} steps:"
-        calibration = evaluation.calibration
+        step, accuracies, figures, calibration = evaluate_run(workdir, data_dir)
+        title = f"Test accuracy after {step:,} steps:"
     else:
         if jax.process_count() > 1:
             raise UserError(
                 "evaluate with a folder runs in one process: start it without the others."
             )
-        evaluation, num_images, num_unreadable = evaluate_folder(workdir, folder)
+        accuracies, figures, num_images, num_unreadable = evaluate_folder(workdir, folder)
         if num_known := count_training_images(workdir, folder):
             print(
                 f"{num_known:,} of these images are also training images of the run, byte for "
@@ -143,8 +136,8 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
     if not is_main_process():
         return
     print(title)
-    print(describe_accuracies(evaluation.accuracies))
-    if figures := evaluation.figures:
+    print(describe_accuracies(accuracies))
+    if figures:
         low, high = figures.interval
         print(f"95% interval of network 1: {100 * low:.1f}%–{100 * high:.1f}%\n")
         print(describe_figures(figures))
@@ -196,12 +189,8 @@ def predict(
             print(json.dumps(row) if as_json else lib.describe_row(row), flush=True)
             labels.append((row["file"], row["label"]))
     else:
-        outcome = lib.predict_files(classifier, files, path, overwrite)
-        labels = outcome.labels
-        print(
-            f"{len(labels):,} images in {outcome.seconds:.1f} s ({outcome.network_share:.0%} "
-            f"inference); wrote {path}"
-        )
+        labels, seconds, share = lib.predict_files(classifier, files, path, overwrite)
+        print(f"{len(labels):,} images in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     num_errors = sum(label is None for _, label in labels)
     if num_errors == len(labels):
         raise UserError("None of these images could be read: convert them to JPEG or PNG.")
@@ -314,7 +303,7 @@ def report(run: str, data_dir: str | None = None, no_images: bool = False) -> No
     print(f"Report: {write_report(pathlib.Path(run), data_dir, has_images=not no_images)}")
 
 
-def _write_report_after_training(run: "OpenRun") -> pathlib.Path | None:
+def _write_report_after_training(run: "Run") -> pathlib.Path | None:
     """Writes the report of a finished run unless it is up to date. Never fails."""
     from cls_jax.report.page import REPORT, write_report
     from cls_jax.runs.folder import RESULT

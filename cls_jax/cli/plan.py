@@ -3,7 +3,7 @@
 import importlib.util
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ from cls_jax.config import flatten, read_config, to_json, validate_config
 from cls_jax.config.from_folder import (
     PRETRAINED,
     RULES,
-    FolderContext,
+    Plan,
     Resources,
     apply_settings,
     create_folder_config,
@@ -25,7 +25,7 @@ from cls_jax.config.from_folder import (
 from cls_jax.data.sources.folder import FolderSummary, list_layout, summarize_folder
 from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.errors import UserError
-from cls_jax.inference.evaluate_run import OpenRun
+from cls_jax.inference.run import Run
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
 from cls_jax.models import resolve_stem
@@ -37,19 +37,6 @@ from cls_jax.training.setup import describe_model
 from cls_jax.training.start import resolve_model
 
 _NUM_SHOWN_CLASSES = 20
-
-
-class Plan(NamedTuple):
-    """A run on a folder of images that has not started, or is to be resumed."""
-
-    config: ConfigDict
-    workdir: pathlib.Path  # It need not exist.
-    summary: FolderSummary
-    budget: str | None  # A sentence about what was chosen to fit the time. None if nothing was.
-
-    def open_run(self) -> OpenRun:
-        """The run, to be trained."""
-        return OpenRun(self.config, self.workdir, self.summary.layout)
 
 
 def plan_run(
@@ -67,11 +54,9 @@ def plan_run(
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
     weights of the run in `start_from` are where this one begins. An `instant` run ends before its
     first step, with heads for propagated labels. `minutes` is how long training should take, None
-    for the default, see `fit_to_minutes`. With `again`, a finished run is not taken up.
-
-    Raises:
-        UserError: If the folder has no layout, there is no such method, key or value, or what was
-            chosen contradicts what was set.
+    for the default, see `fit_to_minutes`. With `again`, a finished run is not taken up. Raises a
+    UserError if the folder has no layout, there is no such method, key or value, or what was chosen
+    contradicts what was set.
     """
     settings = _begin_with(start_from) | dict(settings or {})
     if instant:
@@ -85,18 +70,18 @@ def plan_run(
     apply_settings(config, settings)
     validate_config(config, is_whole=False)  # Rules divide by what the user has set.
     path = choose_run(config, workdir, summary.layout, again)
+    plan = Plan(config, summary, find_resources(), settings, path)
     if (path / CONFIG).exists():
         stored, own = flatten(read_config(path / CONFIG).to_dict()), flatten(config.to_dict())
         for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
             config.update_from_flattened_dict({key: stored[key]})
     else:
-        given = FolderContext(config, summary, find_resources(), settings)
-        fit_to_folder(given)
+        fit_to_folder(plan)
         check_same(to_json(config), path)  # Before they measure a step together.
-        budget = fit_to_minutes(given, minutes)
+        budget = fit_to_minutes(plan, minutes)
     config = resolve_model(config)
     validate_config(config)
-    return Plan(config, path, summary, budget)
+    return plan._replace(config=config, budget=budget)
 
 
 def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
@@ -118,11 +103,9 @@ def choose_run(
 ) -> pathlib.Path:
     """The run's folder, which never has a run on other images. Says so where a name is taken.
 
-    `workdir` is None for the default under runs/, `layout` for a dataset that is no folder.
-    `again` chooses the next folder without a finished run.
-
-    Raises:
-        UserError: If the folder that the user chose has a run on other images or labels.
+    `workdir` is None for the default under runs/, `layout` for a dataset that is no folder. `again`
+    chooses the next folder without a finished run. Raises a UserError if the folder that the user
+    chose has a run on other images or labels.
     """
     if again and workdir is not None:
         raise UserError("--again numbers the run's folder itself: leave out --workdir.")
@@ -142,25 +125,23 @@ def choose_run(
     return path
 
 
-def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> OpenRun:
+def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     """The run of any configuration, in its folder.
 
-    Raises:
-        UserError: Same as `validate_config` and `choose_run`, or if the images are not a folder
-            that can be trained on.
+    Raises the same UserError as `validate_config` and `choose_run`, or if the images are not a
+    folder that can be trained on.
     """
     validate_config(config)
     root = pathlib.Path(config.data.data_dir).expanduser()
     has_layout = config.data.name == "folder" and config.data.data_dir and root.is_dir()
     layout = list_layout(root) if has_layout else None
-    return OpenRun(config, choose_run(config, workdir, layout), layout)
+    return Run(config, choose_run(config, workdir, layout), layout)
 
 
 def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
     """Reads options such as "--config.data.image_size=64" as main.py does: dotted key → value.
 
-    Raises:
-        UserError: If there is no such method or key, or a value cannot be read.
+    Raises a UserError if there is no such method or key, or a value cannot be read.
     """
     flag_values, arguments = flags.FlagValues(), ["", *options]
     config = create_folder_config("", method)
@@ -202,18 +183,16 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
 def describe_dry_run(plan: Plan) -> str:
     """Summarizes the plan of a run and times a few of its steps. Writes no file of the run.
 
-    Raises:
-        UserError: If no labeled image can be read or a step does not fit into memory.
+    Raises a UserError if no labeled image can be read or a step does not fit into memory.
     """
     lines = [*describe_folder(plan.summary), *_describe_training(plan)]
     if plan.config.num_steps:
-        measured = profile_folder(plan.config, plan.summary)
-        seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
+        to_compile, per_step, memory = profile_folder(plan.config, plan.summary)
+        seconds = plan.config.num_steps * per_step + to_compile
         lines += [
-            f"Memory:      {measured.memory}",
+            f"Memory:      {memory}",
             f"Duration:    about {_describe_duration(seconds)} without evaluations: "
-            f"{measured.step_seconds:.3f} s per step, the median of a few, and "
-            f"{measured.compile_seconds:.0f} s to compile",
+            f"{per_step:.3f} s per step, the median of a few, and {to_compile:.0f} s to compile",
         ]
     return "\n".join([*lines, "Nothing was written: rerun without --dry-run to train."])
 

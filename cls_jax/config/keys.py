@@ -249,8 +249,7 @@ OPTIONS: dict[str, Option] = {
 def get_options(method_name: str) -> dict[str, Option]:
     """The table for one method: with its own `mu`, and its hyperparameters as `method.*`.
 
-    Raises:
-        UserError: If there is no such method.
+    Raises a UserError if there is no such method.
     """
     method = get_method(method_name)
     options = OPTIONS | {

@@ -154,8 +154,7 @@ def choose_unlabeled_indices(
 ) -> np.ndarray:
     """The unlabeled set, int [n]: all candidates (authors' code) or those without labels (paper).
 
-    Raises:
-        UserError: If no image is left.
+    Raises a UserError if no image is left.
     """
     if includes_labeled:
         return candidates
@@ -179,8 +178,7 @@ def labeled_indices_to_json(
 def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
     """Reads what `labeled_indices_to_json` wrote, int32 [num_labels].
 
-    Raises:
-        UserError: if the file is damaged or lists other classes.
+    Raises a UserError if the file is damaged or lists other classes.
     """
     try:
         by_class = read_json(path)
@@ -206,8 +204,7 @@ def check_labeled_indices(
 ) -> None:
     """Checks a stored label budget against `num_labels` (0: any) and the number of images.
 
-    Raises:
-        UserError: if it has another size, a repeated index or one that is out of range.
+    Raises a UserError if it has another size, a repeated index or one that is out of range.
     """
     if num_labels and len(indices) != num_labels:
         raise UserError(

@@ -7,7 +7,7 @@ resumed run asks for the step it needs.
 import dataclasses
 import zlib
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -86,14 +86,10 @@ def create_stream_spec(
     )
 
 
-class InputPipeline(NamedTuple):
-    """How batches come to the step."""
-
-    # What the compiled step takes beside the state, on its devices. To be closed after the last.
-    inputs: Generator[Any, None, None]
-    input_specs: Any  # Partition specs of one of them.
-    # (state, input) → this device's part of a `RawBatch`. Part of the step.
-    create_batch: Callable[[Any, Any], RawBatch]
+# How batches come to the step: what the compiled step takes beside the state, on its devices, to be
+# closed after the last, the partition specs of one of these inputs, and, as a part of the step,
+# (state, input) → this device's part of a `RawBatch`.
+InputPipeline = tuple[Generator[Any, None, None], Any, Callable[[Any, Any], RawBatch]]
 
 
 def get_batch_shapes(spec: StreamSpec, image_shape: tuple[int, int, int]) -> RawBatch:

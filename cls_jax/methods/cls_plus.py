@@ -64,6 +64,6 @@ METHODS = {
         mu=8,  # As CLS.
         target_view=0,
         wants_cutmix=lambda hparams: hparams["lambda_cutmix"] > 0,
-        init_state=lambda init: alignment.init_class_means(init, "labels"),
+        create_state=lambda hparams, spec: alignment.init_class_means("labels", spec),
     )
 }

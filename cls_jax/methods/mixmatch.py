@@ -225,8 +225,8 @@ METHODS = {
         },
         mu=1,
         unlabeled_views=("weak", "strong", "strong"),
-        # Running class means, float32 [N, K]: uniform at first.
-        init_state=lambda init: dict.fromkeys(("predicted", "labeled"), init_uniform(init)),
+        # Running class means, float32 [K]: uniform at first.
+        create_state=lambda _, spec: dict.fromkeys(("predicted", "labeled"), init_uniform(spec)),
         extra_heads=(("rotation", 4),),
     ),
 }

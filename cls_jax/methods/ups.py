@@ -10,16 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cls_jax.batch import Batch
+from cls_jax.batch import Batch, DatasetSpec
 from cls_jax.methods.base import (
     Context,
     Hyperparameter,
     Hyperparameters,
-    InitContext,
     LossOutput,
     Method,
     PyTree,
-    Rounds,
 )
 from cls_jax.methods.losses import log_one_minus_softmax, positive_cross_entropy
 
@@ -65,14 +63,11 @@ def compute_loss(
     return LossOutput(losses, monitors, predicted, table), batch_stats
 
 
-def init_state(init: InitContext) -> dict[str, jax.Array]:
-    """The table of labels of all training images, empty before the first selection.
-
-    "label" is int32 [N, images], "negative" bool [N, images, K].
-    """
+def _init_table(_: Hyperparameters, spec: DatasetSpec) -> dict[str, jax.Array]:
+    """The labels of all training images, int32 [images] and bool [images, K]: none at first."""
     return {
-        "label": jnp.full((init.num_networks, init.num_images), NO_LABEL, jnp.int32),
-        "negative": jnp.zeros((init.num_networks, init.num_images, init.num_classes), bool),
+        "label": jnp.full(spec.num_images, NO_LABEL, jnp.int32),
+        "negative": jnp.zeros((spec.num_images, spec.num_classes), bool),
     }
 
 
@@ -137,12 +132,7 @@ METHODS = {
         mu=1,  # Authors' batch of 128.
         labeled_view="strong",
         unlabeled_views=("strong",),
-        init_state=init_state,
-        dropout_rate=lambda hparams: hparams["dropout"],
-        rounds=Rounds(
-            count=lambda hparams: hparams["rounds"],
-            num_passes=lambda hparams: hparams["passes"],
-            select_labels=select_labels,
-        ),
+        create_state=_init_table,
+        select_labels=select_labels,
     )
 }

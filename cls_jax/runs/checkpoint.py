@@ -110,10 +110,8 @@ class Checkpointer:
     def finish(self, expected: int | None = None) -> str:
         """Waits until the last state is complete, or reports why it is not.
 
-        Returns a clause that names the newest checkpoint.
-
-        Raises:
-            UserError: If `expected` is given, and the newest checkpoint is of another step.
+        Returns a clause that names the newest checkpoint. Raises a UserError if `expected` is
+        given, and the newest checkpoint is of another step.
         """
         if self._unconfirmed is not None:
             self._try(self._manager.wait_until_finished)
@@ -152,10 +150,8 @@ class Checkpointer:
 
         Where a checkpoint has the names of `older`, this is restored instead. Arrays have exactly
         the shapes, dtypes and shardings of `like`, and a jitted function may donate them. If these
-        are `jax.ShapeDtypeStruct`s, nothing else takes memory.
-
-        Raises:
-            UserError: If there are checkpoints but none is intact, or one is of another format.
+        are `jax.ShapeDtypeStruct`s, nothing else takes memory. Raises a UserError if there are
+        checkpoints but none is intact, or one is of another format.
         """
         last_reason = None
         for step in sorted(self._list_steps(), reverse=True):
@@ -222,13 +218,6 @@ class Checkpointer:
         stored = metadata["arrays"].keys()
         if older is not None and _name_arrays(older).keys() - _name_arrays(like).keys() & stored:
             like = older
-        dropped = stored - _name_arrays(like).keys()
-        if dropped and all(path.startswith("opt_state") for path in dropped):
-            # Older versions kept optimizer state for frozen layers, too.
-            with ocp.PyTreeCheckpointer() as reader:
-                restore_args = ocp.checkpoint_utils.construct_restore_args(like)
-                args = ocp.args.PyTreeRestore(like, restore_args, partial_restore=True)
-                return metadata, reader.restore(self.folder / str(step) / "state", args=args), like
         args = ocp.args.Composite(state=ocp.args.StandardRestore(like))
         return metadata, self._manager.restore(step, args=args).state, like
 

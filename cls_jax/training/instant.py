@@ -1,7 +1,7 @@
 """The start of a run: its instant classifier, and the heads that begin from the same labels.
 
 `compute_start` is the only place where it is chosen, and it is computed once. A run without steps
-ends there. In others, `init_state` fits the networks' heads to the same labels, which may stay a
+ends there. In others, `init_round` fits the networks' heads to the same labels, which may stay a
 term of the loss (`method.graph`).
 
 Shape suffixes: N networks, B images, C features, K classes.
@@ -23,8 +23,8 @@ from cls_jax.data.types import Dataset, Selection
 from cls_jax.features.extract import (
     FrozenFeatures,
     FrozenNetwork,
-    compute_features,
     extract_features,
+    extract_from_arrays,
 )
 from cls_jax.features.instant import (
     INSTANT_C,
@@ -95,7 +95,7 @@ def compute_start(setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> Star
     return Start(rows, is_labeled, spread, classifier, accuracies)
 
 
-def init_state(
+def init_round(
     setup: TrainSetup, dataset: Dataset, spec: StreamSpec, start: Start | None, round_index: int = 0
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
@@ -117,7 +117,7 @@ def init_state(
         heads = fit_instant_heads(setup, dataset, start, seed)
     else:
         labels = dataset.train_labels[spec.labeled_indices]
-        features_NBC = probe.compute_features(
+        features_NBC = probe.compute_trained_features(
             setup, state, dataset.train_images, spec.labeled_indices
         )
         heads = probe.fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
@@ -213,4 +213,4 @@ def compute_frozen(
         shape = (network.image_size, network.image_size, network.channels)
         decoded = images if dataset.image_shape == shape else None
         return extract_features([root / file for file in files], network, images=decoded)
-    return compute_features(images, network)
+    return extract_from_arrays(images, network)

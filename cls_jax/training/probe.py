@@ -60,7 +60,7 @@ def fit_final_heads(
     rows = np.concatenate([labeled, unlabeled])
     labels = np.full(len(rows), -1)
     labels[: len(labeled)] = dataset.train_labels[labeled]
-    both_NBC = compute_features(setup, state, dataset.train_images, rows, DESCRIPTORS)
+    both_NBC = compute_trained_features(setup, state, dataset.train_images, rows, DESCRIPTORS)
     features_NBC, descriptors_NBC = np.split(both_NBC, 2, axis=-1)
     graph = build_graph(join_features(descriptors_NBC))
     num_classes = setup.dataset_spec.num_classes
@@ -75,7 +75,7 @@ def fit_final_heads(
     others = np.setdiff1d(rest, unlabeled)
     for first in range(0, len(others), _MAX_FINAL):  # All of their features would fill the memory.
         part = others[first : first + _MAX_FINAL]
-        features_NBC = compute_features(setup, state, dataset.train_images, part)
+        features_NBC = compute_trained_features(setup, state, dataset.train_images, part)
         pairs = zip(heads, features_NBC, strict=True)
         p_BK = np.mean([head.compute_probabilities(f_BC) for head, f_BC in pairs], axis=0)
         columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
@@ -107,7 +107,7 @@ def fit_heads(
     ]
 
 
-def compute_features(
+def compute_trained_features(
     setup: TrainSetup,
     state: TrainState,
     images: ImageSource,

@@ -8,13 +8,12 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.batch import create_split
 from cls_jax.config import OPTIONS, read_config, to_json
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.sampling import StreamSpec, create_stream_spec
@@ -51,19 +50,14 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.sessions import lock_run_folder
 from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup, restore_newest
 
-
-class Run(NamedTuple):
-    """Everything that training needs beside the state."""
-
-    setup: TrainSetup  # What to train, and on which devices.
-    dataset: Dataset  # The images and labels.
-    spec: StreamSpec  # The stream of batches.
-    workdir: pathlib.Path  # The run's folder.
+# Everything that training needs beside the state: what to train and on which devices, the images
+# and labels, the stream of batches, and the run's folder.
+Prepared = tuple[TrainSetup, Dataset, StreamSpec, pathlib.Path]
 
 
 def prepare_run(
     config: ConfigDict, workdir: pathlib.Path, load: Callable[[ConfigDict], Dataset]
-) -> Run:
+) -> Prepared:
     """Loads the data, chooses the labels, and builds the networks. Writes nothing.
 
     The configuration is what `resolve_model` returned, and the folder need not exist.
@@ -84,7 +78,7 @@ def prepare_run(
     known = dataset.train_labels, dataset.validation_labels, dataset.test_labels, labeled
     check_same_data([repr(described).encode(), *(array.tobytes() for array in known)])
     setup, spec = create_setup(config, dataset, labeled, unlabeled)
-    return Run(setup, dataset, spec, workdir)
+    return setup, dataset, spec, workdir
 
 
 def create_setup(
@@ -104,8 +98,7 @@ def create_setup(
         shape, num_unlabeled = shape._replace(num_images=num_images), num_images
     setup = create_train_setup(
         use_mean_and_std(config, dataset.mean, dataset.std),
-        shape,
-        split=create_split(dataset.train_labels[labeled], dataset.num_classes, num_unlabeled),
+        shape.split(dataset.train_labels[labeled], num_unlabeled),
         read_weights=functools.partial(read_weights, config),
     )
     views = setup.method.labeled_view, setup.method.unlabeled_views
@@ -123,22 +116,23 @@ def check_folder(config: ConfigDict, workdir: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def hold_folder(config: ConfigDict, run: Run) -> Iterator[None]:
+def hold_folder(config: ConfigDict, prepared: Prepared) -> Iterator[None]:
     """Creates the run's folder where there is none, and keeps other sessions out of it.
 
     Raises:
         UserError: If another process trains there, or this one has another disk at its path.
     """
+    _, dataset, spec, workdir = prepared
     with contextlib.ExitStack() as stack:
         if is_main_process():
-            stack.enter_context(lock_run_folder(run.workdir))
-            check_run_folder(run.workdir, config)  # Again: another session may have been faster.
-            create_run_folder(run.workdir, config, run.spec.labeled_indices, run.dataset)
+            stack.enter_context(lock_run_folder(workdir))
+            check_run_folder(workdir, config)  # Again: another session may have been faster.
+            create_run_folder(workdir, config, spec.labeled_indices, dataset)
         barrier("folder")
-        if not (run.workdir / CONFIG).exists():
+        if not (workdir / CONFIG).exists():
             raise UserError(
                 f"Process {jax.process_index()} does not see the files of process 0 in "
-                f"{run.workdir}: give --workdir a folder that all machines share."
+                f"{workdir}: give --workdir a folder that all machines share."
             )
         yield
 

@@ -378,16 +378,9 @@ def _trace_device_pipeline(config, setup):
         *(config, method.labeled_view, method.unlabeled_views),
         *(indices[: config.num_labels], indices),
     )
-    data = device.DeviceData(
-        seed=np.uint32(config.seed),
-        images=jax.ShapeDtypeStruct((NUM_IMAGES, *image_shape), np.uint8),
-        labels=indices,
-        truths=indices,
-        labeled_indices=spec.labeled_indices,
-        unlabeled_indices=indices,
-    )
-    specs = device.DeviceData(*(P() for _ in data))
-    return data, specs, device.make_batch_creator(spec, image_shape, setup.mesh)
+    images = jax.ShapeDtypeStruct((NUM_IMAGES, *image_shape), np.uint8)
+    data = (np.uint32(config.seed), images, indices, indices, spec.labeled_indices, indices)
+    return data, (P(),) * len(data), device.make_batch_creator(spec, image_shape, setup.mesh)
 
 
 def describe_forecasts(config, forecasts: list[Forecast]) -> str:

@@ -7,7 +7,7 @@ import pytest
 from cls_jax.cli import budget
 from cls_jax.config import validate_config
 from cls_jax.config.from_folder import (
-    FolderContext,
+    Plan,
     apply_settings,
     create_folder_config,
     fit_to_folder,
@@ -26,12 +26,12 @@ def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, *
 
     def profile_folder(config, summary):
         measured.append(config.to_dict())
-        return budget.Rehearsal(1.0, seconds * (config.data.image_size / 128) ** 2, "")
+        return 1.0, seconds * (config.data.image_size / 128) ** 2, ""
 
     monkeypatch.setattr(budget, "profile_folder", profile_folder)
     config = create_folder_config("photos", "cls")
     apply_settings(config, settings)
-    given = FolderContext(config, create_summary(side), resources, settings)
+    given = Plan(config, create_summary(side), resources, settings)
     fit_to_folder(given)
     sentence = budget.fit_to_minutes(given, minutes)
     validate_config(config)

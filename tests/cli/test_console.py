@@ -23,7 +23,8 @@ from cls_jax.data.images.store import get_cache_folder
 from cls_jax.data.sources import folder as folder_source
 from cls_jax.data.sources.folder import summarize_folder
 from cls_jax.errors import UserError
-from cls_jax.inference import classifier, evaluate_run, suggest
+from cls_jax.inference import classifier, suggest
+from cls_jax.inference import run as run_lib
 from cls_jax.parallel import distributed
 from cls_jax.runs.folder import create_run_folder, write_result
 from cls_jax.training import loop
@@ -86,10 +87,10 @@ def calls(monkeypatch):
         monkeypatch.setattr(module, name, counted)
 
     count(folder_source, "list_images")
-    count(evaluate_run, "load_dataset")
+    count(run_lib, "load_dataset")
     count(loop, "load_dataset")
     count(classifier, "restore_run")
-    count(evaluate_run, "restore_run")
+    count(run_lib, "restore_run")
     return calls
 
 

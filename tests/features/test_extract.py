@@ -98,7 +98,7 @@ def test_features_are_those_of_the_network(network, files, variables):
     num_computed, features = _count(network, files)
     assert num_computed == 9  # Copies are computed once.
     np.testing.assert_allclose(features, np.hstack([last, *moments]), rtol=2e-3, atol=2e-3)
-    in_memory = np.hstack(extract.compute_features(images, network))
+    in_memory = np.hstack(extract.extract_from_arrays(images, network))
     np.testing.assert_allclose(in_memory, features, atol=2e-3)
 
 
@@ -133,7 +133,7 @@ def test_decoded_images_have_the_features_of_what_was_decoded(network, files, tm
     photo.write_bytes(files[2].read_bytes())
     images = Selection(decoded.images, np.array([0]))
     features = np.hstack(extract_features([photo], network, images=images))
-    expected = np.hstack(extract.compute_features(images, network))
+    expected = np.hstack(extract.extract_from_arrays(images, network))
     np.testing.assert_allclose(features, expected, atol=2e-3)
     for path, is_same in ((old, True), (photo, False), (files[2], False)):
         assert np.array_equal(_count(network, [path])[1], features) == is_same

@@ -20,10 +20,11 @@ from cls_jax.data.images.decode import ImageError
 from cls_jax.errors import UserError
 from cls_jax.inference import classifier as classifier_lib
 from cls_jax.inference.calibration import Calibration
-from cls_jax.inference.classifier import Outputs, load
+from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import evaluate_folder
 from cls_jax.inference.predict_files import predict_files, sort_files
 from cls_jax.inference.prediction import create_prediction, describe_top
+from cls_jax.inference.run import Run
 from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.methods.losses import make_pseudo_labels
 from cls_jax.runs.folder import CONFIG, DATASET, read_result
@@ -86,12 +87,13 @@ def test_batches_are_padded_no_further_than_needed(trained_run, dataset, monkeyp
 
 
 def test_each_image_is_looked_at_once(trained_run, dataset):
-    classifier, images, seen = load(trained_run), dataset.test_images, []
-    expected = classifier.compute_both(images)
-    compute = lambda rows: seen.extend(rows) or classifier.compute_both(images[rows])  # noqa: E731
-    outputs = Outputs(compute, len(images))
+    run, images, seen = Run(read_config(trained_run / CONFIG), trained_run), dataset.test_images, []
+    expected = run.classifier.compute_both(images)
+    run._look = lambda part, images, rows: (
+        seen.extend(rows) or run.classifier.compute_both(images[rows])
+    )
     for rows in ([5, 3], [3, 9, 3, 1], [9, 5], []):
-        p_NBK, features = outputs.compute(np.array(rows, np.int64))
+        p_NBK, features = run.compute_both("test", np.array(rows, np.int64))
         np.testing.assert_allclose(p_NBK, expected[0][:, rows], atol=1e-6)
         np.testing.assert_allclose(features, expected[1][rows], atol=1e-6)
     assert seen == [3, 5, 1, 9]
@@ -145,10 +147,10 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
     save_blank(tmp_path, ["train/0/a.png", "train/1/a.png"])
     (tmp_path / "test").symlink_to(folder)
     (tmp_path / "test" / "0" / "broken.png").write_text("no image")
-    evaluation, *counts = evaluate_folder(trained_run, str(tmp_path))
+    accuracies, _, *counts = evaluate_folder(trained_run, str(tmp_path))
     (tmp_path / "test" / "0" / "broken.png").unlink()
     assert counts == [sum(len(list((folder / name).iterdir())) for name in ("0", "1")), 1]
-    assert 0 <= evaluation.accuracies["test/accuracy"] <= 100
+    assert 0 <= accuracies["test/accuracy"] <= 100
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,7 @@ def test_strange_names_and_damaged_files_are_rows(classifier, noise, tmp_path, e
         shutil.copy(image, file)
     (tmp_path / "broken.jpg").write_text("hello")
     output = tmp_path / f"predictions.{ending}"
-    outcome = predict_files(classifier, files, output)
+    labels, *_ = predict_files(classifier, files, output)
     if ending == "csv":
         rows = read_table(output)
     else:
@@ -236,8 +238,8 @@ def test_strange_names_and_damaged_files_are_rows(classifier, noise, tmp_path, e
         assert table.schema.field("confidence").type == "float"
         assert table.schema.field("agree").type == "bool"
         rows = table.to_pylist()
-    assert outcome.labels == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
-    assert [files[i] for i in range(7) if outcome.labels[i][1]] == readable
+    assert labels == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
+    assert [files[i] for i in range(7) if labels[i][1]] == readable
     assert [row["file"] for row in rows] == [*files[:6], f"{tmp_path}/\\udcff.png"]
     assert list(rows[0]) == list(PREDICTION_COLUMNS)
     missing = "No such file or directory"

@@ -14,7 +14,7 @@ from cls_jax.data.images.files import ImageBatch
 from cls_jax.errors import UserError
 from cls_jax.features.extract import PRETRAINED
 from cls_jax.inference import suggest
-from cls_jax.inference.suggest import Files, compute_pixel_features, suggest_files, suggest_from
+from cls_jax.inference.suggest import compute_pixel_features, suggest_files, suggest_from
 
 COLORS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
 
@@ -131,7 +131,7 @@ class Networks:
 
 def test_decoded_images_are_not_kept(folder):
     """All of them would take 31 MB."""
-    files = Files([str(folder / "images/red0.png")] * 640, [])
+    files = ([str(folder / "images/red0.png")] * 640, [])
     tracemalloc.start()
     try:
         assert len(suggest_from(files, 3, Networks())) == 3
@@ -179,7 +179,7 @@ def test_copies_are_not_suggested(folder):
         (folder / f"unlabeled/copy{i}.png").write_bytes((folder / "images/blue0.png").read_bytes())
     labeled = [str(folder / "images/blue0.png")]
     unlabeled = sorted(str(path) for path in (folder / "unlabeled").iterdir())
-    rows = suggest_from(Files([*unlabeled, unlabeled[-1]], labeled), 10)
+    rows = suggest_from(([*unlabeled, unlabeled[-1]], labeled), 10)
     assert sorted(get_names(rows)) == ["new0.png", "new1.png", "new2.png"]
     with pytest.raises(UserError, match="Every unlabeled image is a copy of a labeled one"):
-        suggest_from(Files(unlabeled[:2], labeled), 10)
+        suggest_from((unlabeled[:2], labeled), 10)

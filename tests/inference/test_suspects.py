@@ -9,7 +9,6 @@ from sklearn.datasets import load_digits
 from cls_jax.data.types import Dataset
 from cls_jax.features import propagation
 from cls_jax.features.propagation import hold_out_labels
-from cls_jax.inference.classifier import Outputs
 from cls_jax.inference.suspects import (
     SUSPECTS,
     Suspect,
@@ -92,11 +91,8 @@ def test_suspects_of_a_run_are_found_although_the_networks_know_the_labels_by_he
     )
     answers = np.concatenate([labels[:200], truth[200:]])
     known = {image.tobytes(): label for image, label in zip(images, answers, strict=True)}
-    outputs = {
-        name: Outputs(lambda rows, part=part: repeat(part[rows], known), len(part))
-        for name, part in (("train", dataset.train_images), ("test", dataset.test_images))
-    }
-    suspects = find_suspects(outputs, dataset, np.arange(200, dtype=np.int32))
+    look = lambda part, rows: repeat(getattr(dataset, f"{part}_images")[rows], known)  # noqa: E731
+    suspects = find_suspects(look, dataset, np.arange(200, dtype=np.int32))
     found = {(row.is_test, row.position): row for row in suspects}
     assert found[True, 6].suggested == truth[1506]
     assert found[True, 6] in suspects[:5]

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cls_jax.batch import DatasetSpec
 from cls_jax.methods import METHODS, alignment
 from cls_jax.methods import cutmix as cutmix_lib
-from cls_jax.methods.base import InitContext
 from cls_jax.methods.losses import (
     MIN_PROBABILITY,
     compute_entropy,
@@ -42,11 +42,10 @@ def test_alignment_keeps_probabilities_of_zero_finite():
     ],
 )
 def test_means_start_at_the_target_so_that_alignment_begins_as_the_identity(name, align_to, start):
-    num_networks = METHODS[name].num_networks
-    init = InitContext({"align_to": align_to}, num_networks, K, 30, 27, UNEQUAL)
-    state = METHODS[name].init_state(init)
+    spec = DatasetSpec((1, 1, 1), K, 30, 27, UNEQUAL)
+    state = METHODS[name].create_state({"align_to": align_to}, spec)
     for leaf in ("target", "predicted"):
-        np.testing.assert_allclose(state[leaf], [start] * num_networks, rtol=1e-6)
+        np.testing.assert_allclose(state[leaf], start, rtol=1e-6)
 
 
 KEY = jax.random.key(0)

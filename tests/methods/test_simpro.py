@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.batch import Batch
-from cls_jax.methods import METHODS, Context, InitContext
+from cls_jax.batch import Batch, DatasetSpec
+from cls_jax.methods import METHODS, Context
 
 TRUTH = np.array([0.6, 0.25, 0.1, 0.05])
 K, NUM_STEPS, B, U = len(TRUTH), 300, 8, 32
@@ -26,8 +26,8 @@ def advance(state, step, logits, y, tau):
 
 def estimate(tau, labels):
     """Frequencies after a run on four Gaussians, with the logits of equally frequent classes."""
-    init = InitContext({}, 1, K, 0, 0, tuple(labels))
-    state, rng = METHODS["simpro"].init_state(init), np.random.default_rng(0)
+    spec, rng = DatasetSpec((1, 1, 1), K, 0, 0, tuple(labels)), np.random.default_rng(0)
+    state = jax.tree.map(lambda leaf: leaf[None], METHODS["simpro"].create_state({}, spec))
     for step in range(NUM_STEPS):
         y, u = rng.choice(K, B, p=labels), rng.choice(K, U, p=TRUTH)
         points = 3 * np.eye(K)[np.append(y, u)] + rng.normal(size=(B + U, K))

@@ -164,7 +164,7 @@ def compute_features(*args, **kwargs):
     pathlib.Path({folder!r}, sys.argv[-1].lstrip("-")).touch()
     time.sleep(3000)
 
-loop.init_state = compute_features
+loop.init_round = compute_features
 runpy.run_path("main.py", run_name="__main__")
 """
 

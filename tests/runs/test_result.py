@@ -5,14 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from cls_jax.runs.result import (
-    choose_predictor,
-    create_result,
+from cls_jax.report.outcome import (
     describe_accuracies,
     describe_gain,
     describe_monitors,
     describe_predictor,
 )
+from cls_jax.runs.result import choose_predictor, create_result
 from tests.conftest import create_tiny_config
 
 

@@ -135,7 +135,7 @@ def test_test_set_may_be_added_later_and_elsewhere_and_classes_stay(finished, im
     moved = shutil.copytree(images, tmp_path / "moved")
     (moved / "test" / "bee").mkdir(parents=True)
     Image.new("RGB", (11, 9), "white").save(moved / "test" / "bee" / "1.png")
-    accuracies = evaluate_run(workdir, str(moved)).accuracies
+    _, accuracies, *_ = evaluate_run(workdir, str(moved))
     predictions = collect_run(workdir, str(moved)).predictions
     assert predictions.is_test
     assert accuracies["test/accuracy"] == 100 - 100 * len(predictions.mistakes)

@@ -50,8 +50,7 @@ class DecodedImages:
     def __getitem__(self, indices: Any) -> np.ndarray:
         """Returns uint8 [n, H, W, C] for int indices [n] or a slice.
 
-        Raises:
-            OSError: if an image is damaged and its file cannot be decoded again.
+        Raises an OSError if an image is damaged and its file cannot be decoded again.
         """
         rows = self._rows[indices]
         digests: list[bytes] = self._digests[rows].tolist()
@@ -109,9 +108,7 @@ def load_decoded(
     """Decodes the files of a folder to (H, W, C) on all cores, or finds them in the store.
 
     The store has at most `max_gigabytes`. Beyond that, the least recently used rows are deleted.
-
-    Raises:
-        UserError: if the store cannot be written.
+    Raises a UserError if the store cannot be written.
     """
     store, name = Store(), _name_options(shape, options)
     folder = os.path.abspath(root)

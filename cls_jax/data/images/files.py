@@ -187,10 +187,8 @@ def find_images(pattern: str) -> list[str]:
 
     A folder is listed by `list_images`. Unreadable files with the name of an image, and unreadable
     folders, are in the list as well, so that they are not skipped silently. A glob or a name
-    matches files with any ending. `**` in a glob descends into folders.
-
-    Raises:
-        UserError: if there is no such file or the folder has no image.
+    matches files with any ending. `**` in a glob descends into folders. Raises a UserError if there
+    is no such file or the folder has no image.
     """
     expanded = os.path.expanduser(pattern)
     if os.path.isdir(expanded):

@@ -40,10 +40,8 @@ def pack_folder(
     """Writes the files of a folder, by their names in order, to a new packed folder.
 
     `copied` are names of tables such as labels.csv, which stay files. Returns the number of shards.
-
-    Raises:
-        UserError: if the package array_record is missing, there is no file, the output is not
-            empty, or a file cannot be read or written.
+    Raises a UserError if the package array_record is missing, there is no file, the output is not
+    empty, or a file cannot be read or written.
     """
     _check_package()
     from array_record.python.array_record_module import ArrayRecordWriter
@@ -95,8 +93,7 @@ def _check_package() -> None:
 def open_packed(root: str | os.PathLike) -> PackedFolder | None:
     """The images of a packed folder, or None for any other folder.
 
-    Raises:
-        UserError: if its index is damaged, or the package array_record is missing.
+    Raises a UserError if its index is damaged, or the package array_record is missing.
     """
     path = os.path.join(os.path.abspath(root), INDEX)
     try:

@@ -55,9 +55,7 @@ def create_pipeline(
             for batch in batches:
                 yield to_global_arrays(batch, mesh, BATCH_SPECS, shapes)
 
-    return InputPipeline(
-        inputs=put_on_devices(), input_specs=BATCH_SPECS, create_batch=lambda state, batch: batch
-    )
+    return put_on_devices(), BATCH_SPECS, lambda state, batch: batch
 
 
 def create_stream(

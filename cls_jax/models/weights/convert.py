@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from cls_jax.errors import UserError
+from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import to_safetensors
@@ -28,12 +28,8 @@ def convert(source: pathlib.Path, target: pathlib.Path) -> int:
             f"{source} cannot be converted ({describe_error(error)}): give a file with the state "
             "dict of a model."
         ) from error
-    try:
+    with explain_writing(target, "give another name"):
         target.write_bytes(to_safetensors(Weights(arrays)))
-    except OSError as error:
-        raise UserError(
-            f"{target} cannot be written ({error.strerror}): give another name."
-        ) from error
     return len(arrays)
 
 
