@@ -23,16 +23,17 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from cls_jax.config import parse_step_range
+from cls_jax.config import parse_step_range, to_json
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.errors import explain_writing
-from cls_jax.parallel.distributed import barrier, is_main_process
+from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import (
     INSTANT,
     INSTANT_SUFFIX,
+    check_run_folder,
     describe_finished,
     read_result,
     write_pseudo_labels,
@@ -53,7 +54,7 @@ from cls_jax.training.progress import (
 )
 from cls_jax.training.rounds import create_start_round, is_round_start
 from cls_jax.training.setup import TrainSetup, TrainState, restore_newest, set_step
-from cls_jax.training.start import Prepared, check_folder, hold_folder, prepare_run, resolve_model
+from cls_jax.training.start import Prepared, hold_folder, prepare_run, resolve_model
 from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
 
 PROFILE = "profile"  # The folder of traces.
@@ -76,7 +77,8 @@ def train(
         StoppedError: If the user or the system asks the run to stop. It has been saved.
     """
     config = resolve_model(config)
-    check_folder(config, workdir)
+    check_run_folder(workdir, config)
+    check_same(to_json(config), workdir)  # All processes mean the same run.
     if (result := read_result(workdir)) is not None:
         if is_main_process():
             print(describe_finished(workdir, result["step"], config.num_steps))

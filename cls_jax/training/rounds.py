@@ -113,14 +113,12 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
     ) -> np.ndarray:
         """Logits [N, passes, n, K] of the images at n indices."""
         num_networks, num_classes = setup.method.num_networks, setup.dataset_spec.num_classes
-        logits = np.empty((num_networks, passes, len(indices), num_classes), np.float32)
+        parts: list[Any] = [np.empty((num_networks, passes, 0, num_classes), np.float32)]
         batches = iterate_on_mesh(setup, Selection(images, indices), indices, batch_size)
         for i, (batch, *_) in enumerate(batches):
             counters = np.int32(round_index), np.int32(i)
             on_mesh = to_global_arrays(counters, setup.mesh, (P(), P()))
-            output: Any = jax.device_get(predict(state, batch, *on_mesh))
-            part = logits[:, :, i * batch_size : (i + 1) * batch_size]
-            part[...] = output[:, :, : part.shape[2]]
-        return logits
+            parts.append(jax.device_get(predict(state, batch, *on_mesh)))
+        return np.concatenate(parts, axis=2)[:, :, : len(indices)]
 
     return predict_all

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.config import OPTIONS, read_config, to_json
+from cls_jax.config import OPTIONS, read_config
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
 from cls_jax.data.sampling import StreamSpec, create_stream_spec
 from cls_jax.data.types import Dataset
@@ -27,7 +27,6 @@ from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
 from cls_jax.parallel.distributed import (
     barrier,
-    check_same,
     check_same_data,
     is_main_process,
 )
@@ -103,16 +102,6 @@ def create_setup(
     )
     views = setup.method.labeled_view, setup.method.unlabeled_views
     return setup, create_stream_spec(config, *views, labeled, unlabeled)
-
-
-def check_folder(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Makes sure that the folder is free or has this run, and that all processes mean the same.
-
-    Raises:
-        UserError: If not.
-    """
-    check_run_folder(workdir, config)
-    check_same(to_json(config), workdir)
 
 
 @contextlib.contextmanager
