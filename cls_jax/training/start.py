@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from cls_jax.config import OPTIONS, read_config
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
-from cls_jax.data.sampling import StreamSpec, create_stream_spec
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.features.instant import read_instant
@@ -101,7 +101,7 @@ def create_setup(
         read_weights=functools.partial(read_weights, config),
     )
     views = setup.method.labeled_view, setup.method.unlabeled_views
-    return setup, create_stream_spec(config, *views, labeled, unlabeled)
+    return setup, StreamSpec(config, *views, labeled, unlabeled)
 
 
 @contextlib.contextmanager

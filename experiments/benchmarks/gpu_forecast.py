@@ -33,7 +33,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import DatasetSpec
 from cls_jax.data.pipelines import device
-from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
@@ -374,7 +374,7 @@ def _trace_device_pipeline(config, setup):
     """What `device.create_pipeline` returns, with shapes instead of the dataset."""
     method, image_shape = setup.method, setup.dataset_spec.image_shape
     indices = np.arange(NUM_IMAGES, dtype=np.int32)
-    spec = create_stream_spec(
+    spec = StreamSpec(
         *(config, method.labeled_view, method.unlabeled_views),
         *(indices[: config.num_labels], indices),
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cls_jax.data.label_split import choose_unlabeled_indices
-from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.methods import METHODS
 from cls_jax.methods.ups import NO_LABEL, balance, select_labels
 from cls_jax.runs.checkpoint import Checkpointer
@@ -108,7 +108,7 @@ def start_second_round(first_round, labeled, which="all", record=lambda *columns
     setup, state, dataset = first_round
     everything = np.arange(DATASET_SPEC.num_images, dtype=np.int32)
     unlabeled = choose_unlabeled_indices(everything, labeled, which)
-    spec = create_stream_spec(setup.config, "strong", ("strong",), labeled, unlabeled)
+    spec = StreamSpec(setup.config, "strong", ("strong",), labeled, unlabeled)
     return create_start_round(setup, dataset, spec, record)(state, 3)
 
 

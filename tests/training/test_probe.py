@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.features.instant import Head
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.training import probe
@@ -19,7 +19,7 @@ from tests.conftest import create_tiny_config
 
 
 def create_spec(config, labeled, unlabeled):
-    return create_stream_spec(config, "weak", ("weak", "weak"), labeled, unlabeled)
+    return StreamSpec(config, "weak", ("weak", "weak"), labeled, unlabeled)
 
 
 def draw_features(num_networks, num_images, num_classes):

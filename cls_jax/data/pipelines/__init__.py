@@ -16,7 +16,7 @@ def create_pipeline(
 
     Raises a UserError if the pipeline is tf.data, and TensorFlow is not installed.
     """
-    if spec.data.pipeline == "device":
+    if spec.config.data.pipeline == "device":
         from cls_jax.data.pipelines import device
 
         return device.create_pipeline(spec, dataset, mesh, first_step, num_steps)

@@ -53,7 +53,7 @@ def create_pipeline(
     # The seed is an argument of the step, not a constant in it, so that runs with different seeds
     # share one compiled program.
     data = (
-        *(np.uint32(spec.seed), dataset.train_images[:]),
+        *(np.uint32(spec.config.seed), dataset.train_images[:]),
         *(dataset.train_labels, spec.hide_labeled(dataset.train_labels)),
         *(spec.labeled_indices, spec.unlabeled_indices),
     )
@@ -82,7 +82,7 @@ def make_batch_creator(
             whole = sample_indices(indices, state.step, batch_size, seed, tag, jnp)
             return _take_shard(whole, num_shards)
 
-        labeled = sample(labeled_indices, spec.batch_size, LABELED_STREAM)
+        labeled = sample(labeled_indices, spec.config.batch_size, LABELED_STREAM)
         x, y = images[labeled], labels[labeled]
         if not spec.unlabeled_views:
             return make_views(state, seed, RawBatch(x, y, x[:0], y[:0], y[:0]))
@@ -99,7 +99,7 @@ def make_view_creator(
 
     The samples are this device's, and their unlabeled images, [U, H, W, C], have no views yet.
     """
-    augmentation = create_augmentation(spec.data, image_shape)
+    augmentation = create_augmentation(spec.config.data, image_shape)
     num_shards = mesh.shape[DATA_AXIS]
 
     def make_views(state: Any, seed: Any, samples: RawBatch) -> RawBatch:
@@ -123,13 +123,13 @@ def read_ahead(
 ) -> Generator[Any, None, None]:
     """The seed and the samples of each step, on the devices. A thread reads those of the next."""
     images, labels = dataset.train_images, dataset.train_labels
-    truths = spec.hide_labeled(labels)
+    truths, seed = spec.hide_labeled(labels), spec.config.seed
 
     def read(step: int) -> Any:
-        size, rest_size = spec.batch_size, spec.unlabeled_batch_size
-        i = sample_indices(spec.labeled_indices, step, size, spec.seed, LABELED_STREAM)
-        j = sample_indices(spec.unlabeled_indices, step, rest_size, spec.seed, UNLABELED_STREAM)
-        return np.uint32(spec.seed), RawBatch(images[i], labels[i], images[j], j, truths[j])
+        size, rest_size = spec.config.batch_size, spec.unlabeled_batch_size
+        i = sample_indices(spec.labeled_indices, step, size, seed, LABELED_STREAM)
+        j = sample_indices(spec.unlabeled_indices, step, rest_size, seed, UNLABELED_STREAM)
+        return np.uint32(seed), RawBatch(images[i], labels[i], images[j], j, truths[j])
 
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
         waiting = collections.deque(executor.submit(read, step) for step in steps[:_NUM_AHEAD])
