@@ -11,14 +11,12 @@ from tests.conftest import create_tiny_config, load_config
 def test_digits_have_a_fixed_stratified_test_set():
     first, other_seed = load_dataset(create_tiny_config()), load_dataset(create_tiny_config(seed=7))
     np.testing.assert_array_equal(first.test_images, other_seed.test_images)
-    assert len(first.test_images) == 450
-    assert len(first.train_images) == 1797 - 450
+    assert (len(first.test_images), len(first.train_images)) == (450, 1797 - 450)
     shares = np.bincount(first.test_labels) / 450 - np.bincount(first.train_labels) / 1347
     assert np.abs(shares).max() < 0.002
     # All gray levels are kept at the native size.
     levels = np.unique(np.concatenate([first.train_images, first.test_images]))
-    assert len(levels) == 17
-    assert levels[[0, -1]].tolist() == [0, 255]
+    assert (len(levels), levels[0], levels[-1]) == (17, 0, 255)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,6 @@ import pytest
 
 from cls_jax.batch import normalize
 from cls_jax.models.ensemble import take_network
-from cls_jax.parallel.mesh import BatchShard
-from cls_jax.training import evaluate as evaluate_lib
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.setup import create_train_setup
 from tests.conftest import DATASET_SPEC, create_tiny_config
@@ -62,29 +60,3 @@ def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_s
     assert create_evaluate(setup)(state, images, labels, lambda: True) == {}  # Given up.
     assert accuracies == pytest.approx({f"test/{k}": 100 * v for k, v in shares.items()})
     assert shares["accuracy"] not in (shares["accuracy_live_network_1"], balanced)
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "num_images", "num_shards", "shards", "sizes", "rows"),
-    [
-        (1000, NUM_IMAGES, 1, (0, 1), [70], range(70)),  # No larger than the set.
-        (1000, 0, 1, (0, 1), [], []),
-        # Every device has as many images as one alone, and a process reads those of its own only.
-        (20, NUM_IMAGES, 4, (2, 4), [72], range(36, 70)),
-        (10, NUM_IMAGES, 2, (0, 1), [20] * 4, [i for i in range(70) if i % 20 < 10]),
-    ],
-)
-def test_a_process_reads_its_part_of_batches_as_large_as_the_devices_hold(
-    test_set, monkeypatch, batch_size, num_images, num_shards, shards, sizes, rows
-):
-    config = create_tiny_config(eval_batch_size=batch_size, mesh__data=num_shards)
-    setup = create_train_setup(config, DATASET_SPEC)
-    put = []
-    part = BatchShard(*shards, num_shards)
-    monkeypatch.setattr(evaluate_lib, "get_process_shard", lambda mesh: part)
-    monkeypatch.setattr(evaluate_lib, "to_global_arrays", lambda *given: put.append(given))
-    images, labels = (array[:num_images] for array in test_set)
-    assert len(list(evaluate_lib.iterate_on_mesh(setup, images, labels))) == len(sizes)
-    assert [shapes[0][0] for *_, shapes in put] == sizes
-    held = [arrays[0][arrays[2]] for arrays, *_ in put]
-    np.testing.assert_array_equal(np.concatenate([images[:0], *held]), images[list(rows)])

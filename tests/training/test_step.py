@@ -16,7 +16,6 @@ from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import (
     check_step_memory,
     compute_distances,
-    create_context,
     create_train_step,
     to_scalars,
 )
@@ -184,14 +183,3 @@ def test_a_step_that_does_not_fit_is_named_before_it_runs():
             check_step_memory(step, small)
     # Unknown memory does not stop training.
     check_step_memory(types.SimpleNamespace(memory_analysis=lambda: None), small)
-
-
-def test_context_has_the_share_of_steps_done_and_a_key_for_every_step_and_seed(step):
-    other = create_train_setup(create_tiny_config(seed=1), DATASET_SPEC).init_state()
-    contexts = [
-        create_context(step.setup, state.replace(step=jnp.int32(done)))
-        for state in (step.initial_state(), other)
-        for done in (0, 3, 6)
-    ]
-    assert [float(context.progress) for context in contexts] == [0.0, 0.5, 1.0] * 2
-    assert len({jax.random.key_data(context.key).tobytes() for context in contexts}) == 6
