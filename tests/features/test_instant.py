@@ -115,26 +115,6 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
 
 
-def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
-    features, truth = _make_features(60)
-    is_used, chosen = np.arange(60) < 30, np.array([1, 4, 7])
-    head = fit_head(features, np.where(is_used, truth, 0), K, 0.1, is_used * 1.0, chosen)
-    expected = fit_head(features[:30], truth[:30], K, 0.1, chosen=chosen)
-    np.testing.assert_allclose(head.kernel, expected.kernel, atol=1e-6)
-    assert (np.delete(head.kernel, chosen, axis=0) == 0).all()
-    only_2 = fit_head(features, np.full(60, 2), K, 0.1)
-    assert (only_2.predict(features) == 2).all()
-
-
-def test_few_images_with_many_features_are_fitted_in_a_basis_of_the_images(monkeypatch):
-    wide, labels = np.random.default_rng(1).standard_normal((20, 200)), np.arange(20) % K
-    found = fit_head(wide, labels, K, 0.1)
-    monkeypatch.setattr(np.linalg, "qr", lambda columns: (np.eye(len(columns)),))
-    expected = fit_head(wide, labels, K, 0.1)
-    np.testing.assert_allclose(found.kernel, expected.kernel, atol=1e-4)
-    np.testing.assert_allclose(found.bias, expected.bias, atol=1e-4)
-
-
 @pytest.mark.parametrize("is_certain", [np.ones(300, bool), np.arange(300) % 5 == 0])
 def test_head_sees_only_the_most_certain_images_but_as_large_a_share_of_every_class(
     monkeypatch, is_certain

@@ -30,8 +30,6 @@ pytestmark = pytest.mark.usefixtures("tiny_model")
 def test_the_rarest_class_is_always_kept_and_the_others_as_often():
     shares = balanced_head.compute_shares([0.5, 0.3, 0.2, 0.0])
     np.testing.assert_allclose(shares, [0.4, 2 / 3, 1, 1], rtol=1e-6)
-    assert shares[2] == shares[3] == 1
-    assert balanced_head.compute_shares(np.arange(1, 8) / 28).max() == 1
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +78,7 @@ def test_the_own_head_predicts_everywhere(run, monkeypatch):
     config, workdir = run
     setup, state, _ = restore_run(workdir)
     dataset = load_dataset(config)
-    images, labels = dataset.test_images, dataset.test_labels
+    images = dataset.test_images
 
     def predict(head):
         logits, _ = setup.ensemble.forward(
@@ -93,7 +91,7 @@ def test_the_own_head_predicts_everywhere(run, monkeypatch):
     np.testing.assert_allclose(load(workdir).predict_probabilities(images), expected, atol=1e-5)
     exported = export.create_function(load(workdir))(images)
     np.testing.assert_allclose(exported, expected.mean(axis=0), atol=1e-5)
-    accuracy = 100 * np.mean(expected[0].argmax(axis=-1) == labels)
+    accuracy = 100 * np.mean(expected[0].argmax(axis=-1) == dataset.test_labels)
     assert read_result(workdir)["test_accuracy"] == pytest.approx(accuracy)
     monkeypatch.setattr(start, "to_torch", lambda variables, layout: variables["params"])
     networks = {"params": state.ema_params, "batch_stats": state.batch_stats}

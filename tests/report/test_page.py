@@ -16,7 +16,7 @@ from cls_jax.inference.scores import compute_reliability
 from cls_jax.inference.suspects import Suspect
 from cls_jax.report.data import Predictions
 from cls_jax.report.page import render_page
-from cls_jax.report.sections import color_confusions, overlay_heat_map
+from cls_jax.report.sections import overlay_heat_map
 from tests.report.pages import Page, create_run
 
 BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
@@ -121,20 +121,18 @@ def test_a_page_to_be_sent_names_no_folder_outside_of_the_run_and_maybe_no_image
     home = tmp_path / "home" / "anna smith"
     run = create_run(num_classes=2, num_test=30)
     names = tuple(f"test/IMG_{i}.png" for i in range(30))
-    dataset = dataclasses.replace(run.dataset, test_files=names, name="photos")
     run.config.data.update(name="folder", data_dir=str(home / "my photos"))
     run.config.model.init = f"{home}/runs/first run"
     command = shlex.join(["python", f"{home}/bin/cls-jax", "train", str(home / "my photos")])
     run = dataclasses.replace(
         run,
         workdir=home / "runs" / "mine",
-        dataset=dataset,
+        dataset=dataclasses.replace(run.dataset, test_files=names, name="photos"),
         sessions=[{"command": f"{command} --workdir=/data/secret/mine --config configs/a.py:20"}],
     )
     monkeypatch.setenv("HOME", str(home))
     text = render_page(run, has_images)
-    for secret in ("anna", "secret", str(tmp_path), "file:"):
-        assert secret not in text
+    assert not re.findall(f"anna|secret|{tmp_path}|file:", text)
     page = Page(text)
     command = "python 'bin/cls-jax' train 'my photos' --workdir=mine --config configs/a.py:20"
     assert command in page.text
@@ -229,8 +227,6 @@ def test_many_classes_have_a_heat_map_and_pairs():
     place = run.class_names.index(true), run.class_names.index(predicted)
     assert int(count) == mistakes.max() == mistakes[place]
     assert len(page.find("img", class_="heat")) == 1
-    heat = color_confusions(np.array([[3, 1], [0, 0]]))
-    np.testing.assert_array_equal(heat[..., 3], [[np.rint(255 * 0.75**0.5), 128], [0, 0]])
 
 
 def test_page_of_a_long_run_with_many_classes_and_large_images_stays_small():
