@@ -115,19 +115,6 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
 
 
-@pytest.mark.parametrize("is_certain", [np.ones(300, bool), np.arange(300) % 5 == 0])
-def test_head_sees_only_the_most_certain_images_but_as_large_a_share_of_every_class(
-    monkeypatch, is_certain
-):
-    monkeypatch.setattr(instant, "_MAX_FITTED", 60)
-    features, labels = _make_features(300)
-    order = np.argsort(labels, kind="stable")
-    features, labels = features[order], labels[order]
-    taught = np.where(is_certain, labels, (labels + 1) % K)  # The others are wrong.
-    head = fit_head(features, taught, K, 0.01, np.where(is_certain, 1.0, 0.1))
-    assert np.mean(head.predict(features) == labels) > 0.9
-
-
 @pytest.fixture(scope="module")
 def train(one_block, tmp_path_factory):
     """A function that trains a tiny network with random weights on plain colors."""

@@ -7,7 +7,9 @@ FUZZ_EXAMPLES=5000 reads that many of every kind.
 
 import contextlib
 import csv
+import functools
 import io
+import json
 import os
 import pathlib
 import random
@@ -16,9 +18,11 @@ import time
 import types
 import unicodedata
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cls_jax import config
 from cls_jax.data import label_split
@@ -32,7 +36,7 @@ from cls_jax.report.data import RunData, clean_rows
 from cls_jax.report.page import render_page
 from cls_jax.runs import folder as run_folder
 from cls_jax.runs import metrics, result, sessions
-from tests.fuzz.inputs import create_input
+from tests.data.images.test_decode import DEEP, encode
 
 pytestmark = pytest.mark.skipif(
     not pathlib.Path("/proc/self/clear_refs").exists(), reason="reads memory as Linux reports it"
@@ -203,3 +207,155 @@ def test_what_must_not_happen_is_noticed(tmp_path):
         (tmp_path / "b").write_text("x")
     with pytest.raises(AssertionError, match="bytes"), guard:
         assert len(b"x" * 15 * 10**8)
+
+
+LONG = 100_000
+# fmt: off
+VALUES = (
+    -1, 0, 1, 7, 2**31, 2**63, 2**64, 10**400, 1e308, 5e-324, 0.5, True, None, "", [], {},
+    float("nan"), float("inf"), -float("inf"), "0", "nan", "x" * LONG, [0] * 1000, [[]], {"a": 1},
+    "</script><script>alert(1)</script>", "\u2028\u2029", "\x00\x1b[2J\r\n", "\ud800", "\u202ex",
+    "../../../etc/passwd", "__import__('os').system('true')", "=1+1", '"', "'", "a,b;c", "猫",
+)
+# Widths, heights and counts as files have them.
+_SIZES = tuple(
+    (number % 256**length).to_bytes(length, order)
+    for number in (0, 1, 255, 256, 9999, 16383, 32767, 65535, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
+    for length in (1, 2, 4) for order in ("big", "little")
+)
+# fmt: on
+
+
+def create_input(kind: str, rng: random.Random) -> bytes:
+    """The content of a file of a kind: a good one with a few faults."""
+    if kind == "bomb.jpg":
+        return rng.choice(BOMBS)()
+    seeds = create_seeds(kind)
+    if kind.endswith((".json", ".jsonl")) and rng.random() < 0.5:
+        return change_json(rng, rng.choice(seeds), kind.endswith("l"))
+    return damage(rng, seeds)
+
+
+def damage(rng: random.Random, seeds: list[bytes]) -> bytes:
+    """A file in which one to four slices are removed, replaced or repeated."""
+    content = rng.choice(seeds)
+    for _ in range(rng.randint(1, 4)):
+        # Half of the time in the header.
+        start = rng.randint(0, min(rng.choice((64, LONG)), len(content)))
+        part, other = content[start : start + 300], rng.choice(seeds)
+        size, length = rng.choice(_SIZES), rng.choice((1, 2, 4, 8, 16, 32))
+        noise = rng.randbytes(length)
+        removed, new = rng.choice(
+            [
+                *((LONG, b""), (length, b""), (len(size), size), (length, noise), (0, noise)),
+                *((0, part), (0, 100 * part)),
+                *((LONG, other[length:]), (length, other[:length])),  # Of other formats.
+            ]
+        )
+        content = content[:start] + new + content[start + removed :]
+    return content
+
+
+def change_json(rng: random.Random, content: bytes, has_lines: bool) -> bytes:
+    """A JSON document, or lines of several, with values replaced, added or removed anywhere."""
+    if rng.random() < 0.05:
+        return b"[" * rng.choice((10, 2000, LONG)) + content
+    root = [[*map(json.loads, content.splitlines())] if has_lines else json.loads(content)]
+    for _ in range(rng.randint(1, 3)):
+        node, key = root, 0
+        while isinstance(node[key], list | dict) and node[key] and rng.random() < 0.8:
+            node = node[key]
+            key = rng.choice([*node] if isinstance(node, dict) else range(len(node)))
+        value = rng.choice(VALUES)
+        if isinstance(node, dict) and rng.random() < 0.25:
+            del node[key]
+            key = str(value)[:20]
+        node[key] = rng.choice((value, [value] * 3, {"a": value}))
+    if has_lines and isinstance(root[0], list):
+        return "\n".join(map(json.dumps, root[0])).encode()
+    is_ascii = rng.random() < 0.5
+    return json.dumps(root[0], ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
+
+
+_ROW = {"step": 0, "train/loss": 1.5, "monitors/exchange_ratio": 0.5, "test/accuracy": 90.0}
+_SESSION = {"command": "python main.py", "first_step": 0, "started": "2026-11-20T10:00:00+00:00"}
+_SESSION |= {"hardware": "2 cores", "num_processes": 1, "versions": {"jax": "0.10.2"}}
+_ACCURACIES = ("", "_network_1", "_network_2", "_ensemble", "_best")
+_DOCUMENTS = {
+    "metrics.jsonl": [_ROW | {"step": 10 * i} for i in range(8)],
+    "sessions.jsonl": [_SESSION, _SESSION | {"first_step": 100}],
+    "dataset.json": {"class_names": ["cat", "dog"], "image_shape": [8, 8, 3], "num_classes": 2}
+    | {"num_images": 20, "mean": [0.5] * 3, "std": [0.2] * 3, "fingerprint": "0" * 32},
+    "labeled_indices.json": {"cat": [0, 1, 2], "dog": [5, 6, 7]},
+    "result.json": {f"test_accuracy{name}": 97.5 for name in _ACCURACIES}
+    | {"step": 500, "monitors": {"exchange_ratio": 0.5}, "train_seconds": 49.0},
+}
+
+
+@functools.cache
+def create_seeds(kind: str) -> list[bytes]:
+    """Files of a kind as they should be."""
+    if kind == "image.jpg":
+        return _create_images()
+    if kind == "set.npz":
+        return [_create_npz(save) for save in (np.savez, np.savez_compressed)]
+    if kind == "labels.csv":
+        text = b"\xef\xbb\xbffile;label\r\nsub/c.png;cat\r\n"
+        return [text, b"file,label\na.png,cat\nb.png,dog\n"]
+    if kind == "config.json":
+        names = ("cls", "fixmatch", "ups")
+        return [json.dumps(config.create_config(f"40,{name}").to_dict()).encode() for name in names]
+    if kind.endswith("l"):
+        return ["".join(json.dumps(row) + "\n" for row in _DOCUMENTS[kind]).encode()]
+    return [json.dumps(_DOCUMENTS[kind]).encode()]
+
+
+def _create_images() -> list[bytes]:
+    y, x = np.mgrid[0:40, 0:60]
+    smooth = np.stack([4 * x, 6 * y, 2 * (x + y)], axis=-1).astype(np.uint8)
+    photo = Image.fromarray(smooth)
+    gray, clear, palette = photo.convert("L"), photo.convert("RGBA"), photo.quantize(16)
+    clear.putalpha(gray)
+    others = {"append_images": [photo.rotate(90)], "save_all": True}
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    chosen = [
+        *((photo, "JPEG", {"exif": exif}), (photo.convert("CMYK"), "JPEG", {"progressive": True})),
+        *((clear, "PNG", {}), (palette, "PNG", {"transparency": 3}), (photo, "PNG", others)),
+        *((photo, "GIF", others), (clear, "WEBP", {"lossless": True}), (palette, "BMP", {})),
+        *((photo, "WEBP", others), (photo, "TIFF", {"compression": "jpeg"}), (photo, "PPM", {})),
+        *((photo, "TIFF", {"compression": "tiff_lzw"}), (photo, "MPO", others)),
+    ]
+    files = [encode(image, format_, **options) for image, format_, options in chosen]
+    files += [encode_deep(256 * smooth.astype(np.uint16)) for encode_deep in DEEP.values()]
+    return [file.getvalue() for file in files]
+
+
+def _create_npz(save_arrays: Callable) -> bytes:
+    file, labels = io.BytesIO(), np.arange(2)
+    images = np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
+    arrays = {"train_images": images, "train_labels": labels, "class_names": np.array(["a", "b"])}
+    save_arrays(file, **arrays, test_images=images, test_labels=labels)
+    return file.getvalue()
+
+
+def _create_flat(mode: str, format_: str, size=(9_999, 9_999), **options) -> bytes:
+    return encode(Image.new(mode, size), format_, **options).getvalue()
+
+
+def _create_progressive(num_scans: int) -> bytes:
+    """A JPEG whose last scan comes again and again."""
+    whole = _create_flat("L", "JPEG", progressive=True, quality=10)
+    last = whole[whole.rindex(b"\xff\xda") : -2]
+    return whole[:-2] + num_scans * last + whole[-2:]
+
+
+# Images that decode to far more than they take.
+BOMBS: tuple[Callable[[], bytes], ...] = (
+    lambda: _create_flat("RGBA", "PNG", compress_level=1),
+    lambda: _create_flat("I;16", "PNG", compress_level=1),
+    lambda: _create_progressive(5_000),
+    lambda: _create_flat("P", "GIF", transparency=0),
+    lambda: _create_flat("RGB", "TIFF", compression="tiff_lzw"),
+    lambda: _create_flat("RGBA", "WEBP", (7_000, 7_000), lossless=True, quality=0, method=0),
+)

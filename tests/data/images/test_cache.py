@@ -193,32 +193,19 @@ def test_lost_image_is_decoded_again_only_from_the_same_content(root):
 @pytest.mark.parametrize(
     ("target", "value", "message"),
     [
-        (
-            "shutil.disk_usage",
-            lambda _: types.SimpleNamespace(free=9),
-            "No space .* free disk .* set",
-        ),
+        ("shutil.disk_usage", lambda _: types.SimpleNamespace(free=9), "No space.* free disk"),
         (
             "cls_jax.data.images.store._SCHEMA",
-            store._SCHEMA + "PRAGMA max_page_count = 9;",
-            "is full.* free disk .* set",
+            *(store._SCHEMA + "PRAGMA max_page_count = 9;", "is full.* free disk"),
         ),
-        (
-            "fcntl.flock",
-            unittest.mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available")),
-            "No locks available; [^:]*: set",
-        ),
-        (
-            "os.environ",
-            {**os.environ, "XDG_CACHE_HOME": __file__},
-            "Not a directory; [^:]*: set",
-        ),
+        ("fcntl.flock", unittest.mock.Mock(side_effect=OSError(errno.ENOLCK, "No")), "No;"),
+        ("os.environ", {**os.environ, "XDG_CACHE_HOME": __file__}, "Not a directory;"),
     ],
 )
 def test_store_that_cannot_be_written_names_the_remedy(root, monkeypatch, target, value, message):
     with monkeypatch.context() as patch:
         patch.setattr(target, value)
-        with pytest.raises(UserError, match=rf"{message} .*XDG_CACHE_HOME"):
+        with pytest.raises(UserError, match=rf"{message}.* set .*XDG_CACHE_HOME"):
             load(root, 64)
     check(root)
 

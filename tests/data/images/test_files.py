@@ -8,7 +8,7 @@ from PIL import Image
 
 from cls_jax.data.images import decode
 from cls_jax.data.images.decode import ImageError, read_image
-from cls_jax.data.images.files import find_images, list_images, read_ahead
+from cls_jax.data.images.files import find_images, read_ahead
 from cls_jax.errors import UserError
 
 SHAPE = (8, 8, 3)
@@ -69,27 +69,6 @@ def test_folder_glob_and_file_stand_for_each_image_once(folder, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             find_images(f"{tmp_path}/{name}")
-
-
-def test_links_are_followed_and_runs_left_out(folder):
-    """More of both is in `test_odd_folders.py`."""
-    put(folder.parent / "outside/2.png")
-    (folder / "link").symlink_to(folder.parent / "outside")
-    (folder.parent / "outside/back").symlink_to(folder)
-    (folder / "self.png").symlink_to(folder / "self.png")
-    put(folder / "started/run/picture.png")
-    (folder / "started/run/.lock").touch()
-    listing = list_images(folder)
-    names = ["a.JPG", "b.png", "link/2.png", "sub/deep/c.webp"]
-    assert [file.name for file in listing.files] == names
-    assert listing.folders == ["link", "sub", "sub/deep"]
-    repeated = "a link to a folder that is listed already or that holds this one"
-    skipped = {"link/back": repeated, "sub/loop": repeated, "started/run": "the folder of a run"}
-    skipped["self.png"] = "a file that cannot be read: Too many levels of symbolic links"
-    assert skipped.items() <= dict(listing.skipped).items()
-    # Prediction has a row for what looks like an image.
-    found = [os.path.relpath(file, folder) for file in find_images(str(folder))]
-    assert found == sorted([*names, "self.png"])
 
 
 @pytest.mark.parametrize(

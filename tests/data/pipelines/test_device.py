@@ -1,6 +1,6 @@
 """The stream on the accelerator: the same samples as tf.data's, over any number of devices.
 
-A run with it resumes in `tests/methods/test_balanced_head.py`.
+A run with it resumes in `tests/methods/test_ups.py`.
 """
 
 import importlib.util
