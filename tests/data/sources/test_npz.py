@@ -1,4 +1,4 @@
-"""Datasets from an `.npz`."""
+"""Datasets: from an `.npz`, digits as they are, and TFDS on a folder prepared by the test."""
 
 import io
 import zipfile
@@ -9,7 +9,7 @@ import pytest
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sources import benchmarks
 from cls_jax.errors import UserError
-from tests.conftest import load_config
+from tests.conftest import create_tiny_config, load_config
 
 RNG = np.random.default_rng(0)
 
@@ -99,3 +99,71 @@ def test_archives_and_arrays_larger_than_memory_are_refused(tmp_path, monkeypatc
     monkeypatch.setattr(benchmarks, "get_machine_memory", lambda: 2000)
     with pytest.raises(UserError, match="too much for this machine"):
         load(tmp_path / "set.npz")
+
+
+def test_digits_have_a_fixed_stratified_test_set():
+    first, other_seed = load_dataset(create_tiny_config()), load_dataset(create_tiny_config(seed=7))
+    np.testing.assert_array_equal(first.test_images, other_seed.test_images)
+    assert (len(first.test_images), len(first.train_images)) == (450, 1797 - 450)
+    shares = np.bincount(first.test_labels) / 450 - np.bincount(first.train_labels) / 1347
+    assert np.abs(shares).max() < 0.002
+    # All gray levels are kept at the native size.
+    levels = np.unique(np.concatenate([first.train_images, first.test_images]))
+    assert (len(levels), levels[0], levels[-1]) == (17, 0, 255)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A configuration whose folder has `cifar10` for TFDS: 30 of these images, and 10 for tests."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    folder = tmp_path_factory.mktemp("tfds")
+    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
+    rows = [{"id": str(i), "image": image, "label": i % 10} for i, image in enumerate(images)]
+    rows = [(row["id"], row) for row in rows]
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="cifar10",
+        version="3.0.2",
+        data_dir=folder,
+        features=tfds.features.FeaturesDict(
+            {
+                "id": tfds.features.Text(),
+                "image": tfds.features.Image(shape=(32, 32, 3)),
+                "label": tfds.features.ClassLabel(names=[f"class{i}" for i in range(10)]),
+            }
+        ),
+        split_datasets={"train": rows[:30], "test": rows[30:]},
+    )
+    config = load_config("cifar10", "10")
+    config.data.data_dir = str(folder)
+    return config, images
+
+
+def test_tfds_dataset_prepared_beforehand_needs_no_download(prepared):
+    config, images = prepared
+    dataset = load_dataset(config)
+    assert dataset.class_names == tuple(f"class{i}" for i in range(10))
+    assert dataset.image_shape == (32, 32, 3)
+    stored = {image.tobytes(): i for i, image in enumerate(images)}
+    rows = [stored[image.tobytes()] for image in dataset.train_images]
+    assert sorted(rows) == list(range(30))
+    np.testing.assert_array_equal(dataset.train_labels, np.array(rows) % 10)
+    # The order of the images is the same every time.
+    np.testing.assert_array_equal(dataset.train_images, load_dataset(config).train_images)
+    other = config.copy_and_resolve_references()
+    other.data.image_size = 64
+    with pytest.raises(UserError, match=r"set --config\.data\.image_size=32"):
+        load_dataset(other)
+
+
+def test_dataset_neither_prepared_nor_downloadable_names_the_remedy(tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow_datasets")
+    requests = pytest.importorskip("requests")
+
+    def refuse(*args, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr(requests, "head", refuse)
+    config = load_config("cifar10", "10")
+    config.data.data_dir = str(tmp_path)
+    with pytest.raises(UserError, match=r"set --config\.data\.data_dir to a TFDS folder"):
+        load_dataset(config)
