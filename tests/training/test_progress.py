@@ -102,6 +102,15 @@ def test_means_that_a_run_is_too_short_for_are_named_with_a_value_that_fits():
     assert progress.describe_slow_means(config, has_batch_norm=False) == []
 
 
+def test_the_bar_shows_validation_accuracies_where_test_images_should_stay_unseen(capsys):
+    bar = progress.ProgressBar(first_step=4, num_steps=10)
+    for split in ("test", "validation"):
+        names = ("test/accuracy", f"{split}/accuracy", f"{split}/accuracy_ensemble")
+        bar.show_accuracies(5, dict.fromkeys(names, 91.0))
+        assert f"step 5/10: {split} accuracy 91.00%, ensemble" in capsys.readouterr().out
+    bar.close()
+
+
 def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
     """Also what the user asked to trace before that is there."""
     options = {"optimizer__learning_rate": 100.0, "num_steps": 40, "data__pipeline": "device"}
