@@ -7,7 +7,7 @@ from cls_jax.inference.evaluate_run import OpenRun, assess_run
 from cls_jax.inference.unknown import read_unknown
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS
-from cls_jax.runs.folder import INSTANT, find_answer, find_trained, read_result
+from cls_jax.runs.folder import INSTANT, find_predictor, find_trained, read_result
 from cls_jax.training.loop import train
 
 
@@ -31,7 +31,7 @@ def train_assessed(run: OpenRun) -> dict[str, Any]:
         return result
     assess_run(run)
     if result.get("answer") == INSTANT:
-        instant = OpenRun(run.config, workdir, predictor=find_answer(workdir))
+        instant = OpenRun(run.config, workdir, predictor=find_predictor(workdir))
         instant.dataset = run.dataset
         assess_run(instant)
     return read_result(workdir) or result

@@ -40,8 +40,8 @@ from cls_jax.runs.folder import (
     CONFIG,
     INSTANT,
     INSTANT_SUFFIX,
-    find_answer,
     find_assessments,
+    find_predictor,
     find_trained,
     is_instant,
     read_dataset_description,
@@ -301,7 +301,7 @@ def load(
     """
     path = pathlib.Path(run).expanduser()
     if not is_instant(path):
-        path = find_trained(path) if trained else find_answer(path)
+        path = find_trained(path) if trained else find_predictor(path)
     workdir = path.parent if is_instant(path) else path
     if is_instant(path):
         classifier = _open_instant(workdir)

@@ -32,8 +32,8 @@ from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.runs.folder import (
     CONFIG,
     LABELED_INDICES,
-    find_answer,
     find_assessments,
+    find_predictor,
     find_trained,
     is_instant,
 )
@@ -62,7 +62,7 @@ class OpenRun:
     Attributes:
         config: The run's configuration.
         workdir: The run's folder, which need not exist before training.
-        predictor: The path of what its classifier opens, see `find_answer`, or None for the
+        predictor: The path of what its classifier opens, see `find_predictor`, or None for the
             networks after the last step.
     """
 
@@ -128,7 +128,7 @@ class OpenRun:
 
 
 def assess_run(run: OpenRun) -> Figures | None:
-    """Computes a run's figures per class, calibrates its confidences, learns to tell strangers.
+    """Computes a run's figures per class, calibrates its confidences, scores images of no class.
 
     Writes `calibration.json`, fitted on the validation images if there are at least 100. Writes
     `per_class.csv`, and adds the figures to the result of the same step, if there is one. Writes
@@ -179,8 +179,8 @@ def assess_unknown(run: OpenRun) -> UnknownScore | None:
     _, features = run.outputs["train"].compute(rows)
     score = fit_unknown(features, labels, len(classifier.class_names), classifier.step)
     if score is not None and classifier.step:
-        # Networks pull together the images whose labels they have learned. On digits, where there
-        # are no strangers, 39% of the unlabeled images were then farther than 95% of those.
+        # Networks pull together the images whose labels they have learned. On digits, where every
+        # image has a class, 39% of the unlabeled images were then farther than 95% of those.
         score = score._replace(far_share=None)
     return score
 
@@ -194,12 +194,12 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
         UserError: If `workdir` is not a run's folder or holds no checkpoint yet, or the dataset has
             no test images or other classes.
     """
-    answer = workdir if is_instant(workdir) else find_answer(workdir)
-    workdir = answer.parent if is_instant(answer) else answer
+    predictor = workdir if is_instant(workdir) else find_predictor(workdir)
+    workdir = predictor.parent if is_instant(predictor) else predictor
     config = read_config(workdir / CONFIG)
     if data_dir is not None:
         config.data.data_dir = data_dir
-    run = OpenRun(config, workdir, predictor=answer)
+    run = OpenRun(config, workdir, predictor=predictor)
     classifier, dataset, class_names = run.classifier, run.dataset, run.classifier.class_names
     if dataset.class_names != class_names:
         raise UserError(
@@ -217,7 +217,7 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
     else:
         accuracies = compute_accuracies(*run.held_out["test"])
     figures = assess_run(run)
-    calibration = read_calibration(find_assessments(workdir, answer), classifier.step)
+    calibration = read_calibration(find_assessments(workdir, predictor), classifier.step)
     return Evaluation(classifier.step, accuracies, figures, calibration)
 
 
