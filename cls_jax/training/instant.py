@@ -71,8 +71,10 @@ def compute_start(setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> Star
     if has_steps and init_head != "graph" and not config.method.get("graph"):
         return None
     network = open_frozen_network(setup) if config.model.init else None
-    # All of them, unless `data.imbalance` leaves some out.
-    rows = np.union1d(spec.labeled_indices, spec.unlabeled_indices)
+    # All of them, unless `data.imbalance` or `model.graph_images` leaves some out.
+    others = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
+    others = take_rows(others, config.model.graph_images or len(others))
+    rows = np.union1d(spec.labeled_indices, others)
     train = compute_frozen(dataset, config.data.data_dir, network, "train", rows)
     held_out = {part: labels for part, _, labels in dataset.held_out if len(labels)}
     is_labeled = np.isin(rows, spec.labeled_indices)

@@ -56,6 +56,8 @@ def fit_final_heads(
         The state with other heads in `ema_params`. They do not depend on the heads there were.
     """
     rest = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
+    if setup.config.model.graph_images:
+        rest = take_rows(rest, setup.config.model.graph_images)
     labeled, unlabeled = take_rows(spec.labeled_indices, _MAX_FINAL), take_rows(rest, _MAX_FINAL)
     rows = np.concatenate([labeled, unlabeled])
     labels = np.full(len(rows), -1)
