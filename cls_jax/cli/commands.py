@@ -23,10 +23,10 @@ from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.result import (
     describe_accuracies,
-    describe_answer,
     describe_gain,
     describe_labelers,
     describe_monitors,
+    describe_predictor,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _train_to_end(run: "OpenRun") -> None:
         )
     print(f"\n{outcome}", flush=True)
     far = describe_far(read_unknown(folder, result["step"]))
-    sentences = describe_labelers(result), describe_gain(result), describe_answer(result), far
+    sentences = describe_labelers(result), describe_gain(result), describe_predictor(result), far
     for sentence in filter(None, sentences):
         print(sentence, flush=True)
     report = _write_report_after_training(run)

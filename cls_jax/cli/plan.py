@@ -78,7 +78,7 @@ def plan_run(
         settings = {"model.init": PRETRAINED, **settings, "model.init_head": "graph"}
         settings["num_steps"] = 0
     if minutes is not None and not 0 < minutes < 1e6:
-        raise UserError(f"--minutes {minutes:g} is no time to train: choose a positive number.")
+        raise UserError(f"--minutes must be positive and below 1,000,000, not {minutes:g}.")
     summary, budget = summarize_folder(folder), None
     # An absolute path, so that evaluation finds the images from anywhere.
     config = create_folder_config(str(summary.root.resolve()), method)

@@ -29,8 +29,8 @@ from cls_jax.models.weights.layout import Weights
 # EfficientNet-Lite0). With few labels, accuracies from 0.001 to 0.1 are the same.
 PROBE_C = 0.01
 INSTANT_C = 0.003
-# Weight of a labeled image. Others have at most 1. With it and the probe's vote, photographs of
-# clothing gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
+# Weight of a labeled image. Others have at most 1. With it and the probe, photographs of clothing
+# gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
 # (experiments/results/photographs.md).
 _LABELED_WEIGHT = 20
 _MAX_ITERATIONS = 1000
@@ -251,7 +251,7 @@ def spread_labels(
     probabilities = propagate_labels(graph, labels_B, num_classes)
     labeled = np.flatnonzero(labels_B >= 0)
     probe = fit_head(features_BC[labeled], labels_B[labeled], num_classes, PROBE_C)
-    probabilities = _vote(probabilities, probe.compute_probabilities(features_BC))
+    probabilities = _multiply(probabilities, probe.compute_probabilities(features_BC))
     return _collect(probabilities, labeled, probe, {})
 
 
@@ -265,7 +265,7 @@ def _collect(
     return PropagatedLabels(probabilities, labels, weights, sample_weights, probe, figures)
 
 
-def _vote(p_BK: np.ndarray, q_BK: np.ndarray) -> np.ndarray:
+def _multiply(p_BK: np.ndarray, q_BK: np.ndarray) -> np.ndarray:
     """The normalized product of two probabilities, or the first if they exclude each other."""
     product = p_BK * q_BK
     sums = product.sum(axis=1, keepdims=True)

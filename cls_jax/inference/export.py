@@ -59,7 +59,7 @@ Function = Callable[[Any], Any]
 
 
 def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
-    """Exports the networks that answer for a run after checking the exported model against it.
+    """Exports what predicts for a run, after checking the exported model against it.
 
     The output folder is new, empty or an earlier export. Returns the reason if there is no
     `model.onnx`.

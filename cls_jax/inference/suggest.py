@@ -23,7 +23,7 @@ from cls_jax.features.extract import PRETRAINED, load_features
 from cls_jax.features.graph import build_graph
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.models.weights.sources import is_installed
-from cls_jax.runs.folder import CONFIG, INSTANT, find_answer
+from cls_jax.runs.folder import CONFIG, INSTANT, find_predictor
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 
@@ -60,7 +60,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
             "a run on a folder of images."
         )
     # An instant classifier has these features as they are, and they are on disk.
-    is_frozen = find_answer(path).name == INSTANT and config.model.init == PRETRAINED
+    is_frozen = find_predictor(path).name == INSTANT and config.model.init == PRETRAINED
     classifier = None if is_frozen else load(path)
     return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, classifier)
 

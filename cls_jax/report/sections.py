@@ -21,7 +21,12 @@ from cls_jax.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.methods import get_method
 from cls_jax.report.charts import create_panels, draw_panel, draw_reliability, find_last
 from cls_jax.report.data import NUM_PICTURES, RunData, leave_out_folders
-from cls_jax.runs.result import describe_answer, describe_gain, describe_labelers, wilson_interval
+from cls_jax.runs.result import (
+    describe_gain,
+    describe_labelers,
+    describe_predictor,
+    wilson_interval,
+)
 
 # Up to this number of classes, every count of the confusion matrix is written out.
 MAX_WRITTEN_CLASSES = 20
@@ -49,7 +54,7 @@ def view_header(run: RunData) -> dict[str, Any]:
         **{name: _measure(run, name) for name in names},
         "sentences": [
             sentence
-            for describe in (describe_labelers, describe_gain, describe_answer)
+            for describe in (describe_labelers, describe_gain, describe_predictor)
             if (sentence := describe(result))
         ],
         "method": run.config.method.name if run.config.num_steps else "instant classifier",

@@ -420,17 +420,17 @@ def _check_result(result: Any) -> None:
         raise ValueError("an accuracy or a monitor is not a number")
 
 
-def find_answer(workdir: pathlib.Path) -> pathlib.Path:
+def find_predictor(workdir: pathlib.Path) -> pathlib.Path:
     """The path of what predicts for a run: its own, or that of its instant classifier.
 
-    The finished result says which, see `runs.result.choose_answer`.
+    The finished result says which, see `runs.result.choose_predictor`.
 
     Raises:
         UserError: If the result is damaged.
     """
-    answer, instant = (read_result(workdir) or {}).get("answer"), workdir / INSTANT
+    chosen, instant = (read_result(workdir) or {}).get("answer"), workdir / INSTANT
     is_there = (instant / CONFIG).exists() or is_instant(instant)
-    return instant if answer == INSTANT and is_there else find_trained(workdir)
+    return instant if chosen == INSTANT and is_there else find_trained(workdir)
 
 
 def find_trained(workdir: pathlib.Path) -> pathlib.Path:

@@ -38,7 +38,7 @@ def create_result(
     so it must not be reported. `test_accuracy_at_best_validation`, at the first step with the
     highest validation accuracy, may be, because no test image decided. All are in percent.
     `monitors` are means over the last 20 rows that have any. A run that began with the instant
-    classifier also has what `choose_answer` returns.
+    classifier also has what `choose_predictor` returns.
     """
     rows = read_metrics(workdir)
     evaluations = [row for row in rows if row.get("test/accuracy") is not None]
@@ -68,7 +68,7 @@ def create_result(
         "train_seconds": train_seconds,
     }
     begins_instant = config.num_steps and config.model.init_head == "graph"
-    return result | (choose_answer(result) if begins_instant else {})
+    return result | (choose_predictor(result) if begins_instant else {})
 
 
 def _find_first(rows: list[dict[str, Any]], name: str) -> float | None:
@@ -116,7 +116,7 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
     return _format_percentages(by_name, names)
 
 
-def choose_answer(result: dict[str, Any]) -> dict[str, Any]:
+def choose_predictor(result: dict[str, Any]) -> dict[str, Any]:
     """Decides what predicts for a run: its networks, or the instant classifier it began with.
 
     The networks, unless they are worse on the validation images. Test images decide nothing, so
@@ -130,8 +130,8 @@ def choose_answer(result: dict[str, Any]) -> dict[str, Any]:
     if trained is None or start is None:
         return {"answer": "trained"}
     gain = trained - start
-    answer = "trained" if gain >= 0 else "instant"
-    return {"answer": answer, "answer_gain": gain, "answer_images": "validation"}
+    chosen = "trained" if gain >= 0 else "instant"
+    return {"answer": chosen, "answer_gain": gain, "answer_images": "validation"}
 
 
 def _get_accuracy(result: dict[str, Any], part: str) -> float | None:
@@ -172,10 +172,10 @@ def describe_gain(result: dict[str, Any]) -> str | None:
     )
 
 
-def describe_answer(result: dict[str, Any]) -> str | None:
+def describe_predictor(result: dict[str, Any]) -> str | None:
     """A sentence about what predicts for a run that began with the instant classifier."""
-    answer, gain = str(result.get("answer")), result.get("answer_gain")
-    predictor = {"trained": "trained networks", "instant": "instant classifier"}.get(answer)
+    chosen, gain = str(result.get("answer")), result.get("answer_gain")
+    predictor = {"trained": "trained networks", "instant": "instant classifier"}.get(chosen)
     if predictor is None:
         return None
     use = f"predict, evaluate and export use the {predictor}."

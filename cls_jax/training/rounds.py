@@ -115,6 +115,7 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
     def predict_all(
         state: TrainState, images: ImageSource, indices: np.ndarray, round_index: int
     ) -> np.ndarray:
+        """Logits [N, passes, n, K] of the images at n indices."""
         num_networks, num_classes = setup.method.num_networks, setup.dataset_spec.num_classes
         logits = np.empty((num_networks, passes, len(indices), num_classes), np.float32)
         batches = iterate_on_mesh(setup, Selection(images, indices), indices, batch_size)

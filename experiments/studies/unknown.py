@@ -1,4 +1,4 @@
-"""Strangers among unlabeled photographs: what they cost, and which score tells them apart.
+"""Images of no class among unlabeled ones: what they cost, and which score tells them apart.
 
     python -m experiments.studies.unknown FOLDER 1 4 25
     python -m experiments.studies.unknown digits 1 4 25
@@ -6,8 +6,8 @@
 Six classes of the folder are known, drawn with the seed. The photographs of the others stay among
 the unlabeled and the test images. For each number of labels per known class it prints, over the
 seeds 100 to 107, mean and standard error in percent: test accuracies on the known classes, the area
-under the ROC curve of several scores of strangers among the test images, and the share of unlabeled
-images that are far from all labels with and without strangers.
+under the ROC curve of several scores of unknown images among the test images, and the share of the
+unlabeled images that are far from all labels with and without such images.
 """
 
 import sys
@@ -62,7 +62,7 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     centers = [normalize_rows(x[labels == k] - mean).mean(axis=0) for k in range(_NUM_KNOWN)]
     cosines = normalize_rows(test - mean) @ normalize_rows(np.stack(centers)).T
     unknown = fit_unknown(x, labels, _NUM_KNOWN)
-    no_strangers = fit_unknown(x[is_known], labels[is_known], _NUM_KNOWN)
+    only_known = fit_unknown(x[is_known], labels[is_known], _NUM_KNOWN)
     first, second = map(predict, networks)
     scores = {
         "1 - confidence, instant classifier": 1 - predict(instant).max(axis=1),
@@ -76,11 +76,11 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     return {
         "accuracy, linear probe": score(probe),
         "accuracy, instant": score(instant),
-        "accuracy, instant, no strangers": score(without),
-        "loss by strangers": score(without) - score(instant),
+        "accuracy, instant, known classes only": score(without),
+        "loss by images of no class": score(without) - score(instant),
         **{f"AUROC, {name}": roc_auc_score(is_stranger, values) for name, values in scores.items()},
-        "far, with strangers": unknown.far_share,
-        "far, no strangers": no_strangers.far_share,
+        "far, with images of no class": unknown.far_share,
+        "far, known classes only": only_known.far_share,
     }
 
 

@@ -285,7 +285,7 @@ def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
         (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
         (["train", "IMAGES", "--config.seed=one"], "--config.seed=one"),
         (["train", "IMAGES", "--config.mu=0"], "choose an integer from 1 to"),
-        (["train", "IMAGES", "--minutes=0"], "no time to train: choose a positive number"),
+        (["train", "IMAGES", "--minutes=0"], "must be positive and below 1,000,000, not 0"),
         (["train", "IMAGES", "--config.data=3"], "flag --config.data=3"),
         (["train", "IMAGES", *SHORT, "--config.optimizer.warmup_steps=30"], "would last for all"),
         (["train", "IMAGES", "--config.model.init_head=probe"], "set model.init, or model.init_h"),

@@ -133,6 +133,7 @@ class Store:
             places.setdefault(digest, []).append(i)
 
         def read(db: sqlite3.Connection, part: Sequence[bytes]) -> None:
+            """Reads the rows of some digests, in one transaction."""
             stale, damaged = [], []
             for digest, checksum, is_stale, blob in _select(
                 db, query, part, _find_stale(), options
@@ -174,6 +175,8 @@ class Store:
         """
 
         def shrink(db: sqlite3.Connection) -> None:
+            """Deletes rows, in one transaction."""
+
             def get(name: str) -> int:
                 return int(db.execute(f"PRAGMA {name}").fetchone()[0])
 
