@@ -22,7 +22,14 @@ from tests.test_from_folder import CPU, PRETRAINED, create_summary
 
 
 def choose(
-    monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, per_image=0.0, folder=(), **settings
+    monkeypatch,
+    seconds,
+    minutes=None,
+    resources=PRETRAINED,
+    side=500,
+    per_image=0.0,
+    folder=(),
+    **settings,
 ):
     """What is chosen, said and measured where a step at 128 pixels takes these seconds.
 
@@ -78,7 +85,9 @@ def test_time_buys_resolution_then_steps_and_covers_all_else(
 def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatch):
     few, sentence, _ = choose(monkeypatch, 1.0, 10.0, per_image=0.01)
     assert (few.model.graph_images, "in the graph" in sentence) == (0, False)
-    many, sentence, _ = choose(monkeypatch, 1.0, 10.0, per_image=0.003, folder={"num_unlabeled": 60_000})
+    many, sentence, _ = choose(
+        monkeypatch, 1.0, 10.0, per_image=0.003, folder={"num_unlabeled": 60_000}
+    )
     assert 0 < many.model.graph_images < 60_000
     assert f"{many.model.graph_images:,} unlabeled images in the graph" in sentence
     slow, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"num_test": 20_000})

@@ -80,7 +80,9 @@ def change_json(draw: st.DrawFn, seeds: Sequence[bytes], has_lines: bool) -> byt
         node, key = root, 0
         while isinstance(node[key], list | dict) and node[key] and draw(st.integers(0, 4)):
             node = node[key]
-            key = draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
+            key = draw(
+                st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node)))
+            )
         if isinstance(node, dict) and draw(st.integers(0, 3)) == 0:
             del node[key]
             key = draw(st.text(max_size=5))
