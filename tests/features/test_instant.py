@@ -14,8 +14,7 @@ from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.features import instant
 from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.graph import build_graph
-from cls_jax.features.instant import fit_head, label_images, read_instant, spread_labels
+from cls_jax.features.instant import fit_head, label_images, read_instant
 from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
 from cls_jax.inference.export import export_run
 from cls_jax.inference.suggest import suggest_files
@@ -46,7 +45,7 @@ def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_clas
     labels = np.where(np.arange(300) < num_classes, truth, -1)
     center = features.mean(axis=0)
     features, test_features = features - center, test_features - center
-    spread = spread_labels(features, build_graph(features), labels, num_classes)
+    spread = label_images(_freeze(features), labels, num_classes)
     np.testing.assert_array_equal(spread.labels[:num_classes], truth[:num_classes])
     np.testing.assert_array_equal(spread.weights[:num_classes], 1)
     instant = fit_head(features, spread.labels, num_classes, 0.01, spread.sample_weights)
