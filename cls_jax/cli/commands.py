@@ -23,6 +23,8 @@ from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
 from cls_jax.report.outcome import describe_accuracies, describe_monitors, describe_outcome
 
+_PACKED_AT_ONCE = 256  # Images.
+
 if TYPE_CHECKING:
     from cls_jax.inference.run import Run
 
@@ -271,7 +273,7 @@ def cache(clear: bool = False) -> None:
 
 def pack(folder: str, output: str) -> None:
     """Writes a folder of images as a few large files, which every command takes in its place."""
-    from cls_jax.data.images.files import list_images
+    from cls_jax.data.images.files import list_images, read_ahead
     from cls_jax.data.images.packed import pack_folder
     from cls_jax.data.sources.folder_layout import find_table
 
@@ -279,9 +281,16 @@ def pack(folder: str, output: str) -> None:
     if not root.is_dir():
         raise UserError(f"{folder} is not a folder: name one with images.")
     listing = list_images(root)
-    names, table = [file.name for file in listing.files], find_table(listing)
-    num_shards = pack_folder(root, names, [table] if table else [], target)
+    names, table = list(listing.files.names()), find_table(listing)
+    # A small size costs little, and whoever trains need not try all of them.
+    batches = read_ahead([root / name for name in names], (32, 32, 3), _PACKED_AT_ONCE)
+    errors = [error for batch in batches for error in batch.errors]
+    failures = {i: error for i, error in enumerate(errors) if error is not None}
+    num_shards = pack_folder(root, names, failures, [table] if table else [], target)
     print(f"{len(names):,} images in {num_shards:,} file(s): {target}")
+    if failures:
+        i, error = next(iter(failures.items()))
+        print(f"{len(failures):,} of them cannot be read, such as {names[i]!r}: {error}.")
 
 
 def export(run: str, output: str) -> None:

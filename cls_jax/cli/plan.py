@@ -187,12 +187,13 @@ def describe_dry_run(plan: Plan) -> str:
     """
     lines = [*describe_folder(plan.summary), *_describe_training(plan)]
     if plan.config.num_steps:
-        to_compile, per_step, memory = profile_folder(plan.config, plan.summary)
-        seconds = plan.config.num_steps * per_step + to_compile
+        measured = profile_folder(plan.config, plan.summary)
+        seconds = plan.config.num_steps * measured.step_seconds + measured.compile_seconds
         lines += [
-            f"Memory:      {memory}",
+            f"Memory:      {measured.memory}",
             f"Duration:    about {_describe_duration(seconds)} without evaluations: "
-            f"{per_step:.3f} s per step, the median of a few, and {to_compile:.0f} s to compile",
+            f"{measured.step_seconds:.3f} s per step, the median of a few, and "
+            f"{measured.compile_seconds:.0f} s to compile",
         ]
     return "\n".join([*lines, "Nothing was written: rerun without --dry-run to train."])
 

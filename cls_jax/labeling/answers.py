@@ -56,7 +56,7 @@ class Answers:
         self.path = path
         self.states: dict[str, State] = {}
         self.class_names: list[str] = []
-        self._find: Finder = index_files(names)
+        self._find: Finder = index_files(names.__iter__)
         self._folder_labels = dict(folder_labels or {})
         self._stamp: tuple[int, ...] | None = None
         self._content = b""  # Of the table, as far as it has been read.

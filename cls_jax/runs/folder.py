@@ -14,6 +14,7 @@ from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.images.files import ImageFile, find_digests, read_ahead
+from cls_jax.data.images.packed import open_packed
 from cls_jax.data.images.store import Store
 from cls_jax.data.label_split import (
     check_labeled_indices,
@@ -143,6 +144,10 @@ def _has_trained_on(
 
 def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
     """Digests of the files' contents, b"" where they cannot be read."""
+    packed = open_packed(root)
+    if packed and len(packed.digests):
+        digests: list[bytes] = packed.digests[[file.inode for file in files]].tolist()
+        return digests
     return find_digests(Store(), [str(root / file.name) for file in files], reads=True)
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 
 import numpy as np
 import pytest
@@ -155,6 +156,60 @@ def test_processes_with_other_images_under_one_path_end_before_features(start_pr
         assert code == 2, output
         assert "Processes [1] see other images or labels than process 0" in output
     assert not (tmp_path / "run").exists()
+
+
+PREPARATION = """
+import os, pathlib, sys
+import numpy as np
+from cls_jax.parallel.distributed import barrier, from_all_processes, initialize_distributed
+
+address, rank, root = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
+initialize_distributed(address, 4, rank)
+from cls_jax.config.from_folder import create_folder_config
+from cls_jax.data.images import files
+from cls_jax.data.images.decode import read_image
+from cls_jax.data.sources import folder
+
+decoded, listed, decode, list_images = [], [], files.decode_image, folder.list_images
+files.decode_image = lambda *args: decoded.append(1) or decode(*args)
+folder.list_images = lambda *args: listed.append(1) or list_images(*args)
+config, names = create_folder_config("photos", "cls"), None
+config.data.image_size = 8
+for home, num_later in (("shared", 0), (str(rank), 150)):
+    os.environ["XDG_CACHE_HOME"] = str(root / home)
+    dataset = folder.load_folder(config.data)
+    assert from_all_processes(len(decoded)) == [50, 50, 50, 51]
+    assert dataset.skipped_files == (("unlabeled/bad.png", "not an image of a known format"),)
+    barrier("decoded")
+    decoded.clear()
+    images = [read_image(f"photos/{name}", (8, 8, 3)) for name in dataset.train_files]
+    np.testing.assert_array_equal(dataset.train_images[:], images)
+    assert len(decoded) == num_later
+    decoded.clear()
+assert from_all_processes(len(listed)) == [2, 0, 0, 0]
+"""
+
+
+def test_four_processes_list_once_and_decode_a_quarter_each(start_program, tmp_path):
+    rng, address = np.random.default_rng(0), find_address()
+    for name in ("labeled/a", "labeled/b", "unlabeled"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    for i in range(200):
+        folder = "unlabeled" if i >= 20 else f"labeled/{'ab'[i % 2]}"
+        pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / folder / f"{i}.png")
+    (tmp_path / "photos/unlabeled/bad.png").write_text("no image")
+    (program := tmp_path / "program.py").write_text(PREPARATION)
+    processes = [
+        start_program(address, rank, tmp_path, program=program, cwd=tmp_path) for rank in range(4)
+    ]
+    for process in processes:
+        code, output = finish(process)
+        assert code == 0, output
+    for home, num_rows in [("shared", 200), *((str(rank), 200) for rank in range(4))]:
+        with sqlite3.connect(tmp_path / home / "cls_jax/store/rows-1.sqlite") as db:
+            assert db.execute("SELECT count(*) FROM rows").fetchone() == (num_rows,)
+        db.close()
 
 
 SLOW_START = """
