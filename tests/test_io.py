@@ -78,7 +78,7 @@ def test_description_of_impossible_images_is_refused(tmp_path, read, change):
             for text in ("[]", "", '{"step": 1}', '{"step": 1, "test_accuracy": "high"}')
         ),
         *(
-            ("config.json", text, "not the configuration of a run .*name the folder of an")
+            ("config.json", text, "not the configuration of a run .*pass the folder of an")
             for text in (DEEP, '{"num_labels": 1e400}', "\udcff", "", "[]")
         ),
     ],
@@ -119,11 +119,11 @@ def test_package_needs_nothing_that_only_unix_has():
         if path.stem not in left_out
     ]
     code = (
-        "import sys, os, importlib; names = ['fcntl', 'pwd', 'grp', 'resource', 'termios', 'pty'];"
-        "import jax, scipy, matplotlib.pyplot, sklearn, orbax.checkpoint, starlette, uvicorn;"
-        "sys.modules.update(dict.fromkeys(names));"
-        "[delattr(os, name) for name in ('O_NONBLOCK', 'O_NOFOLLOW', 'preadv', 'sysconf')];"
-        f"[importlib.import_module(name) for name in {names}];"
-        "importlib.import_module('cls_jax.io').read_bytes('pyproject.toml', 10**6)"
+        "import sys, os, importlib; names = ['fcntl', 'pwd', 'grp', 'resource', 'termios', "
+        "'pty'];import jax, scipy, matplotlib.pyplot, sklearn, orbax.checkpoint, starlette, "
+        "uvicorn;sys.modules.update(dict.fromkeys(names));[delattr(os, name) for name in "
+        "('O_NONBLOCK', 'O_NOFOLLOW', 'preadv', 'sysconf')];[importlib.import_module(name) for "
+        f"name in {names}];importlib.import_module('cls_jax.io').read_bytes('pyproject.toml', "
+        "10**6)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

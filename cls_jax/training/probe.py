@@ -69,7 +69,7 @@ def fit_final_heads(
         fit_head(features_BC, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
         for features_BC in features_NBC
     ]
-    # Sums on several devices round differently, and here a difference must not cost the run.
+    # Processes sum in different orders and would disagree by rounding, so process 0 broadcasts.
     heads = arrays_from_main_process(heads)
     columns = [(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])]
     others = np.setdiff1d(rest, unlabeled)

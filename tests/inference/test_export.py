@@ -135,14 +135,14 @@ def test_without_a_converter_the_rest_is_there_and_anything_else_is_refused(
     assert not (exported / ONNX_MODEL).exists()
     assert json.loads((exported / LABELS).read_text())
     (exported / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="not an earlier export: name a new folder"):
+    with pytest.raises(UserError, match="not an earlier export: choose a new folder"):
         export_run(trained_run, exported)
     (exported / "notes.txt").unlink()
     (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(UserError, match=r"cannot be written .* name another folder"):
+    with pytest.raises(UserError, match=r"cannot be written .* choose another folder"):
         export_run(trained_run, tmp_path / "README.md" / "out")
     for output in (tmp_path, tmp_path / "README.md", trained_run):
-        with pytest.raises(UserError, match="not an earlier export: name a new folder"):
+        with pytest.raises(UserError, match="not an earlier export: choose a new folder"):
             check_output(output)
     assert (tmp_path / "README.md").read_text() == "mine"
 

@@ -154,7 +154,7 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (["zero"], "does not know the class 'zero': rename or remove its folder"),
+        (["zero"], "does not have the class 'zero': rename or remove its folder"),
         (["zero", "one"], "the classes 'one', 'zero': rename or remove their folders"),
     ],
 )
@@ -330,7 +330,7 @@ def test_second_prediction_into_one_file_is_refused(classifier, noise, tmp_path,
     predict = classifier.predict
 
     def predict_twice(images):
-        with pytest.raises(UserError, match=r"Another process is writing .*give --output"):
+        with pytest.raises(UserError, match=r"is writing .*choose another --output"):
             predict_files(classifier, noise[:2], tmp_path / "p.csv")
         return predict(images)
 
@@ -370,7 +370,7 @@ def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monk
     for images in (["broken.jpg"], ["broken.jpg"] * 2):
         with pytest.raises(UserError, match="None of these images could be read"):
             commands.predict(str(trained_run), images, output="p.csv" if images[1:] else None)
-    with pytest.raises(UserError, match="leave out --output"):
+    with pytest.raises(UserError, match="Remove --output"):
         commands.predict(str(trained_run), files, output="p.csv", as_json=True)
 
 
@@ -395,7 +395,9 @@ def test_files_are_sorted_into_folders_and_stay_where_they_are(
         path.name: path.read_bytes() for path in found.values()
     }
     assert {path: pathlib.Path(path).read_bytes() for path in noise} == before
-    with pytest.raises(UserError, match="give --sort-into a new one"):  # Before it predicts.
+    with pytest.raises(
+        UserError, match="choose a new folder for --sort-into"
+    ):  # Before it predicts.
         commands.predict("no run", ["noise"], sort_into="new/sorted")
     with pytest.raises(UserError, match="add --sort-into DIR"):
         commands.predict("no run", ["noise"], link=True)
@@ -416,7 +418,7 @@ def test_sorting_keeps_all_files_and_stays_in_its_folder(tmp_path):
     assert {path.parent.parent for path in found} == {tmp_path / "sorted"}
     texts = [path.read_text() for path in found if path.parent.name == "x"]
     assert sorted(texts) == sorted(map(str, files))
-    with pytest.raises(UserError, match="give --sort-into another folder"):
+    with pytest.raises(UserError, match="choose another folder for --sort-into"):
         sort_files([(str(files[0]), "x"), (str(tmp_path / "gone.png"), "x")], tmp_path / "other")
     assert {path.name for path in tmp_path.iterdir()} == {"1", "2", "3", "sorted"}
 
@@ -449,7 +451,7 @@ def test_output_that_cannot_be_written_names_the_remedy(tmp_path, monkeypatch):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").write_text("")
     for name in ("p.txt", "p", "folder.csv", "file/p.csv"):
-        with pytest.raises(UserError, match="give --output"):
+        with pytest.raises(UserError, match="choose another --output"):
             write_table(tmp_path / name, PREDICTION_COLUMNS, [])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match="pip install pyarrow"):

@@ -216,7 +216,7 @@ def test_a_run_belongs_to_its_images_and_labels_by_content(tmp_path, monkeypatch
     difference = describe_other_data(workdir, config, list_layout(root))
     assert (difference is None) == is_same
     if not is_same:
-        assert "are no longer those of the run" in difference
+        assert "have changed since the run" in difference
     elif change == "nothing":  # A run of before has only half of the fingerprint.
         path = workdir / "dataset.json"
         path.write_text(path.read_text().replace(dataset.fingerprint, dataset.fingerprint[:32]))

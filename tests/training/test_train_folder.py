@@ -163,7 +163,7 @@ def test_test_images_that_came_after_the_training_change_nothing(finished, image
         capsys.readouterr()
         commands.train_config(create_config(images), str(workdir))
         said = capsys.readouterr().out
-        assert "trained without a test set. To use the one in the folder now: " in said
+        assert "had no test set. To evaluate on the one now in the folder: " in said
         assert f" evaluate {workdir}\nAverages over the last" in said
         assert "No test set" not in said
         assert [path.read_bytes() for path in files] == before
@@ -193,7 +193,7 @@ def test_evaluation_on_the_training_images_is_told_by_their_content(
     said = capsys.readouterr()
     count = 12 if is_gone else 11
     assert f"Accuracy on {count} labeled images in {copy}" in said.out
-    assert said.err.startswith(f"{count} of these images are also training images of the run")
+    assert said.err.startswith(f"{count} of these images are identical to training images")
     for path in copy.glob("labeled/*/*.png"):  # Of the same names and another content.
         Image.new("RGB", (8, 8)).save(path)
     commands.evaluate(str(finished[0]), str(copy))

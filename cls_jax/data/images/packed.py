@@ -49,9 +49,9 @@ def pack_folder(
     from array_record.python.array_record_module import ArrayRecordWriter
 
     if not names:
-        raise UserError(f"There is no image in {root}: name a folder with images.")
+        raise UserError(f"There is no image in {root}: pass a folder of images.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} is not empty: name a new folder.")
+        raise UserError(f"{output} is not empty: choose a new folder.")
     sizes: list[int] = []
     num_shards, written, writer = 0, _SHARD_BYTES, None
     try:
@@ -118,7 +118,7 @@ def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
         shards = [str(_name_shard(pathlib.Path(path).parent, i)) for i in range(num_shards)]
         records = ArrayRecordDataSource(shards)
         if not len(names) == len(sizes) == len(records):
-            raise ValueError("it names other images than there are")
+            raise ValueError("it does not match the packed images")
     except PARSE_ERRORS as error:
         raise UserError(
             f"{path} is no index of packed images ({describe_error(error)}): pack the folder again."

@@ -95,11 +95,11 @@ def test_image_whose_reader_is_missing_names_the_package(tmp_path, monkeypatch, 
 
 
 def test_nothing_found_names_the_remedy(tmp_path):
-    with pytest.raises(UserError, match=r"There is no file .*/none.*: name a folder"):
+    with pytest.raises(UserError, match=r"There is no file .*/none.*: pass a folder"):
         find_images(f"{tmp_path}/none")
     with pytest.raises(UserError, match=r"There is no file .*/\*.png"):
         find_images(f"{tmp_path}/*.png")
-    with pytest.raises(UserError, match=r"There is no image in .*: name a folder"):
+    with pytest.raises(UserError, match=r"There is no image in .*: pass a folder"):
         find_images(str(tmp_path))
 
 

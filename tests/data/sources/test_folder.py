@@ -152,7 +152,9 @@ def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused):
 
 
 def test_path_may_be_missing():
-    with pytest.raises(UserError, match=r"name one with images, as in --config configs/folder\."):
+    with pytest.raises(
+        UserError, match=r"Pass a folder of images, as in --config configs/folder\."
+    ):
         load("")
 
 
