@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 from PIL import Image
@@ -29,7 +29,13 @@ from cls_jax.inference.unknown import UnknownScore, read_unknown
 from cls_jax.models.ensemble import Ensemble, take_network
 from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
-from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_global_arrays
+from cls_jax.parallel.mesh import (
+    DATA_AXIS,
+    NETWORK_AXIS,
+    create_mesh,
+    get_process_shard,
+    to_global_arrays,
+)
 from cls_jax.runs.folder import (
     CONFIG,
     INSTANT,
@@ -201,18 +207,21 @@ class Classifier:
         sizes = (len(self.class_names), self.num_features // self.num_networks)
         parts = [[np.zeros((self.num_networks, 0, sizes[i]), np.float32) for i in wanted]]
         size = self._choose_padded_size(len(images))
+        own = get_process_shard(self._mesh).take(size)  # Of several processes, each reads a part.
         for start in range(0, len(images), size):
-            part = np.asarray(images[start : start + size])
+            part = np.asarray(images[start + own.start : start + own.stop])
             if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
                 raise ValueError(
                     f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
                     f"uint8 {self.image_shape}."
                 )
-            padded = np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)])
-            on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS))
+            missing = own.stop - own.start - len(part)
+            padded = np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)])
+            shape = (size, *self.image_shape)
+            on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS), shape)
             outputs = self._forward(self.networks, on_mesh)
             arrays = jax.device_get([outputs[i] for i in wanted])
-            parts.append([array[:, : len(part)] for array in arrays])
+            parts.append([array[:, : len(images) - start] for array in arrays])
         return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
 
     def compute_heat_maps(self, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -259,7 +268,8 @@ class Classifier:
             in_specs=(P(NETWORK_AXIS), P(DATA_AXIS)),
             out_specs=P(NETWORK_AXIS, DATA_AXIS),
         )
-        return jax.jit(sharded)
+        # Whole in every process.
+        return jax.jit(sharded, out_shardings=NamedSharding(mesh, P()))
 
     def _choose_padded_size(self, num_images: int) -> int:
         """The padded batch size: few sizes to compile, and no full batch for a single image."""

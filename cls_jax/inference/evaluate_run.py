@@ -5,7 +5,6 @@ import functools
 import pathlib
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -29,6 +28,7 @@ from cls_jax.inference.classifier import Classifier, Outputs, load
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.inference.suspects import take_unlabeled
 from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
+from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.runs.folder import (
     CONFIG,
     LABELED_INDICES,
@@ -52,7 +52,7 @@ class Evaluation(NamedTuple):
 
     step: int
     accuracies: Accuracies  # In percent, as `create_evaluate` names them.
-    figures: Figures | None  # Of network 1 by class. None in several processes.
+    figures: Figures | None  # Of network 1 by class.
     calibration: Calibration | None = None
 
 
@@ -133,28 +133,31 @@ def assess_run(run: OpenRun) -> Figures | None:
     Writes `calibration.json`, fitted on the validation images if there are at least 100. Writes
     `per_class.csv`, and adds the figures to the result of the same step, if there is one. Writes
     `unknown.json`, if there are unlabeled images. A folder that is read-only stays as it is. Of an
-    instant classifier beside trained networks there are no figures.
+    instant classifier beside trained networks there are no figures. All of several processes must
+    call this: they predict together, and process 0 writes.
 
     Returns the figures of network 1, or None without test images. Raises a UserError if the result
     is damaged.
     """
     workdir, step, figures = run.workdir, run.classifier.step, None
     folder = find_assessments(workdir, run.predictor)
+    fitted: dict[str, Any] = {UNKNOWN: assess_unknown(run)}
     if "test" in run.held_out:
         p_NBK, labels = run.held_out["test"]
         figures = compute_figures(p_NBK[0], labels, run.classifier.class_names)
-    with contextlib.suppress(OSError):
-        folder.mkdir(exist_ok=True)
-        validation = run.held_out.get("validation")
-        if validation and len(validation[1]) >= MIN_IMAGES:
-            p_NBK, labels = validation
-            numbers = fit_calibration(p_NBK.mean(axis=0), labels)
-            calibration = Calibration(step, *numbers, len(labels), fitted_on="validation")
-            write_fitted(folder / CALIBRATION, calibration)
-        if figures is not None and folder == workdir:
-            write_figures(workdir, step, figures)
-        if unknown := assess_unknown(run):
-            write_fitted(folder / UNKNOWN, unknown)
+    p_NBK, labels = run.held_out.get("validation", (np.zeros(0), np.zeros(0)))
+    if len(labels) >= MIN_IMAGES:
+        numbers = fit_calibration(p_NBK.mean(axis=0), labels)
+        fitted[CALIBRATION] = Calibration(step, *numbers, len(labels), fitted_on="validation")
+    if is_main_process():
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            for name, found in fitted.items():
+                if found:
+                    write_fitted(folder / name, found)
+            if figures is not None and folder == workdir:
+                write_figures(workdir, step, figures)
+    barrier("assessed")
     return figures
 
 
@@ -213,7 +216,7 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
         accuracies = create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)
     else:
         accuracies = compute_accuracies(*run.held_out["test"])
-    figures = assess_run(run) if jax.process_count() == 1 else None
+    figures = assess_run(run)
     calibration = read_calibration(find_assessments(workdir, predictor), classifier.step)
     return Evaluation(classifier.step, accuracies, figures, calibration)
 

@@ -89,7 +89,8 @@ def train(
             seconds = session.train()
             keep(run.setup, session.state, config.num_steps)
         else:
-            announce(run, 0)
+            if is_main_process():
+                announce(run, 0)
             _, accuracies = begin(run)
             if is_main_process():
                 with contextlib.closing(MetricsWriter(workdir, has_curves=False)) as writer:

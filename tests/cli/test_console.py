@@ -195,7 +195,7 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
     grown = plan_run(one)
     assert grown.workdir.name == "pets-all-cls-seed0-2"
     said = capsys.readouterr().out
-    assert "are no longer those of the run in runs/pets-all-cls-seed0, so this run is in" in said
+    assert "have changed since the run in runs/pets-all-cls-seed0, so this run is in" in said
     with pytest.raises(UserError, match="choose a new --workdir, and add --from runs/pets-all"):
         plan_run(one, workdir="runs/pets-all-cls-seed0")
 

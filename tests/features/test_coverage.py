@@ -48,14 +48,3 @@ def test_choices_are_those_of_the_greedy_algorithm(coverage):
         assert gains[image] == pytest.approx(gains.max(), rel=1e-5)
         assert gain == pytest.approx(gains[image], rel=1e-4, abs=1e-6)
         is_open[image], covered = False, np.maximum(covered, reach[image])
-
-
-def test_odd_images_images_without_neighbors_and_duplicates_come_last():
-    odd = -np.eye(16, dtype=np.float32)[[8, 9]]
-    features = np.concatenate([odd, np.zeros((1, 16)), create_features(KINDS[:60])])
-    chosen, _ = Coverage(build_graph(features)).choose(np.ones(63, bool), 63)
-    assert sorted(chosen) == list(range(63))
-    assert not set(chosen[:3]) & {0, 1, 2}
-    features = np.repeat(np.eye(4, dtype=np.float32), 10, axis=0)
-    chosen, _ = Coverage(build_graph(features, 9)).choose(np.ones(40, bool), 4)
-    assert set(chosen // 10) == {0, 1, 2, 3}

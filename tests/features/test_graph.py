@@ -116,9 +116,6 @@ def test_duplicates_of_a_labeled_image_get_its_label():
 def test_tiny_sets_have_a_graph(num_images):
     graph = build_graph(CLUSTERS[:num_images])
     assert propagate_labels(graph, np.arange(num_images) - 1, 2).shape == (num_images, 2)
-
-
-def test_features_that_are_not_finite_are_refused():
     with pytest.raises(ValueError, match="finite"):
         build_graph(np.full((3, 2), np.nan))
 

@@ -2,7 +2,6 @@
 
 import re
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -38,34 +37,10 @@ def test_neighbors_are_the_same_for_any_block_size(monkeypatch, rows):
     check_exact(draw_features(50), 6)
 
 
-class Links:
-    """`faiss.IndexHNSWFlat` with an exact search."""
-
-    def __init__(self, length, links, metric):
-        self.hnsw = types.SimpleNamespace()
-
-    def add(self, features):
-        self.features = features
-
-    def search(self, rows, number):
-        products = rows @ self.features.T
-        indices = np.argsort(-products, axis=1, kind="stable")[:, :number]
-        return np.take_along_axis(products, indices, axis=1), indices
-
-
-FAKE = types.SimpleNamespace(
-    IndexHNSWFlat=Links,
-    METRIC_INNER_PRODUCT=0,
-    omp_get_max_threads=lambda: 2,
-    omp_set_num_threads=lambda number: None,
-)
-
-
-@pytest.fixture(params=["fake", "faiss"])
-def search(request, monkeypatch):
+@pytest.fixture
+def search(monkeypatch):
     """`find_neighbors` as of a large number of images on a CPU."""
-    faiss = FAKE if request.param == "fake" else pytest.importorskip("faiss")
-    monkeypatch.setitem(sys.modules, "faiss", faiss)
+    pytest.importorskip("faiss")
     monkeypatch.setattr(neighbors, "_MIN_APPROXIMATE", 1)
     return find_neighbors
 

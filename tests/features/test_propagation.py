@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from cls_jax.features import propagation
-from cls_jax.features.graph import build_graph, propagate_labels, solve
+from cls_jax.features.graph import build_graph, propagate_labels
 from cls_jax.features.propagation import Propagation, find_confident, find_doubtful
 from tests.labeling.sessions import create_features
 
@@ -51,35 +50,13 @@ def test_leaving_one_label_out_is_propagating_the_others(graph):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_a_new_label_is_solved_for_once(graph, monkeypatch):
-    solved = []
-
-    def count(graph, source, *arguments):
-        solved.append(source.shape[1])
-        return solve(graph, source, *arguments)
-
-    propagated = propagate(graph, 3, {i: KINDS[i] for i in range(9)})
-    monkeypatch.setattr(propagation, "solve", count)
-    for changes, expected in (({}, 9), ({}, 0), ({20: 2}, 1), ({20: 0, 3: -1}, 0), ({3: 0}, 0)):
-        propagated.update(changes)
-        solved.clear()
-        propagated.leave_one_out()
-        assert sum(solved) == expected
-
-
 def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
     for image in (3, 15, 33):  # All of one group. Some leave rounding errors.
         labeled, probabilities = propagate(graph, 2, {0: 0}, {6: 0}, {image: 1}).leave_one_out()
         np.testing.assert_allclose(probabilities[labeled == image], [[1, 0]], atol=1e-6)
 
 
-def test_confident_proposals_are_open_and_the_surest_come_first():
-    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.99, 0.01], [0.7, 0.3]])
-    is_open = np.array([True, True, True, False, True])
-    assert list(find_confident(probabilities, is_open, 0, 2)) == [0, 4]
-
-
-def test_wrong_labels_are_the_first_to_be_doubted(graph):
+def test_wrong_labels_are_the_first_to_be_doubted_and_sure_images_the_first_to_be_proposed(graph):
     labels = KINDS[:30].copy()
     labels[[4, 9]] = (labels[[4, 9]] + 1) % 3
     labeled, probabilities = propagate(graph, 3, dict(enumerate(labels))).leave_one_out()
@@ -87,3 +64,6 @@ def test_wrong_labels_are_the_first_to_be_doubted(graph):
     assert set(labeled[find_doubtful(probabilities, labels, is_open, 2)]) == {4, 9}
     is_open[4] = False
     assert 4 not in find_doubtful(probabilities, labels, is_open, 5)
+    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.99, 0.01], [0.7, 0.3]])
+    is_open = np.array([True, True, True, False, True])
+    assert list(find_confident(probabilities, is_open, 0, 2)) == [0, 4]

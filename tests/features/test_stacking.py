@@ -40,15 +40,6 @@ def test_weights_are_where_the_loss_is_least():
     )
 
 
-def test_few_labels_move_the_weights_less_than_many():
-    distances = []
-    for number in (4, 40, 400):
-        labels = np.arange(number) % 2
-        held_out = np.stack([predict(labels, 1.0, 2), predict(labels, 0.0, 2)])
-        distances.append(np.abs(weigh_labelers(held_out, labels, PRIOR) - PRIOR).sum())
-    assert distances == sorted(distances)
-
-
 @pytest.mark.parametrize("labels", [[], [0], [0, 1, 2]])
 def test_the_only_label_of_a_class_says_nothing(labels):
     held_out = take_log(np.zeros((2, len(labels), 3)))

@@ -21,7 +21,12 @@ VALUES = (
     "</script><script>alert(1)</script>", "\u2028\u2029", "\x00\x1b[2J\r\n", "\ud800", "\u202ex",
     "../../../etc/passwd", "__import__('os').system('true')", "=1+1", '"', "'", "a,b;c", "猫",
 )
-_SIZES = (0, 1, 255, 256, 9999, 16383, 32767, 65535, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
+# Widths, heights and counts as files have them.
+_SIZES = tuple(
+    (number % 256**length).to_bytes(length, order)
+    for number in (0, 1, 255, 256, 9999, 16383, 32767, 65535, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
+    for length in (1, 2, 4) for order in ("big", "little")
+)
 # fmt: on
 _TREES = st.recursive(
     st.sampled_from(VALUES) | st.integers() | st.floats() | st.text(max_size=20),
@@ -42,32 +47,26 @@ def create_inputs(kind: str) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def damage(draw: st.DrawFn, seeds: Sequence[bytes]) -> bytes:
-    """A file in which one to four slices are removed or replaced."""
+    """A file in which one to four slices are removed, replaced or repeated."""
     content = draw(st.sampled_from(seeds))
     for _ in range(draw(st.integers(1, 4))):
         # Half of the time in the header.
         start = draw(st.integers(0, min(64, len(content))) | st.integers(0, len(content)))
-        removed, new = draw(_replacements(content[start : start + 300], seeds))
+        part = content[start : start + 300]
+        other, length = draw(st.sampled_from(seeds)), draw(st.sampled_from((2, 4, 8, 16, 32)))
+        size = draw(st.sampled_from(_SIZES) | st.binary(min_size=1, max_size=4))
+        inserted = draw(st.binary(max_size=40))
+        removed, new = draw(
+            st.sampled_from(
+                [
+                    *((LONG, b""), (length, b""), (len(size), size), (length, inserted)),
+                    *((0, part), (0, 100 * part)),
+                    *((LONG, other[length:]), (length, other[:length])),  # Of other formats.
+                ]
+            )
+        )
         content = content[:start] + new + content[start + removed :]
     return content
-
-
-def _replacements(part: bytes, seeds: Sequence[bytes]) -> st.SearchStrategy[tuple[int, bytes]]:
-    """How many bytes go, and which take their place."""
-    sizes = st.tuples(
-        st.sampled_from(_SIZES), st.sampled_from((1, 2, 4)), st.sampled_from(("big", "little"))
-    ).map(lambda size: (size[0] % 256 ** size[1]).to_bytes(size[1], size[2]))
-    # Of other formats: signatures, headers, and all that follows.
-    heads = st.tuples(st.sampled_from(seeds), st.sampled_from((2, 4, 8, 16, 32)))
-    return st.one_of(
-        st.tuples(st.just(LONG), st.just(b"")),  # Cut short.
-        st.tuples(st.integers(1, 100), st.just(b"")),
-        (sizes | st.binary(min_size=1, max_size=4)).map(lambda new: (len(new), new)),
-        st.tuples(st.just(0), st.binary(min_size=1, max_size=40)),
-        st.tuples(st.just(0), st.sampled_from((1, 2, 100)).map(lambda times: times * part)),
-        heads.map(lambda head: (LONG, head[0][head[1] :])),
-        heads.map(lambda head: (head[1], head[0][: head[1]])),
-    )
 
 
 @st.composite
@@ -76,19 +75,16 @@ def change_json(draw: st.DrawFn, seeds: Sequence[bytes], has_lines: bool) -> byt
     content = draw(st.sampled_from(seeds))
     if draw(st.integers(0, 19)) == 0:
         return b"[" * draw(st.sampled_from((10, 2000, LONG))) + content
-    parse = (lambda text: [*map(json.loads, text.splitlines())]) if has_lines else json.loads
-    root = [parse(content)]
+    root = [[*map(json.loads, content.splitlines())] if has_lines else json.loads(content)]
     for _ in range(draw(st.integers(1, 3))):
         node, key = root, 0
         while isinstance(node[key], list | dict) and node[key] and draw(st.integers(0, 4)):
             node = node[key]
-            keys = sorted(node) if isinstance(node, dict) else range(len(node))
-            key = draw(st.sampled_from(keys))
-        action = draw(st.sampled_from(("replace", "replace", "replace", "add", "remove")))
-        if action == "remove" and node is not root:
+            key = draw(
+                st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node)))
+            )
+        if isinstance(node, dict) and draw(st.integers(0, 3)) == 0:
             del node[key]
-            continue
-        if action == "add" and isinstance(node, dict):
             key = draw(st.text(max_size=5))
         node[key] = copy.deepcopy(draw(_TREES))
     if has_lines and isinstance(root[0], list):
@@ -96,35 +92,13 @@ def change_json(draw: st.DrawFn, seeds: Sequence[bytes], has_lines: bool) -> byt
     return json.dumps(root[0], ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
 
 
-@functools.cache
-def create_seeds(kind: str) -> tuple[bytes, ...]:
-    """Files of a kind as they should be."""
-    if kind == "image":
-        return tuple(_create_images())
-    if kind == "npz":
-        return tuple(_create_npz(save) for save in (np.savez, np.savez_compressed))
-    if kind == "labels.csv":
-        return (
-            b"file,label\na.png,cat\nb.png,dog\n",
-            b"\xef\xbb\xbffile;label\r\nsub/c.png;cat\r\n",
-        )
-    if kind == "config.json":
-        configs = (create_config(f"40,{name}").to_dict() for name in ("cls", "fixmatch", "ups"))
-        return tuple(json.dumps(config).encode() for config in configs)
-    if kind.endswith("l"):
-        return ("".join(json.dumps(row) + "\n" for row in _LINES[kind]).encode(),)
-    return (json.dumps(_DOCUMENTS[kind]).encode(),)
-
-
 _ROW = {"step": 0, "train/loss": 1.5, "monitors/exchange_ratio": 0.5, "test/accuracy": 90.0}
 _SESSION = {"command": "python main.py", "first_step": 0, "started": "2026-11-20T10:00:00+00:00"}
 _SESSION |= {"hardware": "2 cores", "num_processes": 1, "versions": {"jax": "0.10.2"}}
-_LINES = {
-    "metrics.jsonl": [_ROW | {"step": 10 * i} for i in range(8)],
-    "sessions.jsonl": [_SESSION, _SESSION | {"first_step": 100}],
-}
 _ACCURACIES = ("", "_network_1", "_network_2", "_ensemble", "_best")
 _DOCUMENTS = {
+    "metrics.jsonl": [_ROW | {"step": 10 * i} for i in range(8)],
+    "sessions.jsonl": [_SESSION, _SESSION | {"first_step": 100}],
     "dataset.json": {"class_names": ["cat", "dog"], "image_shape": [8, 8, 3], "num_classes": 2}
     | {"num_images": 20, "mean": [0.5] * 3, "std": [0.2] * 3, "fingerprint": "0" * 32},
     "labeled_indices.json": {"cat": [0, 1, 2], "dog": [5, 6, 7]},
@@ -133,24 +107,39 @@ _DOCUMENTS = {
 }
 
 
+@functools.cache
+def create_seeds(kind: str) -> list[bytes]:
+    """Files of a kind as they should be."""
+    if kind == "image":
+        return _create_images()
+    if kind == "npz":
+        return [_create_npz(save) for save in (np.savez, np.savez_compressed)]
+    if kind == "labels.csv":
+        text = b"\xef\xbb\xbffile;label\r\nsub/c.png;cat\r\n"
+        return [text, b"file,label\na.png,cat\nb.png,dog\n"]
+    if kind == "config.json":
+        names = ("cls", "fixmatch", "ups")
+        return [json.dumps(create_config(f"40,{name}").to_dict()).encode() for name in names]
+    if kind.endswith("l"):
+        return ["".join(json.dumps(row) + "\n" for row in _DOCUMENTS[kind]).encode()]
+    return [json.dumps(_DOCUMENTS[kind]).encode()]
+
+
 def _create_images() -> list[bytes]:
     y, x = np.mgrid[0:40, 0:60]
     smooth = np.stack([4 * x, 6 * y, 2 * (x + y)], axis=-1).astype(np.uint8)
     photo = Image.fromarray(smooth)
     gray, clear, palette = photo.convert("L"), photo.convert("RGBA"), photo.quantize(16)
     clear.putalpha(gray)
-    deep = Image.fromarray(257 * np.asarray(gray, np.uint16))
-    others = {"append_images": [photo.rotate(90), photo.rotate(180)], "save_all": True}
+    others = {"append_images": [photo.rotate(90)], "save_all": True}
     exif = Image.Exif()
     exif[0x0112] = 6
     chosen = [
-        *((photo, "JPEG", {"quality": 80, "exif": exif}), (photo, "JPEG", {"progressive": True})),
-        *((photo.convert("CMYK"), "JPEG", {}), (clear, "PNG", {}), (deep, "PNG", {})),
-        *((palette, "PNG", {"transparency": 3}), (gray.convert("1"), "PNG", {})),
-        *((photo, "PNG", others), (palette, "GIF", {"transparency": 1}), (photo, "GIF", others)),
-        *((clear, "WEBP", {"lossless": True}), (photo, "WEBP", others), (palette, "BMP", {})),
-        *((deep, "TIFF", {}), (photo, "TIFF", {"compression": "tiff_lzw"})),
-        *((photo, "TIFF", {"compression": "jpeg"}), (photo, "MPO", others), (photo, "PPM", {})),
+        *((photo, "JPEG", {"exif": exif}), (photo.convert("CMYK"), "JPEG", {"progressive": True})),
+        *((clear, "PNG", {}), (palette, "PNG", {"transparency": 3}), (photo, "PNG", others)),
+        *((photo, "GIF", others), (clear, "WEBP", {"lossless": True}), (palette, "BMP", {})),
+        *((photo, "WEBP", others), (photo, "TIFF", {"compression": "jpeg"}), (photo, "PPM", {})),
+        *((photo, "TIFF", {"compression": "tiff_lzw"}), (photo, "MPO", others)),
     ]
     files = [encode(image, format_, **options) for image, format_, options in chosen]
     files += [encode_deep(256 * smooth.astype(np.uint16)) for encode_deep in DEEP.values()]
@@ -165,15 +154,15 @@ def _create_npz(save_arrays: Callable) -> bytes:
     return file.getvalue()
 
 
+def _create_flat(mode: str, format_: str, size=(9_999, 9_999), **options) -> bytes:
+    return encode(Image.new(mode, size), format_, **options).getvalue()
+
+
 def _create_progressive(num_scans: int) -> bytes:
     """A JPEG whose last scan comes again and again."""
     whole = _create_flat("L", "JPEG", progressive=True, quality=10)
     last = whole[whole.rindex(b"\xff\xda") : -2]
     return whole[:-2] + num_scans * last + whole[-2:]
-
-
-def _create_flat(mode: str, format_: str, size=(9_999, 9_999), **options) -> bytes:
-    return encode(Image.new(mode, size), format_, **options).getvalue()
 
 
 # Images that decode to far more than they take.

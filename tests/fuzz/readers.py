@@ -35,8 +35,8 @@ def read_image(path: pathlib.Path, content: bytes) -> None:
 
 def read_labels_csv(path: pathlib.Path, content: bytes) -> None:
     """A folder of images with a table."""
+    (path.parent / "sub").mkdir(exist_ok=True)
     for name in ("a.png", "b.png", "sub/c.png"):
-        (path.parent / name).parent.mkdir(exist_ok=True)
         (path.parent / name).touch()
     layout = read_layout(path.parent, list_images(path.parent))
     assert len(layout.train) == 3
@@ -86,11 +86,6 @@ def read_metrics(path: pathlib.Path, content: bytes) -> None:
     _check_page(rows=clean_rows(rows))
 
 
-def read_sessions(path: pathlib.Path, content: bytes) -> None:
-    """How a run was made."""
-    _check_page(sessions=sessions.read_sessions(path.parent))
-
-
 def _check_page(**contents) -> None:
     page = render_page(RunData(pathlib.Path("runs/x"), config.create_config("40"), **contents))
     assert page.count("<script") == 1
@@ -116,7 +111,7 @@ READERS: dict[str, Callable[[pathlib.Path, bytes], None]] = {
     "labeled_indices.json": read_labeled_indices,
     "result.json": read_result,
     "metrics.jsonl": read_metrics,
-    "sessions.jsonl": read_sessions,
+    "sessions.jsonl": lambda path, _: _check_page(sessions=sessions.read_sessions(path.parent)),
     "npz": read_npz,
 }
 
@@ -132,10 +127,6 @@ def try_to_read(kind: str, content: bytes, folder: pathlib.Path) -> None:
     try:
         READERS[kind](path, content)
     except (decode.ImageError, UserError) as error:
-        _check_message(make_printable(str(error)))  # As the program prints it.
-
-
-def _check_message(text: str) -> None:
-    assert text
-    assert len(text) < 5000
-    assert not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+        text = make_printable(str(error))  # As the program prints it.
+        assert 0 < len(text) < 5000
+        assert not {unicodedata.category(character) for character in text} & {"Cc", "Cs"}

@@ -30,18 +30,23 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Guard:
-    """Records what happens beyond one folder while it is entered."""
+    """Fails if what happens while it is entered reaches beyond a folder, or takes too much."""
 
     def __init__(self, folder):
         self.folder, self.violations, self.is_active = str(folder), [], False
         sys.addaudithook(self._listen)  # For the rest of the process.
 
     def __enter__(self):
-        self.is_active = True
-        return self
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak is counted from now on.
+        # CPU time, so that a busy machine makes no difference.
+        self.before, self.started, self.is_active = read_peak(), time.process_time(), True
 
     def __exit__(self, *_):
         self.is_active = False
+        violations, self.violations = self.violations, []
+        assert not violations
+        assert time.process_time() - self.started < MAX_SECONDS
+        assert read_peak() - self.before < MAX_BYTES, "bytes"
 
     def _listen(self, event, arguments):
         if not self.is_active:
@@ -54,20 +59,6 @@ class Guard:
                 real = os.path.realpath(os.fsdecode(path))
                 if os.path.commonpath([self.folder, real]) != self.folder:
                     self.violations.append(f"{event} {real}")
-
-
-def check_input(read, guard):
-    """Reads one input. Fails if it takes too much or reaches beyond its folder."""
-    # CPU time, so that a busy machine makes no difference.
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak is counted from now on.
-    before, started = read_peak(), time.process_time()
-    with guard:
-        read()
-    seconds, num_bytes = time.process_time() - started, read_peak() - before
-    violations, guard.violations = guard.violations, []
-    assert not violations
-    assert seconds < MAX_SECONDS
-    assert num_bytes < MAX_BYTES, "bytes"
 
 
 def read_peak():
@@ -91,7 +82,8 @@ def test_damaged_input_is_read_or_refused(kind, tmp_path, monkeypatch):
     )
     @hypothesis.given(create_inputs(kind))
     def read(content):
-        check_input(lambda: try_to_read(kind, content, tmp_path), guard)
+        with guard:
+            try_to_read(kind, content, tmp_path)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of odd metadata.
@@ -102,10 +94,9 @@ def test_damaged_input_is_read_or_refused(kind, tmp_path, monkeypatch):
 def test_what_must_not_happen_is_noticed(tmp_path):
     (tmp_path / "inside").mkdir()
     guard = Guard(tmp_path / "inside")
-    check_input(lambda: (tmp_path / "inside" / "a").write_text("x"), guard)
-    for read, match in (
-        (lambda: (tmp_path / "b").write_text("x"), r"open .*/b"),
-        (lambda: len(b"x" * 15 * 10**8), "bytes"),
-    ):
-        with pytest.raises(AssertionError, match=match):
-            check_input(read, guard)
+    with guard:
+        (tmp_path / "inside" / "a").write_text("x")
+    with pytest.raises(AssertionError, match=r"open .*/b"), guard:
+        (tmp_path / "b").write_text("x")
+    with pytest.raises(AssertionError, match="bytes"), guard:
+        assert len(b"x" * 15 * 10**8)

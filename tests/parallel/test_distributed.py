@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.cli.train import train_assessed
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
-from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.inference.calibration import CALIBRATION
+from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
+from cls_jax.inference.unknown import UNKNOWN
+from cls_jax.io import read_json
 from cls_jax.parallel.distributed import (
     check_values,
     has_scheduler,
     initialize_distributed,
 )
-from cls_jax.runs.folder import CONFIG
+from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training.loop import train
 from tests.conftest import ROOT, train_interrupted
 from tests.methods.tiny_model import tiny_model
 from tests.processes import TINY
@@ -67,6 +70,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     # one device, with one process as with two. With seed 1 they agree to 1e-7.
     options = ["--config.num_steps=4", "--config.seed=1", "--config.data.pipeline=tfdata"]
     options.append("--config.method.graph=1.0")  # Neighbors and labels by both together.
+    options.append("--config.data.validation=0.1")  # 134 images calibrate.
     processes = start_all([tmp_path / "two"] * 2, *options)
     (code, output), (other_code, other_output) = map(finish, processes)
     assert (code, other_code) == (0, 0), output + other_output
@@ -75,17 +79,23 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
 
     config = read_config(tmp_path / "two" / CONFIG)
     config.mesh.data = 1
-    train(config, tmp_path / "one")
+    train_assessed(OpenRun(config, tmp_path / "one"))
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 0, 1, 2, 3, 4]
     for a, b in zip(ours, theirs, strict=True):
         same = {"train/loss", "train/gradient_norm", "monitors/distance_ema"}
         for name in a.keys() & (same | {"test/accuracy_instant", "test/accuracy_probe"}):
             np.testing.assert_allclose(a[name], b[name], rtol=1e-5, err_msg=name)
+    for name in (CALIBRATION, UNKNOWN):
+        ours, theirs = (read_json(tmp_path / number / name) for number in ("two", "one"))
+        assert ours.keys() == theirs.keys()
+        for key in {"temperature", "uniform_share", "num_images", "quantiles"} & ours.keys():
+            np.testing.assert_allclose(ours[key], theirs[key], rtol=1e-3, atol=1e-3, err_msg=key)
+    assert len(read_result(tmp_path / "two")["per_class"]) == 10
     # Here on the four devices of this process.
     step, accuracies, *_ = evaluate_run(tmp_path / "two")
     assert step == 4
-    assert accuracies["test/accuracy"] == ours[-1]["test/accuracy"]
+    assert accuracies["test/accuracy"] == read_metrics(tmp_path / "two")[-1]["test/accuracy"]
 
 
 def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(start_all, tmp_path, capsys):

@@ -34,11 +34,6 @@ def test_of_rows_written_twice_the_last_one_counts_and_what_is_not_finite_is_nul
     assert read_metrics(tmp_path) == [first, {"step": 2, "train/loss": None}, third]
 
 
-def test_a_file_that_is_something_else_is_not_read_to_its_end(tmp_path):
-    (tmp_path / METRICS).write_text("x\n" * 200 + '{"step": 1}\n')
-    assert read_metrics(tmp_path) == []
-
-
 def test_tensorboard_shows_the_same_scalars_and_the_images(tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     writer = MetricsWriter(tmp_path)

@@ -46,7 +46,7 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     if not data_config.data_dir or not root.is_dir():
         raise UserError(
             f"{data_config.data_dir or 'The path after the colon'} is not a folder. Pass a folder "
-            "with images, as in --config configs/folder.py:/path/to/images."
+            "of images, as in --config configs/folder.py:/path/to/images."
         )
     layout = layout or list_layout(root)
     options, shape = get_decode_options(data_config), get_image_shape(data_config)

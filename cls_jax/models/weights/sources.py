@@ -97,7 +97,7 @@ def read_safetensors(path: pathlib.Path) -> Weights:
         if path.suffix in _PYTORCH_SUFFIXES and path.is_file():
             remedy = f"convert it with {command}"
         elif path.is_file():
-            remedy = f"it is damaged or something else, so copy it again, or {remedy}"
+            remedy = f"it is damaged or something else, so copy it again or {remedy}"
         raise UserError(
             f"{path} cannot be read as weights ({describe_error(error)}): {remedy}."
         ) from error
