@@ -111,7 +111,7 @@ def check_output(output: pathlib.Path) -> None:
         names = {name for name in found if not is_left_by_system(name)}
     if names is None or (names and not (LABELS in names and names <= _FILES)):
         raise UserError(
-            f"{output} is not empty and not an earlier export: name a new folder, as in "
+            f"{output} is not empty and not an earlier export: choose a new folder, as in "
             "cls-jax export RUN DIR."
         )
 
@@ -263,5 +263,5 @@ def _write(
                 (output / name).write_bytes(model)
     except OSError as error:
         raise UserError(
-            f"{output} cannot be written ({error.strerror}): name another folder."
+            f"{output} cannot be written ({error.strerror}): choose another folder."
         ) from error

@@ -112,7 +112,7 @@ def describe_row(row: dict[str, Any]) -> str:
 def check_sorting(folder: pathlib.Path) -> None:
     """Raises a UserError if `sort_files` would add files to a folder that has some."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder: give --sort-into a new one.")
+        raise UserError(f"{folder} is not an empty folder: choose a new folder for --sort-into.")
 
 
 def sort_files(
@@ -152,8 +152,8 @@ def sort_files(
         partial.rename(folder)
     except OSError as error:
         raise UserError(
-            f"{error.filename or folder} cannot be sorted into {folder} ({error.strerror}): give "
-            "--sort-into another folder."
+            f"{error.filename or folder} cannot be copied to {folder} ({error.strerror}): choose "
+            "another folder for --sort-into."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -206,7 +206,7 @@ def _lock(output: pathlib.Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except filelock.Timeout as error:
         raise UserError(
-            f"Another process is writing {output}: wait for it, or give --output another file."
+            f"Another process is writing {output}: wait for it, or choose another --output."
         ) from error
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in NO_LOCKS:

@@ -49,17 +49,17 @@ def check_path(
     """
     suffix = path.suffix.lower()
     if suffix not in _WRITERS:
-        raise UserError(f"{path} does not end in .csv or .parquet: give --output such a name.")
+        raise UserError(f"{path} does not end in .csv or .parquet: choose another --output.")
     if suffix == ".parquet" and not importlib.util.find_spec("pyarrow"):
         raise UserError(
-            "Writing .parquet needs pyarrow: pip install pyarrow, or give --output a name that "
-            "ends in .csv."
+            "Writing .parquet needs pyarrow: pip install pyarrow, or choose an --output that ends "
+            "in .csv."
         )
     if path.is_dir():
-        raise UserError(f"{path} is a folder: give --output the name of a file in it.")
+        raise UserError(f"{path} is a folder: choose another --output.")
     if columns and not overwrite and path.exists() and _read_columns(path) != list(columns):
         raise UserError(
-            f"{path} exists and is not an earlier table of this kind: give --output another name, "
+            f"{path} exists and is not an earlier table of this kind: choose another --output, "
             "or add --overwrite."
         )
 
@@ -120,7 +120,7 @@ _WRITERS = {".csv": _write_csv, ".parquet": _write_parquet}
 def explain_os_error(path: pathlib.Path, error: OSError) -> UserError:
     """The error for a table that the system does not let us write."""
     return UserError(
-        f"{path} cannot be written ({error.strerror or error}): give --output another file."
+        f"{path} cannot be written ({error.strerror or error}): choose another --output."
     )
 
 

@@ -84,7 +84,7 @@ class MetricsWriter:
                 self._has_warned = True
                 self._warn(
                     f"Warning: {self._path} cannot be written ({error.strerror}): training "
-                    "continues, and its rows are kept in memory until it can."
+                    "continues, and rows are kept in memory until it can be written."
                 )
         else:
             self._unwritten, self._has_warned = b"", False
@@ -103,7 +103,7 @@ class MetricsWriter:
 
 
 class SilentWriter:
-    """Stands in for `MetricsWriter` in all processes but the one that writes."""
+    """Replaces `MetricsWriter` in all processes but the one that writes."""
 
     def write(self, step: int, scalars: Scalars) -> None:
         """Accepts a row."""

@@ -46,13 +46,13 @@ def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except filelock.Timeout as error:
         raise UserError(
-            f"{workdir} is in use by {_read_holder(path)}: wait for it, or give --workdir another "
-            "folder."
+            f"{workdir} is in use by {_read_holder(path)}: wait for it, or choose another "
+            "--workdir."
         ) from error
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise UserError(
-                f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
+                f"{workdir} cannot be written ({error.strerror}): choose another --workdir."
             ) from error
     try:
         with contextlib.suppress(OSError):  # A full disk need not stop us here.

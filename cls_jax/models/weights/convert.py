@@ -25,14 +25,14 @@ def convert(source: pathlib.Path, target: pathlib.Path) -> int:
             arrays = read_torch_file(file)
     except PARSE_ERRORS as error:
         raise UserError(
-            f"{source} cannot be converted ({describe_error(error)}): give a file with the state "
+            f"{source} cannot be converted ({describe_error(error)}): pass a file with the state "
             "dict of a model."
         ) from error
     try:
         target.write_bytes(to_safetensors(Weights(arrays)))
     except OSError as error:
         raise UserError(
-            f"{target} cannot be written ({error.strerror}): give another name."
+            f"{target} cannot be written ({error.strerror}): choose another name."
         ) from error
     return len(arrays)
 
