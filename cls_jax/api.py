@@ -53,9 +53,9 @@ def train(
     values = {key.replace("__", "."): value for key, value in settings.items()}
     if isinstance(folder_or_config, ConfigDict):
         if start_from is not None:
-            raise UserError("start_from needs a folder of images: set model__init instead.")
+            raise UserError("start_from is for folders of images. Set model__init instead.")
         if again:
-            raise UserError("again needs a folder of images: give workdir a new folder instead.")
+            raise UserError("again is for folders of images. Pass another workdir instead.")
         config = folder_or_config.copy_and_resolve_references()
         apply_settings(config, values)
         run = open_run(config, workdir)

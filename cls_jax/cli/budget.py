@@ -60,12 +60,12 @@ class Rehearsal(NamedTuple):
 def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     """Chooses steps, and for pretrained networks resolution and batch size, unless they are set.
 
-    Everything but the number of steps is validated before one step is measured. Another size is
-    taken to cost in proportion to its pixels, another batch in proportion to its images. The step
-    is that of the most likely choice, because JAX keeps its compiled program for the run.
+    Everything but the number of steps is validated first. Cost is assumed to grow in proportion to
+    pixels and to images per batch. The most likely choice is measured, because the run can then
+    reuse its compiled program.
 
     Args:
-        given: The context, whose configuration is from `fit_to_folder` and is changed.
+        given: The context. Its configuration comes from `fit_to_folder` and is modified.
         minutes: How long the whole training should take. None for the default, which only weights
             that come with the project have.
 

@@ -77,9 +77,7 @@ def _train_to_end(run: "Run") -> None:
     has_test, no_test = result["test_accuracy"] is not None, "No test set. "
     if run.layout and run.layout.test:  # Since then, or result.json would have its accuracy.
         evaluate = _write_command("evaluate", folder)
-        no_test = (
-            f"It was trained without a test set. To use the one in the folder now: {evaluate}\n"
-        )
+        no_test = f"The run had no test set. To evaluate on the one now in the folder: {evaluate}\n"
     if has_test or result.get("validation_accuracy") is not None:
         outcome = (
             f"{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:\n"
@@ -101,14 +99,14 @@ def _train_to_end(run: "Run") -> None:
     report = _write_report_after_training(run)
     print()
     if report:
-        print(f"The whole run:  {report}")
+        print(f"Report:         {report}")
     if run.config.num_steps and importlib.util.find_spec("tensorboard"):
         print(f"Curves:         tensorboard --logdir {shlex.quote(str(folder))}")
     if has_test:
         print(f"Evaluate again: {_write_command('evaluate', folder)}")
     if run.config.data.name == "folder":
-        print(f"Label images:   {_write_command('predict', folder)} IMAGES")
-    print(f"All numbers:    {folder / RESULT}")
+        print(f"Predict:        {_write_command('predict', folder)} IMAGES")
+    print(f"Results:        {folder / RESULT}")
 
 
 def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -> None:
@@ -123,14 +121,12 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
         title = f"Test accuracy after {step:,} steps:"
     else:
         if jax.process_count() > 1:
-            raise UserError(
-                "evaluate with a folder runs in one process: start it without the others."
-            )
+            raise UserError("evaluate FOLDER runs in a single process. Start only one.")
         accuracies, figures, num_images, num_unreadable = evaluate_folder(workdir, folder)
         if num_known := count_training_images(workdir, folder):
             print(
-                f"{num_known:,} of these images are also training images of the run, byte for "
-                "byte: the accuracy will be too high.",
+                f"{num_known:,} of these images are identical to training images, so the accuracy "
+                "is too high.",
                 file=sys.stderr,
             )
         left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
@@ -145,9 +141,8 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
         print(describe_figures(figures))
     if calibration:
         print(
-            f"Calibrated on {calibration.num_images:,} {calibration.fitted_on} images: "
-            f"temperature {calibration.temperature:.2f}, "
-            f"uniform share {calibration.uniform_share:.2f}"
+            f"Calibrated on {calibration.num_images:,} {calibration.fitted_on} images: temperature "
+            f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
         )
 
 
@@ -168,7 +163,7 @@ def predict(
     from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path
 
     if as_json and output:
-        raise UserError("--json prints the predictions: leave out --output.")
+        raise UserError("--json prints the predictions. Remove --output.")
     if link and not sort_into:
         raise UserError("--link needs a folder: add --sort-into DIR.")
     target = pathlib.Path(sort_into).expanduser() if sort_into else None
@@ -264,7 +259,7 @@ def cache(clear: bool = False) -> None:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     except OSError as error:
         raise UserError(
-            f"{error.filename} cannot be deleted ({error.strerror}): check who may write it."
+            f"{error.filename} cannot be deleted ({error.strerror}): check its permissions."
         ) from error
     for name, (num_bytes, place) in kinds.items():
         done = "deleted from" if clear else "in"
@@ -279,7 +274,7 @@ def pack(folder: str, output: str) -> None:
 
     root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with images.")
+        raise UserError(f"{folder} is not a folder. Pass a folder of images.")
     listing = list_images(root)
     names, table = list(listing.files.names()), find_table(listing)
     # A small size costs little, and whoever trains need not try all of them.

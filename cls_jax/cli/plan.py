@@ -1,4 +1,4 @@
-"""What to train on a folder of images: its configuration, the run's folder, and a dry run."""
+"""The plan of a run on a folder of images: its configuration, its folder, and a dry run."""
 
 import importlib.util
 import pathlib
@@ -49,14 +49,16 @@ def plan_run(
     minutes: float | None = None,
     again: bool = False,
 ) -> Plan:
-    """Chooses what the user leaves open. An existing run keeps what was chosen when it started.
+    """Chooses what the user does not set. An existing run keeps its settings.
 
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
-    weights of the run in `start_from` are where this one begins. An `instant` run ends before its
-    first step, with heads for propagated labels. `minutes` is how long training should take, None
-    for the default, see `fit_to_minutes`. With `again`, a finished run is not taken up. Raises a
-    UserError if the folder has no layout, there is no such method, key or value, or what was chosen
-    contradicts what was set.
+    run starts from the weights of `start_from`. An `instant` run takes no step and ends with a head
+    for propagated labels. `minutes` is the training time, None for the default, see
+    `fit_to_minutes`. With `again`, a finished run is not reused.
+
+    Raises:
+        UserError: If the folder has no layout, there is no such method, key or value, or what was
+            chosen contradicts what was set.
     """
     settings = _begin_with(start_from) | dict(settings or {})
     if instant:
@@ -85,7 +87,7 @@ def plan_run(
 
 
 def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
-    """The settings of a run that begins with another run's weights, in the same architecture."""
+    """Settings to start from another run's weights, in the same architecture."""
     if not run:
         return {}
     stored = flatten(read_config(pathlib.Path(run) / CONFIG).to_dict())
@@ -101,14 +103,14 @@ def choose_run(
     layout: Layout | None,
     again: bool = False,
 ) -> pathlib.Path:
-    """The run's folder, which never has a run on other images. Says so where a name is taken.
+    """The run's folder, which has no run on other images. Prints if a default name is taken.
 
     `workdir` is None for the default under runs/, `layout` for a dataset that is no folder. `again`
     chooses the next folder without a finished run. Raises a UserError if the folder that the user
     chose has a run on other images or labels.
     """
     if again and workdir is not None:
-        raise UserError("--again numbers the run's folder itself: leave out --workdir.")
+        raise UserError("--again chooses the run's folder itself. Remove --workdir.")
     if layout is None:
         return pathlib.Path(workdir or get_default_workdir(config))
     if workdir is None:
@@ -119,7 +121,7 @@ def choose_run(
     path = pathlib.Path(workdir)
     if difference := describe_other_data(path, config, layout):
         raise UserError(
-            f"{difference}: give --workdir a new folder, and --from {path} to begin with its "
+            f"{difference}: choose a new --workdir, and add --from {path} to start from its "
             "weights."
         )
     return path
@@ -156,7 +158,7 @@ def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
 
 
 def find_resources() -> Resources:
-    """What the machine of process 0 offers. TensorFlow is looked for, but not imported."""
+    """The machine of process 0. TensorFlow is looked for, but not imported."""
     found = Resources(
         has_accelerator=jax.default_backend() != "cpu",
         memory=get_device_memory(jax.local_devices()[0]),
@@ -195,7 +197,7 @@ def describe_dry_run(plan: Plan) -> str:
             f"{measured.step_seconds:.3f} s per step, the median of a few, and "
             f"{measured.compile_seconds:.0f} s to compile",
         ]
-    return "\n".join([*lines, "Nothing was written: rerun without --dry-run to train."])
+    return "\n".join([*lines, "Dry run; nothing written."])
 
 
 def describe_folder(summary: FolderSummary) -> list[str]:
@@ -219,7 +221,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
     ]
     if summary.bit_depth < 16:
         largest = 2**summary.bit_depth - 1
-        lines.append(f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use")
+        lines.append(f"Pixels:      16-bit images use values from 0 to {largest:,}")
     return lines
 
 
@@ -231,7 +233,7 @@ def _describe_training(plan: Plan) -> list[str]:
     if config.data.validation:
         labels += f", after {config.data.validation:.0%} of them are held out for validation"
     name, num_networks = "instant classifier", 1
-    steps = "none: labels spread along a graph of similar images, and linear heads learn from them"
+    steps = "none: linear classifier on labels propagated along a graph of similar images"
     if config.num_steps:
         kinds = f"{config.batch_size} labeled"
         if method.unlabeled_views:

@@ -1,4 +1,4 @@
-"""A training with what follows it: calibration, figures, and a score for unknown images."""
+"""Training, followed by calibration, per-class metrics, and a score for unknown images."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from cls_jax.training.loop import train
 
 
 def train_assessed(run: Run) -> dict[str, Any]:
-    """Trains or resumes a run as `training.loop.train` does, then assesses what predicts.
+    """Trains or resumes a run as `training.loop.train` does, then assesses its classifier.
 
     Of several processes all compute, and process 0 writes. Returns the contents of `result.json`,
     and raises the same as `training.loop.train`.

@@ -173,13 +173,13 @@ def read_config(path: pathlib.Path) -> ConfigDict:
         return _from_stored(read_json(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
-            f"{path.parent} is not the folder of a run (it has no {path.name}): name the folder "
+            f"{path.parent} is not the folder of a run (it has no {path.name}): pass the folder "
             "that training printed."
         ) from error
     except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
         raise UserError(
             f"{path} is not the configuration of a run of this version "
-            f"({describe_error(error).rstrip('.')}): name the folder of another run."
+            f"({describe_error(error).rstrip('.')}): pass the folder of another run."
         ) from error
 
 

@@ -115,7 +115,7 @@ OPTIONS: dict[str, Option] = {
         "memory. Gradients are averaged over them. BatchNorm, and methods that relate the images "
         "of a batch to one another, see only a part."),
     "ema_decay": Option(0.999, BELOW_1,
-        "Decay per step of the weights' exponential moving average (EMA). 0 averages nothing.",
+        "Decay per step of the weights' exponential moving average (EMA). 0 disables averaging.",
         "authors' `--ema-decay`"),
     "log_every": Option(64, AT_LEAST_1, "Log metrics every N steps."),
     "eval_every": Option(1024, AT_LEAST_1, "Evaluate every N steps.", "authors' `--eval-step`"),

@@ -141,7 +141,7 @@ def choose_validation_indices(
     total = min(round(share * sizes.sum()), available.sum())
     if not total:
         raise UserError(
-            f"data.validation={share:g} of {sizes.sum():,} labeled images holds none out: choose a "
+            f"data.validation={share:g} of {sizes.sum():,} labeled images holds out none: choose a "
             "larger share, or add labels."
         )
     counts = _distribute(total, share * sizes, available, np.zeros(num_classes, int))
@@ -161,7 +161,7 @@ def choose_unlabeled_indices(
     rest = np.setdiff1d(candidates, labeled)
     if not len(rest):
         raise UserError(
-            "Every training image is labeled, so the unlabeled stream would be empty: set "
+            "Every training image is labeled, so no unlabeled images remain: set "
             "--config.data.unlabeled_includes_labeled=True or a smaller --config.num_labels."
         )
     return rest
@@ -189,7 +189,7 @@ def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.n
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise UserError(
             f"{path} does not list labeled images of this dataset's classes "
-            f"({describe_error(error)}): give --workdir another folder."
+            f"({describe_error(error)}): choose another --workdir."
         ) from error
 
 

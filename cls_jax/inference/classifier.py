@@ -288,7 +288,7 @@ def _open_instant(workdir: pathlib.Path) -> Classifier:
     network, (class_names, _) = instant.network, read_dataset_description(workdir)
     model, variables = create_network(network, len(class_names))
     if instant.head.kernel.shape[1] != len(class_names):
-        raise UserError(f"{workdir} has an instant classifier for other classes: train it again.")
+        raise UserError(f"{workdir} has an instant classifier for other classes. Train it again.")
     variables["params"]["head"] = instant.head._asdict()
     config = read_config(workdir / CONFIG)
     config.data.image_size, config.model.dtype = network.image_size, "float32"

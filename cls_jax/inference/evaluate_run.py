@@ -163,7 +163,7 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Accuracies, Fig
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with labeled images.")
+        raise UserError(f"{folder} is not a folder. Pass a folder of labeled images.")
     layout = list_layout(root)
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     classifier = load(workdir)
@@ -171,7 +171,7 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Accuracies, Fig
     if foreign := sorted({name for _, name in rows if fold(name) not in index}):
         is_one, names = len(foreign) == 1, ", ".join(map(repr, foreign[:_MAX_NAMED]))
         raise UserError(
-            f"The run in {workdir} does not know the {'class' if is_one else 'classes'} {names}: "
+            f"The run in {workdir} does not have the {'class' if is_one else 'classes'} {names}: "
             f"rename or remove {'its folder' if is_one else 'their folders'} in {root}."
         )
     parts, is_read = [], []

@@ -108,7 +108,7 @@ def check_output(output: pathlib.Path) -> None:
         names = {name for name in found if not is_left_by_system(name)}
     if names is None or (names and not (LABELS in names and names <= _FILES)):
         raise UserError(
-            f"{output} is not empty and not an earlier export: name a new folder, as in "
+            f"{output} is not empty and not an earlier export: choose a new folder, as in "
             "cls-jax export RUN DIR."
         )
 
@@ -250,7 +250,7 @@ def describe(
 def _write(
     output: pathlib.Path, models: Mapping[str, bytes | None], texts: Mapping[str, str]
 ) -> None:
-    with explain_writing(output, "name another folder"):
+    with explain_writing(output, "choose another folder"):
         output.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             write_atomically(output / name, text)

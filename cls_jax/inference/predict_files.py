@@ -49,7 +49,7 @@ def predict_files(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_lock(output))
         num_done = _count_rows(journal)
-        with explain_writing(output, "give --output another file"):
+        with explain_writing(output, "choose another --output"):
             rows_file = stack.enter_context(journal.open("a", encoding="ascii"))
         progress = tqdm(total=len(files), initial=num_done, unit="image", dynamic_ncols=True)
         bar = stack.enter_context(progress)
@@ -104,7 +104,7 @@ def describe_row(row: dict[str, Any]) -> str:
 def check_sorting(folder: pathlib.Path) -> None:
     """Raises a UserError if `sort_files` would add files to a folder that has some."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder: give --sort-into a new one.")
+        raise UserError(f"{folder} is not an empty folder: choose a new folder for --sort-into.")
 
 
 def sort_files(
@@ -141,8 +141,8 @@ def sort_files(
         partial.rename(folder)
     except OSError as error:
         raise UserError(
-            f"{error.filename or folder} cannot be sorted into {folder} ({error.strerror}): give "
-            "--sort-into another folder."
+            f"{error.filename or folder} cannot be copied to {folder} ({error.strerror}): choose "
+            "another folder for --sort-into."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -188,7 +188,7 @@ def _read_rows(
 @contextlib.contextmanager
 def _lock(output: pathlib.Path) -> Iterator[None]:
     """Keeps other processes from writing the same output, where the file system has locks."""
-    path, another = output.with_name(f".{output.name}.lock"), "give --output another file"
+    path, another = output.with_name(f".{output.name}.lock"), "choose another --output"
     busy = f"Another process is writing {output}: wait for it, or {another}."
     with hold_at_once(path, output, lambda: busy, another):
         try:

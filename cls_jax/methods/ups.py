@@ -2,8 +2,11 @@
 
 After a round, several passes with dropout over the unlabeled images estimate each class's
 probability and its uncertainty (section 3.2). Confident positive and negative labels train the next
-round, which starts from a new network. The authors use 20 rounds of 1,024 epochs. Here the run's
-steps are split evenly over `rounds`, a deviation that keeps the methods' costs alike.
+round, which starts from a new network.
+
+Deviations: The authors use 20 rounds of 1,024 epochs, without an EMA. Here the run's steps are
+split evenly over `rounds`, so that all methods cost the same, and the EMA network makes the dropout
+predictions. Selected images stay in the unlabeled stream instead of moving to the labeled set.
 """
 
 import jax

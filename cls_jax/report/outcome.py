@@ -16,7 +16,7 @@ def describe_accuracies(accuracies: dict[str, float]) -> str:
         "test_accuracy_at_best_validation": "network 1 at the step of the best validation accuracy",
         "validation_accuracy": "network 1 on the validation images",
         "validation_accuracy_best": "network 1 on the validation images, at its best step",
-        "test_accuracy_instant": "instant classifier: propagated labels, before any step",
+        "test_accuracy_instant": "instant classifier, before training",
         "test_accuracy_probe": "linear probe on the labels only",
     }
     by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
@@ -30,21 +30,21 @@ def describe_outcome(result: dict[str, Any]) -> list[str]:
 
 
 def describe_labelers(result: dict[str, Any]) -> str | None:
-    """How far the labels made the run believe its graph and its earlier layers. None if unknown."""
+    """How much graph, probe and earlier layers count in a run's labels. None if unknown."""
     weights: list[Any] = [result.get(f"labels_weight_{name}") for name in ("graph", "stages")]
     if not all(isinstance(weight, int | float) for weight in weights):
         return None
     sentence = (
-        f"The graph of similar images is believed {weights[0]:.0f}%, the linear probe "
-        f"{100 - weights[0]:.0f}%, and layers before the last one {weights[1]:.0f}%"
+        f"Weights chosen by held-out labels: graph of similar images {weights[0]:.0f}%, linear "
+        f"probe {100 - weights[0]:.0f}%. Earlier layers count for {weights[1]:.0f}%"
     )
     names = ("graph", "probe", "instant")
     right: list[Any] = [result.get(f"labels_accuracy_{name}") for name in names]
     if not all(isinstance(value, int | float) for value in right):
-        return f"{sentence}: no label could be held out in every class."
+        return f"{sentence}. Accuracy on held-out labels: unknown, since a class has one label."
     return (
-        f"{sentence}: of 100 held-out labels, the graph predicts {right[0]:.0f}, the probe "
-        f"{right[1]:.0f}, and all together {right[2]:.0f}."
+        f"{sentence}. Accuracy on held-out labels: graph {right[0]:.0f}%, probe {right[1]:.0f}%, "
+        f"combined {right[2]:.0f}%."
     )
 
 
@@ -56,24 +56,26 @@ def describe_gain(result: dict[str, Any]) -> str | None:
     if final is None or probe is None:
         return None
     return (
-        f"On the test images, what predicts for this run is {abs(final - probe):.1f} points "
+        f"On the test images, the classifier used for prediction is {abs(final - probe):.1f} "
+        "points "
         f"{'above' if final >= probe else 'below'} a linear probe on frozen features."
     )
 
 
 def describe_predictor(result: dict[str, Any]) -> str | None:
-    """A sentence about what predicts for a run that began with the instant classifier."""
+    """A sentence about the chosen classifier, of a run that started from an instant one."""
     chosen, gain = str(result.get("answer")), result.get("answer_gain")
-    predictor = {"trained": "trained networks", "instant": "instant classifier"}.get(chosen)
+    predictor = {"trained": "fine-tuned networks", "instant": "instant classifier"}.get(chosen)
     if predictor is None:
         return None
-    use = f"predict, evaluate and export use the {predictor}."
+    use = f"`predict`, `evaluate` and `export` will use the {predictor}."
     if gain is None:
-        return f"Without validation images, nothing was compared: {use}"
+        return f"{use} No validation images compare them with the instant classifier."
     verb = "gained" if gain >= 0 else "lost"
     return (
-        f"Training {verb} {abs(gain):.1f} points over the instant classifier on the "
-        f"{result.get('answer_images')} images: {use}"
+        f"On the {result.get('answer_images')} images, fine-tuning {verb} {abs(gain):.1f} points "
+        "over "
+        f"the instant classifier. {use}"
     )
 
 

@@ -132,7 +132,7 @@ class Checkpointer:
             if jax.process_count() > 1:
                 raise  # The others wait for this one: all end, and resume from the last good state.
             step, self._unconfirmed = self._unconfirmed, None
-            # Under its own name a state is complete, whatever failed after that.
+            # Once renamed, a checkpoint is complete.
             for path in self.folder.glob(f"{step}.*"):
                 shutil.rmtree(path, ignore_errors=True)
             self._manager = None  # It remembers the failure.
@@ -164,7 +164,7 @@ class Checkpointer:
             where = self._set_aside(step) if self._keep is not None else "left where it is"
             self.warn(
                 f"Warning: the checkpoint of step {step} in {self.folder} is damaged ({reason}): "
-                f"{where}, and the one before it is used."
+                f"{where}, and the previous one is used."
             )
         # Also next time: a checkpoint that was moved away still shows that the run had started.
         if last_reason is None and not from_main_process((self._workdir / DAMAGED).exists()):

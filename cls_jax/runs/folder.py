@@ -110,7 +110,7 @@ def describe_other_data(
     if is_same and (allows_copies or is_same_place or not theirs.is_dir()):
         return None
     if is_same_place:
-        return f"The images or labels in {ours} are no longer those of the run in {workdir}"
+        return f"The images or labels in {ours} have changed since the run in {workdir}"
     return f"{workdir} has a run on {stored.data.data_dir or stored.data.name}"
 
 
@@ -198,7 +198,7 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
         if differences:
             raise UserError(
                 f"{workdir} holds a run of another configuration ({'; '.join(differences)}): "
-                "give --workdir a new folder, or use this run's own configuration to resume it."
+                "choose a new --workdir, or use this run's own configuration to resume it."
             )
     elif workdir.exists() and (
         not workdir.is_dir()
@@ -208,7 +208,7 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
         )
     ):
         raise UserError(
-            f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."
+            f"{workdir} is not empty and not the folder of a run: choose a new --workdir."
         )
 
 
@@ -217,8 +217,8 @@ def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
     if step >= num_steps:
         return f"{workdir} is finished: nothing to do."
     return (
-        f"{workdir} was finished at step {step:,} and goes on to step {num_steps:,}, with the "
-        f"learning rate that a run of {num_steps:,} steps has from step {step:,} on."
+        f"{workdir} was finished at step {step:,} and continues to step {num_steps:,}, with the "
+        f"learning rates of a run of {num_steps:,} steps."
     )
 
 
@@ -242,7 +242,7 @@ def create_run_folder(
     file drawn from the seed would look like one that the user supplied. Raises a UserError if the
     folder cannot be written.
     """
-    remedy = "free disk space and rerun the command, or give --workdir another folder"
+    remedy = "free disk space and rerun the command, or choose another --workdir"
     with explain_writing(workdir, remedy):
         write_atomically(workdir / CONFIG, to_json(config))
         write_labeled_indices(workdir, labeled_indices, dataset)
@@ -297,7 +297,7 @@ def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
     if dataset.fingerprint and stored is not None and not is_same:
         raise UserError(
             f"The training images of {dataset.name} are not those with which the run in {workdir} "
-            "started: give --workdir a new folder, or restore the images as they were."
+            "started: choose a new --workdir, or restore the images as they were."
         )
 
 
@@ -345,7 +345,7 @@ def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
         yield stored
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} does not describe the run's dataset ({describe_error(error)}): name the "
+            f"{path} does not describe the run's dataset ({describe_error(error)}): pass the "
             "folder of a run of this version."
         ) from error
 

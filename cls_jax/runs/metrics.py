@@ -88,7 +88,7 @@ class MetricsWriter:
                 self._has_warned = True
                 self._warn(
                     f"Warning: {self._path} cannot be written ({error.strerror}): training "
-                    "continues, and its rows are kept in memory until it can."
+                    "continues, and rows are kept in memory until it can be written."
                 )
         else:
             self._unwritten, self._has_warned = b"", False

@@ -99,10 +99,10 @@ def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
 
 
 def choose_predictor(result: dict[str, Any]) -> dict[str, Any]:
-    """Decides what predicts for a run: its networks, or the instant classifier it began with.
+    """Chooses the classifier used for prediction: the run's networks or its instant classifier.
 
-    The networks, unless they are worse on the validation images. Test images decide nothing, so
-    that the accuracy on them is that of a classifier that was not chosen by it.
+    The networks, unless they are worse on the validation images. Test images are not used for the
+    choice, so that test accuracy stays unbiased.
 
     Returns:
         Additions to the run's result: `answer` ("trained" or "instant"), and with validation images

@@ -64,7 +64,7 @@ def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
 
     Raises a UserError if another process trains there, or the folder cannot be written.
     """
-    path, another = workdir / LOCK, "give --workdir another folder"
+    path, another = workdir / LOCK, "choose another --workdir"
     busy = lambda: f"{workdir} is in use by {_read_holder(path)}: wait for it, or {another}."  # noqa: E731
     with hold_at_once(path, workdir, busy, another):
         with contextlib.suppress(OSError):  # A full disk need not stop us here.

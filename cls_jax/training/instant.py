@@ -1,8 +1,7 @@
-"""The start of a run: its instant classifier, and the heads that begin from the same labels.
+"""The start of a run: its instant classifier, and heads fitted to the same labels.
 
-`compute_start` is the only place where it is chosen, and it is computed once. A run without steps
-ends there. In others, `init_round` fits the networks' heads to the same labels, which may stay a
-term of the loss (`method.graph`).
+`compute_start` computes it, once per run. A run without steps ends there. In others, `init_round`
+fits the networks' heads to the same labels, which may stay a term of the loss (`method.graph`).
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -47,7 +46,7 @@ _MAX_UNLABELED = 1_000
 
 
 class Start(NamedTuple):
-    """What frozen features say about the images of a run."""
+    """Labels from frozen features, for the images of a run."""
 
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].

@@ -1,11 +1,16 @@
 """The update rule: SGD or AdamW, the schedule, weight decay on kernels, and rates per layer.
 
-Everything is elementwise, so it acts on stacked networks as on one. What is not would have to treat
-each network by itself: a norm over all of them would let networks influence each other.
+Updates are elementwise, so they act on stacked networks as on one. A global norm would mix the
+networks. Layers are recognized by name.
 
-Fine-tuning asks where a parameter is on the way from the images to the classes: the first layers of
-a pretrained network know what all photographs share, and should change less than the last ones, or
-not at all.
+For fine-tuning, early layers of a pretrained network should change less than the last ones, or not
+at all. The rate of layer l at step k of K is
+
+    learning_rate · layer_decay^(L - l) · rise · cos(π · cosine_cycles · max(0, k - W) / (K - W))
+
+with L the number of the head, W `warmup_steps`, and rise = clip((k - s) / W, 0, 1), or 1 if W is 0.
+s is 0 for the head and `head_steps` for all other layers, which do not change before step s. The
+head has `head_learning_rate` instead of `learning_rate` if it is set.
 """
 
 import re
@@ -73,8 +78,7 @@ def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientT
 def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.GradientTransformation:
     """`optax.scale_by_learning_rate` with a rate for each layer. Its state is the step count.
 
-    A layer's rate is the schedule times `layer_decay` to the power of the layers between it and the
-    head. Other layers than the head wait for `head_steps`, and begin with a warm-up of their own.
+    The formula is at the top of this file. Layers that wait begin with a warm-up of their own.
     """
     settings = config.optimizer
     # Each round trains new networks from a new optimizer state, so its schedule starts over.

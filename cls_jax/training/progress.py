@@ -212,8 +212,8 @@ class MetricsQueue:
             self._has_warned = True
             self._bar.say(
                 f"Warning: the supervised loss has been above {self._loss_bound:.2f}, twice the "
-                f"loss of guessing, since step {self._high_since}: the run is diverging. A lower "
-                "--config.optimizer.learning_rate in a new --workdir may help."
+                f"loss of random guessing, since step {self._high_since}: the run is diverging. A "
+                "lower --config.optimizer.learning_rate in a new --workdir may help."
             )
 
 

@@ -137,7 +137,7 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
     if is_folder and channels != 3 and init.startswith((BUILTIN, HUB)):
         raise UserError(
             f"The weights {init:.100} are for images of 3 channels, and data.channels is "
-            f"{channels}: leave out --instant, and set --config.model.init= to start from random "
+            f"{channels}: remove --instant, and set --config.model.init= to start from random "
             "weights."
         )
     implied = init.removeprefix(BUILTIN)

@@ -109,7 +109,7 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
     assert counts == [sum(len(list((folder / name).iterdir())) for name in ("0", "1")), 1]
     shutil.rmtree(tmp_path / "test")
     for new, sentence in (
-        ("zero", "does not know the class 'zero': rename or remove its folder"),
+        ("zero", "does not have the class 'zero': rename or remove its folder"),
         ("one", "the classes 'one', 'zero': rename or remove their folders"),
     ):
         shutil.copytree(tmp_path / "train" / "0", tmp_path / "train" / new)
@@ -216,7 +216,7 @@ def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_
     def stop_at_the_third(images):
         sizes.append(len(images))
         if len(sizes) == 2:
-            with pytest.raises(UserError, match=r"Another process is writing .*give --output"):
+            with pytest.raises(UserError, match=r"is writing .*choose another --output"):
                 predict_files(classifier, noise[:2], tmp_path / "p.csv")
         if len(sizes) == 3:
             raise KeyboardInterrupt
@@ -289,7 +289,7 @@ def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monk
     for options, message in (
         ({}, "None of these images could be read"),
         ({"output": "p.csv"}, "None of these images could be read"),
-        ({"output": "p.csv", "as_json": True}, "leave out --output"),
+        ({"output": "p.csv", "as_json": True}, "Remove --output"),
     ):
         with pytest.raises(UserError, match=message):
             commands.predict(str(trained_run), ["broken.jpg"], **options)
@@ -311,7 +311,9 @@ def test_files_are_sorted_into_folders_and_stay_where_they_are(
     assert all(path.is_symlink() == links for path in found.values())
     for paths in (found.values(), map(pathlib.Path, noise)):
         assert {path.name: path.read_bytes() for path in paths} == contents
-    with pytest.raises(UserError, match="give --sort-into a new one"):  # Before it predicts.
+    with pytest.raises(
+        UserError, match="choose a new folder for --sort-into"
+    ):  # Before it predicts.
         commands.predict("no run", ["noise"], sort_into="new/sorted")
     with pytest.raises(UserError, match="add --sort-into DIR"):
         commands.predict("no run", ["noise"], link=True)
@@ -331,7 +333,7 @@ def test_sorting_keeps_all_files_and_stays_in_its_folder(tmp_path):
     assert {path.parent.parent for path in found} == {tmp_path / "sorted"}
     texts = [path.read_text() for path in found if path.parent.name == "x"]
     assert sorted(texts) == sorted(map(str, files))
-    with pytest.raises(UserError, match="give --sort-into another folder"):
+    with pytest.raises(UserError, match="choose another folder for --sort-into"):
         sort_files([(str(files[0]), "x"), (str(tmp_path / "gone.png"), "x")], tmp_path / "other")
     assert {path.name for path in tmp_path.iterdir()} == {"1", "2", "3", "sorted"}
 
@@ -340,7 +342,7 @@ def test_output_that_cannot_be_written_names_the_remedy(tmp_path, monkeypatch):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").write_text("")
     for name in ("p.txt", "p", "folder.csv", "file/p.csv"):
-        with pytest.raises(UserError, match="give --output"):
+        with pytest.raises(UserError, match="choose another --output"):
             write_table(tmp_path / name, PREDICTION_COLUMNS, [])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match="pip install pyarrow"):

@@ -97,7 +97,7 @@ def test_photographs_are_compared_by_the_features_that_training_reads(
 def test_mistakes_name_the_remedy(trained_run, tmp_path):
     with pytest.raises(UserError, match="trained on digits, which has all its labels"):
         suggest_files(trained_run, 3)
-    with pytest.raises(UserError, match="is not a folder: name one with images"):
+    with pytest.raises(UserError, match=r"is not a folder\. Pass a folder of images"):
         suggest_files(tmp_path / "nothing", 3)
     (tmp_path / "a.png").write_text("no image")
     with pytest.raises(UserError, match="None of the unlabeled images can be read"):

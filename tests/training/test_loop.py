@@ -102,7 +102,7 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
     with pytest.raises(UserError, match="num_steps: 6 → 4"):
         train(create_tiny_config(num_steps=4), run)
     assert train(create_tiny_config(num_steps=8), run)["step"] == 8
-    assert "was finished at step 6 and goes on to step 8" in capsys.readouterr().out
+    assert "was finished at step 6 and continues to step 8" in capsys.readouterr().out
     assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
     assert read_config(run / "config.json").num_steps == 8
 

@@ -171,7 +171,7 @@ def test_evaluation_on_the_training_images_is_told_by_their_content(
     commands.evaluate(str(finished[0]), str(copy))
     said = capsys.readouterr()
     assert f"Accuracy on 11 labeled images in {copy}" in said.out
-    assert said.err.startswith("11 of these images are also training images of the run")
+    assert said.err.startswith("11 of these images are identical to training images")
     for path in copy.glob("labeled/*/*.png"):  # Of the same names and another content.
         Image.new("RGB", (8, 8)).save(path)
     hidden = images.rename(images.with_name("hidden"))  # The run's own images are not needed.

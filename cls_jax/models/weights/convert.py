@@ -25,10 +25,10 @@ def convert(source: pathlib.Path, target: pathlib.Path) -> int:
             arrays = read_torch_file(file)
     except PARSE_ERRORS as error:
         raise UserError(
-            f"{source} cannot be converted ({describe_error(error)}): give a file with the state "
+            f"{source} cannot be converted ({describe_error(error)}): pass a file with the state "
             "dict of a model."
         ) from error
-    with explain_writing(target, "give another name"):
+    with explain_writing(target, "choose another name"):
         target.write_bytes(to_safetensors(Weights(arrays)))
     return len(arrays)
 

@@ -84,7 +84,7 @@ def from_torch(
     ignored = (*kept, *layout.unused)
     for name in arrays:
         if name not in shapes and not name.startswith(ignored) and not name.endswith(_COUNTER):
-            raise WeightsError(f"{name} has no place in it")
+            raise WeightsError(f"{name} is not part of this architecture")
 
     def choose(path: Any, leaf: Any) -> Any:
         name = _name(path, layout)
