@@ -191,7 +191,7 @@ OPTIONS: dict[str, Option] = {
         "of similar images (graph)."),
     "model.final_head": Option("trained", one_of("trained", "graph"),
         "Last layer of the averaged networks after the last step: as it was trained, or fitted to "
-        "labels that are propagated along a graph of their trained features (graph)."),
+        "the product of propagated labels and the networks' own predictions (graph)."),
     "model.graph_images": Option(0, between(0),
         "Unlabeled images in the graph, evenly spaced among all. 0 for all of them."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
