@@ -192,6 +192,8 @@ OPTIONS: dict[str, Option] = {
     "model.final_head": Option("trained", one_of("trained", "graph"),
         "Last layer of the averaged networks after the last step: as it was trained, or fitted to "
         "labels that are propagated along a graph of their trained features (graph)."),
+    "model.graph_images": Option(0, between(0),
+        "Unlabeled images in the graph, evenly spaced among all. 0 for all of them."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
         "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet). "
         "`auto` chooses by `data.image_size`."),

@@ -185,7 +185,11 @@ def label_images(
         guesses = {"graph": held_out[0], "probe": held_out[1], "instant": together}
         for name, guess in guesses.items():
             figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == given[hidden]))
-    return _collect(probabilities, labeled, probes[0], figures)
+    weights = compute_weight(probabilities)
+    sample_weights = weights.copy()
+    sample_weights[labeled] = _LABELED_WEIGHT
+    labels = probabilities.argmax(axis=1)
+    return PropagatedLabels(probabilities, labels, weights, sample_weights, probes[0], figures)
 
 
 def _list_views(features: FrozenFeatures, num_classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -232,44 +236,6 @@ def _hold_out_of_probe(
         else:
             p_LK[fold::num_folds] = 1 / num_classes
     return p_LK
-
-
-def spread_labels(
-    features_BC: np.ndarray, graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int
-) -> PropagatedLabels:
-    """The product of what a graph and a linear probe say, for features that know the labels.
-
-    Trained networks have seen the labels, so predictions of held-out ones would flatter them, and
-    both count the same.
-
-    Args:
-        features_BC: Floating [B, C], for the probe.
-        graph: S from `build_graph`, [B, B].
-        labels_B: int [B], -1 for images without a label.
-        num_classes: K.
-    """
-    probabilities = propagate_labels(graph, labels_B, num_classes)
-    labeled = np.flatnonzero(labels_B >= 0)
-    probe = fit_head(features_BC[labeled], labels_B[labeled], num_classes, PROBE_C)
-    probabilities = _multiply(probabilities, probe.compute_probabilities(features_BC))
-    return _collect(probabilities, labeled, probe, {})
-
-
-def _collect(
-    probabilities: np.ndarray, labeled: np.ndarray, probe: Head, figures: dict[str, float]
-) -> PropagatedLabels:
-    weights = compute_weight(probabilities)
-    sample_weights = weights.copy()
-    sample_weights[labeled] = _LABELED_WEIGHT
-    labels = probabilities.argmax(axis=1)
-    return PropagatedLabels(probabilities, labels, weights, sample_weights, probe, figures)
-
-
-def _multiply(p_BK: np.ndarray, q_BK: np.ndarray) -> np.ndarray:
-    """The normalized product of two probabilities, or the first if they exclude each other."""
-    product = p_BK * q_BK
-    sums = product.sum(axis=1, keepdims=True)
-    return np.divide(product, sums, out=p_BK.copy(), where=sums > 0)
 
 
 def fit_head(

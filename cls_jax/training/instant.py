@@ -58,21 +58,28 @@ class Start(NamedTuple):
     accuracies: Accuracies
 
 
-def compute_start(setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> Start | None:
+def compute_start(
+    setup: TrainSetup, dataset: Dataset, spec: StreamSpec, network: FrozenNetwork | None = None
+) -> Start | None:
     """The start of a run whose heads or loss need one. Otherwise None.
 
     Features are those of the network's own resolution. Without pretrained weights they are pixels.
+    A run that resumes has stored the network, and needs the file or run that it is from no more.
 
     Raises:
         UserError: If the pretrained weights cannot be read or do not fit.
     """
     config, has_steps = setup.config, setup.config.num_steps > 0
     init_head = config.model.init_head
-    if has_steps and init_head != "graph" and not config.method.get("graph"):
+    heads = init_head, config.model.final_head
+    if has_steps and "graph" not in heads and not config.method.get("graph"):
         return None
-    network = open_frozen_network(setup) if config.model.init else None
-    # All of them, unless `data.imbalance` leaves some out.
-    rows = np.union1d(spec.labeled_indices, spec.unlabeled_indices)
+    if network is None and config.model.init:
+        network = open_frozen_network(setup)
+    # All of them, unless `data.imbalance` or `model.graph_images` leaves some out.
+    others = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
+    others = take_rows(others, config.model.graph_images or len(others))
+    rows = np.union1d(spec.labeled_indices, others)
     train = compute_frozen(dataset, config.data.data_dir, network, "train", rows)
     held_out = {part: labels for part, _, labels in dataset.held_out if len(labels)}
     is_labeled = np.isin(rows, spec.labeled_indices)

@@ -26,6 +26,7 @@ from ml_collections import ConfigDict
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.errors import UserError
+from cls_jax.features.instant import read_instant
 from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
 from cls_jax.runs.checkpoint import Checkpointer
@@ -40,8 +41,8 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.metrics import MetricsWriter, SilentWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
+from cls_jax.training.final_heads import fit_final_heads
 from cls_jax.training.instant import Start, compute_start, init_state
-from cls_jax.training.probe import fit_final_heads
 from cls_jax.training.progress import (
     MetricsQueue,
     PausableTimer,
@@ -135,6 +136,7 @@ class _Session:
         self._config = config = self._setup.config
         self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
         self._checkpointer = Checkpointer(self._workdir, config.keep_checkpoints)
+        self._fits_final_heads = config.model.final_head == "graph"
         # Onto shapes, so that no initial state takes memory beside the restored one.
         restored = restore_newest(self._checkpointer, self._setup)
         is_new = restored is None
@@ -143,13 +145,12 @@ class _Session:
         if restored is None:
             self._start, baselines = begin(run)
             self.state = init_state(self._setup, self._dataset, self._spec, self._start)
-            if not self._setup.method.rounds:
+            if not self._setup.method.rounds and not self._fits_final_heads:
                 self._start = None  # Its tables take memory, and nothing asks for them again.
             self._first_step, self._timer = 0, PausableTimer()
         else:
             self.state, self._first_step = restored.state, restored.step
             self._timer = PausableTimer(restored.metadata["train_seconds"])
-        self._fits_final_heads = config.model.final_head == "graph"
         if is_main_process():
             announce(run, self._first_step)
         self._inputs: Any = None
@@ -266,12 +267,20 @@ class _Session:
             self.state = self._start_round(self.state, step)
 
     def _fit_final_heads(self) -> None:
-        self._bar.say("fitting heads to labels propagated along a graph of the trained features")
+        self._bar.say("fitting heads to what frozen features and the trained networks say together")
         self._metrics.drain()
         with self._timer.paused(), jax.transfer_guard("allow"):
+            start = self._start or self._recompute_start()
+            assert start is not None, "a run with final heads has a start"
             self.state = fit_final_heads(
-                self._setup, self.state, self._dataset, self._spec, self._record
+                self._setup, self.state, self._dataset, start, self._record
             )
+
+    def _recompute_start(self) -> Start | None:
+        """The start of a run that was interrupted, with the network that it has stored."""
+        path = (self._workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
+        network = read_instant(path).network if path.exists() else None
+        return compute_start(self._setup, self._dataset, self._spec, network)
 
     def _recreate_batch(self, step: int, step_input: Any) -> Any:
         # A batch is a function of seed and step, so the newest state also makes an older one.

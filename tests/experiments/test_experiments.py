@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import json
 import math
 import re
 import subprocess
@@ -11,9 +10,7 @@ import numpy as np
 import pytest
 
 from cls_jax.config import validate_config
-from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
-from cls_jax.runs.folder import LABELED_INDICES, load_labeled_indices
 from experiments.benchmarks.step import describe_variants
 from experiments.benchmarks.variants import configure_variant, create_variant
 from experiments.paper import grid, table3, tables
@@ -72,37 +69,6 @@ def test_settings_reach_the_run_and_those_of_a_row_name_its_folder():
 def test_what_is_no_run_is_refused(overrides, row, message):
     with pytest.raises(UserError, match=message):
         table3.create_cell(arguments(overrides=overrides), row, 40, 0)
-
-
-@pytest.mark.parametrize(
-    ("labels", "counts"), [("uniform", [4] * 10), ("reversed", [1, 1, 1, 1, 1, 2, 4, 6, 9, 14])]
-)
-def test_labels_may_be_distributed_unlike_the_unlabeled_images(labels, counts, tmp_path):
-    options = arguments(imbalance=50.0, labels=labels, runs=str(tmp_path))
-    cells = [table3.create_cell(options, row, 40, 3) for row in ("cls", "fixmatch")]
-    table3.write_labels(cells, labels)
-    first, second = ((cell.workdir / LABELED_INDICES).read_text() for cell in cells)
-    assert [len(json.loads(first)[str(k)]) for k in range(10)] == counts
-    assert first == second
-    assert cells[0].workdir.name == f"digits-40-cls-seed3-data.imbalance=50.0-labels={labels}"
-
-
-def test_images_of_unknown_classes_stay_unlabeled_or_are_removed(tmp_path):
-    options = arguments(runs=str(tmp_path), unknown=4)
-    digits, sets = load_dataset(grid.create_config(arguments(budgets=[20]))), []
-    for row in ("cls", "cls" + table3.REMOVED, "cls+strangers=ranked"):
-        cell = table3.create_cell(options, row, 24, 3)
-        table3.write_known_classes(digits, cell, options.unknown)
-        dataset = load_dataset(cell.config)
-        labeled = load_labeled_indices(cell.workdir, dataset, 24, 3, 1.0)
-        assert set(np.bincount(dataset.train_labels[labeled])) == {4}
-        sets.append((dataset, dataset.train_images[labeled]))
-    (kept, own), (removed, same), (ranked, _) = sets
-    np.testing.assert_array_equal(own, same)
-    is_known = kept.train_labels >= 0
-    assert len({*digits.train_labels[~is_known]}) == 4
-    np.testing.assert_array_equal(removed.train_images, digits.train_images[is_known])
-    assert np.mean(ranked.train_labels < 0) < 0.2 < np.mean(~is_known)
 
 
 def test_differences_are_paired_by_seed():

@@ -14,8 +14,7 @@ from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.features import instant
 from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.graph import build_graph
-from cls_jax.features.instant import fit_head, label_images, read_instant, spread_labels
+from cls_jax.features.instant import fit_head, label_images, read_instant
 from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
 from cls_jax.inference.export import export_run
 from cls_jax.inference.suggest import suggest_files
@@ -46,7 +45,7 @@ def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_clas
     labels = np.where(np.arange(300) < num_classes, truth, -1)
     center = features.mean(axis=0)
     features, test_features = features - center, test_features - center
-    spread = spread_labels(features, build_graph(features), labels, num_classes)
+    spread = label_images(_freeze(features), labels, num_classes)
     np.testing.assert_array_equal(spread.labels[:num_classes], truth[:num_classes])
     np.testing.assert_array_equal(spread.weights[:num_classes], 1)
     instant = fit_head(features, spread.labels, num_classes, 0.01, spread.sample_weights)
@@ -113,39 +112,6 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         np.testing.assert_allclose(spread.probabilities.sum(axis=1), 1, rtol=1e-5)
         labeled = labels_B >= 0
         np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
-
-
-def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
-    features, truth = _make_features(60)
-    is_used, chosen = np.arange(60) < 30, np.array([1, 4, 7])
-    head = fit_head(features, np.where(is_used, truth, 0), K, 0.1, is_used * 1.0, chosen)
-    expected = fit_head(features[:30], truth[:30], K, 0.1, chosen=chosen)
-    np.testing.assert_allclose(head.kernel, expected.kernel, atol=1e-6)
-    assert (np.delete(head.kernel, chosen, axis=0) == 0).all()
-    only_2 = fit_head(features, np.full(60, 2), K, 0.1)
-    assert (only_2.predict(features) == 2).all()
-
-
-def test_few_images_with_many_features_are_fitted_in_a_basis_of_the_images(monkeypatch):
-    wide, labels = np.random.default_rng(1).standard_normal((20, 200)), np.arange(20) % K
-    found = fit_head(wide, labels, K, 0.1)
-    monkeypatch.setattr(np.linalg, "qr", lambda columns: (np.eye(len(columns)),))
-    expected = fit_head(wide, labels, K, 0.1)
-    np.testing.assert_allclose(found.kernel, expected.kernel, atol=1e-4)
-    np.testing.assert_allclose(found.bias, expected.bias, atol=1e-4)
-
-
-@pytest.mark.parametrize("is_certain", [np.ones(300, bool), np.arange(300) % 5 == 0])
-def test_head_sees_only_the_most_certain_images_but_as_large_a_share_of_every_class(
-    monkeypatch, is_certain
-):
-    monkeypatch.setattr(instant, "_MAX_FITTED", 60)
-    features, labels = _make_features(300)
-    order = np.argsort(labels, kind="stable")
-    features, labels = features[order], labels[order]
-    taught = np.where(is_certain, labels, (labels + 1) % K)  # The others are wrong.
-    head = fit_head(features, taught, K, 0.01, np.where(is_certain, 1.0, 0.1))
-    assert np.mean(head.predict(features) == labels) > 0.9
 
 
 @pytest.fixture(scope="module")

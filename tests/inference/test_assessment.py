@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
-from cls_jax.features.graph import build_graph
+from cls_jax.inference import unknown
 from cls_jax.inference.calibration import (
     CALIBRATION,
     Calibration,
@@ -24,14 +24,6 @@ from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import OpenRun, assess_run, evaluate_run
 from cls_jax.inference.predict_files import predict_files
 from cls_jax.inference.scores import PER_CLASS, compute_reliability
-from cls_jax.inference.unknown import (
-    UNKNOWN,
-    UnknownScore,
-    describe_far,
-    fit_unknown,
-    measure_reach,
-    read_unknown,
-)
 from cls_jax.runs.folder import read_result
 from tests.conftest import create_tiny_config
 from tests.outcomes import read_table
@@ -76,34 +68,22 @@ def sample(num_groups, seed=0, per_class=4):
     return features.astype(np.float32), groups, np.where(is_labeled, groups, -1)
 
 
-def test_new_images_of_no_class_score_higher():
-    features, _, labels = sample(5)
-    score = fit_unknown(features, labels, K)
-    new, groups, _ = sample(5, seed=1)
-    assert roc_auc_score(groups >= K, score.apply(new)) > 0.95
+def test_images_of_no_class_score_higher_and_many_are_noticed():
+    features, groups, labels = sample(5, per_class=12)
+    score = unknown.fit_unknown(features, labels, K)
+    new, new_groups, _ = sample(5, seed=1)
+    assert roc_auc_score(new_groups >= K, score.apply(new)) > 0.95
     # The score is a share of the unlabeled training images.
     quantiles = np.quantile(score.apply(features[labels < 0]), [0, 0.1, 0.5, 0.9, 1])
     np.testing.assert_allclose(quantiles, [0, 0.1, 0.5, 0.9, 1], atol=0.02)
-
-
-def test_many_images_of_no_class_are_noticed_and_none_are_not():
-    features, groups, labels = sample(5, per_class=12)
-    with_others = fit_unknown(features, labels, K)
-    without = fit_unknown(features[groups < K], labels[groups < K], K)
-    assert "of the unlabeled images are farther" in describe_far(with_others)
-    assert describe_far(without) is None
+    without = unknown.fit_unknown(features[groups < K], labels[groups < K], K)
+    assert "of the unlabeled images are farther" in unknown.describe_far(score)
+    assert unknown.describe_far(without) is None
     # With one label per class nothing says how far the images of a class are from each other.
-    assert fit_unknown(*sample(5, per_class=1)[::2], K).far_share is None
+    assert unknown.fit_unknown(*sample(5, per_class=1)[::2], K).far_share is None
     # Without labels or without unlabeled images there is no score.
-    assert fit_unknown(features, groups, 5) is None
-    assert fit_unknown(features, np.full(len(groups), -1), 5) is None
-
-
-def test_reach_does_not_count_an_images_own_label():
-    features, _, labels = sample(K)
-    alone = np.eye(8, dtype=np.float32)[7:]
-    reach = measure_reach(build_graph(np.concatenate([features, alone])), np.append(labels, 0), K)
-    assert reach[-1] < 0.2 * np.median(reach)
+    assert unknown.fit_unknown(features, groups, 5) is None
+    assert unknown.fit_unknown(features, np.full(len(groups), -1), 5) is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +94,11 @@ def test_reach_does_not_count_an_images_own_label():
             [{"temperature": 0}, {"temperature": "1"}, {"uniform_share": 2}, {"fitted_on": "x"}],
         ),
         (
-            *(UNKNOWN, read_unknown, UnknownScore(6, (0.5, -1.0), (0.0, 1.0), None)),
+            *(
+                unknown.UNKNOWN,
+                unknown.read_unknown,
+                unknown.UnknownScore(6, (0.5, -1.0), (0.0, 1.0), None),
+            ),
             [{"kernel": ["a"]}, {"quantiles": []}, {"far_share": "a"}, {"other": 1}],
         ),
     ],
@@ -127,7 +111,7 @@ def test_what_was_fitted_for_another_checkpoint_is_left_out_and_a_damaged_file_n
     write_fitted(workdir / name, fitted)
     assert read(workdir, 6) == fitted
     assert read(workdir, 3) is None
-    if name == UNKNOWN:
+    if name == unknown.UNKNOWN:
         with pytest.raises(
             UserError, match=r"it weighs 2 features, .*: delete it, and .* again\.$"
         ):
@@ -167,8 +151,7 @@ def test_evaluation_adds_figures_per_class_to_the_result(assessed, trained_run):
 
 
 def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, trained_run):
-    dataset = load_dataset(create_tiny_config())
-    calibration = read_calibration(assessed, 6)
+    dataset, calibration = load_dataset(create_tiny_config()), read_calibration(assessed, 6)
     assert calibration.num_images == 450
     prediction = load(assessed).predict(dataset.test_images)
     numbers = (calibration.temperature, calibration.uniform_share)
@@ -180,8 +163,7 @@ def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, train
     expected = apply_calibration(prediction.probabilities, *numbers).max(axis=1)
     np.testing.assert_allclose(prediction.calibrated_confidence, expected, rtol=1e-6)
     np.testing.assert_array_equal(prediction.abstain, expected < calibration.abstain_below)
-    plain = load(trained_run).predict(dataset.test_images[:1])
-    assert plain.calibrated_confidence is plain.abstain is None
+    assert load(trained_run).predict(dataset.test_images[:1]).calibrated_confidence is None
 
 
 def test_neither_test_images_nor_too_few_validation_images_calibrate(trained_run, tmp_path):
@@ -198,7 +180,7 @@ def test_other_test_labels_make_the_same_calibration_and_score_of_unknown_images
     permuted = np.random.default_rng(0).permutation(labels)
     workdir = shutil.copytree(trained_run, tmp_path / "run")
     assess_run(open_validated(workdir, test_labels=permuted))
-    for name in (CALIBRATION, UNKNOWN):
+    for name in (CALIBRATION, unknown.UNKNOWN):
         assert (workdir / name).read_text() == (assessed / name).read_text()
     assert read_result(workdir)["per_class"] != read_result(assessed)["per_class"]
 

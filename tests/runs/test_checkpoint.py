@@ -109,25 +109,6 @@ def test_hashes_stay_what_stored_checkpoints_hold_and_other_formats_are_refused(
         Checkpointer(tmp_path).restore_newest(state)
 
 
-def test_older_checkpoints_with_a_hash_of_every_array_are_checked(tmp_path, state, monkeypatch):
-    def hash_whole(arrays):
-        return {
-            jax.tree_util.keystr(path, simple=True, separator="/"): hashlib.sha256(
-                f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes()
-            ).hexdigest()
-            for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
-        }
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_lib, "FORMAT_VERSION", 3)
-        patch.setattr(checkpoint_lib, "hash_rows", lambda arrays: arrays)
-        patch.setattr(checkpoint_lib, "_gather_hashes", hash_whole)
-        save(tmp_path, [1], state)
-        patch.setattr(checkpoint_lib, "_gather_hashes", lambda arrays: hash_whole({}))
-        save(tmp_path, [2], state)
-    assert Checkpointer(tmp_path).restore_newest(state).step == 1
-
-
 def damage(path: pathlib.Path, kind: str) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4

@@ -16,15 +16,6 @@ from cls_jax.data.sources.folder import list_layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.runs import folder
-from cls_jax.runs.folder import (
-    check_dataset,
-    check_run_folder,
-    create_run_folder,
-    describe_other_data,
-    get_default_workdir,
-    load_labeled_indices,
-    write_labeled_indices,
-)
 from cls_jax.runs.sessions import LOCK, lock_run_folder
 from tests.conftest import create_tiny_config, load_config
 
@@ -44,11 +35,11 @@ _DATASET = Dataset(
 
 def start_run(workdir, config):
     """What training does before its first step. Returns the labeled images."""
-    check_run_folder(workdir, config)
-    labeled = load_labeled_indices(workdir, _DATASET, config.num_labels, config.seed)
+    folder.check_run_folder(workdir, config)
+    labeled = folder.load_labeled_indices(workdir, _DATASET, config.num_labels, config.seed)
     with lock_run_folder(workdir):
-        check_run_folder(workdir, config)
-        create_run_folder(workdir, config, labeled, _DATASET)
+        folder.check_run_folder(workdir, config)
+        folder.create_run_folder(workdir, config, labeled, _DATASET)
     return labeled
 
 
@@ -94,7 +85,7 @@ def test_the_same_command_resumes_after_a_stop_at_any_file_operation(
 
     def prepare(workdir):
         if is_budget_given:
-            write_labeled_indices(workdir, _BUDGET, _DATASET)
+            folder.write_labeled_indices(workdir, _BUDGET, _DATASET)
         return workdir
 
     undisturbed = prepare(tmp_path / "undisturbed")
@@ -184,24 +175,24 @@ def test_a_run_belongs_to_its_images_and_labels_by_content(tmp_path, monkeypatch
     workdir.mkdir()
     dataset = load_dataset(config)
     assert len(dataset.skipped_files) == 4
-    create_run_folder(workdir, config, np.arange(4), dataset)
+    folder.create_run_folder(workdir, config, np.arange(4), dataset)
     make, is_same = CHANGES[change]
     if make:
         make(root)
     else:  # As after pip install '.[heif]'.
         batch = ImageBatch([], [None], np.zeros((1, 8, 8, 3)))
         monkeypatch.setattr(folder, "read_ahead", lambda *args: [batch])
-    difference = describe_other_data(workdir, config, list_layout(root))
+    difference = folder.describe_other_data(workdir, config, list_layout(root))
     assert (difference is None) == is_same
     if change == "nothing":  # A run of before has only half of the fingerprint.
         path = workdir / "dataset.json"
         path.write_text(path.read_text().replace(dataset.fingerprint, dataset.fingerprint[:32]))
-        assert describe_other_data(workdir, config, list_layout(root)) is None
+        assert folder.describe_other_data(workdir, config, list_layout(root)) is None
     if make and is_same:
-        check_dataset(workdir, load_dataset(config))
+        folder.check_dataset(workdir, load_dataset(config))
     elif make:
         with pytest.raises(UserError, match="are not those with which the run"):
-            check_dataset(workdir, load_dataset(config))
+            folder.check_dataset(workdir, load_dataset(config))
 
 
 @pytest.mark.parametrize(
@@ -211,4 +202,4 @@ def test_a_run_belongs_to_its_images_and_labels_by_content(tmp_path, monkeypatch
 def test_default_folder_has_the_names_of_the_images_and_of_the_method(num_labels, num_steps, name):
     config = create_tiny_config(data__name="folder", data__data_dir="/photos/pets, all", seed=3)
     config.num_labels, config.num_steps = num_labels, num_steps
-    assert get_default_workdir(config) == pathlib.Path("runs", name)
+    assert folder.get_default_workdir(config) == pathlib.Path("runs", name)

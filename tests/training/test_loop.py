@@ -32,7 +32,7 @@ def test_folder_holds_what_is_promised_and_evaluation_repeats_its_figures(finish
     labeled = json.loads((workdir / "labeled_indices.json").read_text())
     assert [(name, len(rows)) for name, rows in labeled.items()] == [(str(i), 2) for i in range(10)]
     rows = read_metrics(workdir)
-    # What a step computes is in `test_step.py`, and what an evaluation does in `test_evaluate.py`.
+    # What a step and an evaluation compute is in `test_step.py`.
     names = ("train/loss", "monitors/distance_networks", "perf/steps_per_second", "test/accuracy")
     assert set().union(*rows).issuperset(names)
     assert [row["step"] for row in rows if "train/loss" in row] == list(range(6))

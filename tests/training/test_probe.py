@@ -10,9 +10,10 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sampling import create_stream_spec
 from cls_jax.features.instant import Head
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.training import probe
+from cls_jax.training import final_heads
+from cls_jax.training.final_heads import fit_final_heads
 from cls_jax.training.instant import compute_start, init_state
-from cls_jax.training.probe import compute_features, fit_final_heads, fit_heads
+from cls_jax.training.probe import compute_features, fit_heads, replace_heads
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.start import create_setup
 from tests.conftest import create_tiny_config
@@ -102,16 +103,16 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
 
 
 @pytest.mark.parametrize("most", [10_000, 600])
-def test_final_heads_say_what_spreads_along_the_graph_of_their_features(most, monkeypatch):
-    """Images beyond those of the graph are labeled by the networks with these heads."""
-    monkeypatch.setattr(probe, "_MAX_FINAL", most)
-    config = create_tiny_config()
+def test_final_heads_say_what_start_and_trained_networks_say_together(most, monkeypatch):
+    """Images beyond those that the heads are fitted to are labeled by the networks."""
+    monkeypatch.setattr(final_heads, "_MAX_IMAGES", most)
+    config = create_tiny_config(model__final_head="graph")
     dataset, labeled, recorded = load_dataset(config), np.arange(0, 600, 6), []
     used = np.arange(len(dataset.train_images) - 100)
-    setup = create_train_setup(config, dataset.shape)
-    state, spec = setup.init_state(), create_spec(config, labeled, used)
-    arguments = (dataset, spec, lambda *columns: recorded.append(columns))
-    fitted = fit_final_heads(setup, state, *arguments)
+    setup, spec = create_setup(config, dataset, labeled, used)
+    state, start = setup.init_state(), compute_start(setup, dataset, spec)
+    record = lambda *columns: recorded.append(columns)  # noqa: E731
+    fitted = fit_final_heads(setup, state, dataset, start, record)
     [(unlabeled, labels, weights)] = recorded
     assert sorted([*labeled, *unlabeled]) == list(used)
     assert np.mean(labels == dataset.train_labels[unlabeled]) > (0.8 if most > 1000 else 0.6)
@@ -122,8 +123,16 @@ def test_final_heads_say_what_spreads_along_the_graph_of_their_features(most, mo
         network = Head(head["kernel"][i], head["bias"][i])
         assert network.kernel.any(axis=1).all()
         assert np.mean(network.predict(features[i]) == labels) > 0.6  # Chance is 0.1.
-    # Nothing else changes, and the heads before do not matter: a resumed run does the same.
-    kept = state.replace(ema_params=fitted.ema_params | {"head": state.ema_params["head"]})
-    given = fitted.replace(ema_params=kept.ema_params)
+    # Nothing else changes.
+    kept = fitted.ema_params | {"head": state.ema_params["head"]}
+    given = fitted.replace(ema_params=kept)
     jax.tree.map(np.testing.assert_array_equal, given, state)
-    jax.tree.map(np.testing.assert_array_equal, fit_final_heads(setup, fitted, *arguments), fitted)
+    # Trained networks that are sure overrule a start that is not, but no label.
+    sure = np.zeros_like(head["bias"])
+    sure[:, 3] = 100
+    forced = jax.tree.map(np.zeros_like, head) | {"bias": sure}
+    heads = [Head(*pair) for pair in zip(forced["kernel"], forced["bias"], strict=True)]
+    state = state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
+    unsure = start.spread._replace(probabilities=np.full_like(start.spread.probabilities, 0.1))
+    fit_final_heads(setup, state, dataset, start._replace(spread=unsure), record)
+    assert (recorded[-1][1] == 3).mean() > 0.5

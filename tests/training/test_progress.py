@@ -13,12 +13,6 @@ from cls_jax.errors import UserError
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training import progress
 from cls_jax.training.loop import train
-from cls_jax.training.progress import (
-    MetricsQueue,
-    NonFiniteError,
-    ProgressBar,
-    describe_slow_means,
-)
 from cls_jax.training.start import prepare_run
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import create_tiny_config
@@ -47,7 +41,7 @@ class Fake:
 
 def create_queue(log_every=1):
     fake = Fake()
-    return MetricsQueue(log_every, 10, 40, fake, fake, fake), fake
+    return progress.MetricsQueue(log_every, 10, 40, fake, fake, fake), fake
 
 
 def create_monitors(loss=1.0, gradient_norm=1.0, **others):
@@ -79,7 +73,7 @@ def test_a_value_that_is_not_finite_is_found_in_every_step(name, value):
     queue, _ = create_queue(log_every=100)
     queue.append(0, "input 0", create_monitors())
     queue.append(1, "input 1", create_monitors(share=0.25, **{name: value}))
-    with pytest.raises(NonFiniteError) as caught:
+    with pytest.raises(progress.NonFiniteError) as caught:
         queue.drain()
     error = caught.value
     assert (error.step, error.name, error.step_input) == (1, f"train/{name}", "input 1")
@@ -101,15 +95,15 @@ def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
 
 def test_means_that_a_run_is_too_short_for_are_named_with_a_value_that_fits():
     config = create_tiny_config(num_steps=200, ema_decay=0.99, model__bn_momentum=0.5)
-    (warning,) = describe_slow_means(config, has_batch_norm=True)
+    (warning,) = progress.describe_slow_means(config, has_batch_norm=True)
     assert "13% of the start values remain with ema_decay=0.99: set --config.ema_decay=" in warning
     config.ema_decay, config.model.bn_momentum = float(warning.split("=")[-1].rstrip(".")), 0.999
-    assert len(describe_slow_means(config, has_batch_norm=True)) == 1
-    assert describe_slow_means(config, has_batch_norm=False) == []
+    assert len(progress.describe_slow_means(config, has_batch_norm=True)) == 1
+    assert progress.describe_slow_means(config, has_batch_norm=False) == []
 
 
 def test_the_bar_shows_validation_accuracies_where_test_images_should_stay_unseen(capsys):
-    bar = ProgressBar(first_step=4, num_steps=10)
+    bar = progress.ProgressBar(first_step=4, num_steps=10)
     for split in ("test", "validation"):
         names = ("test/accuracy", f"{split}/accuracy", f"{split}/accuracy_ensemble")
         bar.show_accuracies(5, dict.fromkeys(names, 91.0))
