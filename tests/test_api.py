@@ -45,7 +45,7 @@ def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
     assert config.num_steps == 6
     with pytest.raises(cls_jax.UserError, match="mu=0 is invalid"):
         cls_jax.train(config, tmp_path / "other", mu=0)
-    for option, remedy in (("start_from", "set model__init instead"), ("again", "a new folder")):
+    for option, remedy in (("start_from", "Set model__init instead"), ("again", "another workdir")):
         with pytest.raises(cls_jax.UserError, match=remedy):
             cls_jax.train(config, **{option: run})
 

@@ -6,7 +6,7 @@ import pytest
 from cls_jax.config import flatten, validate_config
 from cls_jax.config.from_folder import (
     RULES,
-    FolderContext,
+    Plan,
     Resources,
     apply_settings,
     create_folder_config,
@@ -35,7 +35,7 @@ def create_summary(side=500, num_images=10_000, root="photos"):
 def fit(summary=None, resources=CPU, method="cls", **settings):
     config = create_folder_config("photos", method)
     apply_settings(config, settings)
-    fit_to_folder(FolderContext(config, summary or create_summary(), resources, settings))
+    fit_to_folder(Plan(config, summary or create_summary(), resources, settings))
     validate_config(config)
     return config
 

@@ -71,7 +71,7 @@ def test_damaged_file_of_a_run_names_the_remedy(tmp_path, name, text):
         with pytest.raises(UserError, match="delete it, and the command that trained"):
             read_result(tmp_path)
     else:
-        message = "not the configuration of a run .*name the folder of an"
+        message = "not the configuration of a run .*pass the folder of an"
         with pytest.raises(UserError, match=message):
             read_config(tmp_path / name)
 
@@ -106,11 +106,11 @@ def test_package_needs_nothing_that_only_unix_has():
         if path.stem not in left_out
     ]
     code = (
-        "import sys, os, importlib; names = ['fcntl', 'pwd', 'grp', 'resource', 'termios', 'pty'];"
-        "import jax, scipy, matplotlib.pyplot, sklearn, orbax.checkpoint, starlette, uvicorn;"
-        "sys.modules.update(dict.fromkeys(names));"
-        "[delattr(os, name) for name in ('O_NONBLOCK', 'O_NOFOLLOW', 'preadv', 'sysconf')];"
-        f"[importlib.import_module(name) for name in {names}];"
-        "importlib.import_module('cls_jax.io').read_bytes('pyproject.toml', 10**6)"
+        "import sys, os, importlib; names = ['fcntl', 'pwd', 'grp', 'resource', 'termios', "
+        "'pty'];import jax, scipy, matplotlib.pyplot, sklearn, orbax.checkpoint, starlette, "
+        "uvicorn;sys.modules.update(dict.fromkeys(names));[delattr(os, name) for name in "
+        "('O_NONBLOCK', 'O_NOFOLLOW', 'preadv', 'sysconf')];[importlib.import_module(name) for "
+        f"name in {names}];importlib.import_module('cls_jax.io').read_bytes('pyproject.toml', "
+        "10**6)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -10,12 +10,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config import validate_config
-from cls_jax.config.from_folder import FolderContext, fit_to_folder
+from cls_jax.config.from_folder import Plan, fit_to_folder
 from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import FolderSummary, find_short_side, load_sample
-from cls_jax.features.extract import compute_features
+from cls_jax.features.extract import extract_from_arrays
 from cls_jax.methods import get_method
 from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.parallel.distributed import from_main_process
@@ -57,15 +57,15 @@ class Rehearsal(NamedTuple):
     feature_seconds: float = 0.0
 
 
-def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
+def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     """Chooses steps, and for pretrained networks resolution and batch size, unless they are set.
 
-    Everything but the number of steps is validated before one step is measured. Another size is
-    taken to cost in proportion to its pixels, another batch in proportion to its images. The step
-    is that of the most likely choice, because JAX keeps its compiled program for the run.
+    Everything but the number of steps is validated first. Cost is assumed to grow in proportion to
+    pixels and to images per batch. The most likely choice is measured, because the run can then
+    reuse its compiled program.
 
     Args:
-        given: The context, whose configuration is from `fit_to_folder` and is changed.
+        given: The context. Its configuration comes from `fit_to_folder` and is modified.
         minutes: How long the whole training should take. None for the default, which only weights
             that come with the project have.
 
@@ -145,9 +145,7 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
     )
 
 
-def _estimate_rest(
-    given: FolderContext, measured: Rehearsal, image_size: int
-) -> tuple[float, float]:
+def _estimate_rest(given: Plan, measured: Rehearsal, image_size: int) -> tuple[float, float]:
     """Seconds at this resolution of all but rehearsal, steps and evaluations, and of one of these.
 
     A step takes about three times as long for an image as a prediction. Evaluations see each image
@@ -188,17 +186,17 @@ def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
     num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state for each.
     setup, stream = create_setup(config, dataset, labeled, everything, num_images)
-    pipeline = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
-    step: Any = create_train_step(setup, pipeline.create_batch, pipeline.input_specs)
-    with contextlib.closing(pipeline.inputs):
-        state, step_input = setup.init_state(), next(pipeline.inputs)
+    inputs, input_specs, create_batch = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
+    step: Any = create_train_step(setup, create_batch, input_specs)
+    with contextlib.closing(inputs):
+        state, step_input = setup.init_state(), next(inputs)
         device = jax.local_devices()[0]
         compiled, compile_seconds, memory = compile_step(step, state, step_input, device)
         seconds = []
         for i in range(_NUM_STEPS):
             started = time.perf_counter()
             if i:
-                step_input = next(pipeline.inputs)
+                step_input = next(inputs)
             state, metrics = compiled(state, step_input)
             jax.block_until_ready((state, metrics))
             seconds.append(time.perf_counter() - started)
@@ -207,9 +205,9 @@ def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
     feature_seconds = 0.0
     if config.model.init and config.method.get("graph"):
         network, images = open_frozen_network(setup), dataset.train_images
-        compute_features(images[:1], network, lambda *_: None)
+        extract_from_arrays(images[:1], network, lambda *_: None)
         started = time.perf_counter()
-        compute_features(images, network, lambda *_: None)
+        extract_from_arrays(images, network, lambda *_: None)
         feature_seconds = (time.perf_counter() - started) / len(images)
     return Rehearsal(
         compile_seconds,

@@ -1,9 +1,10 @@
-"""A training with what follows it: calibration, figures, and a score for unknown images."""
+"""Training, followed by calibration, per-class metrics, and a score for unknown images."""
 
 from typing import Any
 
 from cls_jax.inference.calibration import read_calibration
-from cls_jax.inference.evaluate_run import OpenRun, assess_run
+from cls_jax.inference.evaluate_run import assess_run
+from cls_jax.inference.run import Run
 from cls_jax.inference.unknown import read_unknown
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS
@@ -11,8 +12,8 @@ from cls_jax.runs.folder import INSTANT, find_predictor, find_trained, read_resu
 from cls_jax.training.loop import train
 
 
-def train_assessed(run: OpenRun) -> dict[str, Any]:
-    """Trains or resumes a run as `training.loop.train` does, then assesses what predicts.
+def train_assessed(run: Run) -> dict[str, Any]:
+    """Trains or resumes a run as `training.loop.train` does, then assesses its classifier.
 
     Of several processes all compute, and process 0 writes. Returns the contents of `result.json`,
     and raises the same as `training.loop.train`.
@@ -31,7 +32,7 @@ def train_assessed(run: OpenRun) -> dict[str, Any]:
         return result
     assess_run(run)
     if result.get("answer") == INSTANT:
-        instant = OpenRun(run.config, workdir, predictor=find_predictor(workdir))
+        instant = Run(run.config, workdir, predictor=find_predictor(workdir))
         instant.dataset = run.dataset
         assess_run(instant)
     return read_result(workdir) or result

@@ -55,33 +55,6 @@ _ENOUGH_IMAGES = 1024
 Forward = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-class Outputs:
-    """The outputs of a classifier for the images of a source, each computed once."""
-
-    def __init__(self, compute_both: Callable[[np.ndarray], Any], num_images: int):
-        """Computes nothing yet.
-
-        `compute_both` takes rows, int64 [n], and returns the results of `Classifier.compute_both`.
-        """
-        self._compute_both, self._has_any = compute_both, False
-        self._places = np.full(num_images, -1)  # Of an image among those that were computed.
-
-    def compute(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The results of `Classifier.compute_both` for the images at `rows`, int64 [n]."""
-        missing = np.unique(rows[self._places[rows] < 0])
-        if not self._has_any:
-            self._p_NBK, self._f_BC = self._compute_both(missing)
-            self._places[missing] = np.arange(len(missing))
-        elif len(missing):
-            p_NBK, f_BC = self._compute_both(missing)
-            self._places[missing] = len(self._f_BC) + np.arange(len(missing))
-            self._p_NBK = np.hstack([self._p_NBK, p_NBK])
-            self._f_BC = np.vstack([self._f_BC, f_BC])
-        self._has_any = True
-        places = self._places[rows]
-        return self._p_NBK[:, places], self._f_BC[places]
-
-
 class Classifier:
     """The EMA networks of a run, or the frozen network of its instant classifier.
 
@@ -182,10 +155,8 @@ class Classifier:
         """Probabilities of all classes by every network, float32 [N, n, K].
 
         The mean over N is the prediction of the ensemble. `images` are uint8 [n, H, W, C] of
-        `image_shape`, an array or anything read by index.
-
-        Raises:
-            ValueError: If the images have another shape or type.
+        `image_shape`, an array or anything read by index. Raises a ValueError if the images have
+        another shape or type.
         """
         return self._collect(images, 0)[0]
 
@@ -274,14 +245,9 @@ class Classifier:
     def _choose_padded_size(self, num_images: int) -> int:
         """The padded batch size: few sizes to compile, and no full batch for a single image."""
         if num_images > self._compiled_size and self._compiled_size < _ENOUGH_IMAGES:
-            power_of_two = 1 << (num_images - 1).bit_length()
-            self._compiled_size = min(self._round_up(power_of_two), self.batch_size)
+            shards, power_of_two = self._mesh.shape[DATA_AXIS], 1 << (num_images - 1).bit_length()
+            self._compiled_size = min(-(-power_of_two // shards) * shards, self.batch_size)
         return max(self._compiled_size, 1)
-
-    def _round_up(self, num_images: int) -> int:
-        """Rounds up to a multiple of the devices that share a batch."""
-        shards = self._mesh.shape[DATA_AXIS]
-        return -(-num_images // shards) * shards
 
 
 def load(
@@ -322,7 +288,7 @@ def _open_instant(workdir: pathlib.Path) -> Classifier:
     network, (class_names, _) = instant.network, read_dataset_description(workdir)
     model, variables = create_network(network, len(class_names))
     if instant.head.kernel.shape[1] != len(class_names):
-        raise UserError(f"{workdir} has an instant classifier for other classes: train it again.")
+        raise UserError(f"{workdir} has an instant classifier for other classes. Train it again.")
     variables["params"]["head"] = instant.head._asdict()
     config = read_config(workdir / CONFIG)
     config.data.image_size, config.model.dtype = network.image_size, "float32"

@@ -110,9 +110,7 @@ def read_unknown(
     """The score of the checkpoint of a step. None if there is none.
 
     `num_features` is C, the features of all networks, or None if the score will not be applied.
-
-    Raises:
-        UserError: If the file is damaged, or for another number of features.
+    Raises a UserError if the file is damaged, or for another number of features.
     """
 
     def parse(stored: dict) -> UnknownScore:

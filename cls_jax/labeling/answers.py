@@ -207,6 +207,6 @@ def check_writable(path: pathlib.Path) -> None:
     existing = path if path.exists() else path.parent
     if not os.access(existing, os.W_OK):
         raise UserError(
-            f"No answer could be saved, because {existing} cannot be written: change its "
+            f"Labels could not be saved, because {existing} cannot be written: change its "
             "permissions, or copy the images to another folder."
         )

@@ -105,14 +105,14 @@ def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session
         UserError: If there is no image, or labels.csv cannot be read or written.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder: name one with images.")
+        raise UserError(f"{root} is not a folder. Pass a folder of images.")
     listing = list_images(root)
     table = find_table(listing)
     rows = read_label_table(root / table) if table else []
     splits, folder_labels = label_by_folder(listing, rows)
     files = list_labelable(listing, splits)
     if not files:
-        raise UserError(f"There is no image in {root}: name a folder with images.")
+        raise UserError(f"There is no image in {root}: pass a folder of images.")
     check_writable(root / (table or LABELS_CSV))
     names = [file.name for file in listing.files]
     answers = Answers(root / (table or LABELS_CSV), names, folder_labels, class_names)

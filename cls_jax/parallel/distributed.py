@@ -48,7 +48,7 @@ def initialize_distributed(
     elif coordinator_address is None or num_processes is None or process_id is None:
         raise UserError(
             "Several processes need --coordinator_address, --num_processes and --process_id "
-            "together: give all three, or none if a scheduler starts the processes."
+            "together: pass all three, or none if a scheduler starts the processes."
         )
     else:
         check_values(coordinator_address, num_processes, process_id)

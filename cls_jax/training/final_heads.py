@@ -18,7 +18,7 @@ from cls_jax.features.instant import INSTANT_C, Head, fit_head
 from cls_jax.features.stacking import take_log
 from cls_jax.parallel.distributed import arrays_from_main_process
 from cls_jax.training.instant import Start
-from cls_jax.training.probe import RecordLabels, compute_features, replace_heads
+from cls_jax.training.probe import RecordLabels, compute_trained_features, replace_heads
 from cls_jax.training.setup import TrainSetup, TrainState
 
 # Labeled images that heads are fitted to, and others. More would take minutes on a CPU.
@@ -43,7 +43,7 @@ def fit_final_heads(
     is_labeled, spread = start.is_labeled, start.spread
     parts = [take_rows(np.flatnonzero(part), _MAX_IMAGES) for part in (is_labeled, ~is_labeled)]
     used = np.sort(np.concatenate(parts))
-    features_NBC = compute_features(setup, state, dataset.train_images, start.rows[used])
+    features_NBC = compute_trained_features(setup, state, dataset.train_images, start.rows[used])
     stacked = jax.device_get(state.ema_params["head"])
     heads = [Head(*pair) for pair in zip(stacked["kernel"], stacked["bias"], strict=True)]
     log_p_BK = take_log(_predict(heads, features_NBC)) + take_log(spread.probabilities[used])
@@ -59,7 +59,7 @@ def fit_final_heads(
     others = start.rows[np.setdiff1d(np.flatnonzero(~is_labeled), used)]
     for first in range(0, len(others), _MAX_IMAGES):  # All of their features would fill the memory.
         part = others[first : first + _MAX_IMAGES]
-        p_BK = _predict(heads, compute_features(setup, state, dataset.train_images, part))
+        p_BK = _predict(heads, compute_trained_features(setup, state, dataset.train_images, part))
         columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
     record(*map(np.concatenate, zip(*columns, strict=True)))
     return state.replace(ema_params=replace_heads(setup, state.ema_params, heads))

@@ -1,8 +1,7 @@
-"""The start of a run: its instant classifier, and the heads that begin from the same labels.
+"""The start of a run: its instant classifier, and heads fitted to the same labels.
 
-`compute_start` is the only place where it is chosen, and it is computed once. A run without steps
-ends there. In others, `init_state` fits the networks' heads to the same labels, which may stay a
-term of the loss (`method.graph`).
+`compute_start` computes it, once per run. A run without steps ends there. In others, `init_round`
+fits the networks' heads to the same labels, which may stay a term of the loss (`method.graph`).
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -23,8 +22,8 @@ from cls_jax.data.types import Dataset, Selection
 from cls_jax.features.extract import (
     FrozenFeatures,
     FrozenNetwork,
-    compute_features,
     extract_features,
+    extract_from_arrays,
 )
 from cls_jax.features.instant import (
     INSTANT_C,
@@ -47,7 +46,7 @@ _MAX_UNLABELED = 1_000
 
 
 class Start(NamedTuple):
-    """What frozen features say about the images of a run."""
+    """Labels from frozen features, for the images of a run."""
 
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].
@@ -102,7 +101,7 @@ def compute_start(
     return Start(rows, is_labeled, spread, classifier, accuracies)
 
 
-def init_state(
+def init_round(
     setup: TrainSetup, dataset: Dataset, spec: StreamSpec, start: Start | None, round_index: int = 0
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
@@ -124,7 +123,7 @@ def init_state(
         heads = fit_instant_heads(setup, dataset, start, seed)
     else:
         labels = dataset.train_labels[spec.labeled_indices]
-        features_NBC = probe.compute_features(
+        features_NBC = probe.compute_trained_features(
             setup, state, dataset.train_images, spec.labeled_indices
         )
         heads = probe.fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
@@ -220,4 +219,4 @@ def compute_frozen(
         shape = (network.image_size, network.image_size, network.channels)
         decoded = images if dataset.image_shape == shape else None
         return extract_features([root / file for file in files], network, images=decoded)
-    return compute_features(images, network)
+    return extract_from_arrays(images, network)

@@ -52,7 +52,7 @@ def fit_heads(
     ]
 
 
-def compute_features(
+def compute_trained_features(
     setup: TrainSetup,
     state: TrainState,
     images: ImageSource,

@@ -8,7 +8,7 @@ import pytest
 from cls_jax.cli import budget
 from cls_jax.config import validate_config
 from cls_jax.config.from_folder import (
-    FolderContext,
+    Plan,
     apply_settings,
     create_folder_config,
     fit_to_folder,
@@ -47,7 +47,7 @@ def choose(
     config = create_folder_config("photos", "cls")
     apply_settings(config, settings)
     summary = create_summary(side, 3_000)._replace(**dict(folder))
-    given = FolderContext(config, summary, resources, settings)
+    given = Plan(config, summary, resources, settings)
     fit_to_folder(given)
     sentence = budget.fit_to_minutes(given, minutes)
     validate_config(config)

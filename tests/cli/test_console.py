@@ -157,8 +157,8 @@ def test_default_name_is_numbered_where_it_belongs_to_other_data(images, tmp_pat
     grown = plan_run(one)
     assert grown.workdir.name == f"{name}-2"
     said = capsys.readouterr().out
-    assert f"are no longer those of the run in runs/{name}, so this run is in" in said
-    with pytest.raises(UserError, match="give --workdir a new folder, and --from runs/pets-all"):
+    assert f"have changed since the run in runs/{name}, so this run is in" in said
+    with pytest.raises(UserError, match="choose a new --workdir, and add --from runs/pets-all"):
         plan_run(one, workdir=f"runs/{name}")
 
     assert plan_run(one, again=True).workdir == grown.workdir  # It can be resumed.
@@ -222,7 +222,7 @@ def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
         ([], "required: VERB: see cls-jax --help"),
         (["train"], "required: FOLDER: see cls-jax train --help"),
         (["train", "x", "--wrkdir=3"], "Unexpected argument '--wrkdir=3'"),
-        (["train", "nothing"], "nothing is not a folder: name one"),
+        (["train", "nothing"], "nothing is not a folder. Pass a folder"),
         (["train", "IMAGES", "--method", "fixmatsch"], "choose one of"),
         (["train", "IMAGES", "--config.sead=1"], 'Did you mean "seed"'),
         (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
@@ -234,7 +234,7 @@ def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
         (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),
         (["predict", "RUN", "x" * 300], "There is no file x"),
         (["predict", "x" * 300, "IMAGES"], "cannot be used (File name too long)"),
-        (["train", "IMAGES", "--again", "--workdir=x"], "leave out --workdir"),
+        (["train", "IMAGES", "--again", "--workdir=x"], "Remove --workdir"),
         (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),
         (["predict", "nothing", "IMAGES"], "nothing is not the folder of a run"),
         (["suggest", "IMAGES", "--count", "0"], "--count must be at least 1"),
@@ -303,7 +303,7 @@ def test_training_takes_its_place_among_processes_and_other_verbs_refuse_one(mon
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for arguments in (["predict", "RUN", "x"], ["report", "RUN"], ["evaluate", "RUN", "FOLDER"]):
         assert run_console(*arguments) == 2
-        assert "runs in one process: start it without the others" in capsys.readouterr().err
+        assert "runs in a single process" in capsys.readouterr().err
 
 
 def test_device_is_chosen_before_jax_is_loaded(monkeypatch):

@@ -27,7 +27,7 @@ def test_train_then_eval(start_program, tmp_path):
     headline = f"{result['test_accuracy']:6.2f}%  network 1 (EMA weights)"
     assert headline in output
     assert "tensorboard --logdir runs/digits-20-supervised-seed0" in output
-    assert "The whole run:  runs/digits-20-supervised-seed0/report.html" in output
+    assert "Report:         runs/digits-20-supervised-seed0/report.html" in output
     report = html.unescape((workdir / "report.html").read_text())
     assert "main.py --config digits.py:20,supervised" in report
     assert str(ROOT) not in report
@@ -53,7 +53,7 @@ MISTAKES = [
     (["--confg", "configs/digits.py:40"], "Did you mean: config"),
     (["--mode", "predict"], "train|eval"),
     (["--mode", "eval"], "add --workdir DIR"),
-    (["--mode", "eval", *RUN], "name the folder that training printed"),
+    (["--mode", "eval", *RUN], "pass the folder that training printed"),
     (["--mode", "eval", *RUN, *DIGITS], "remove --config"),
     (["--help"], None),
 ]

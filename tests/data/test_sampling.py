@@ -22,7 +22,7 @@ def create_spec(config, num_images=None):
     indices = np.arange(num_images or len(dataset.train_images), dtype=np.int32)
     method = get_method(config.method.name)
     views = method.labeled_view, method.unlabeled_views
-    return sampling.create_stream_spec(config, *views, indices[:20], indices), dataset
+    return sampling.StreamSpec(config, *views, indices[:20], indices), dataset
 
 
 def create_batches(first_step, num_steps, argument="20", **changes):

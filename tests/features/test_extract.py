@@ -95,7 +95,7 @@ def test_features_are_those_of_the_network(network, files, variables):
     num_computed, features = _count(network, files)
     assert num_computed == 9  # Copies are computed once.
     np.testing.assert_allclose(features, np.hstack([last, *moments]), rtol=2e-3, atol=2e-3)
-    in_memory = np.hstack(extract.compute_features(images, network))
+    in_memory = np.hstack(extract.extract_from_arrays(images, network))
     np.testing.assert_allclose(in_memory, features, atol=2e-3)
 
 

@@ -15,8 +15,9 @@ from cls_jax.errors import UserError
 from cls_jax.features import instant
 from cls_jax.features.extract import FrozenFeatures
 from cls_jax.features.instant import fit_head, label_images, read_instant
-from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
+from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.inference.export import export_run
+from cls_jax.inference.run import Run
 from cls_jax.inference.suggest import suggest_files
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import Ensemble
@@ -155,7 +156,7 @@ def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_feat
     page = write_report(run.workdir).read_text()
     assert "instant classifier · finished" in page
     assert "Notes" not in page
-    assert evaluate_run(run.workdir).accuracies["test/accuracy"] == 100
+    assert evaluate_run(run.workdir)[1]["test/accuracy"] == 100
     export_run(run.workdir, tmp_path / "export")
     assert len(suggest_files(run.workdir, 2)) == 2
     assert run.result["test_accuracy"] == run.result["test_accuracy_instant"] == 100
@@ -171,11 +172,11 @@ def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_feat
 
 
 def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monkeypatch):
-    opened = OpenRun(read_config(run.workdir / "config.json"), run.workdir)
+    opened = Run(read_config(run.workdir / "config.json"), run.workdir)
     rows, images = np.array([3, 0, 11]), opened.dataset.train_images
     expected = opened.classifier.compute_both(Selection(images, rows))
     monkeypatch.setattr(Ensemble, "forward", None)  # No network needs to see them again.
-    for one, other in zip(opened.outputs["train"].compute(rows), expected, strict=True):
+    for one, other in zip(opened.compute_both("train", rows), expected, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-3)
     path, damaged = run.workdir / "instant.npz", run.workdir.parent / "damaged.npz"
     for content in (b"", path.read_bytes()[:-100], path.read_bytes()[:1000]):
@@ -193,7 +194,7 @@ def trained(train):
 
 
 def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, train, tmp_path):
-    run = cls_jax.api.Run(shutil.copytree(trained.workdir, tmp_path / "run"), trained.result)
+    run = Run(trained.config, shutil.copytree(trained.workdir, tmp_path / "run"))
     assert (run.result["test_accuracy_instant"], run.result["answer"]) == (100, "trained")
     kernels = np.asarray(cls_jax.load(run).networks["params"]["head"]["kernel"])
     assert (kernels != 0).any(axis=-1).all()  # Fitted again. They began with half of the features.
@@ -203,11 +204,11 @@ def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, t
         classifier = cls_jax.load(run)
         assert (classifier.step, classifier.num_networks) == (step, num_networks)
         fingerprints.add(classifier.compute_fingerprint())
-        assert evaluate_run(run.workdir).step == step
+        assert evaluate_run(run.workdir)[0] == step
         export_run(run.workdir, tmp_path / answer)
     assert len(fingerprints) == 2
     assert cls_jax.load(run.workdir / "instant").num_networks == 1
-    assert evaluate_run(run.workdir / "instant").accuracies["test/accuracy"] == 100
+    assert evaluate_run(run.workdir / "instant")[1]["test/accuracy"] == 100
     assert cls_jax.load(run, trained=True).num_networks == 2
     # What evaluation fits to each of the two stands side by side.
     for name, step in (("unknown.json", 2), ("instant/unknown.json", 0)):

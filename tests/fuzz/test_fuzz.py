@@ -32,6 +32,7 @@ from cls_jax.data.sources.benchmarks import read_single_file
 from cls_jax.data.sources.folder_layout import read_layout
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, to_csv
+from cls_jax.report import outcome
 from cls_jax.report.data import RunData, clean_rows
 from cls_jax.report.page import render_page
 from cls_jax.runs import folder as run_folder
@@ -135,8 +136,8 @@ def read_result(path, content):
     """The outcome of a run, in the terminal and on its page."""
     read = run_folder.read_result(path.parent)
     assert f"{read['step']:,}"
-    result.describe_accuracies(read)
-    result.describe_monitors(read.get("monitors", {}))
+    outcome.describe_accuracies(read)
+    outcome.describe_monitors(read.get("monitors", {}))
     check_page(result=read)
 
 

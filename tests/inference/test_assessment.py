@@ -21,8 +21,9 @@ from cls_jax.inference.calibration import (
     write_fitted,
 )
 from cls_jax.inference.classifier import load
-from cls_jax.inference.evaluate_run import OpenRun, assess_run, evaluate_run
+from cls_jax.inference.evaluate_run import assess_run, evaluate_run
 from cls_jax.inference.predict_files import predict_files
+from cls_jax.inference.run import Run
 from cls_jax.inference.scores import PER_CLASS, compute_reliability
 from cls_jax.runs.folder import read_result
 from tests.conftest import create_tiny_config
@@ -133,7 +134,7 @@ def assessed(trained_run, tmp_path_factory):
 
 def open_validated(workdir, num_images=450, test_labels=None):
     """A run whose test images are its validation images, too, as many as given."""
-    run = OpenRun(create_tiny_config(), workdir)
+    run = Run(create_tiny_config(), workdir)
     images, labels = run.dataset.test_images, run.dataset.test_labels
     changes = {"validation_images": images[:num_images], "validation_labels": labels[:num_images]}
     changes["test_labels"] = labels if test_labels is None else test_labels
@@ -169,6 +170,7 @@ def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, train
 def test_neither_test_images_nor_too_few_validation_images_calibrate(trained_run, tmp_path):
     run = open_validated(shutil.copytree(trained_run, tmp_path / "run"), num_images=99)
     assert assess_run(run).macro.support == 450
+    assert not (run.workdir / CALIBRATION).exists()
     evaluate_run(run.workdir)  # Its dataset has test images only.
     assert not (run.workdir / CALIBRATION).exists()
 

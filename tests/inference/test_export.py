@@ -124,9 +124,9 @@ def test_without_a_converter_the_rest_is_there_and_anything_else_is_refused(
     (exported / "notes.txt").write_text("mine")
     (tmp_path / "README.md").write_text("mine")
     for output in (exported, tmp_path, tmp_path / "README.md", trained_run):
-        with pytest.raises(UserError, match="not an earlier export: name a new folder"):
+        with pytest.raises(UserError, match="not an earlier export: choose a new folder"):
             export.check_output(output)
-    with pytest.raises(UserError, match=r"cannot be written .* name another folder"):
+    with pytest.raises(UserError, match=r"cannot be written .* choose another folder"):
         export.export_run(trained_run, tmp_path / "README.md" / "out")
     assert (tmp_path / "README.md").read_text() == "mine"
 

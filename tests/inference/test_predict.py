@@ -20,10 +20,11 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.images.decode import ImageError
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import Calibration
-from cls_jax.inference.classifier import Outputs, load
+from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import evaluate_folder
 from cls_jax.inference.predict_files import predict_files, sort_files
 from cls_jax.inference.prediction import create_prediction, describe_top
+from cls_jax.inference.run import Run
 from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.methods.losses import make_pseudo_labels
 from cls_jax.runs.folder import CONFIG, read_result
@@ -57,15 +58,15 @@ def folder(tmp_path_factory, dataset):
     return folder
 
 
-def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset):
+def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, trained_run):
     images = dataset.test_images
     p_NBK, features = classifier.compute_both(images)
     for rows in ([3], [5, 3, 9, 3, 1], []):  # Which may be computed once each.
         alone = classifier.predict_probabilities(images[rows])
         np.testing.assert_allclose(alone, p_NBK[:, rows], rtol=1e-5)
-        outputs = Outputs(lambda part: classifier.compute_both(images[part]), len(images))
+        run = Run(classifier.config, trained_run)
         for _ in range(2):
-            found = outputs.compute(np.array(rows, np.int64))
+            found = run.compute_both("test", np.array(rows, np.int64))
             np.testing.assert_allclose(found[0], p_NBK[:, rows], atol=1e-6)
             np.testing.assert_allclose(found[1], features[rows], atol=1e-6)
     for images in (np.zeros((1, 9, 8, 1), np.uint8), np.zeros((1, 8, 8, 1), np.float32)):
@@ -104,11 +105,11 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
         Image.new("L", (8, 8)).save(tmp_path / "train" / name / "a.png")
     shutil.copytree(folder, tmp_path / "test")
     (tmp_path / "test" / "0" / "broken.png").write_text("no image")
-    _, *counts = evaluate_folder(trained_run, str(tmp_path))
+    _, _, *counts = evaluate_folder(trained_run, str(tmp_path))
     assert counts == [sum(len(list((folder / name).iterdir())) for name in ("0", "1")), 1]
     shutil.rmtree(tmp_path / "test")
     for new, sentence in (
-        ("zero", "does not know the class 'zero': rename or remove its folder"),
+        ("zero", "does not have the class 'zero': rename or remove its folder"),
         ("one", "the classes 'one', 'zero': rename or remove their folders"),
     ):
         shutil.copytree(tmp_path / "train" / "0", tmp_path / "train" / new)
@@ -164,7 +165,7 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
         shutil.copy(image, file)
     (tmp_path / "broken.jpg").write_text("hello")
     output = tmp_path / f"predictions.{ending}"
-    outcome = predict_files(classifier, files, output)
+    given, *_ = predict_files(classifier, files, output)
     if ending == "csv":
         rows = read_table(output)
     else:
@@ -172,8 +173,8 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
         types = [table.schema.field(name).type for name in ("confidence", "agree")]
         assert types == ["float", "bool"]
         rows = table.to_pylist()
-    assert outcome.labels == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
-    assert [files[i] for i in range(7) if outcome.labels[i][1]] == readable
+    assert given == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
+    assert [files[i] for i in range(7) if given[i][1]] == readable
     assert [row["file"] for row in rows] == [*files[:6], f"{tmp_path}/\\udcff.png"]
     assert list(rows[0]) == list(PREDICTION_COLUMNS)
     missing = "No such file or directory"
@@ -215,7 +216,7 @@ def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_
     def stop_at_the_third(images):
         sizes.append(len(images))
         if len(sizes) == 2:
-            with pytest.raises(UserError, match=r"Another process is writing .*give --output"):
+            with pytest.raises(UserError, match=r"is writing .*choose another --output"):
                 predict_files(classifier, noise[:2], tmp_path / "p.csv")
         if len(sizes) == 3:
             raise KeyboardInterrupt
@@ -288,7 +289,7 @@ def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monk
     for options, message in (
         ({}, "None of these images could be read"),
         ({"output": "p.csv"}, "None of these images could be read"),
-        ({"output": "p.csv", "as_json": True}, "leave out --output"),
+        ({"output": "p.csv", "as_json": True}, "Remove --output"),
     ):
         with pytest.raises(UserError, match=message):
             commands.predict(str(trained_run), ["broken.jpg"], **options)
@@ -310,7 +311,9 @@ def test_files_are_sorted_into_folders_and_stay_where_they_are(
     assert all(path.is_symlink() == links for path in found.values())
     for paths in (found.values(), map(pathlib.Path, noise)):
         assert {path.name: path.read_bytes() for path in paths} == contents
-    with pytest.raises(UserError, match="give --sort-into a new one"):  # Before it predicts.
+    with pytest.raises(
+        UserError, match="choose a new folder for --sort-into"
+    ):  # Before it predicts.
         commands.predict("no run", ["noise"], sort_into="new/sorted")
     with pytest.raises(UserError, match="add --sort-into DIR"):
         commands.predict("no run", ["noise"], link=True)
@@ -330,7 +333,7 @@ def test_sorting_keeps_all_files_and_stays_in_its_folder(tmp_path):
     assert {path.parent.parent for path in found} == {tmp_path / "sorted"}
     texts = [path.read_text() for path in found if path.parent.name == "x"]
     assert sorted(texts) == sorted(map(str, files))
-    with pytest.raises(UserError, match="give --sort-into another folder"):
+    with pytest.raises(UserError, match="choose another folder for --sort-into"):
         sort_files([(str(files[0]), "x"), (str(tmp_path / "gone.png"), "x")], tmp_path / "other")
     assert {path.name for path in tmp_path.iterdir()} == {"1", "2", "3", "sorted"}
 
@@ -339,7 +342,7 @@ def test_output_that_cannot_be_written_names_the_remedy(tmp_path, monkeypatch):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file").write_text("")
     for name in ("p.txt", "p", "folder.csv", "file/p.csv"):
-        with pytest.raises(UserError, match="give --output"):
+        with pytest.raises(UserError, match="choose another --output"):
             write_table(tmp_path / name, PREDICTION_COLUMNS, [])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match="pip install pyarrow"):

@@ -13,7 +13,6 @@ from cls_jax.features import propagation
 from cls_jax.features.propagation import hold_out_labels
 from cls_jax.inference import scores
 from cls_jax.inference import suspects as suspects_lib
-from cls_jax.inference.classifier import Outputs
 from cls_jax.runs.result import wilson_interval
 from tests.outcomes import read_table
 
@@ -169,16 +168,12 @@ def test_suspects_of_a_run_are_found_although_the_networks_repeat_the_labels(dig
     parts = images[:1500], known[:1500], images[1500:], labels[1500:]
     dataset = Dataset("digits", tuple("0123456789"), *parts, (8, 8, 1))
     p_BK = 0.9 * np.eye(10, dtype=np.float32)[np.where(known < 0, truth, known)] + 0.01
-    outputs = {
-        name: Outputs(
-            lambda rows, part=part: (np.stack([p_BK[part][rows]] * 2), pixels[part][rows]), size
-        )
-        for name, part, size in (
-            ("train", slice(1500), 1500),
-            ("test", slice(1500, None), len(images) - 1500),
-        )
-    }
-    suspects = suspects_lib.find_suspects(outputs, dataset, np.arange(200, dtype=np.int32))
+
+    def look(part, rows):
+        rows = rows + 1500 if part == "test" else rows
+        return np.stack([p_BK[rows]] * 2), pixels[rows]
+
+    suspects = suspects_lib.find_suspects(look, dataset, np.arange(200, dtype=np.int32))
     found = {(row.is_test, row.position): row for row in suspects}
     assert found[True, 6].suggested == truth[1506]
     assert found[True, 6] in suspects[:5]

@@ -10,7 +10,7 @@ from cls_jax.cli import commands
 from cls_jax.errors import UserError
 from cls_jax.features.extract import PRETRAINED
 from cls_jax.inference import suggest
-from cls_jax.inference.suggest import Files, suggest_files, suggest_from
+from cls_jax.inference.suggest import suggest_files, suggest_from
 
 COLORS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
 
@@ -97,7 +97,7 @@ def test_photographs_are_compared_by_the_features_that_training_reads(
 def test_mistakes_name_the_remedy(trained_run, tmp_path):
     with pytest.raises(UserError, match="trained on digits, which has all its labels"):
         suggest_files(trained_run, 3)
-    with pytest.raises(UserError, match="is not a folder: name one with images"):
+    with pytest.raises(UserError, match=r"is not a folder\. Pass a folder of images"):
         suggest_files(tmp_path / "nothing", 3)
     (tmp_path / "a.png").write_text("no image")
     with pytest.raises(UserError, match="None of the unlabeled images can be read"):
@@ -113,7 +113,7 @@ def test_copies_are_not_suggested(folder):
         (folder / f"unlabeled/copy{i}.png").write_bytes((folder / "images/blue0.png").read_bytes())
     labeled = [str(folder / "images/blue0.png")]
     unlabeled = sorted(str(path) for path in (folder / "unlabeled").iterdir())
-    rows = suggest_from(Files([*unlabeled, unlabeled[-1]], labeled), 10)
+    rows = suggest_from(([*unlabeled, unlabeled[-1]], labeled), 10)
     assert sorted(get_names(rows)) == ["new0.png", "new1.png", "new2.png"]
     with pytest.raises(UserError, match="Every unlabeled image is a copy of a labeled one"):
-        suggest_from(Files(unlabeled[:2], labeled), 10)
+        suggest_from((unlabeled[:2], labeled), 10)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from cls_jax.batch import RawBatch, TrainingSplit
+from cls_jax.batch import RawBatch
 from cls_jax.methods import METHODS
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
@@ -49,8 +49,8 @@ def compile_step(name: str, mesh: tuple[int, int], batch_size: int, settings: tu
     config = create_config(
         name, mesh__network=mesh[0], mesh__data=mesh[1], batch_size=batch_size, **dict(settings)
     )
-    split = TrainingSplit(tuple(np.arange(10, 0, -1) / 55), DATASET_SPEC.num_images)
-    setup = create_train_setup(config, DATASET_SPEC, split=split)
+    labels = np.repeat(np.arange(10), np.arange(10, 0, -1))
+    setup = create_train_setup(config, DATASET_SPEC.split(labels, DATASET_SPEC.num_images))
     state, rng = setup.init_state(), np.random.default_rng(0)
     chosen = state.method_state
     if name == "ups":  # As if a round had chosen labels.

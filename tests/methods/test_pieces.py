@@ -13,7 +13,7 @@ import pytest
 from cls_jax.batch import DatasetSpec
 from cls_jax.config import create_config, validate_config
 from cls_jax.errors import UserError
-from cls_jax.methods import METHODS, InitContext, alignment, choose_decay, get_round_length, losses
+from cls_jax.methods import METHODS, alignment, choose_decay, get_round_length, losses
 from cls_jax.methods import cutmix as cutmix_lib
 from cls_jax.methods.mixmatch import mixup
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
@@ -44,11 +44,10 @@ def test_alignment_keeps_probabilities_of_zero_finite():
     ],
 )
 def test_means_start_at_the_target_so_that_alignment_begins_as_the_identity(name, align_to, start):
-    num_networks = METHODS[name].num_networks
-    init = InitContext({"align_to": align_to}, num_networks, K, 30, 27, UNEQUAL)
-    state = METHODS[name].init_state(init)
+    spec = DatasetSpec((1, 1, 1), K, 30, 27, UNEQUAL)
+    state = METHODS[name].create_state({"align_to": align_to}, spec)
     for leaf in ("target", "predicted"):
-        np.testing.assert_allclose(state[leaf], [start] * num_networks, rtol=1e-6)
+        np.testing.assert_allclose(state[leaf], start, rtol=1e-6)
 
 
 KEY = jax.random.key(0)

@@ -9,7 +9,7 @@ import pytest
 
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
-from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.inference import export
 from cls_jax.inference.classifier import load
 from cls_jax.methods import METHODS, balanced_head
@@ -103,7 +103,7 @@ def start_second_round(first_round, labeled, which="all", record=lambda *columns
     setup, state, dataset = first_round
     everything = np.arange(DATASET_SPEC.num_images, dtype=np.int32)
     unlabeled = choose_unlabeled_indices(everything, labeled, which)
-    spec = create_stream_spec(setup.config, "strong", ("strong",), labeled, unlabeled)
+    spec = StreamSpec(setup.config, "strong", ("strong",), labeled, unlabeled)
     return create_start_round(setup, dataset, spec, record)(state, 3)
 
 

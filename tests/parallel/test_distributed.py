@@ -14,7 +14,8 @@ from cls_jax.cli.train import train_assessed
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import CALIBRATION
-from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
+from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.inference.run import Run
 from cls_jax.inference.unknown import UNKNOWN
 from cls_jax.io import read_json
 from cls_jax.parallel.distributed import (
@@ -80,7 +81,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
 
     config = read_config(tmp_path / "two" / CONFIG)
     config.mesh.data = 1
-    train_assessed(OpenRun(config, tmp_path / "one"))
+    train_assessed(Run(config, tmp_path / "one"))
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 0, 1, 2, 3, 4]
     for a, b in zip(ours, theirs, strict=True):
@@ -219,7 +220,7 @@ def compute_features(*args, **kwargs):
     pathlib.Path({folder!r}, sys.argv[-1].lstrip("-")).touch()
     time.sleep(3000)
 
-loop.init_state = compute_features
+loop.init_round = compute_features
 runpy.run_path("main.py", run_name="__main__")
 """
 

@@ -6,15 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from cls_jax.runs.metrics import METRICS, MetricsWriter, read_metrics
-from cls_jax.runs.result import (
-    choose_predictor,
-    create_result,
+from cls_jax.report.outcome import (
     describe_accuracies,
     describe_gain,
     describe_monitors,
     describe_predictor,
 )
+from cls_jax.runs.metrics import METRICS, MetricsWriter, read_metrics
+from cls_jax.runs.result import choose_predictor, create_result
 from tests.conftest import create_tiny_config
 
 
@@ -130,10 +129,15 @@ def test_validation_images_choose_a_step_whose_test_accuracy_may_be_reported(tmp
 @pytest.mark.parametrize(
     ("trained", "instant", "answer", "sentence"),
     [  # Two networks predict together.
-        ((70.0, 80.0), 75.0, "trained", "Training gained 5.0 points over the instant classifier"),
-        ((75.0, 70.0), 75.0, "instant", "Training lost 5.0 points"),
-        ((60.0, None), 60.0, "trained", "Training gained 0.0 points"),
-        ((None, None), None, "trained", "Without validation images, nothing was compared: predict"),
+        ((70.0, 80.0), 75.0, "trained", "On the validation images, fine-tuning gained 5.0 points"),
+        ((75.0, 70.0), 75.0, "instant", "On the validation images, fine-tuning lost 5.0 points"),
+        ((60.0, None), 60.0, "trained", "On the validation images, fine-tuning gained 0.0 points"),
+        (
+            (None, None),
+            None,
+            "trained",
+            "`predict`, `evaluate` and `export` will use the fine-tuned",
+        ),
     ],
 )
 def test_validation_images_decide_what_predicts_and_test_images_do_not(

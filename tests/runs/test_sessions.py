@@ -47,7 +47,7 @@ def test_a_second_session_is_refused_until_the_first_ends_or_is_killed(held):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     lock = lock_run_folder(tmp_path / "file" / "run")
-    with pytest.raises(UserError, match=r"cannot be written .*another folder"):
+    with pytest.raises(UserError, match=r"cannot be written .*choose another --workdir"):
         lock.__enter__()
 
 

@@ -10,7 +10,8 @@ from cls_jax.cli.train import train_assessed
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
-from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
+from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.inference.run import Run
 from cls_jax.runs.folder import load_labeled_indices, read_result, write_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
@@ -101,7 +102,7 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
     with pytest.raises(UserError, match="num_steps: 6 → 4"):
         train(create_tiny_config(num_steps=4), run)
     assert train(create_tiny_config(num_steps=8), run)["step"] == 8
-    assert "was finished at step 6 and goes on to step 8" in capsys.readouterr().out
+    assert "was finished at step 6 and continues to step 8" in capsys.readouterr().out
     assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
     assert read_config(run / "config.json").num_steps == 8
 
@@ -109,7 +110,7 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
 def test_without_checkpoints_a_run_has_its_result_and_one_remedy(finished, tmp_path):
     run = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
-    result = train_assessed(OpenRun(create_tiny_config(), run))
+    result = train_assessed(Run(create_tiny_config(), run))
     assert result.items() >= finished[1].items()  # Other tests may have added figures.
     with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
         evaluate_run(run)

@@ -7,20 +7,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.features.instant import Head
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.training import final_heads
 from cls_jax.training.final_heads import fit_final_heads
-from cls_jax.training.instant import compute_start, init_state
-from cls_jax.training.probe import compute_features, fit_heads, replace_heads
+from cls_jax.training.instant import compute_start, init_round
+from cls_jax.training.probe import compute_trained_features, fit_heads, replace_heads
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.start import create_setup
 from tests.conftest import create_tiny_config
 
 
 def create_spec(config, labeled, unlabeled):
-    return create_stream_spec(config, "weak", ("weak", "weak"), labeled, unlabeled)
+    return StreamSpec(config, "weak", ("weak", "weak"), labeled, unlabeled)
 
 
 def draw_features(num_networks, num_images, num_classes):
@@ -64,13 +64,13 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run)
     config.mesh.network, config.mesh.data = mesh
     dataset, labeled = load_dataset(config), np.arange(50)
     setup = create_train_setup(config, dataset.shape)
-    state = init_state(setup, dataset, create_spec(config, labeled, np.arange(1000)), None)
+    state = init_round(setup, dataset, create_spec(config, labeled, np.arange(1000)), None)
     for leaf, shape in zip(
         jax.tree.leaves(state), jax.tree.leaves(setup.state_shapes), strict=True
     ):
         assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
     jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
-    features = compute_features(setup, state, dataset.train_images, labeled)
+    features = compute_trained_features(setup, state, dataset.train_images, labeled)
     labels = dataset.train_labels[labeled]
     for i, head in enumerate(fit_heads(features, labels, 10, (config.seed, 0))):
         for name in heads:
@@ -87,7 +87,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
     used = np.arange(0, 1000, 2)
     setup, spec = create_setup(config, dataset, labeled, used)
     start = compute_start(setup, dataset, spec)
-    state = init_state(setup, dataset, spec, start)
+    state = init_round(setup, dataset, spec, start)
     unlabeled, labels = (part[~start.is_labeled] for part in (start.rows, start.spread.labels))
     np.testing.assert_array_equal(unlabeled, np.setdiff1d(used, labeled))
     assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8
@@ -117,7 +117,7 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     assert sorted([*labeled, *unlabeled]) == list(used)
     assert np.mean(labels == dataset.train_labels[unlabeled]) > (0.8 if most > 1000 else 0.6)
     assert ((weights >= 0) & (weights <= 1)).all()
-    features = compute_features(setup, state, dataset.train_images, unlabeled)
+    features = compute_trained_features(setup, state, dataset.train_images, unlabeled)
     head = jax.device_get(fitted.ema_params["head"])
     for i in range(2):
         network = Head(head["kernel"][i], head["bias"][i])

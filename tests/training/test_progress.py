@@ -88,7 +88,7 @@ def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
         queue.append(step, None, create_monitors(loss_supervised=loss))
         queue.drain()
         assert len(fake.lines) == (step > 400)
-    assert "above 4.61, twice the loss of guessing, since step 201" in fake.lines[0]
+    assert "above 4.61, twice the loss of random guessing, since step 201" in fake.lines[0]
     queue.append(1000, None, create_monitors())  # Not every method has that loss.
     queue.drain()
 

@@ -135,7 +135,7 @@ def test_test_set_may_be_added_later_and_elsewhere_and_classes_stay(finished, im
     moved = shutil.copytree(images, tmp_path / "moved")
     (moved / "test" / "bee").mkdir(parents=True)
     Image.new("RGB", (11, 9), "white").save(moved / "test" / "bee" / "1.png")
-    accuracies = evaluate_run(workdir, str(moved)).accuracies
+    _, accuracies, *_ = evaluate_run(workdir, str(moved))
     predictions = collect_run(workdir, str(moved)).predictions
     assert predictions.is_test
     assert accuracies["test/accuracy"] == 100 - 100 * len(predictions.mistakes)
@@ -171,7 +171,7 @@ def test_evaluation_on_the_training_images_is_told_by_their_content(
     commands.evaluate(str(finished[0]), str(copy))
     said = capsys.readouterr()
     assert f"Accuracy on 11 labeled images in {copy}" in said.out
-    assert said.err.startswith("11 of these images are also training images of the run")
+    assert said.err.startswith("11 of these images are identical to training images")
     for path in copy.glob("labeled/*/*.png"):  # Of the same names and another content.
         Image.new("RGB", (8, 8)).save(path)
     hidden = images.rename(images.with_name("hidden"))  # The run's own images are not needed.

@@ -231,9 +231,9 @@ def _find_fault(entry: os.DirEntry) -> str:
     """Why an entry is no image, or ""."""
     if not entry.is_file():
         is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
-        return "a link that leads nowhere" if is_dangling else "not a file"
+        return "a broken link" if is_dangling else "not a file"
     if not _is_image(entry):
-        return f"not an image extension; expected one of {' '.join(SUFFIXES)}"
+        return f"not an image extension; supported: {' '.join(SUFFIXES)}"
     return ""
 
 
@@ -253,10 +253,8 @@ def find_images(pattern: str) -> list[str]:
 
     A folder is listed by `list_images`. Unreadable files with the name of an image, and unreadable
     folders, are in the list as well, so that they are not skipped silently. A glob or a name
-    matches files with any ending. `**` in a glob descends into folders.
-
-    Raises:
-        UserError: if there is no such file or the folder has no image.
+    matches files with any ending. `**` in a glob descends into folders. Raises a UserError if there
+    is no such file or the folder has no image.
     """
     expanded = os.path.expanduser(pattern)
     if os.path.isdir(expanded):
@@ -268,7 +266,7 @@ def find_images(pattern: str) -> list[str]:
         files = [os.path.join(expanded, name) for name in names]
         if not files:
             raise UserError(
-                f"There is no image in {pattern}: name a folder with files that end in "
+                f"There is no image in {pattern}: pass a folder with files that end in "
                 f"{', '.join(SUFFIXES)}."
             )
     elif os.path.exists(expanded) or find_packed(expanded):
@@ -277,7 +275,7 @@ def find_images(pattern: str) -> list[str]:
         files = _expand(expanded)
         if not files:
             raise UserError(
-                f"There is no file {pattern}: name a folder, a file or a quoted pattern "
+                f"There is no file {pattern}: pass a folder, a file or a quoted pattern "
                 "such as 'photos/**/*.jpg'."
             )
     return sorted(files)

@@ -58,9 +58,9 @@ def pack_folder(
     from array_record.python.array_record_module import ArrayRecordWriter
 
     if not names:
-        raise UserError(f"There is no image in {root}: name a folder with images.")
+        raise UserError(f"There is no image in {root}: pass a folder of images.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} is not empty: name a new folder.")
+        raise UserError(f"{output} is not empty: choose a new folder.")
     sizes, digests = list[int](), list[bytes]()
     num_shards, written, writer = 0, _SHARD_BYTES, None
     try:
@@ -138,7 +138,7 @@ def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
         shards = [str(_name_shard(pathlib.Path(path).parent, i)) for i in range(num_shards)]
         records = ArrayRecordDataSource(shards)
         if not len(names) == len(sizes) == len(records) or len(digests) not in (0, len(names)):
-            raise ValueError("it names other images than there are")
+            raise ValueError("it does not match the packed images")
     except PARSE_ERRORS as error:
         raise UserError(
             f"{path} is no index of packed images ({describe_error(error)}): pack the folder again."

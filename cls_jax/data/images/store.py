@@ -233,7 +233,7 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # Somebody else's.
             self.folder.chmod(0o700)
-        # Where the system has no locks, SQLite would believe that other processes hold them.
+        # Where the system has no locks, SQLite would take them for held by other processes.
         with contextlib.suppress(filelock.Timeout), self.lock.acquire(timeout=0):
             pass
         with contextlib.suppress(FileExistsError):

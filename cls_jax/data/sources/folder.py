@@ -60,8 +60,8 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     root = pathlib.Path(data_config.data_dir).expanduser()
     if not data_config.data_dir or not root.is_dir():
         raise UserError(
-            f"{data_config.data_dir or 'The path after the colon'} is not a folder: name one with "
-            "images, as in --config configs/folder.py:/path/to/images."
+            f"{data_config.data_dir or 'The path after the colon'} is not a folder. Pass a folder "
+            "of images, as in --config configs/folder.py:/path/to/images."
         )
     layout = layout or list_layout(root)
     options, shape = get_decode_options(data_config), get_image_shape(data_config)
@@ -135,14 +135,14 @@ def _find_repeats(
     warnings = []
     for i, j in list(copies.items())[:1]:
         warnings.append(
-            f"{len(copies):,} unlabeled image(s) are labeled ones again, byte for byte, and are "
-            f"left out, such as {names[i]!r}, which is {names[j]!r}."
+            f"{len(copies):,} unlabeled image(s) are identical to labeled ones and are left out, "
+            f"such as {names[i]!r}, which is {names[j]!r}."
         )
     pairs = [(first[digests[i]], i) for i in train if labels[i] != NO_CLASS]
     pairs = [(i, j) for i, j in pairs if labels[i] != labels[j]]
     for i, j in pairs[:1]:
         warnings.append(
-            f"{len(pairs):,} image(s) are in two classes, byte for byte, such as "
+            f"{len(pairs):,} identical image(s) are in two classes, such as "
             f"{names[i]!r} and {names[j]!r}: delete the wrong one of each."
         )
     seen = {digests[i] for i in train}
@@ -150,8 +150,8 @@ def _find_repeats(
         if again := [digests[i] for i in part if digests[i] in seen]:
             num_labeled = sum(digest in first for digest in again)
             warnings.append(
-                f"{len(again):,} of {len(part):,} {what} images are also training images, byte for "
-                f"byte ({num_labeled:,} of them labeled): the {what} accuracy will be too high."
+                f"{len(again):,} of {len(part):,} {what} images are identical to training images "
+                f"({num_labeled:,} of them labeled): the {what} accuracy will be too high."
             )
     return copies, warnings
 
@@ -280,15 +280,14 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with images, some of them labeled.")
+        raise UserError(f"{folder} is not a folder. Pass a folder of images, some of them labeled.")
     layout = list_layout(root)
     num_unlabeled, *counts = np.bincount(layout.train.labels + 1).tolist()
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_SAMPLED)]
     sizes, channels = sample_headers(paths)
     if not len(sizes):
         raise UserError(
-            f"None of the images in {root} that were tried can be read: convert them to JPEG or "
-            "PNG."
+            f"None of the sampled images in {root} can be read: convert them to JPEG or PNG."
         )
     return FolderSummary(
         root=root,
@@ -363,7 +362,7 @@ def load_sample(
     images, labels = batch.images, np.delete(train.labels[places], list(errors))
     if not (labels >= 0).any():
         raise UserError(
-            f"None of the labeled images in {summary.root} that were tried can be read: convert "
+            f"None of the sampled labeled images in {summary.root} can be read: convert "
             "them to JPEG or PNG."
         )
     return Dataset(

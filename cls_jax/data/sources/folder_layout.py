@@ -234,7 +234,7 @@ def _check_class_folders(
         folder = only_nested[0]
         raise UserError(
             f"The class folder {folder!r} has no image of its own, only folders such as "
-            f"{nested[folder]!r}: move the images up, or name the folder whose folders are the "
+            f"{nested[folder]!r}: move the images up, or pass the folder whose subfolders are the "
             "classes."
         )
     if own and not bases and all(fold(name) in _SPLITS for name in own):
@@ -291,7 +291,7 @@ def _sort_by_table(
         kind = splits.get(top, "train") if rest else "train"
         name = classes.get(file, NO_CLASS_NAME)
         if name is None:
-            skipped.append((file, f"of no class, as {LABELS_CSV} says"))
+            skipped.append((file, f"marked as no class in {LABELS_CSV}"))
         elif kind not in ("validation", "test"):
             yield "train", place, name
         elif name or len(rest) >= 2:

@@ -1,4 +1,4 @@
-"""The table `labels.csv` of a folder of images, as people and programs write it: a log of answers.
+"""The table `labels.csv` of a folder of images, as people and programs write it: a log.
 
 The columns `file` and `label` are enough. `cls-jax label` appends a row per decision and has two
 more: `decision` says what an empty label means, and `time` orders the rows of tables that were

@@ -63,9 +63,9 @@ def test_folder_glob_and_file_stand_for_each_image_once(folder, tmp_path):
         assert find_images(f"{folder}/{pattern}") == [f"{folder}/{name}" for name in found]
     (tmp_path / "empty").mkdir()
     for name, message in (
-        ("none", r"There is no file .*/none.*: name a folder"),
+        ("none", r"There is no file .*/none.*: pass a folder"),
         ("*.png", r"There is no file .*/\*.png"),
-        ("empty", r"There is no image in .*: name a folder"),
+        ("empty", r"There is no image in .*: pass a folder"),
     ):
         with pytest.raises(UserError, match=message):
             find_images(f"{tmp_path}/{name}")

@@ -111,7 +111,9 @@ def test_test_images_of_other_classes_are_skipped_and_named(root):
     assert dict(dataset.skipped_files).keys() == {"test/7.png", "test/bird/1.png"}
     assert dataset.train_files == tuple(LABELED)
     assert any("2 file(s) were skipped" in warning for warning in dataset.warnings)
-    with pytest.raises(UserError, match=r"name one with images, as in --config configs/folder\."):
+    with pytest.raises(
+        UserError, match=r"Pass a folder of images, as in --config configs/folder\."
+    ):
         load("")
 
 
