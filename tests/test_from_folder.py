@@ -85,7 +85,7 @@ def test_a_cpu_gets_less_work_than_an_accelerator():
     cpu, gpu = fit(resources=CPU), fit(resources=GPU)
     assert (gpu.model.depth, gpu.model.width, gpu.batch_size, gpu.mu) == (28, 2, 32, 8)
     assert (cpu.model.depth, cpu.model.width, cpu.batch_size, cpu.mu) == (10, 1, 16, 4)
-    assert fit().data.pipeline == "tfdata"
+    assert (cpu.data.pipeline, gpu.data.pipeline) == ("tfdata", "device")
     assert fit(resources=CPU._replace(has_tensorflow=False)).data.pipeline == "device"
 
 

@@ -236,7 +236,12 @@ def _choose_interval(given: Plan) -> int:
 RULES: dict[str, Callable[[Plan], Any]] = {
     "model.init": _choose_init,
     "model.init_head": _choose_init_head,
-    "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",
+    # An accelerator gets each image once, as bytes, and makes its views itself.
+    "data.pipeline": lambda given: (
+        "tfdata"
+        if given.resources.has_tensorflow and not given.resources.has_accelerator
+        else "device"
+    ),
     "data.bit_depth": lambda given: given.summary.bit_depth,
     "data.image_size": _choose_image_size,
     "data.channels": _choose_channels,

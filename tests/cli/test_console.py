@@ -17,6 +17,7 @@ from cls_jax.cli.process import run_to_end
 from cls_jax.config import to_json
 from cls_jax.config.from_folder import create_folder_config, find_own_image_size
 from cls_jax.data.datasets import load_dataset
+from cls_jax.data.images import files as files_lib
 from cls_jax.data.images.store import get_cache_folder
 from cls_jax.data.sources import folder as folder_source
 from cls_jax.errors import UserError
@@ -261,12 +262,15 @@ def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
         assert f"{images} cannot be read: Permission denied" in capsys.readouterr().err
 
 
-def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, capsys):
+def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeypatch, capsys):
     pytest.importorskip("array_record")
     packed = tmp_path / "out" / "pets"
     assert run_console("pack", images, packed) == 0
     num_images = sum(path.suffix == ".png" for path in images.rglob("*"))
     assert f"{num_images} images in 1 file(s)" in capsys.readouterr().out
+    with monkeypatch.context() as patch:  # Its images are decoded when a batch needs them.
+        patch.setattr(files_lib, "decode_image", None)
+        folder_source.load_folder(create_folder_config(str(packed), "cls").data)
     ours, theirs = (
         load_dataset(create_folder_config(str(root), "cls")) for root in (packed, images)
     )

@@ -36,6 +36,7 @@ from cls_jax.parallel.distributed import (
 # Increase when the pixels of any file come out differently.
 _VERSION = 4
 _BATCH_BYTES, _MAX_BATCH = 2**25, 512  # Of images that are decoded and written together.
+_NO_DIGEST = bytes(16)
 _FEW = 32  # Files that need no progress bar.
 
 Shape = tuple[int, int, int]
@@ -162,8 +163,9 @@ def load_decoded(
             store.shrink(max_gigabytes)
         except OSError as error:
             raise _explain(error, store.folder, len(files) * row_bytes) from error
-        gathered = gather_rows(np.frombuffer(b"".join(digests), "V16"), len(files))
-        digests = gathered.tolist()
+        padded = b"".join(digest or _NO_DIGEST for digest in digests)
+        gathered = gather_rows(np.frombuffer(padded, "V16"), len(files)).tolist()
+        digests = [b"" if digest == _NO_DIGEST else digest for digest in gathered]
         parts = from_all_processes([(own.start + i, reason) for i, reason in failures.items()])
         failures = {i: reason for part in parts for i, reason in part}
     rows = np.array([i for i in range(len(files)) if i not in failures], np.int64)

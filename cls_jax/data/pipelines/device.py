@@ -31,7 +31,7 @@ from cls_jax.data.sampling import (
 )
 from cls_jax.data.types import Dataset
 from cls_jax.parallel.cpus import get_device_memory
-from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
+from cls_jax.parallel.mesh import DATA_AXIS, get_process_shard, to_global_arrays
 
 # The share of a device's memory that the dataset may take. The rest is for training.
 _MAX_SHARE = 0.5
@@ -121,14 +121,22 @@ def make_view_creator(
 def read_ahead(
     spec: StreamSpec, dataset: Dataset, mesh: Mesh, steps: range
 ) -> Generator[Any, None, None]:
-    """The seed and the samples of each step, on the devices. A thread reads those of the next."""
+    """The seed and the samples of each step, on the devices. A thread reads those of the next.
+
+    Every process reads those of its own devices only.
+    """
     images, labels = dataset.train_images, dataset.train_labels
-    truths, seed = spec.hide_labeled(labels), spec.config.seed
+    truths, part, seed = spec.hide_labeled(labels), get_process_shard(mesh), spec.config.seed
+    x, u = (spec.config.batch_size,), (spec.unlabeled_batch_size,)
+    shape = dataset.image_shape
+    shapes = (), RawBatch(x + shape, x, u + shape, u, u)
+
+    def sample(indices: np.ndarray, step: int, size: int, tag: int) -> np.ndarray:
+        return sample_indices(indices, step, size, seed, tag, rows=part.take(size))
 
     def read(step: int) -> Any:
-        size, rest_size = spec.config.batch_size, spec.unlabeled_batch_size
-        i = sample_indices(spec.labeled_indices, step, size, seed, LABELED_STREAM)
-        j = sample_indices(spec.unlabeled_indices, step, rest_size, seed, UNLABELED_STREAM)
+        i = sample(spec.labeled_indices, step, *x, LABELED_STREAM)
+        j = sample(spec.unlabeled_indices, step, *u, UNLABELED_STREAM)
         return np.uint32(seed), RawBatch(images[i], labels[i], images[j], j, truths[j])
 
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
@@ -139,7 +147,7 @@ def read_ahead(
             samples = waiting.popleft().result()
             if step is not None:
                 waiting.append(executor.submit(read, step))
-            yield to_global_arrays(samples, mesh, _SAMPLE_SPECS)
+            yield to_global_arrays(samples, mesh, _SAMPLE_SPECS, shapes)
 
 
 def _take_shard(whole: jax.Array, num_shards: int) -> jax.Array:

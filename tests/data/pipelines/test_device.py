@@ -18,6 +18,7 @@ from PIL import Image
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline, device
 from cls_jax.errors import UserError
+from cls_jax.parallel.mesh import FULL_BATCH, BatchShard, create_mesh
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import make_batch_fn
 from tests.conftest import ROOT, create_tiny_config
@@ -83,6 +84,20 @@ def test_more_images_are_read_by_index_and_make_the_same_batches(method, mesh, m
             monkeypatch.setattr(device, "get_device_memory", lambda device, m=memory: m)
             batches.append(create_device_batch(mesh, step, f"20,{method}")[0])
         jax.tree.map(np.testing.assert_array_equal, *batches)
+
+
+def test_a_process_reads_only_the_images_of_its_own_devices(monkeypatch):
+    spec, dataset = create_spec(create_tiny_config("20"))
+    mesh, read = create_mesh(1, [8]), []
+    monkeypatch.setattr(device, "to_global_arrays", lambda *given: given)
+    for shard in (FULL_BATCH, BatchShard(0, 1, 2), BatchShard(1, 2, 2)):
+        monkeypatch.setattr(device, "get_process_shard", lambda mesh, shard=shard: shard)
+        (_, samples), _, _, (_, shapes) = next(device.read_ahead(spec, dataset, mesh, range(2)))
+        read.append(samples)
+        assert shapes == tuple(array.shape for array in read[0])  # Of the whole batch.
+    whole, *parts = read
+    joined = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+    jax.tree.map(np.testing.assert_array_equal, whole, joined)
 
 
 def test_a_missing_tensorflow_names_the_extra_and_the_other_pipeline(monkeypatch):

@@ -3,6 +3,7 @@
 import builtins
 import os
 import pathlib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from PIL import Image
 
 from cls_jax.data.datasets import compute_mean_and_std, load_dataset
 from cls_jax.data.images.decode import read_image
+from cls_jax.data.images.files import ImageFile, ImageFiles, Listing
 from cls_jax.data.sources.folder import hash_names, list_layout, load_sample, summarize_folder
+from cls_jax.data.sources.folder_layout import pack_layout, read_layout, unpack_layout
 from cls_jax.errors import UserError
 from tests.conftest import load_config
 
@@ -50,6 +53,28 @@ def load(root, **changes):
 def check_images(images, root, names, channels=3):
     expected = np.stack([read_image(root / name, (SIZE, SIZE, channels)) for name in names])
     np.testing.assert_array_equal(images[:], expected)
+
+
+def test_a_listing_takes_few_bytes_a_file_and_travels_to_other_processes(root):
+    names = [f"labeled/{'ab'[i >= 200]}/photograph_{i:05}.jpg" for i in range(400)]
+    names += [f"unlabeled/part{i // 1000:02}/photograph_{i:05}.jpg" for i in range(400, 20_000)]
+    folders = ["unlabeled", *(f"unlabeled/part{i:02}" for i in range(20))]
+    names[-2:] = "unlabeled/ä.png", "unlabeled/\udcff.png"  # The last one is not Unicode.
+    files = ImageFiles(ImageFile(name, i, 2**60 + i, 2**60, i) for i, name in enumerate(names))
+    assert files[-1] == files[[-1]][0] == (names[-1], 19_999, 2**60 + 19_999, 2**60, 19_999)
+    assert [file.name for file in files] == list(files.names()) == names
+    tracemalloc.start()
+    layout = read_layout(root, Listing(files, ["labeled", "labeled/a", "labeled/b", *folders], []))
+    assert tracemalloc.get_traced_memory()[1] / len(names) < 80  # Beside the files.
+    tracemalloc.stop()
+    content = pack_layout(layout)
+    assert len(content) / len(names) < 150
+    theirs = unpack_layout(content)
+    assert list(theirs.train) == list(layout.train)
+    assert [len(theirs.train), theirs.class_names, theirs.skipped] == [20_000, ("a", "b"), []]
+    files = ImageFiles(files[::-1])
+    files.sort()
+    assert [file.name for file in files] == sorted(names)
 
 
 def test_folders_of_splits(root):
