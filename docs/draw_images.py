@@ -20,7 +20,7 @@ from playwright import sync_api
 
 from cls_jax.labeling import server
 from cls_jax.labeling.session import Change, Features, Session
-from cls_jax.labeling.start import open_session
+from cls_jax.labeling.photographs import open_session
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 SCHEMES = ("light", "dark")
@@ -185,7 +185,8 @@ def open_drawn_session(root: pathlib.Path) -> Session:
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     session = open_session(root, names)
     everything = np.arange(NUM_PICTURES)
-    session.load(lambda report: Features(everything, features.astype(np.float32)))
+    features = features.astype(np.float32)
+    session.load(lambda report: Features(everything, features, features))
     for i in range(NUM_ANSWERS):
         (item, *_) = session.describe("w")["next"]
         label = names[(kinds[item["image"]] + (i in WRONG)) % len(names)]

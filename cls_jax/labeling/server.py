@@ -11,10 +11,13 @@ import functools
 import hmac
 import importlib.resources
 import io
+import json
 import pathlib
+import secrets
 import socket
-from collections.abc import Collection, Mapping
-from typing import Any
+import tempfile
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any, BinaryIO
 
 import uvicorn
 from PIL import Image
@@ -31,7 +34,10 @@ from cls_jax.data.images.decode import ImageError, read_upright
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, parse_json
 from cls_jax.labeling.answers import RefusedError
+from cls_jax.labeling.photographs import add_photograph, find_new
+from cls_jax.labeling.recognizer import Recognizer
 from cls_jax.labeling.session import Change, ConflictError, Session
+from cls_jax.labeling.training import Training
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 64 * 1024
@@ -40,6 +46,11 @@ _LONGEST_WINDOW = 64  # Characters of a window's name.
 _SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photograph.
 _IDLE_SECONDS = 10.0  # After one to two of these, a connection without a request is closed.
 _MAX_CONNECTIONS = 200  # Of more, the oldest idle one is closed.
+
+MAX_PHOTOGRAPH_BYTES = 2**26
+_MAX_UPLOADS = 2  # At a time. Others wait.
+_UPLOAD_SECONDS = 120
+_EVENT_SECONDS = 0.5
 
 _PAGE = importlib.resources.files("cls_jax.labeling") / "page"
 _MEDIA_TYPES = {
@@ -59,23 +70,39 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_REPORT_HEADERS = {
+    "Content-Security-Policy": (
+        "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+        "style-src 'unsafe-inline'; img-src data:; font-src data:; frame-ancestors 'none'"
+    )
+}
 _CLOSED = "Open the address that cls-jax label printed. It contains your access token.\n"
 _OTHER_PAGE = "Requests from other pages are refused.\n"
 
 
-def create_app(session: Session, token: str, port: int, codes: Collection[str] = ()) -> ASGIApp:
+def create_app(
+    session: Session,
+    token: str,
+    port: int,
+    codes: Collection[str] = (),
+    training: Training | None = None,
+) -> ASGIApp:
     """The whole service for a session at a port.
 
     The page is public. Everything else needs the `token` in the header X-Token, and each of `codes`
-    can be exchanged for it once.
+    can be exchanged for it once. `training` is where the page's trainings run.
     """
-    service = _Service(session)
+    service = _Service(session, training or Training(session.root))
     app = Starlette(
         routes=[
             Route("/", service.get_asset),
             Route("/page/{name}", service.get_asset),
             Route("/photographs/{image:int}/{size}", service.get_photograph),
+            Route("/report/{code}", service.get_report),
             Route("/api/proposals.csv", service.get_proposals),
+            Route("/api/events", service.get_events),
+            Route("/api/try", service.upload, methods=["POST"]),
+            Route("/api/add", service.upload, methods=["POST"]),
             Route("/api/{view}", service.get_view),
             Route("/api/{verb}", service.post, methods=["POST"]),
         ]
@@ -86,12 +113,15 @@ def create_app(session: Session, token: str, port: int, codes: Collection[str] =
 class _Service:
     """The answers to requests that `guard` lets through."""
 
-    def __init__(self, session: Session):
-        self._session = session
+    def __init__(self, session: Session, training: Training):
+        self._session, self._training = session, training
+        self._recognizer = Recognizer(session)
+        self._report_codes = set[str]()
+        self._uploads = asyncio.Semaphore(_MAX_UPLOADS)
         self._views = {
             "check": session.describe_check,
             "doubtful": session.describe_doubtful,
-            "result": session.describe_result,
+            "result": lambda: session.describe_result() | {"classifier": self._recognizer.describe()},
         }
         # A lookup by name: no path from a client reaches the disk.
         self._assets = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.is_file()}
@@ -120,6 +150,8 @@ class _Service:
         name = request.path_params["view"]
         if name in self._views:
             return JSONResponse(self._views[name]())
+        if name == "table":
+            return self.get_table(request)
         if name != "state":
             return PlainTextResponse("There is no such view.\n", 404)
         try:
@@ -127,6 +159,71 @@ class _Service:
         except UserError as error:
             return _explain(error, 422)
         return JSONResponse(self._session.describe(_get_window(request)))
+
+    def get_table(self, request: Request) -> Response:
+        """A part of the table of all photographs."""
+        first = request.query_params.get("first", "0")
+        if not (first.isascii() and first.isdecimal() and len(first) < 10):
+            return _explain("first must be the number of a row.", 400)
+        return JSONResponse(self._session.describe_table(int(first)))
+
+    async def get_events(self, request: Request) -> Response:
+        """What the training does, as server-sent events: at once, and whenever it changes."""
+
+        async def follow() -> AsyncIterator[str]:
+            last, quiet = "", 0.0
+            while not self._training.is_closing():
+                text = json.dumps(await run_in_threadpool(self._training.describe))
+                quiet = 0.0 if text != last else quiet + _EVENT_SECONDS
+                if text != last or quiet > _IDLE_SECONDS:  # A client that is gone is noticed.
+                    yield f"data: {text}\n\n"
+                    last, quiet = text, 0.0
+                await asyncio.sleep(_EVENT_SECONDS)
+
+        return StreamingResponse(follow(), media_type="text/event-stream")
+
+    def get_report(self, request: Request) -> Response:
+        """The report of the last run, once for each code.
+
+        It has scripts and styles of its own. In a sandbox they can reach nothing of this server.
+        """
+        code, path = request.path_params["code"], self._training.find_report()
+        if code not in self._report_codes or path is None:
+            return PlainTextResponse("Open the report from the page.\n", 404)
+        self._report_codes.discard(code)
+        return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
+
+    async def upload(self, request: Request) -> Response:
+        """Says what a photograph shows, or adds it to the folder. The body is the file."""
+        try:
+            async with self._uploads, asyncio.timeout(_UPLOAD_SECONDS):
+                with tempfile.TemporaryFile() as file:  # Without a name, and gone when closed.
+                    size = 0
+                    async for part in request.stream():
+                        size += len(part)
+                        if size > MAX_PHOTOGRAPH_BYTES:
+                            limit = MAX_PHOTOGRAPH_BYTES // 2**20
+                            return _explain(f"The file has more than {limit} MB.", 413)
+                        await run_in_threadpool(file.write, part)
+                    file.seek(0)
+                    return await run_in_threadpool(self._take_photograph, request, file)
+        except TimeoutError:
+            return _explain("The file took too long to arrive.", 408)
+        except ClientDisconnect:
+            return Response(status_code=400)  # Nobody reads it.
+
+    def _take_photograph(self, request: Request, file: BinaryIO) -> Response:
+        try:
+            if request.scope["path"] == "/api/try":
+                return JSONResponse(self._recognizer.classify(file))
+            name = add_photograph(self._session.root, request.headers.get("x-name", ""), file)
+            return JSONResponse({"name": name})
+        except ImageError as error:
+            return _explain(f"It is no photograph that can be read: {error}.", 422)
+        except (RefusedError, UserError) as error:
+            return _explain(error, 422)
+        except OSError as error:
+            return _explain(f"It cannot be saved: {describe_error(error)}", 507)
 
     def get_proposals(self, request: Request) -> Response:
         """The proposals for all photographs, as a file to download."""
@@ -166,6 +263,21 @@ class _Service:
                     answer = {"label": session.add_class(content)}
                 case "mark":
                     session.mark(content)
+                case "scan":
+                    answer = find_new(session)
+                case "copies":
+                    number, folder = session.copy_by_class()
+                    answer = {"copies": number, "folder": folder}
+                case "train":
+                    self._training.start(*content)
+                case "stop":
+                    self._training.stop()
+                case "resume":
+                    self._training.resume()
+                case "report":
+                    code = secrets.token_urlsafe(24)
+                    self._report_codes.add(code)
+                    answer = {"report": f"/report/{code}"}
                 case _:
                     return PlainTextResponse("There is no such request.\n", 404)
         except ConflictError as error:
@@ -205,7 +317,7 @@ def guard(app: ASGIApp, token: str, port: int, codes: Collection[str] = ()) -> A
             return PlainTextResponse("This host is not served here.\n", 421)
         if request.method not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("This method is not allowed.\n", 405)
-        if path == "/" or path.startswith("/page/"):
+        if path == "/" or path.startswith(("/page/", "/report/")):
             return None
         opens = path == "/api/open" and request.method == "POST"
         is_token = hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
@@ -216,8 +328,10 @@ def guard(app: ASGIApp, token: str, port: int, codes: Collection[str] = ()) -> A
         if request.method == "POST":
             if headers.get("origin", "").lower() != f"http://{host}":
                 return PlainTextResponse(_OTHER_PAGE, 403)
-            if headers.get("content-type", "").split(";")[0].strip() != "application/json":
-                return PlainTextResponse("The request must be JSON.\n", 415)
+            # Both are types that a form of another page cannot send.
+            kind = "octet-stream" if path in ("/api/try", "/api/add") else "json"
+            if headers.get("content-type", "").split(";")[0].strip() != f"application/{kind}":
+                return PlainTextResponse(f"The request must be application/{kind}.\n", 415)
         if not opens:
             return None
         unused.discard(given)
@@ -226,7 +340,8 @@ def guard(app: ASGIApp, token: str, port: int, codes: Collection[str] = ()) -> A
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS | dict(headers))
             await send(message)
 
         await (answer_early(Request(scope)) or app)(scope, receive, send_safely)
@@ -258,6 +373,11 @@ def _parse_change(verb: str, body: bytes) -> Any:
 
     if verb == "classes":
         return take(content, "name", str)
+    if verb == "train":
+        minutes = content.get("minutes") if isinstance(content, dict) else None
+        if type(minutes) not in (int, float):
+            raise ValueError("minutes must be a number.")
+        return take(content, "kind", str), minutes
     if verb == "mark":
         images = take(content, "images", list)
         if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):

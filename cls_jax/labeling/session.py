@@ -5,16 +5,17 @@ import pathlib
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO
 from cls_jax.errors import UserError
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.graph import build_graph, compute_weight
-from cls_jax.io import describe_error, to_csv
+from cls_jax.io import describe_error, make_printable, to_csv
 from cls_jax.labeling.answers import Answers, RefusedError, State
 from cls_jax.labeling.propagation import Propagation, find_confident, find_doubtful
 from cls_jax.runs.result import wilson_interval
@@ -25,6 +26,7 @@ _NUM_RECENT = 24
 _CLAIM_SECONDS = 30.0
 _NUM_PER_CLASS = 8
 _NUM_DOUBTFUL = 12
+_ROWS_AT_ONCE = 100
 _NUM_PROPOSALS = 9  # Per photograph, one for each number key.
 _CONFIDENT = 0.5  # Weight 1 - H/log K from which a proposal counts as confident.
 
@@ -32,10 +34,12 @@ Progress = Callable[[int, int], None]
 
 
 class Features(NamedTuple):
-    """The result of the feature pass."""
+    """The result of the feature pass over some files, of which B can be read."""
 
     readable: np.ndarray  # int [B], indices of the files that could be read.
-    features: np.ndarray  # float32 [B, C], each row of Euclidean norm 1.
+    descriptors: np.ndarray  # float32 [B, C], each row of Euclidean norm 1.
+    pooled: np.ndarray  # [B, C], for a linear head.
+    reasons: Mapping[int, str] = {}  # Index of each other file → why it cannot be read.
 
 
 class Change(NamedTuple):
@@ -61,7 +65,7 @@ class Session:
         """
         self.root = root
         self._answers = answers
-        self._lock = threading.RLock()
+        self._lock, self._scanning = threading.RLock(), threading.Lock()
         self._phase, self._message = "reading", ""
         self._progress = (0, len(files))
         self._version = 0
@@ -71,7 +75,11 @@ class Session:
         self._marked: list[int] = []
         # Window → the photograph that it shows, and when it last asked.
         self._claims: dict[str, tuple[int, float]] = {}
+        self._features: Features | None = None
+        self._graph: sparse.csr_matrix | None = None
         self._propagation: Propagation | None = None
+        self._unreadable: dict[str, str] = {}  # File → why.
+        self.labels_version = 0  # Increases with each change of labels.
         self._coverage: Coverage | None = None
         self._probabilities = np.zeros((0, 0), np.float32)
         self._next: list[int] = []
@@ -85,22 +93,71 @@ class Session:
         `load_features` is called with a function to report (images done, images in all).
         """
         try:
-            readable, features_BC = load_features(self._report_progress)
-            if not len(readable):
+            found = load_features(self._report_progress)
+            if not len(found.readable):
                 raise UserError("None of the images can be read: convert them to JPEG or PNG.")
-            graph = build_graph(features_BC)
-            propagation, coverage = Propagation(graph), Coverage(graph)
+            self._take_over(self._files, found, [])
         except Exception as error:
             message = str(error) if isinstance(error, UserError) else describe_error(error)
             with self._lock:
                 self._phase, self._message = "failed", message
                 self._version += 1
             raise
+
+    def _take_over(self, files: Sequence[str], found: Features, before: Sequence[str]) -> None:
+        """Adds files with features behind those `before`, whose numbers stay."""
+        added = [files[i] for i in found.readable]
+        if self._features is not None:
+            both = zip(self._features[1:3], found[1:3], strict=True)
+            descriptors, pooled = (np.concatenate(pair) for pair in both)
+            found = found._replace(descriptors=descriptors, pooled=pooled)
+        graph = build_graph(found.descriptors)
+        propagation, coverage = Propagation(graph), Coverage(graph)
         with self._lock:
-            self._set_files([self._files[i] for i in readable])
+            self._set_files([*before, *added])
+            self._unreadable |= {files[i]: reason for i, reason in found.reasons.items()}
+            self._features, self._graph = found, graph
             self._propagation, self._coverage = propagation, coverage
             self._phase = "ready"
             self._refresh()
+
+    def extend(
+        self,
+        listing: Sequence[str],
+        load_features: Callable[[Sequence[pathlib.Path]], Features],
+        names: Sequence[str],
+    ) -> dict[str, int]:
+        """Adds photographs that came since, of the `listing` of all that may be labeled.
+
+        `names` are all images of the folder, see `Answers`. Returns how many are new and how many
+        of them cannot be read. What `load_features` raises leaves the session as it was.
+        """
+        with self._scanning:
+            with self._lock:
+                if self._phase != "ready":
+                    raise RefusedError("The photographs are still being read.")
+                before = list(self._files)
+                new = [n for n in listing if n not in self._index and n not in self._unreadable]
+            found = load_features([self.root / name for name in new]) if new else None
+            if found is None:
+                return {"new": 0, "unreadable": 0}
+            with self._lock:
+                self._answers.index(names)
+            if len(found.readable):
+                self._take_over(new, found, before)
+            else:
+                with self._lock:
+                    self._unreadable |= {new[i]: reason for i, reason in found.reasons.items()}
+            return {"new": len(found.readable), "unreadable": len(found.reasons)}
+
+    def take_labels(
+        self,
+    ) -> tuple[int, Features | None, sparse.csr_matrix | None, np.ndarray, list[str]]:
+        """The version of the labels, all features and their graph, labels int [B] and classes."""
+        with self._lock:
+            propagation, names = self._propagation, list(self._answers.class_names)
+            labels = np.zeros(0, int) if propagation is None else propagation.labels.copy()
+            return self.labels_version, self._features, self._graph, labels, names
 
     def _report_progress(self, done: int, total: int) -> None:
         with self._lock:
@@ -226,6 +283,7 @@ class Session:
                 labels[image] = index[state.label]
         self._propagation.add_classes(len(index))
         changed = np.flatnonzero(labels != self._propagation.labels)
+        self.labels_version += len(changed) > 0
         self._propagation.update({int(i): int(labels[i]) for i in changed})
         self._probabilities = self._propagation.compute_probabilities()
         is_open = self._find_open()
@@ -357,22 +415,59 @@ class Session:
                 "right": num_right,
                 "tried": num_tried,
                 "interval": wilson_interval(num_right, num_tried),
+                "unreadable": [
+                    {"name": _show(name), "reason": make_printable(reason)}
+                    for name, reason in sorted(self._unreadable.items())[:_ROWS_AT_ONCE]
+                ],
+                "num_unreadable": len(self._unreadable),
             }
+
+    def list_answers(self) -> list[tuple[str, str, str, float | None]]:
+        """All photographs: file, class, where it comes from, and the probability of a proposal."""
+        with self._lock:
+            names, probabilities = list(self._answers.class_names), self._probabilities
+            states = [self._get_state(i) for i in range(len(self._files))]
+            has_labels = any(state.label for state in states)
+            rows: list[tuple[str, str, str, float | None]] = []
+            for i, (file, state) in enumerate(zip(self._files, states, strict=True)):
+                if state.decision or not has_labels or i >= len(probabilities):
+                    rows.append((file, state.label, state.decision, None))
+                else:
+                    k = int(probabilities[i].argmax())
+                    rows.append((file, names[k], "proposal", float(probabilities[i, k])))
+            return rows
 
     def write_proposals(self) -> Iterator[str]:
         """The table of all photographs as CSV, in parts: file, label, source and probability."""
-        with self._lock:
-            files, names = list(self._files), list(self._answers.class_names)
-            states = [self._get_state(i) for i in range(len(files))]
-            probabilities = self._probabilities
-            has_labels = any(state.label for state in states)
         yield "file,label,source,probability\n"
-        for i, (file, state) in enumerate(zip(files, states, strict=True)):
-            row: tuple[Any, ...] = (file, state.label, state.decision, "")
-            if not state.decision and has_labels and i < len(probabilities):
-                k = int(probabilities[i].argmax())
-                row = (file, names[k], "proposal", f"{probabilities[i, k]:.4f}")
-            yield to_csv([row])
+        for *row, probability in self.list_answers():
+            yield to_csv([[*row, "" if probability is None else f"{probability:.4f}"]])
+
+    def describe_table(self, first: int = 0) -> dict[str, Any]:
+        """A part of the table of all photographs, from the row `first` on."""
+        rows = self.list_answers()
+        keys = ("image", "name", "label", "source", "probability")
+        part = enumerate(rows[first : first + _ROWS_AT_ONCE], first)
+        cells = [(i, _show(name), *others) for i, (name, *others) in part]
+        return {"total": len(rows), "rows": [dict(zip(keys, row, strict=True)) for row in cells]}
+
+    def copy_by_class(self) -> tuple[int, str]:
+        """Copies all photographs that have a class or a proposal into FOLDER-classes/<class>/.
+
+        The folder is a new one beside the session's. Returns the number of copies and its path.
+        Raises a UserError if it cannot be written.
+        """
+        from cls_jax.inference.predict_files import sort_files
+
+        rows = [(str(self.root / file), label) for file, label, _, _ in self.list_answers()]
+        kept = [(file, label) for file, label in rows if label]
+        first = target = self.root.resolve().with_name(f"{self.root.resolve().name}-classes")
+        number = 1
+        while target.exists():
+            number += 1
+            target = first.with_name(f"{first.name}-{number}")
+        sort_files(kept, target)
+        return len(kept), make_printable(str(target))
 
 
 def _show(name: str) -> str:

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
-from cls_jax.labeling import server, start
+from cls_jax.labeling import photographs, server, start
 from tests.labeling.sessions import create_photographs, open_ready, serve
 
 PORT = 8123
@@ -296,7 +296,7 @@ def test_the_browser_is_opened_while_the_page_is_served_and_gets_no_secret_as_ar
 
     monkeypatch.setattr(server, "create_server", create_known_server)
     monkeypatch.setattr(webbrowser, "open", open_like_a_text_browser)
-    monkeypatch.setattr(start, "load_features", compute_for_ever)
+    monkeypatch.setattr(photographs, "load_all", compute_for_ever)
     start.label_folder(str(folder))
     ((address, path, code, token),) = answers
     assert not any(secret in address for secret in (code, token))

@@ -19,10 +19,16 @@ from cls_jax.data.sources.folder_layout import read_layout
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
 from cls_jax.labeling.answers import RefusedError
-from cls_jax.labeling.session import Change, ConflictError, Features
-from cls_jax.labeling.start import open_session
+from cls_jax.labeling.session import Change, ConflictError
+from cls_jax.labeling.photographs import open_session
 from tests.labeling import writers
-from tests.labeling.sessions import create_features, create_photographs, decide, open_ready
+from tests.labeling.sessions import (
+    create_features,
+    create_photographs,
+    decide,
+    describe_some,
+    open_ready,
+)
 from tests.outcomes import read_table
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -317,7 +323,7 @@ def test_labels_of_unreadable_photographs_are_no_others(folder):
     create_photographs(folder, 3, ["1.png", "camera/1.png", "camera/2.png"])
     (folder / LABELS_CSV).write_text("file,label\n1.png,cat\n2.png,dog\n")
     session = open_session(folder)
-    session.load(lambda report: Features([1, 2], create_features([0, 1])))
+    session.load(lambda report: describe_some([1, 2], create_features([0, 1])))
     assert read_states(session) == {"camera/2.png": ("label", "dog")}
 
 
@@ -356,7 +362,7 @@ def test_tables_without_times_count_in_the_order_of_their_rows(folder):
 
 def test_photographs_that_cannot_be_read_are_left_out(folder, kinds):
     session = open_session(folder)
-    session.load(lambda report: Features([2, 5, 9], create_features(kinds)[[2, 5, 9]]))
+    session.load(lambda report: describe_some([2, 5, 9], create_features(kinds)[[2, 5, 9]]))
     assert [path.name for path in session.list_paths()] == [f"IMG_000{i}.png" for i in (2, 5, 9)]
 
 

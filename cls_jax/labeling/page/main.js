@@ -5,11 +5,13 @@ import * as check from "./check.js";
 import * as doubtful from "./doubtful.js";
 import * as next from "./next.js";
 import * as result from "./result.js";
+import * as tryIt from "./try.js";
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
 
-const VIEWS = { next, check, doubtful, result };
+const VIEWS = { next, check, doubtful, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
+const SCAN_MS = 30_000; // At least so long between two looks for new photos.
 
 const byId = (id) => document.getElementById(id);
 const root = byId("view");
@@ -17,6 +19,7 @@ let view = null;
 let viewName = "next";
 let busy = false;
 let toastTimer = 0;
+let scanned = Date.now();
 
 const app = {
   state: null,
@@ -53,6 +56,19 @@ const app = {
     app.pinned = item;
     render();
   },
+  /** Looks for photos that came since. */
+  async scan(isAsked = false) {
+    if (app.state?.phase !== "ready" || (!isAsked && Date.now() - scanned < SCAN_MS)) return;
+    scanned = Date.now();
+    try {
+      const { new: added, unreadable } = await api.post("scan");
+      const broken = unreadable ? `, and ${formatCount(unreadable, "file")} that cannot be read` : "";
+      if (added || unreadable || isAsked) app.announce(`${formatCount(added, "new photo")}${broken}.`, true);
+    } catch (error) {
+      if (isAsked) report(error);
+    }
+  },
+  report,
   /** Shows a photo in the view "next". */
   open(item) {
     app.pinned = item;
@@ -85,6 +101,7 @@ function show(name) {
     if (button.dataset.view === name) button.setAttribute("aria-current", "page");
     else button.removeAttribute("aria-current");
   }
+  view?.unmount?.();
   view = null;
   render();
 }
@@ -205,6 +222,7 @@ byId("undo").addEventListener("click", (event) => {
 });
 document.addEventListener("keydown", ignoreRepeats, { capture: true });
 document.addEventListener("keydown", onKey);
+addEventListener("focus", () => app.scan());
 // The printed address, opened where the page is already.
 addEventListener("hashchange", () => location.reload());
 await api.open();
