@@ -18,9 +18,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 from playwright import sync_api
 
+from cls_jax.features.extract import FrozenFeatures
 from cls_jax.labeling import server
+from cls_jax.labeling.photographs import open_session
 from cls_jax.labeling.session import Change, Features, Session
-from cls_jax.labeling.start import open_session
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 SCHEMES = ("light", "dark")
@@ -185,7 +186,10 @@ def open_drawn_session(root: pathlib.Path) -> Session:
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     session = open_session(root, names)
     everything = np.arange(NUM_PICTURES)
-    session.load(lambda report: Features(everything, features.astype(np.float32)))
+    features = features.astype(np.float32)
+    session.load(
+        lambda report: Features(everything, FrozenFeatures(features, features, features[:, :0]))
+    )
     for i in range(NUM_ANSWERS):
         (item, *_) = session.describe("w")["next"]
         label = names[(kinds[item["image"]] + (i in WRONG)) % len(names)]
@@ -198,7 +202,7 @@ def draw_views(browser: sync_api.Browser) -> None:
     with tempfile.TemporaryDirectory() as folder, server.open_socket(0) as listener:
         session = open_drawn_session(pathlib.Path(folder) / "photos")
         port = listener.getsockname()[1]
-        running = server.create_server(server.create_app(session, "token", port))
+        running = server.create_server(server.create_app(session, "token"))
         listener.listen()
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()

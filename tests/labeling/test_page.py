@@ -25,9 +25,11 @@ HOSTILE = "<img src=x onerror=document.title=1>"
 # `cls-jax label` with features that need no network.
 SERVE = """
 import sys
-from cls_jax.labeling import start
-from tests.labeling.sessions import create_features
-start.load_features = lambda files, on_progress: create_features([i % 3 for i in range(len(files))])
+from cls_jax.labeling import photographs, start
+from tests.labeling.sessions import create_features, describe_some
+def load(files, on_progress):
+    return describe_some(range(len(files)), create_features([i % 3 for i in range(len(files))]))
+photographs.load_all = load
 start.label_folder(sys.argv[1], opens_browser=False)
 """
 

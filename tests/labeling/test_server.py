@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
-from cls_jax.labeling import server, start
+from cls_jax.labeling import photographs, server, start
 from tests.labeling.sessions import create_photographs, open_ready, serve
 
 PORT = 8123
@@ -38,7 +38,7 @@ def folder(tmp_path, folder_name):
 @pytest.fixture
 def app(folder):
     session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
-    return server.create_app(session, TOKEN, PORT, [CODE])
+    return server.create_app(session, TOKEN, [CODE])
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_the_page_needs_nothing_inline_and_nothing_from_outside(client):
 @pytest.mark.parametrize(
     "host",
     [
-        *("evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT}.evil.example"),
-        *("127.0.0.1:1", "0.0.0.0", f"[::1]:{PORT}", ""),
+        *("evil.example", f"evil.example:{PORT}", f"127.0.0.1:{PORT}.evil.example", ""),
+        *("0.0.0.0", f"127.0.0.1:{PORT}0000", "127.0.0.1:", "localhost.evil.example", "[::1]]:80"),
     ],
 )
 def test_other_hosts_are_refused(client, host):
@@ -296,7 +296,7 @@ def test_the_browser_is_opened_while_the_page_is_served_and_gets_no_secret_as_ar
 
     monkeypatch.setattr(server, "create_server", create_known_server)
     monkeypatch.setattr(webbrowser, "open", open_like_a_text_browser)
-    monkeypatch.setattr(start, "load_features", compute_for_ever)
+    monkeypatch.setattr(photographs, "load_all", compute_for_ever)
     start.label_folder(str(folder))
     ((address, path, code, token),) = answers
     assert not any(secret in address for secret in (code, token))
