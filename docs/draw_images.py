@@ -25,13 +25,14 @@ from cls_jax.labeling.session import Change, Features, Session
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 SCHEMES = ("light", "dark")
-VIEWS = ("next", "check", "doubtful", "result")
+VIEWS = ("next", "check", "doubtful", "classes", "result", "try")
 NUM_PICTURES, NUM_ANSWERS = 240, 45
 WRONG = (1, 6, 12)  # Answers that are wrong on purpose.
 _SIZE, _SCALE = (480, 360), 2  # Drawn larger, so that edges come out smooth.
 _VIEWPORT = {"width": 1120, "height": 720}
 _QUALITY = 80
 _ARE_SHOWN = "() => [...document.images].every((i) => i.complete && i.naturalWidth)"
+_IS_FITTED = "() => !document.querySelector('.about')?.textContent.startsWith('Fitting')"
 # Where and how fast the run was computed says nothing to the reader.
 _LEAVE_OUT_THE_MACHINE = """(name) => {
   const isTime = (tile) => tile.textContent.includes("Training time");
@@ -194,6 +195,10 @@ def open_drawn_session(root: pathlib.Path) -> Session:
         (item, *_) = session.describe("w")["next"]
         label = names[(kinds[item["image"]] + (i in WRONG)) % len(names)]
         session.decide([Change(item["image"], "label", label, item["revision"])], "w")
+    for name in names[:2]:
+        session.describe_class("w", name, {"boat": "With its sails", "fish": "Under water"}[name])
+        labeled = (i for i in range(NUM_PICTURES) if session.describe_image(i)["label"] == name)
+        session.set_example("w", next(labeled))
     return session
 
 
@@ -214,6 +219,7 @@ def draw_views(browser: sync_api.Browser) -> None:
                     page.click(f"nav button[data-view={view}]")
                     page.wait_for_selector("#view > *")
                     page.wait_for_function(_ARE_SHOWN)
+                    page.wait_for_function(_IS_FITTED)
                     page.evaluate(
                         "document.querySelectorAll('code').forEach("
                         "(e) => (e.textContent = 'cls-jax train photos'))"

@@ -63,11 +63,11 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
 
 
 @contextlib.contextmanager
-def serve(session: Session):
+def serve(session: Session, training=None):
     """Serves a session with the secrets "token" and "code" from a thread. Gives the port."""
     with server.open_socket(0) as listener:
         port = listener.getsockname()[1]
-        running = server.create_server(server.create_app(session, "token", ["code"]))
+        running = server.create_server(server.create_app(session, "token", ["code"], training))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         listener.listen()  # The browser may be faster than the thread.
         thread.start()
