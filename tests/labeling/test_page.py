@@ -191,7 +191,7 @@ def test_a_session_by_mouse(open_page, folder):
         assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[kinds[6]], "label")
 
         show(page, "result")
-        assert page.locator(".command code").inner_text() == f"cls-jax train {folder}"
+        assert page.locator(".command code").last.inner_text() == f"cls-jax train {folder}"
         assert page.locator("table.result tbody tr").count() == 3
         with page.expect_download() as download:
             page.click(".download")
@@ -404,7 +404,7 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
         page.wait_for_function(
             "() => !document.querySelector('input[aria-label=\"Description of cat\"]').value"
         )
-        page.locator("#strip button").first.click()
+        page.locator("#strip button[title='IMG_0005.png']").click()
         page.get_by_role("button", name="Example of owl").click()
         page.wait_for_selector(".class .name img")
         assert session.describe()["classes"][2]["example"] == 5
@@ -443,7 +443,9 @@ def test_the_whole_way_from_the_first_photograph_to_a_report_by_keyboard(
             known = page.locator(".class .name").all_inner_texts()
             press(page, *([str(known.index(label) + 1)] if label in known else [*label, "Enter"]))
         page.locator("nav button[data-view=result]").press("Enter")
-        page.wait_for_selector(".about:has-text('Fitted to 30 labels of 3 classes')")
+        page.wait_for_selector(
+            ".about:has-text('Fitted to 30 labels of 3 classes')", timeout=120_000
+        )
         page.locator("#save").press("Enter")
         wait_for_phase(page, "Finished: runs/photos-instant")
         saved = cls_jax.load(tmp_path / "runs/photos-instant")
@@ -451,7 +453,7 @@ def test_the_whole_way_from_the_first_photograph_to_a_report_by_keyboard(
 
         page.locator("nav button[data-view=try]").press("Enter")
         page.set_input_files("#files", [*others, tmp_path / "notes.txt"])
-        page.wait_for_selector(".card:nth-child(4) .wrong")
+        page.wait_for_selector(".card:nth-child(4) .wrong", timeout=120_000)
         assert page.locator(".verdict").all_inner_texts() == names
         assert page.locator(".card .nearest .share").all_inner_texts()[:3] == [names[0]] * 3
         assert "no photograph that can be read" in page.locator(".wrong").inner_text()
