@@ -8,11 +8,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cls_jax.api import Run, train
+    from cls_jax.api import train
     from cls_jax.data.images.decode import ImageError
     from cls_jax.errors import UserError
     from cls_jax.inference.classifier import Classifier, load
     from cls_jax.inference.prediction import Prediction
+    from cls_jax.inference.run import Run
 
 __version__ = "0.1.0"
 __all__ = ["Classifier", "ImageError", "Prediction", "Run", "UserError", "load", "train"]
@@ -21,7 +22,7 @@ _MODULES = {
     "Classifier": "cls_jax.inference.classifier",
     "ImageError": "cls_jax.data.images.decode",
     "Prediction": "cls_jax.inference.prediction",
-    "Run": "cls_jax.api",
+    "Run": "cls_jax.inference.run",
     "UserError": "cls_jax.errors",
     "load": "cls_jax.inference.classifier",
     "train": "cls_jax.api",

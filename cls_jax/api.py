@@ -1,8 +1,6 @@
 """Training from Python. `cls_jax.load` opens the result."""
 
-import dataclasses
 import pathlib
-from collections.abc import Iterable
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,29 +9,8 @@ from cls_jax.cli.plan import open_run, plan_run
 from cls_jax.cli.process import enable_compilation_cache, use_all_cores_for_convolutions
 from cls_jax.cli.train import train_assessed
 from cls_jax.config.from_folder import apply_settings
-from cls_jax.data.images.decode import ImageLike
-from cls_jax.data.types import ImageSource
 from cls_jax.errors import UserError
-from cls_jax.inference.classifier import load
-from cls_jax.inference.prediction import Prediction
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A finished run, which can be used as a path, as in `cls_jax.load(run)`."""
-
-    workdir: pathlib.Path  # Its folder, see docs/run_folder.md.
-    result: dict[str, Any]  # The contents of its `result.json`, with accuracies in percent.
-
-    def __fspath__(self) -> str:
-        return str(self.workdir)
-
-    def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
-        """Predicts with the newest checkpoint, see `Classifier.predict`.
-
-        Each call opens the checkpoint. To predict repeatedly, keep `cls_jax.load(run)`.
-        """
-        return load(self).predict(images)
+from cls_jax.inference.run import Run
 
 
 def train(
@@ -76,9 +53,9 @@ def train(
     values = {key.replace("__", "."): value for key, value in settings.items()}
     if isinstance(folder_or_config, ConfigDict):
         if start_from is not None:
-            raise UserError("start_from needs a folder of images: set model__init instead.")
+            raise UserError("start_from is for folders of images. Set model__init instead.")
         if again:
-            raise UserError("again needs a folder of images: give workdir a new folder instead.")
+            raise UserError("again is for folders of images. Pass another workdir instead.")
         config = folder_or_config.copy_and_resolve_references()
         apply_settings(config, values)
         run = open_run(config, workdir)
@@ -86,5 +63,6 @@ def train(
         plan = plan_run(
             folder_or_config, method, workdir, values, start_from, instant, minutes, again
         )
-        run = plan.open_run()
-    return Run(run.workdir, train_assessed(run))
+        run = Run(plan.config, plan.workdir, plan.summary.layout)
+    train_assessed(run)
+    return Run(run.config, run.workdir)  # Without the images and networks in memory.

@@ -16,29 +16,19 @@ Leaf = Any
 
 
 class DatasetSpec(NamedTuple):
-    """Sizes of a dataset that decide the shapes of a run."""
+    """What networks, and the first state of a method, depend on in a dataset."""
 
     image_shape: tuple[int, int, int]  # (H, W, C).
     num_classes: int  # K.
-    num_images: int  # Training images.
+    num_images: int  # Training images, which `Batch.u_index` counts.
+    num_unlabeled: int = 0  # How many of them the unlabeled stream shows.
+    class_frequencies: tuple[float, ...] = ()  # Shares of the K classes in the labeled images.
 
-
-class TrainingSplit(NamedTuple):
-    """Statistics of the labeled and unlabeled sets, for a method's initial state."""
-
-    class_frequencies: tuple[float, ...]  # Shares of the K classes in the labeled images.
-    num_unlabeled: int  # How many images the unlabeled stream shows.
-
-
-def create_split(labels: np.ndarray, num_classes: int, num_unlabeled: int) -> TrainingSplit:
-    """The split of a run, from the labels int [m] of its labeled images."""
-    counts = np.bincount(labels, minlength=num_classes)
-    return TrainingSplit(tuple((counts / counts.sum()).tolist()), num_unlabeled)
-
-
-def create_even_split(spec: DatasetSpec) -> TrainingSplit:
-    """The split in which classes are equally frequent and every image is in the stream."""
-    return create_split(np.arange(spec.num_classes), spec.num_classes, spec.num_images)
+    def split(self, labels: np.ndarray, num_unlabeled: int) -> "DatasetSpec":
+        """The same with the last two fields, from the labels int [m] of the labeled images."""
+        counts = np.bincount(labels, minlength=self.num_classes)
+        shares = tuple((counts / counts.sum()).tolist())
+        return self._replace(num_unlabeled=num_unlabeled, class_frequencies=shares)
 
 
 class RawBatch(NamedTuple):

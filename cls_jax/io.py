@@ -41,8 +41,7 @@ _DIRECTION_MARKS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u
 def open_regular(path: str | os.PathLike) -> BinaryIO:
     """Opens a file for reading bytes. Refuses a pipe or a device, which might never end.
 
-    Raises:
-        OSError: If the system refuses or it is not a regular file.
+    Raises an OSError if the system refuses or it is not a regular file.
     """
     # Otherwise opening a pipe waits for a writer. Windows has no such flag, nor such pipes.
     at_once = getattr(os, "O_NONBLOCK", 0)
@@ -77,8 +76,7 @@ def read_json(path: str | os.PathLike) -> Any:
 def parse_json(text: str) -> Any:
     """Parses JSON.
 
-    Raises:
-        ValueError: If it is not JSON or nested too deeply.
+    Raises a ValueError if it is not JSON or nested too deeply.
     """
     try:
         return json.loads(text)
@@ -142,10 +140,8 @@ def to_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
     """Writes a file that is there either complete or not at all, whenever the process dies.
 
-    Of several threads and processes that write the same file, the last one wins.
-
-    Raises:
-        OSError: If the system refuses. What was there before remains.
+    Of several threads and processes that write the same file, the last one wins. Raises an OSError
+    if the system refuses. What was there before remains.
     """
     partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
     try:
@@ -166,8 +162,7 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
 def hold_lock(path: pathlib.Path, seconds: float = 10) -> Iterator[None]:
     """Holds a lock file, which remains. Where there are no locks, this does nothing.
 
-    Raises:
-        OSError: If another process holds it for so long.
+    Raises an OSError if another process holds it for so long.
     """
     with contextlib.ExitStack() as stack:
         try:

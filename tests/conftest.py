@@ -113,8 +113,8 @@ def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _
                     interrupt()
                 yield step_input
 
-        pipeline = create_pipeline(*args)
-        return pipeline._replace(inputs=break_off(pipeline.inputs))
+        inputs, *rest = create_pipeline(*args)
+        return break_off(inputs), *rest
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_lib, "create_pipeline", create_broken_pipeline)

@@ -46,14 +46,10 @@ def test_every_configuration_builds_for_every_method_and_every_key_is_explained(
 
 
 @pytest.mark.parametrize("path", ["/data", "/data,fixmatsch", "/da,ta", "", "/data,"])
-def test_folder_path_may_contain_commas(path):
+def test_folder_path_may_contain_commas_and_sizes_follow_the_image_size(path):
     config = load_config("folder", path)
     assert (config.data.data_dir, config.method.name) == (path, "cls")
     assert load_config("folder", f"{path},uda").data.data_dir == path
-
-
-def test_folder_sizes_follow_the_image_size():
-    config = load_config("folder", "/data")
     assert (config.data.image_size, config.data.shift, config.data.cutout) == (64, 8, 32)
     config.data.image_size = 224
     assert (config.data.shift, config.data.cutout) == (28, 112)
@@ -69,22 +65,9 @@ def test_settings_are_those_of_the_papers_and_datasets_set_those_of_the_method_t
     assert (config.model.depth, config.model.width, config.ema_decay) == (28, 2, 0.999)
     assert load_config("cifar10", "250,fixmatch").mu == 7
     assert load_config("cifar100", "2500").optimizer.weight_decay == 1e-3
-    assert load_config("cifar100", "2500,mixmatch").method.lambda_u == 150
-    assert load_config("cifar10", "250,mixmatch").method.lambda_u == 75
-    assert load_config("cifar100", "2500,uda").method.lambda_u == 1
-    assert load_config("digits", "40,ups").method.rounds == 2
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        *((text, "write the number of labels") for text in ("", "many", "40.5", "-40", ",cls")),
-        ("40,fixmatsch", r"Unknown method 'fixmatsch': choose one of .*fixmatch"),
-    ],
-)
-def test_argument_of_another_form_is_refused(argument, message):
-    with pytest.raises(UserError, match=message):
-        create_config(argument)
+    for name, argument, value in (("cifar100", "2500", 150), ("cifar10", "250", 75)):
+        assert load_config(name, f"{argument},mixmatch").method.lambda_u == value
+        assert load_config(name, f"{argument},uda").method.lambda_u == 1
 
 
 @pytest.mark.parametrize(
@@ -92,16 +75,12 @@ def test_argument_of_another_form_is_refused(argument, message):
     [
         ({"num_steps": 0}, "num_steps=0 would leave the last layers random: set model.init_head"),
         ({"mu": 0}, "mu=0 is invalid: choose an integer from 1 to 1,048,576"),
-        ({"mu": True}, "mu=True"),
         ({"ema_decay": float("nan")}, "ema_decay=nan"),
         ({"accumulate_steps": 3}, "does not divide batch_size=8: choose one of its divisors"),
         ({"data__pipeline": "torch"}, "choose tfdata or device"),
         ({"data__shift": 8}, "choose a smaller shift"),
-        ({"data__flip": None}, "data.flip=None is invalid: choose True or False"),
         ({"data__data_dir": "a\0b"}, r"data\.data_dir"),
         ({"data__mean": ()}, "set both, or set both to"),
-        ({"data__mean": ("a", "b", "c")}, r"data\.mean"),
-        ({"data__std": (0.0,)}, "choose positive numbers"),
         ({"data__randaugment_pool": ("identity", "invert")}, "choose some of autocontrast"),
         ({"data__randaugment_pool": ("identity",) * 1000}, r"data\.randaugment_pool=.{100}… is"),
         ({"model__depth": 12}, "choose 6n \\+ 4"),
@@ -113,7 +92,6 @@ def test_argument_of_another_form_is_refused(argument, message):
         ({"optimizer__momentum": 1.0}, "choose a number of at least 0 and below 1"),
         ({"optimizer__name": "adamw"}, "choose at most 0.01"),
         ({"optimizer__warmup_steps": 6}, "choose fewer, or a larger num_steps"),
-        ({"optimizer__head_steps": 7}, "choose fewer, or a larger num_steps"),
     ],
 )
 def test_invalid_value_names_the_remedy(changes, message):
@@ -121,9 +99,10 @@ def test_invalid_value_names_the_remedy(changes, message):
         validate_config(create_tiny_config(**changes))
 
 
-def test_ends_of_an_interval_are_valid_unless_its_text_excludes_them():
-    ends = {"optimizer__momentum": 0.0, "optimizer__layer_decay": 1.0, "method__tau": 1.0}
-    validate_config(create_tiny_config(**ends, data__randaugment_levels=10))
+@pytest.mark.parametrize("argument", ["", "many", "40.5", "-40", ",cls", "40,fixmatsch"])
+def test_argument_of_another_form_is_refused(argument):
+    with pytest.raises(UserError, match=r"write the number of labels|choose one of .*fixmatch"):
+        create_config(argument)
 
 
 @pytest.fixture
@@ -139,33 +118,30 @@ def read_changed(tmp_path):
     return read
 
 
-@pytest.mark.parametrize("argument", ["/data", "/data,fixmatch"])
-def test_config_comes_back_from_json(read_changed, argument):
-    config = load_config("folder", argument)
-    restored = read_changed(config, lambda stored: None)
-    assert to_json(restored) == to_json(config)
-    assert restored.is_locked
-
-
-@pytest.mark.parametrize("value", [0.9, 0.8])
+@pytest.mark.parametrize(("value", "is_read"), [(0.9, True), (0.8, False)])
 def test_a_key_that_no_longer_exists_is_dropped_where_its_value_is_the_one_in_use(
-    read_changed, value
+    read_changed, value, is_read
 ):
     def add(stored):
         stored["optimizer"] |= {"beta1": value, "clip_norm": 0.0}
         stored["model"]["lowering"] = "unrolled"
 
-    if value == 0.9:
+    if is_read:
         assert to_json(read_changed(create_tiny_config(), add)) == to_json(create_tiny_config())
-        return
-    with pytest.raises(UserError, match=r"optimizer\.beta1 is not a key"):
-        read_changed(create_tiny_config(), add)
+    else:
+        with pytest.raises(UserError, match=r"optimizer\.beta1 is not a key"):
+            read_changed(create_tiny_config(), add)
 
 
-def test_run_older_than_a_key_has_the_keys_default_and_an_edited_number_the_keys_type(read_changed):
+def test_config_comes_back_from_json_and_older_ones_have_defaults(read_changed):
+    config = load_config("folder", "/data,fixmatch")
+    restored = read_changed(config, lambda stored: None)
+    assert to_json(restored) == to_json(config)
+    assert restored.is_locked
+
     def age(stored):
         del stored["model"]["matmul_precision"], stored["method"]["tau"], stored["mesh"]
-        stored["method"]["lambda_co"] = 2
+        stored["method"]["lambda_co"] = 2  # Edited by hand: it gets the key's type.
 
     expected = create_tiny_config(mesh__network=0, mesh__data=0, method__lambda_co=2.0)
     assert to_json(read_changed(create_tiny_config(), age)) == to_json(expected)
@@ -189,5 +165,5 @@ def test_differences_name_the_keys_that_change_results():
     ],
 )
 def test_foreign_config_is_refused(read_changed, change):
-    with pytest.raises(UserError, match=r"not the configuration of a run .*name the folder of an"):
+    with pytest.raises(UserError, match=r"not the configuration of a run .*pass the folder of an"):
         read_changed(create_tiny_config(), change)

@@ -6,7 +6,7 @@ import pytest
 from cls_jax.config import flatten, validate_config
 from cls_jax.config.from_folder import (
     RULES,
-    FolderContext,
+    Plan,
     Resources,
     apply_settings,
     create_folder_config,
@@ -35,15 +35,15 @@ def create_summary(side=500, num_images=10_000, root="photos"):
 def fit(summary=None, resources=CPU, method="cls", **settings):
     config = create_folder_config("photos", method)
     apply_settings(config, settings)
-    fit_to_folder(FolderContext(config, summary or create_summary(), resources, settings))
+    fit_to_folder(Plan(config, summary or create_summary(), resources, settings))
     validate_config(config)
     return config
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("resources", [CPU, GPU, PRETRAINED])
-def test_defaults_are_valid_for_every_method(method, resources):
-    assert fit(method=method, resources=resources).is_locked
+def test_defaults_are_valid_for_every_method(method):
+    for resources in (CPU, GPU, PRETRAINED):
+        assert fit(method=method, resources=resources).is_locked
 
 
 def test_fitted_keys_keep_what_the_user_has_set():
@@ -60,30 +60,25 @@ def test_fitted_keys_keep_what_the_user_has_set():
         *((32, PRETRAINED, 96), (500, PRETRAINED, 128)),
     ],
 )
-def test_image_size_is_that_of_the_images_within_bounds(side, resources, image_size):
-    assert fit(create_summary(side), resources).data.image_size == image_size
+def test_image_size_is_that_of_the_images_within_bounds_and_so_are_the_channels(
+    side, resources, image_size
+):
+    summary = create_summary(side)
+    assert fit(summary, resources).data.image_size == image_size
+    # Weights that were trained on images as small need no larger ones.
+    own = {"model.init": "runs/other", "model.name": "wide_resnet"}
+    assert fit(summary, resources, **own).data.image_size <= max(side, 16)
+    gray = fit(summary._replace(channels=1), resources).data.channels
+    assert gray == (3 if resources is PRETRAINED else 1)
 
 
 @pytest.mark.parametrize("name", [name for name, entry in MODELS.items() if entry.patch > 1])
-@pytest.mark.parametrize("side", [20, 110, 500])
-@pytest.mark.parametrize("init", ["", "w.safetensors"])
-def test_transformers_divide_the_chosen_size_into_their_patches(name, side, init):
-    config = fit(create_summary(side), **{"model.name": name, "model.init": init})
-    create_model(config, METHODS["cls"], 2)
-    assert not init or 96 <= config.data.image_size <= 128
-
-
-@pytest.mark.parametrize(("num_parts", "batch_size"), [(1, 16), (3, 15), (32, 32)])
-def test_batch_is_accumulated_from_parts_that_the_memory_holds(num_parts, batch_size):
-    assert fit(accumulate_steps=num_parts).batch_size == batch_size
-    little = {"resources": GPU._replace(memory=GIB), "data.image_size": 224}
-    assert fit(**little).batch_size == 1
-    assert fit(**little, accumulate_steps=num_parts).batch_size == num_parts
-
-
-def test_images_are_not_enlarged_for_weights_that_were_trained_on_images_as_small():
-    own = {"model.init": "runs/other", "model.name": "wide_resnet"}
-    assert fit(create_summary(side=32), PRETRAINED, **own).data.image_size == 32
+def test_transformers_divide_the_chosen_size_into_their_patches(name):
+    for side in (20, 110, 500):
+        for init in ("", "w.safetensors"):
+            config = fit(create_summary(side), **{"model.name": name, "model.init": init})
+            create_model(config, METHODS["cls"], 2)
+            assert not init or 96 <= config.data.image_size <= 128
 
 
 def test_a_cpu_gets_less_work_than_an_accelerator():
@@ -95,27 +90,28 @@ def test_a_cpu_gets_less_work_than_an_accelerator():
 
 
 def test_steps_grow_with_the_number_of_images_within_bounds():
-    few, some, many = (fit(create_summary(num_images=n)).num_steps for n in (100, 2000, 10**6))
-    assert (few, some, many) == (1000, 2000, 5000)
-    assert fit(create_summary(num_images=10**6), GPU).num_steps == 20_000
-    # An accelerator sees every image once. Sixteen, eight for each network, share a larger batch,
-    # unless that would be a large part of all images.
-    assert fit(create_summary(num_images=10**7), GPU).num_steps == 39_100
+    for num_images, resources, num_steps in (
+        *((100, CPU, 1000), (2000, CPU, 2000), (10**6, CPU, 5000), (10**6, GPU, 20_000)),
+        (10**7, GPU, 39_100),  # An accelerator sees every image once.
+    ):
+        assert fit(create_summary(num_images=num_images), resources).num_steps == num_steps
+    # Sixteen, eight for each network, share a larger batch, unless that would be a large part of
+    # all images.
     sixteen = GPU._replace(num_devices=16)
     sizes = [fit(create_summary(num_images=n), sixteen).batch_size for n in (2000, 20_500, 10**6)]
     assert sizes == [32, 128, 256]
 
 
-def test_batch_shrinks_until_half_of_the_memory_holds_it():
+def test_batch_shrinks_until_half_of_the_memory_holds_it_and_its_parts():
     for gib in (1, 2, 4, 80):
         resources = GPU._replace(memory=gib * GIB)
         config = fit(resources=resources, **{"data.image_size": 224})
         needed = config.batch_size * estimate_memory_per_labeled_image(config)
         assert needed <= gib * GIB / 2 or config.batch_size == 1
         assert 2 * needed > gib * GIB / 2 or config.batch_size == 32
-
-
-def test_memory_of_the_paper_setting_is_the_measured_one():
+    for num_parts, batch_size in ((1, 16), (3, 15), (32, 32)):
+        assert fit(accumulate_steps=num_parts).batch_size == batch_size
+    # The estimate for the paper's setting is what was measured.
     config = create_folder_config("photos", "cls")
     apply_settings(config, {"data.image_size": 32, "mu": 7})
     assert 64 * estimate_memory_per_labeled_image(config) == pytest.approx(6.98e9, rel=0.2)
@@ -161,9 +157,3 @@ def test_weak_images_get_a_cheaper_pass_where_it_changes_nothing():
     for key, value in {"model.bn_frozen": False, "method.weak_pass": "joint"}.items():
         assert fit(resources=PRETRAINED, **{key: value}).method.weak_pass == "joint"
     assert "weak_pass" not in fit(resources=PRETRAINED, method="supervised").method
-
-
-def test_images_keep_their_channels_except_gray_ones_for_pretrained_weights():
-    gray = create_summary()._replace(channels=1)
-    assert fit(gray).data.channels == 1
-    assert fit(gray, PRETRAINED).data.channels == fit().data.channels == 3

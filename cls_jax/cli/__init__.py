@@ -1,1 +1,1 @@
-"""The command line: what each mode does and prints, and the start and end of a process."""
+"""The command line: commands, their output, and process startup and exit."""

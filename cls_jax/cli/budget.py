@@ -1,4 +1,4 @@
-"""`--minutes`: resolution and number of steps that fit a time, from a few measured steps."""
+"""`--minutes`: resolution and number of steps that fit a time, by rehearsal and arithmetic."""
 
 import contextlib
 import statistics
@@ -10,21 +10,27 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config import validate_config
-from cls_jax.config.from_folder import FolderContext, fit_to_folder
+from cls_jax.config.from_folder import Plan, fit_to_folder
 from cls_jax.data.datasets import add_mean_and_std
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import FolderSummary, find_short_side, load_sample
+from cls_jax.features.extract import extract_from_arrays
+from cls_jax.methods import get_method
 from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.parallel.distributed import from_main_process
+from cls_jax.training.instant import open_frozen_network
 from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
 from cls_jax.training.step import compile_step, create_train_step
 
 # Minutes where the user names none, with and without an accelerator.
 _ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
-# Share of the time for steps. The rest is for the rehearsal itself, features, evaluations and the
-# report: on two cores and 3,068 photographs, as much again.
-_STEP_SHARE = 0.5
+# At most this share is for features of the unlabeled images, and for a single evaluation. Of more
+# images, some are left out of the graph, and networks are only evaluated after the last step.
+_FEATURE_SHARE, _EVAL_SHARE = 0.25, 0.05
+# Seconds for each image in the graph: label propagation, probes and heads. And for everything that
+# does not grow: imports, compiling evaluation and features, the report (measured on two cores).
+_FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
 _SIZES = (224, 160, 128, 96)  # For pretrained networks, in pixels.
 _CPU_SIZE = 160  # What two cores can afford in the default time.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
@@ -33,28 +39,33 @@ _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
 _ENOUGH_STEPS = 80
 _MAX_STEPS, _MAX_DEFAULT_STEPS = 20_000, 2_000
 _MIN_BATCH_SIZE = 4
-_ROUNDING = 20  # Fewer steps than enough are multiples of this, others of enough.
+_ROUNDING = 20  # The number of steps is a multiple of this.
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
 _ENOUGH_SECONDS = 10.0  # From then on, three steps suffice.
 
 
 class Rehearsal(NamedTuple):
-    """What a few real steps took."""
+    """What a few real steps and images took."""
 
     compile_seconds: float
     step_seconds: float  # The median of the steps after the first.
     memory: str  # A sentence that compares what a step needs with what the device has.
+    image_size: int
+    batch_size: int
+    decode_seconds: float = 0.0  # For an image.
+    # For an image, of the frozen network at its own resolution. 0 for runs without a graph.
+    feature_seconds: float = 0.0
 
 
-def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
+def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     """Chooses steps, and for pretrained networks resolution and batch size, unless they are set.
 
-    Everything but the number of steps is validated before one step is measured. Another size is
-    taken to cost in proportion to its pixels, another batch in proportion to its images. The step
-    is that of the most likely choice, because JAX keeps its compiled program for the run.
+    Everything but the number of steps is validated first. Cost is assumed to grow in proportion to
+    pixels and to images per batch. The most likely choice is measured, because the run can then
+    reuse its compiled program.
 
     Args:
-        given: The context, whose configuration is from `fit_to_folder` and is changed.
+        given: The context. Its configuration comes from `fit_to_folder` and is modified.
         minutes: How long the whole training should take. None for the default, which only weights
             that come with the project have.
 
@@ -84,38 +95,78 @@ def fit_to_minutes(given: FolderContext, minutes: float | None) -> str | None:
         fit_rest("data.image_size", "num_steps")
     likely, config.num_steps = config.num_steps, most
     validate_config(resolve_model(config))
-    config.num_steps = likely
+    config.num_steps, started, total = likely, time.monotonic(), 60 * minutes
     measured = profile_folder(resolve_model(config), given.summary)
-    measured = Rehearsal(*from_main_process(measured))  # Others measure other times.
-    measured_size, seconds = config.data.image_size, 60 * _STEP_SHARE * minutes
-    cost = measured.step_seconds / (measured_size**2 * config.batch_size)
+    # Others measure other times.
+    *numbers, spent = from_main_process((*measured, time.monotonic() - started))
+    measured = Rehearsal(*numbers)
+    if measured.feature_seconds and "model.graph_images" not in given.is_set:
+        per_image = measured.feature_seconds + measured.decode_seconds + _FIT_SECONDS
+        affordable = int(_FEATURE_SHARE * total / per_image)
+        if affordable < given.summary.num_unlabeled:
+            config.model.graph_images = max(affordable, 1)
+    cost = measured.step_seconds / (measured.image_size**2 * measured.batch_size)
     enough = _ENOUGH_STEPS * cost
-    fitting = [size for size in sizes if seconds >= enough * size**2 * config.batch_size]
+    left, num_evaluations = {}, {}
+    for size in sizes:
+        rest, evaluation = _estimate_rest(given, measured, size)
+        num_evaluations[size] = 3 if evaluation <= _EVAL_SHARE * total else 1
+        left[size] = total - spent - rest - num_evaluations[size] * evaluation
+    fitting = [size for size in sizes if left[size] >= enough * size**2 * config.batch_size]
     config.data.image_size = size = max(fitting, default=min(sizes))
     fit_rest("data.image_size")  # With as many images as the memory then holds.
     batch_size = config.batch_size
     if "batch_size" not in given.is_set:
         smallest = max(2 * _MIN_BATCH_SIZE, 2 * config.accumulate_steps)
-        while batch_size >= smallest and seconds < enough * size**2 * batch_size:
+        while batch_size >= smallest and left[size] < enough * size**2 * batch_size:
             # One of the parts that the batch is accumulated from has half as many, rounded down.
             batch_size = batch_size // 2 // config.accumulate_steps * config.accumulate_steps
     config.batch_size = batch_size
     step = cost * size**2 * batch_size
-    affordable = max(int(seconds / step), _ROUNDING)
-    unit = _ENOUGH_STEPS if affordable >= _ENOUGH_STEPS else _ROUNDING
-    config.num_steps = min(affordable // unit * unit, most)
+    config.num_steps = min(max(int(left[size] / step) // _ROUNDING, 1) * _ROUNDING, most)
     fit_rest("data.image_size", "batch_size", "num_steps")
+    if "eval_every" not in given.is_set and num_evaluations[size] == 1:
+        config.eval_every = config.num_steps
     reason = ""
     if len(sizes) > 1 and fitting:
         shown = ", ".join(map(str, sizes))
         reason = f", the highest of {shown} pixels with at least {_ENOUGH_STEPS} steps"
     elif len(sizes) > 1:
         reason = f", too few steps for more than {size} pixels"
+    if config.model.graph_images:
+        reason += f", {config.model.graph_images:,} unlabeled images in the graph"
+    if left[size] < _ROUNDING * step:
+        minutes = (total - left[size] + config.num_steps * step) / 60
+        reason += ", more than was asked for"
     return (
-        f"{minutes:g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
-        f"with {batch_size} labeled images each (measured: {measured.step_seconds:.2f} s at "
-        f"{measured_size} pixels{reason})."
+        f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
+        f"with {batch_size} labeled images each, and {total - left[size]:.0f} s for all else "
+        f"(measured: {measured.step_seconds:.2f} s at {measured.image_size} pixels{reason})."
     )
+
+
+def _estimate_rest(given: Plan, measured: Rehearsal, image_size: int) -> tuple[float, float]:
+    """Seconds at this resolution of all but rehearsal, steps and evaluations, and of one of these.
+
+    A step takes about three times as long for an image as a prediction. Evaluations see each image
+    with raw and with averaged parameters.
+    """
+    config, summary, method = given.config, given.summary, get_method(given.config.method.name)
+    num_networks, num_views = method.num_networks, 1 + config.mu * len(method.unlabeled_views)
+    infer = measured.step_seconds * (image_size / measured.image_size) ** 2
+    infer /= 3 * measured.batch_size * num_views * num_networks
+    num_held_out = summary.num_validation + summary.num_test
+    num_train = num_graph = summary.num_labeled + summary.num_unlabeled
+    if config.model.graph_images:
+        num_graph = min(num_train, summary.num_labeled + config.model.graph_images)
+    seconds = _FIXED_SECONDS + measured.compile_seconds
+    seconds += (num_train + num_held_out) * measured.decode_seconds
+    if measured.feature_seconds:
+        per_image = measured.feature_seconds + measured.decode_seconds
+        seconds += (num_graph + num_held_out) * per_image + num_graph * _FIT_SECONDS
+        if config.model.final_head == "graph":
+            seconds += num_networks * num_graph * infer
+    return seconds, 2 * num_networks * num_held_out * infer
 
 
 def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
@@ -126,27 +177,44 @@ def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
             memory, or the devices cannot be arranged as `config.mesh` says.
     """
     options, shape = get_decode_options(config.data), get_image_shape(config.data)
+    started = time.perf_counter()
     dataset = load_sample(summary, shape, _NUM_SAMPLED, options)
+    decode_seconds = (time.perf_counter() - started) / len(dataset.train_images)
     # Constants of the program, which must be the run's for JAX to keep it for the run.
     dataset = use_own_normalization(config, add_mean_and_std(config, dataset))
     labeled = np.flatnonzero(dataset.train_labels >= 0).astype(np.int32)
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
     num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state for each.
     setup, stream = create_setup(config, dataset, labeled, everything, num_images)
-    pipeline = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
-    step: Any = create_train_step(setup, pipeline.create_batch, pipeline.input_specs)
-    with contextlib.closing(pipeline.inputs):
-        state, step_input = setup.init_state(), next(pipeline.inputs)
+    inputs, input_specs, create_batch = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
+    step: Any = create_train_step(setup, create_batch, input_specs)
+    with contextlib.closing(inputs):
+        state, step_input = setup.init_state(), next(inputs)
         device = jax.local_devices()[0]
         compiled, compile_seconds, memory = compile_step(step, state, step_input, device)
         seconds = []
         for i in range(_NUM_STEPS):
             started = time.perf_counter()
             if i:
-                step_input = next(pipeline.inputs)
+                step_input = next(inputs)
             state, metrics = compiled(state, step_input)
             jax.block_until_ready((state, metrics))
             seconds.append(time.perf_counter() - started)
             if len(seconds) > 2 and sum(seconds) > _ENOUGH_SECONDS:
                 break
-    return Rehearsal(compile_seconds, statistics.median(seconds[1:]), memory)
+    feature_seconds = 0.0
+    if config.model.init and config.method.get("graph"):
+        network, images = open_frozen_network(setup), dataset.train_images
+        extract_from_arrays(images[:1], network, lambda *_: None)
+        started = time.perf_counter()
+        extract_from_arrays(images, network, lambda *_: None)
+        feature_seconds = (time.perf_counter() - started) / len(images)
+    return Rehearsal(
+        compile_seconds,
+        statistics.median(seconds[1:]),
+        memory,
+        config.data.image_size,
+        config.batch_size,
+        decode_seconds,
+        feature_seconds,
+    )

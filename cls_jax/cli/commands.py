@@ -21,16 +21,12 @@ from ml_collections import ConfigDict
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
 from cls_jax.parallel.distributed import is_main_process
-from cls_jax.runs.result import (
-    describe_accuracies,
-    describe_answer,
-    describe_gain,
-    describe_labelers,
-    describe_monitors,
-)
+from cls_jax.report.outcome import describe_accuracies, describe_monitors, describe_outcome
+
+_PACKED_AT_ONCE = 256  # Images.
 
 if TYPE_CHECKING:
-    from cls_jax.inference.evaluate_run import OpenRun
+    from cls_jax.inference.run import Run
 
 
 def train(
@@ -46,6 +42,7 @@ def train(
 ) -> None:
     """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.cli.plan import describe_dry_run, describe_imbalance, parse_overrides, plan_run
+    from cls_jax.inference.run import Run
 
     settings = parse_overrides(overrides, method)
     plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes, again)
@@ -55,7 +52,7 @@ def train(
     for sentence in (describe_imbalance(plan.summary), plan.budget):
         if sentence and is_main_process():
             print(sentence, flush=True)
-    _train_to_end(plan.open_run())
+    _train_to_end(Run(plan.config, plan.workdir, plan.summary.layout))
 
 
 def train_config(config: ConfigDict, workdir: str | None) -> None:
@@ -68,7 +65,7 @@ def train_config(config: ConfigDict, workdir: str | None) -> None:
     _train_to_end(open_run(config, workdir))
 
 
-def _train_to_end(run: "OpenRun") -> None:
+def _train_to_end(run: "Run") -> None:
     from cls_jax.cli.train import train_assessed
     from cls_jax.inference.unknown import describe_far, read_unknown
     from cls_jax.runs.folder import RESULT
@@ -80,9 +77,7 @@ def _train_to_end(run: "OpenRun") -> None:
     has_test, no_test = result["test_accuracy"] is not None, "No test set. "
     if run.layout and run.layout.test:  # Since then, or result.json would have its accuracy.
         evaluate = _write_command("evaluate", folder)
-        no_test = (
-            f"It was trained without a test set. To use the one in the folder now: {evaluate}\n"
-        )
+        no_test = f"The run had no test set. To evaluate on the one now in the folder: {evaluate}\n"
     if has_test or result.get("validation_accuracy") is not None:
         outcome = (
             f"{'Test' if has_test else 'Validation'} accuracy after {result['step']:,} steps:\n"
@@ -99,20 +94,19 @@ def _train_to_end(run: "OpenRun") -> None:
         )
     print(f"\n{outcome}", flush=True)
     far = describe_far(read_unknown(folder, result["step"]))
-    sentences = describe_labelers(result), describe_gain(result), describe_answer(result), far
-    for sentence in filter(None, sentences):
+    for sentence in filter(None, [*describe_outcome(result), far]):
         print(sentence, flush=True)
     report = _write_report_after_training(run)
     print()
     if report:
-        print(f"The whole run:  {report}")
+        print(f"Report:         {report}")
     if run.config.num_steps and importlib.util.find_spec("tensorboard"):
         print(f"Curves:         tensorboard --logdir {shlex.quote(str(folder))}")
     if has_test:
         print(f"Evaluate again: {_write_command('evaluate', folder)}")
     if run.config.data.name == "folder":
-        print(f"Label images:   {_write_command('predict', folder)} IMAGES")
-    print(f"All numbers:    {folder / RESULT}")
+        print(f"Predict:        {_write_command('predict', folder)} IMAGES")
+    print(f"Results:        {folder / RESULT}")
 
 
 def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -> None:
@@ -123,19 +117,16 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
 
     workdir, calibration = pathlib.Path(run), None
     if folder is None:
-        evaluation = evaluate_run(workdir, data_dir)
-        title = f"Test accuracy after {evaluation.step:,} steps:"
-        calibration = evaluation.calibration
+        step, accuracies, figures, calibration = evaluate_run(workdir, data_dir)
+        title = f"Test accuracy after {step:,} steps:"
     else:
         if jax.process_count() > 1:
-            raise UserError(
-                "evaluate with a folder runs in one process: start it without the others."
-            )
-        evaluation, num_images, num_unreadable = evaluate_folder(workdir, folder)
+            raise UserError("evaluate FOLDER runs in a single process. Start only one.")
+        accuracies, figures, num_images, num_unreadable = evaluate_folder(workdir, folder)
         if num_known := count_training_images(workdir, folder):
             print(
-                f"{num_known:,} of these images are also training images of the run, byte for "
-                "byte: the accuracy will be too high.",
+                f"{num_known:,} of these images are identical to training images, so the accuracy "
+                "is too high.",
                 file=sys.stderr,
             )
         left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
@@ -143,16 +134,15 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
     if not is_main_process():
         return
     print(title)
-    print(describe_accuracies(evaluation.accuracies))
-    if figures := evaluation.figures:
+    print(describe_accuracies(accuracies))
+    if figures:
         low, high = figures.interval
         print(f"95% interval of network 1: {100 * low:.1f}%–{100 * high:.1f}%\n")
         print(describe_figures(figures))
     if calibration:
         print(
-            f"Calibrated on {calibration.num_images:,} {calibration.fitted_on} images: "
-            f"temperature {calibration.temperature:.2f}, "
-            f"uniform share {calibration.uniform_share:.2f}"
+            f"Calibrated on {calibration.num_images:,} {calibration.fitted_on} images: temperature "
+            f"{calibration.temperature:.2f}, uniform share {calibration.uniform_share:.2f}"
         )
 
 
@@ -173,7 +163,7 @@ def predict(
     from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path
 
     if as_json and output:
-        raise UserError("--json prints the predictions: leave out --output.")
+        raise UserError("--json prints the predictions. Remove --output.")
     if link and not sort_into:
         raise UserError("--link needs a folder: add --sort-into DIR.")
     target = pathlib.Path(sort_into).expanduser() if sort_into else None
@@ -196,12 +186,8 @@ def predict(
             print(json.dumps(row) if as_json else lib.describe_row(row), flush=True)
             labels.append((row["file"], row["label"]))
     else:
-        outcome = lib.predict_files(classifier, files, path, overwrite)
-        labels = outcome.labels
-        print(
-            f"{len(labels):,} images in {outcome.seconds:.1f} s ({outcome.network_share:.0%} "
-            f"inference); wrote {path}"
-        )
+        labels, seconds, share = lib.predict_files(classifier, files, path, overwrite)
+        print(f"{len(labels):,} images in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     num_errors = sum(label is None for _, label in labels)
     if num_errors == len(labels):
         raise UserError("None of these images could be read: convert them to JPEG or PNG.")
@@ -273,7 +259,7 @@ def cache(clear: bool = False) -> None:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     except OSError as error:
         raise UserError(
-            f"{error.filename} cannot be deleted ({error.strerror}): check who may write it."
+            f"{error.filename} cannot be deleted ({error.strerror}): check its permissions."
         ) from error
     for name, (num_bytes, place) in kinds.items():
         done = "deleted from" if clear else "in"
@@ -282,17 +268,24 @@ def cache(clear: bool = False) -> None:
 
 def pack(folder: str, output: str) -> None:
     """Writes a folder of images as a few large files, which every command takes in its place."""
-    from cls_jax.data.images.files import list_images
+    from cls_jax.data.images.files import list_images, read_ahead
     from cls_jax.data.images.packed import pack_folder
     from cls_jax.data.sources.folder_layout import find_table
 
     root, target = pathlib.Path(folder).expanduser(), pathlib.Path(output).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with images.")
+        raise UserError(f"{folder} is not a folder. Pass a folder of images.")
     listing = list_images(root)
-    names, table = [file.name for file in listing.files], find_table(listing)
-    num_shards = pack_folder(root, names, [table] if table else [], target)
+    names, table = list(listing.files.names()), find_table(listing)
+    # A small size costs little, and whoever trains need not try all of them.
+    batches = read_ahead([root / name for name in names], (32, 32, 3), _PACKED_AT_ONCE)
+    errors = [error for batch in batches for error in batch.errors]
+    failures = {i: error for i, error in enumerate(errors) if error is not None}
+    num_shards = pack_folder(root, names, failures, [table] if table else [], target)
     print(f"{len(names):,} images in {num_shards:,} file(s): {target}")
+    if failures:
+        i, error = next(iter(failures.items()))
+        print(f"{len(failures):,} of them cannot be read, such as {names[i]!r}: {error}.")
 
 
 def export(run: str, output: str) -> None:
@@ -314,7 +307,7 @@ def report(run: str, data_dir: str | None = None, no_images: bool = False) -> No
     print(f"Report: {write_report(pathlib.Path(run), data_dir, has_images=not no_images)}")
 
 
-def _write_report_after_training(run: "OpenRun") -> pathlib.Path | None:
+def _write_report_after_training(run: "Run") -> pathlib.Path | None:
     """Writes the report of a finished run unless it is up to date. Never fails."""
     from cls_jax.report.page import REPORT, write_report
     from cls_jax.runs.folder import RESULT

@@ -64,7 +64,7 @@ def create_parser() -> argparse.ArgumentParser:
         version = "(not installed)"
     parser.add_argument("--version", action="version", version=f"cls-jax {version}")
     common = _Parser(add_help=False)
-    common.add_argument("--device", choices=_PLATFORMS, help="compute on this (default: the best)")
+    common.add_argument("--device", choices=_PLATFORMS, help="device to use (default: the best)")
     on_run = _Parser(add_help=False, parents=[common])
     _add(on_run, "run", "RUN", "folder of the run")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -91,7 +91,7 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
     _add(train, "--from", "RUN", "start from another run's weights", dest="start_from")
     for option, value, key, meaning in [
         ("--steps", "N", "num_steps", "training steps"),
-        ("--size", "N", "data.image_size", "height and width in pixels to which images are scaled"),
+        ("--size", "N", "data.image_size", "scale images to N x N pixels"),
         ("--profile", "FIRST:LAST", "profile", "trace these steps into the run's folder"),
     ]:
         as_written_in_full = f"--config.{key}={{}}".format
@@ -99,17 +99,17 @@ def _add_train(verbs: Any, common: argparse.ArgumentParser) -> None:
         help_ = f"{meaning} (--config.{key})"
         _add(train, option, value, help_, type=as_written_in_full, **collected)
     _add_switch(train, "--instant", "fit a linear classifier on frozen features, without training")
-    _add_switch(train, "--again", "start another run if there is a finished one on the same images")
+    _add_switch(train, "--again", "start a new run even if a finished one exists")
     _add_switch(train, "--dry-run", "print the plan and its cost, then exit")
     _add(
         train,
         "--minutes",
         "M",
-        "how long training should take, unless --steps is given (default for pretrained "
-        "networks: 10, with an accelerator 30)",
+        "training time, if --steps is not given (default for pretrained networks: 10, "
+        "or 30 with an accelerator)",
         type=float,
     )
-    _add(train, "--coordinator_address", "HOST:PORT", "of process 0, if there are several")
+    _add(train, "--coordinator_address", "HOST:PORT", "address of process 0, if there are several")
     _add(train, "--num_processes", "N", "number of processes", type=int)
     _add(train, "--process_id", "I", "index of this process, from 0", type=int)
 
@@ -124,11 +124,11 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         "a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
         "no file for single images, which are printed)",
     )
-    _add(predict, "--shard", "I/N", "label part I of N, from 0, and name the table after it")
-    _add_switch(predict, "--overwrite", "write FILE even if it is not such a table")
+    _add(predict, "--shard", "I/N", "label only part I of N, from 0, and name the table after it")
+    _add_switch(predict, "--overwrite", "overwrite FILE even if it is not a table of predictions")
     _add_switch(predict, "--json", "print one JSON object per image instead", dest="as_json")
     _add(predict, "--sort-into", "DIR", "copy the images into a new folder, by class")
-    _add_switch(predict, "--link", "make links in DIR instead of copies")
+    _add_switch(predict, "--link", "with --sort-into: make symbolic links instead of copies")
     evaluate = verbs.add_parser("evaluate", parents=[on_run], help="measure a run's test accuracy")
     _add(evaluate, "folder", "FOLDER", "other labeled images of the same classes", nargs="?")
     report = verbs.add_parser("report", parents=[on_run], help="write the run's report.html")
@@ -136,7 +136,7 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
     for verb in (evaluate, report):
         _add(verb, "--data_dir", "PATH", "new location of the images")
     export = verbs.add_parser(
-        "export", parents=[on_run], help="write files that work without this project"
+        "export", parents=[on_run], help="write a model that runs without cls_jax"
     )
     _add(export, "output", "DIR", "folder to write")
 
@@ -149,10 +149,10 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     )
     _add_switch(cache, "--clear", "delete all of them")
     pack = verbs.add_parser(
-        "pack", parents=[common], help="write a folder of many images as a few large files"
+        "pack", parents=[common], help="pack a folder of many images into a few large files"
     )
     _add(pack, "folder", "FOLDER", "images, labeled or not")
-    _add(pack, "output", "OUT", "folder to write, used like FOLDER from then on")
+    _add(pack, "output", "OUT", "folder to write; use it in place of FOLDER")
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
     _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
@@ -202,5 +202,5 @@ def run(arguments: argparse.Namespace) -> None:
     verb, _ = options.pop("verb"), options.pop("device")
     # Counting processes starts the devices, which `train` does later and `cache` never needs.
     if verb not in ("train", "evaluate", "cache") and jax.process_count() > 1:
-        raise UserError(f"{verb} runs in one process: start it without the others.")
+        raise UserError(f"{verb} runs in a single process. Start only one.")
     getattr(commands, verb)(**options)

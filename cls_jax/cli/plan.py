@@ -1,9 +1,9 @@
-"""What to train on a folder of images: its configuration, the run's folder, and a dry run."""
+"""The plan of a run on a folder of images: its configuration, its folder, and a dry run."""
 
 import importlib.util
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ from cls_jax.config import flatten, read_config, to_json, validate_config
 from cls_jax.config.from_folder import (
     PRETRAINED,
     RULES,
-    FolderContext,
+    Plan,
     Resources,
     apply_settings,
     create_folder_config,
@@ -25,7 +25,7 @@ from cls_jax.config.from_folder import (
 from cls_jax.data.sources.folder import FolderSummary, list_layout, summarize_folder
 from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.errors import UserError
-from cls_jax.inference.evaluate_run import OpenRun
+from cls_jax.inference.run import Run
 from cls_jax.io import make_printable
 from cls_jax.methods import get_method
 from cls_jax.models import resolve_stem
@@ -39,19 +39,6 @@ from cls_jax.training.start import resolve_model
 _NUM_SHOWN_CLASSES = 20
 
 
-class Plan(NamedTuple):
-    """A run on a folder of images that has not started, or is to be resumed."""
-
-    config: ConfigDict
-    workdir: pathlib.Path  # It need not exist.
-    summary: FolderSummary
-    budget: str | None  # A sentence about what was chosen to fit the time. None if nothing was.
-
-    def open_run(self) -> OpenRun:
-        """The run, to be trained."""
-        return OpenRun(self.config, self.workdir, self.summary.layout)
-
-
 def plan_run(
     folder: str | pathlib.Path,
     method: str = "cls",
@@ -62,12 +49,12 @@ def plan_run(
     minutes: float | None = None,
     again: bool = False,
 ) -> Plan:
-    """Chooses what the user leaves open. An existing run keeps what was chosen when it started.
+    """Chooses what the user does not set. An existing run keeps its settings.
 
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
-    weights of the run in `start_from` are where this one begins. An `instant` run ends before its
-    first step, with heads for propagated labels. `minutes` is how long training should take, None
-    for the default, see `fit_to_minutes`. With `again`, a finished run is not taken up.
+    run starts from the weights of `start_from`. An `instant` run takes no step and ends with a head
+    for propagated labels. `minutes` is the training time, None for the default, see
+    `fit_to_minutes`. With `again`, a finished run is not reused.
 
     Raises:
         UserError: If the folder has no layout, there is no such method, key or value, or what was
@@ -78,29 +65,29 @@ def plan_run(
         settings = {"model.init": PRETRAINED, **settings, "model.init_head": "graph"}
         settings["num_steps"] = 0
     if minutes is not None and not 0 < minutes < 1e6:
-        raise UserError(f"--minutes {minutes:g} is no time to train: choose a positive number.")
+        raise UserError(f"--minutes must be positive and below 1,000,000, not {minutes:g}.")
     summary, budget = summarize_folder(folder), None
     # An absolute path, so that evaluation finds the images from anywhere.
     config = create_folder_config(str(summary.root.resolve()), method)
     apply_settings(config, settings)
     validate_config(config, is_whole=False)  # Rules divide by what the user has set.
     path = choose_run(config, workdir, summary.layout, again)
+    plan = Plan(config, summary, find_resources(), settings, path)
     if (path / CONFIG).exists():
         stored, own = flatten(read_config(path / CONFIG).to_dict()), flatten(config.to_dict())
         for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
             config.update_from_flattened_dict({key: stored[key]})
     else:
-        given = FolderContext(config, summary, find_resources(), settings)
-        fit_to_folder(given)
+        fit_to_folder(plan)
         check_same(to_json(config), path)  # Before they measure a step together.
-        budget = fit_to_minutes(given, minutes)
+        budget = fit_to_minutes(plan, minutes)
     config = resolve_model(config)
     validate_config(config)
-    return Plan(config, path, summary, budget)
+    return plan._replace(config=config, budget=budget)
 
 
 def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
-    """The settings of a run that begins with another run's weights, in the same architecture."""
+    """Settings to start from another run's weights, in the same architecture."""
     if not run:
         return {}
     stored = flatten(read_config(pathlib.Path(run) / CONFIG).to_dict())
@@ -116,16 +103,14 @@ def choose_run(
     layout: Layout | None,
     again: bool = False,
 ) -> pathlib.Path:
-    """The run's folder, which never has a run on other images. Says so where a name is taken.
+    """The run's folder, which has no run on other images. Prints if a default name is taken.
 
-    `workdir` is None for the default under runs/, `layout` for a dataset that is no folder.
-    `again` chooses the next folder without a finished run.
-
-    Raises:
-        UserError: If the folder that the user chose has a run on other images or labels.
+    `workdir` is None for the default under runs/, `layout` for a dataset that is no folder. `again`
+    chooses the next folder without a finished run. Raises a UserError if the folder that the user
+    chose has a run on other images or labels.
     """
     if again and workdir is not None:
-        raise UserError("--again numbers the run's folder itself: leave out --workdir.")
+        raise UserError("--again chooses the run's folder itself. Remove --workdir.")
     if layout is None:
         return pathlib.Path(workdir or get_default_workdir(config))
     if workdir is None:
@@ -136,31 +121,29 @@ def choose_run(
     path = pathlib.Path(workdir)
     if difference := describe_other_data(path, config, layout):
         raise UserError(
-            f"{difference}: give --workdir a new folder, and --from {path} to begin with its "
+            f"{difference}: choose a new --workdir, and add --from {path} to start from its "
             "weights."
         )
     return path
 
 
-def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> OpenRun:
+def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     """The run of any configuration, in its folder.
 
-    Raises:
-        UserError: Same as `validate_config` and `choose_run`, or if the images are not a folder
-            that can be trained on.
+    Raises the same UserError as `validate_config` and `choose_run`, or if the images are not a
+    folder that can be trained on.
     """
     validate_config(config)
     root = pathlib.Path(config.data.data_dir).expanduser()
     has_layout = config.data.name == "folder" and config.data.data_dir and root.is_dir()
     layout = list_layout(root) if has_layout else None
-    return OpenRun(config, choose_run(config, workdir, layout), layout)
+    return Run(config, choose_run(config, workdir, layout), layout)
 
 
 def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
     """Reads options such as "--config.data.image_size=64" as main.py does: dotted key → value.
 
-    Raises:
-        UserError: If there is no such method or key, or a value cannot be read.
+    Raises a UserError if there is no such method or key, or a value cannot be read.
     """
     flag_values, arguments = flags.FlagValues(), ["", *options]
     config = create_folder_config("", method)
@@ -175,7 +158,7 @@ def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
 
 
 def find_resources() -> Resources:
-    """What the machine of process 0 offers. TensorFlow is looked for, but not imported."""
+    """The machine of process 0. TensorFlow is looked for, but not imported."""
     found = Resources(
         has_accelerator=jax.default_backend() != "cpu",
         memory=get_device_memory(jax.local_devices()[0]),
@@ -202,8 +185,7 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
 def describe_dry_run(plan: Plan) -> str:
     """Summarizes the plan of a run and times a few of its steps. Writes no file of the run.
 
-    Raises:
-        UserError: If no labeled image can be read or a step does not fit into memory.
+    Raises a UserError if no labeled image can be read or a step does not fit into memory.
     """
     lines = [*describe_folder(plan.summary), *_describe_training(plan)]
     if plan.config.num_steps:
@@ -215,7 +197,7 @@ def describe_dry_run(plan: Plan) -> str:
             f"{measured.step_seconds:.3f} s per step, the median of a few, and "
             f"{measured.compile_seconds:.0f} s to compile",
         ]
-    return "\n".join([*lines, "Nothing was written: rerun without --dry-run to train."])
+    return "\n".join([*lines, "Dry run; nothing written."])
 
 
 def describe_folder(summary: FolderSummary) -> list[str]:
@@ -239,7 +221,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
     ]
     if summary.bit_depth < 16:
         largest = 2**summary.bit_depth - 1
-        lines.append(f"Pixels:      16-bit images are scaled from 0 to {largest:,}, which they use")
+        lines.append(f"Pixels:      16-bit images use values from 0 to {largest:,}")
     return lines
 
 
@@ -251,7 +233,7 @@ def _describe_training(plan: Plan) -> list[str]:
     if config.data.validation:
         labels += f", after {config.data.validation:.0%} of them are held out for validation"
     name, num_networks = "instant classifier", 1
-    steps = "none: labels spread along a graph of similar images, and linear heads learn from them"
+    steps = "none: linear classifier on labels propagated along a graph of similar images"
     if config.num_steps:
         kinds = f"{config.batch_size} labeled"
         if method.unlabeled_views:

@@ -109,10 +109,10 @@ def use_all_cores_for_convolutions() -> None:
 
 
 def will_use_gpu() -> bool:
-    """Whether JAX will compute on an accelerator, found without importing JAX.
+    """Whether JAX will use an accelerator, determined without importing JAX.
 
-    JAX takes the first platform in $JAX_PLATFORMS. Without it, NVIDIA GPUs where both its CUDA
-    plugin is installed and a driver is loaded.
+    JAX uses the first platform in $JAX_PLATFORMS. If that is not set, it uses NVIDIA GPUs if its
+    CUDA plugin is installed and a driver is loaded.
     """
     if platforms := os.environ.get("JAX_PLATFORMS"):
         return platforms.split(",")[0].strip() != "cpu"

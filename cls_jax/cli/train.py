@@ -1,22 +1,22 @@
-"""A training with what follows it: calibration, figures, and a score for unknown images."""
+"""Training, followed by calibration, per-class metrics, and a score for unknown images."""
 
 from typing import Any
 
-import jax
-
 from cls_jax.inference.calibration import read_calibration
-from cls_jax.inference.evaluate_run import OpenRun, assess_run
+from cls_jax.inference.evaluate_run import assess_run
+from cls_jax.inference.run import Run
 from cls_jax.inference.unknown import read_unknown
+from cls_jax.parallel.distributed import from_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS
-from cls_jax.runs.folder import INSTANT, find_answer, find_trained, read_result
+from cls_jax.runs.folder import INSTANT, find_predictor, find_trained, read_result
 from cls_jax.training.loop import train
 
 
-def train_assessed(run: OpenRun) -> dict[str, Any]:
-    """Trains or resumes a run as `training.loop.train` does, then assesses what predicts.
+def train_assessed(run: Run) -> dict[str, Any]:
+    """Trains or resumes a run as `training.loop.train` does, then assesses its classifier.
 
-    Several processes do not assess it, because each would write the same files. Returns the
-    contents of `result.json`, and raises the same as `training.loop.train`.
+    Of several processes all compute, and process 0 writes. Returns the contents of `result.json`,
+    and raises the same as `training.loop.train`.
     """
 
     def keep(*end: Any) -> None:
@@ -28,11 +28,11 @@ def train_assessed(run: OpenRun) -> dict[str, Any]:
     is_assessed = any(read(workdir, result["step"]) for read in readers) or "per_class" in result
     # A finished run keeps its result without checkpoints.
     is_there = find_trained(workdir) != workdir or any((workdir / CHECKPOINTS).glob("[0-9]*"))
-    if is_assessed or not is_there or jax.process_count() > 1:
+    if from_main_process(is_assessed or not is_there):
         return result
     assess_run(run)
     if result.get("answer") == INSTANT:
-        instant = OpenRun(run.config, workdir, predictor=find_answer(workdir))
+        instant = Run(run.config, workdir, predictor=find_predictor(workdir))
         instant.dataset = run.dataset
         assess_run(instant)
     return read_result(workdir) or result

@@ -16,17 +16,3 @@ from cls_jax.config.build import (
     validate_config,
 )
 from cls_jax.config.keys import OPTIONS, get_options, parse_step_range
-
-__all__ = [
-    "OPTIONS",
-    "create_config",
-    "create_defaults",
-    "describe_differences",
-    "flatten",
-    "get_options",
-    "parse_step_range",
-    "read_config",
-    "show_value",
-    "to_json",
-    "validate_config",
-]

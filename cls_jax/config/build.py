@@ -28,8 +28,7 @@ def create_config(
 ) -> ConfigDict:
     """Builds the defaults for an argument such as "250" (of CLS) or "250,fixmatch".
 
-    Raises:
-        UserError: If the argument cannot be read or its method is unknown.
+    Raises a UserError if the argument cannot be read or its method is unknown.
     """
     budget, _, method = argument.partition(",")
     if not budget.isdecimal() or "," in method:
@@ -48,9 +47,7 @@ def create_defaults(
     """Builds the defaults for a label budget (0: all labels) and a method. No key can be added.
 
     `method_settings` are the hyperparameters by method for which the dataset has another default.
-
-    Raises:
-        UserError: If there is no such method.
+    Raises a UserError if there is no such method.
     """
     values = {key: row.default for key, row in get_options(method_name).items()}
     values["num_labels"] = num_labels
@@ -169,22 +166,20 @@ def read_config(path: pathlib.Path) -> ConfigDict:
     """Reads and validates the `config.json` of a run's folder.
 
     A run that is older than a key lacks it and gets the default, which changes nothing. Keys that
-    no longer exist are dropped if they had the value that is now always used.
-
-    Raises:
-        UserError: If the file is missing or damaged, or this version does not know a key or value.
+    no longer exist are dropped if they had the value that is now always used. Raises a UserError if
+    the file is missing or damaged, or this version does not know a key or value.
     """
     try:
         return _from_stored(read_json(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
-            f"{path.parent} is not the folder of a run (it has no {path.name}): name the folder "
+            f"{path.parent} is not the folder of a run (it has no {path.name}): pass the folder "
             "that training printed."
         ) from error
     except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
         raise UserError(
             f"{path} is not the configuration of a run of this version "
-            f"({describe_error(error).rstrip('.')}): name the folder of another run."
+            f"({describe_error(error).rstrip('.')}): pass the folder of another run."
         ) from error
 
 

@@ -46,10 +46,8 @@ class Resources(NamedTuple):
 def create_folder_config(path: str, method_name: str) -> ConfigDict:
     """The defaults for a folder of images, whatever it holds.
 
-    Sizes follow `data.image_size`, so for larger images that is the only value to change.
-
-    Raises:
-        UserError: If there is no such method.
+    Sizes follow `data.image_size`, so for larger images that is the only value to change. Raises a
+    UserError if there is no such method.
     """
     config = create_defaults(num_labels=0, method_name=method_name)
     config.num_steps = 20_000  # With few images, more steps only repeat them.
@@ -84,16 +82,18 @@ def _get_entry(config: ConfigDict) -> Entry:
     return MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else config.model.name]
 
 
-class FolderContext(NamedTuple):
-    """What a rule may look at."""
+class Plan(NamedTuple):
+    """The plan of a run on a folder, as far as it is made: all that a rule may look at."""
 
     config: ConfigDict  # With the user's values and the results of earlier rules.
     summary: FolderSummary
     resources: Resources
     is_set: Collection[str] = ()  # Dotted keys that the user has set.
+    workdir: pathlib.Path = pathlib.Path()  # The run's folder, which need not exist.
+    budget: str | None = None  # Why these steps and this resolution. None if they were given.
 
 
-def fit_to_folder(given: FolderContext) -> None:
+def fit_to_folder(given: Plan) -> None:
     """Sets the keys of `RULES` that the method has, except those that the user has set."""
     own = flatten(given.config.to_dict())
     for key, rule in RULES.items():
@@ -101,7 +101,7 @@ def fit_to_folder(given: FolderContext) -> None:
             given.config.update_from_flattened_dict({key: rule(given)})
 
 
-def _choose_init(given: FolderContext) -> str:
+def _choose_init(given: Plan) -> str:
     """Pretrained weights for gray and color photographs, if installed and no network is chosen."""
     is_fitting = (
         given.resources.has_pretrained
@@ -111,14 +111,14 @@ def _choose_init(given: FolderContext) -> str:
     return PRETRAINED if is_fitting else given.config.model.init
 
 
-def _choose_init_head(given: FolderContext) -> str:
+def _choose_init_head(given: Plan) -> str:
     """Heads for propagated labels. For the labels only where a method has no unlabeled images."""
     if not given.config.model.init:
         return "random"
     return "graph" if get_method(given.config.method.name).unlabeled_views else "probe"
 
 
-def _choose_final_head(given: FolderContext) -> str:
+def _choose_final_head(given: Plan) -> str:
     """Fitted to labels of the graph of trained features, with 2 to 25 labels per class.
 
     On photographs with 2 and 5 labels per class, such heads are 5 and 3.5 points better than those
@@ -131,13 +131,13 @@ def _choose_final_head(given: FolderContext) -> str:
     return "graph" if is_trained and 2 <= per_class <= 25 else config.model.final_head
 
 
-def _choose_channels(given: FolderContext) -> int:
+def _choose_channels(given: Plan) -> int:
     """As many as the images have. Pretrained networks expect colors, which gray images can have."""
     channels = given.summary.channels
     return _COLORS if channels == 1 and given.config.model.init else channels
 
 
-def _choose_image_size(given: FolderContext) -> int:
+def _choose_image_size(given: Plan) -> int:
     """The median short side, at least 16 pixels, at most 64 on an accelerator and 32 on a CPU.
 
     From 96 to 128 for weights that were trained on larger images, whose features of smaller ones
@@ -155,7 +155,7 @@ def _choose_image_size(given: FolderContext) -> int:
     return max(bounded // unit, -(-smallest // unit)) * unit
 
 
-def _choose_batch_size(given: FolderContext) -> int:
+def _choose_batch_size(given: Plan) -> int:
     """Labeled images per step: as many as half of the memory holds, but at most 32.
 
     At most 16 on a CPU, and 8 for pretrained networks: in the same time they gain more from images
@@ -177,7 +177,7 @@ def _choose_batch_size(given: FolderContext) -> int:
     return batch_size
 
 
-def _count_images(given: FolderContext) -> int:
+def _count_images(given: Plan) -> int:
     return given.summary.num_labeled + given.summary.num_unlabeled
 
 
@@ -195,7 +195,7 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
     return _BYTES_PER_IMAGE * size * (side / 32) ** 2 * num_images
 
 
-def _choose_num_steps(given: FolderContext) -> int:
+def _choose_num_steps(given: Plan) -> int:
     """64 times through all training images, from 1,000 to 20,000 steps (5,000 on a CPU).
 
     Pretrained networks need fewer: 8 times, from 300 to 2,000 steps. With an accelerator, enough to
@@ -211,29 +211,29 @@ def _choose_num_steps(given: FolderContext) -> int:
     return min(max(100 * math.ceil(epochs * once / 100), fewest), most)
 
 
-def _fine_tune(key: str, choose: Callable[[ConfigDict], Any]) -> Callable[[FolderContext], Any]:
+def _fine_tune(key: str, choose: Callable[[ConfigDict], Any]) -> Callable[[Plan], Any]:
     """A rule: the value of docs/finetuning.md for pretrained weights, else the default."""
 
-    def rule(given: FolderContext) -> Any:
+    def rule(given: Plan) -> Any:
         config = given.config
         return choose(config) if config.model.init else config.optimizer[key]
 
     return rule
 
 
-def _choose_decay(given: FolderContext) -> float:
+def _choose_decay(given: Plan) -> float:
     """A decay with which a running mean forgets its start before the run, or the round, ends."""
     return choose_decay(get_round_length(given.config))
 
 
-def _choose_interval(given: FolderContext) -> int:
+def _choose_interval(given: Plan) -> int:
     """Ten times per run, and at least every 500 steps. Three times where evaluations are slow."""
     is_slow = given.config.model.init and not given.resources.has_accelerator
     return min(max(math.ceil(given.config.num_steps / (3 if is_slow else 10)), 1), 500)
 
 
 # Key → the rule for its value, in an order in which each rule finds what it reads.
-RULES: dict[str, Callable[[FolderContext], Any]] = {
+RULES: dict[str, Callable[[Plan], Any]] = {
     "model.init": _choose_init,
     "model.init_head": _choose_init_head,
     "data.pipeline": lambda given: "tfdata" if given.resources.has_tensorflow else "device",
@@ -278,8 +278,7 @@ RULES: dict[str, Callable[[FolderContext], Any]] = {
 def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
     """Sets dotted keys of a configuration.
 
-    Raises:
-        UserError: If a key does not exist or a value has another type.
+    Raises a UserError if a key does not exist or a value has another type.
     """
     for key, value in settings.items():
         if key not in flatten(config.to_dict()):

@@ -115,7 +115,7 @@ OPTIONS: dict[str, Option] = {
         "memory. Gradients are averaged over them. BatchNorm, and methods that relate the images "
         "of a batch to one another, see only a part."),
     "ema_decay": Option(0.999, BELOW_1,
-        "Decay per step of the weights' exponential moving average (EMA). 0 averages nothing.",
+        "Decay per step of the weights' exponential moving average (EMA). 0 disables averaging.",
         "authors' `--ema-decay`"),
     "log_every": Option(64, AT_LEAST_1, "Log metrics every N steps."),
     "eval_every": Option(1024, AT_LEAST_1, "Evaluate every N steps.", "authors' `--eval-step`"),
@@ -192,6 +192,8 @@ OPTIONS: dict[str, Option] = {
     "model.final_head": Option("trained", one_of("trained", "graph"),
         "Last layer of the averaged networks after the last step: as it was trained, or fitted to "
         "labels that are propagated along a graph of their trained features (graph)."),
+    "model.graph_images": Option(0, between(0),
+        "Unlabeled images in the graph, evenly spaced among all. 0 for all of them."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
         "First layers of a ResNet: for 32 pixels (cifar), 64 (small) or 96 and more (imagenet). "
         "`auto` chooses by `data.image_size`."),
@@ -249,8 +251,7 @@ OPTIONS: dict[str, Option] = {
 def get_options(method_name: str) -> dict[str, Option]:
     """The table for one method: with its own `mu`, and its hyperparameters as `method.*`.
 
-    Raises:
-        UserError: If there is no such method.
+    Raises a UserError if there is no such method.
     """
     method = get_method(method_name)
     options = OPTIONS | {

@@ -53,9 +53,7 @@ def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     """Moves a share of the training images with a known class to the validation images.
 
     The fingerprint still covers all training images, so it can be computed without decoding one.
-
-    Raises:
-        UserError: if there are validation images already, or too few images to hold any out.
+    Raises a UserError if there are validation images already, or too few images to hold any out.
     """
     if len(dataset.validation_labels):
         raise UserError(

@@ -141,7 +141,7 @@ def choose_validation_indices(
     total = min(round(share * sizes.sum()), available.sum())
     if not total:
         raise UserError(
-            f"data.validation={share:g} of {sizes.sum():,} labeled images holds none out: choose a "
+            f"data.validation={share:g} of {sizes.sum():,} labeled images holds out none: choose a "
             "larger share, or add labels."
         )
     counts = _distribute(total, share * sizes, available, np.zeros(num_classes, int))
@@ -154,15 +154,14 @@ def choose_unlabeled_indices(
 ) -> np.ndarray:
     """The unlabeled set, int [n]: all candidates (authors' code) or those without labels (paper).
 
-    Raises:
-        UserError: If no image is left.
+    Raises a UserError if no image is left.
     """
     if includes_labeled:
         return candidates
     rest = np.setdiff1d(candidates, labeled)
     if not len(rest):
         raise UserError(
-            "Every training image is labeled, so the unlabeled stream would be empty: set "
+            "Every training image is labeled, so no unlabeled images remain: set "
             "--config.data.unlabeled_includes_labeled=True or a smaller --config.num_labels."
         )
     return rest
@@ -179,8 +178,7 @@ def labeled_indices_to_json(
 def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
     """Reads what `labeled_indices_to_json` wrote, int32 [num_labels].
 
-    Raises:
-        UserError: if the file is damaged or lists other classes.
+    Raises a UserError if the file is damaged or lists other classes.
     """
     try:
         by_class = read_json(path)
@@ -191,7 +189,7 @@ def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.n
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise UserError(
             f"{path} does not list labeled images of this dataset's classes "
-            f"({describe_error(error)}): give --workdir another folder."
+            f"({describe_error(error)}): choose another --workdir."
         ) from error
 
 
@@ -206,8 +204,7 @@ def check_labeled_indices(
 ) -> None:
     """Checks a stored label budget against `num_labels` (0: any) and the number of images.
 
-    Raises:
-        UserError: if it has another size, a repeated index or one that is out of range.
+    Raises a UserError if it has another size, a repeated index or one that is out of range.
     """
     if num_labels and len(indices) != num_labels:
         raise UserError(

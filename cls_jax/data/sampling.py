@@ -7,7 +7,7 @@ resumed run asks for the step it needs.
 import dataclasses
 import zlib
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,14 +42,16 @@ def stream_key(root: jax.Array, stream: str, *counters: Any) -> jax.Array:
 class StreamSpec:
     """What a pipeline needs to know to make the batch of any step."""
 
-    seed: int
-    batch_size: int  # B, labeled images.
-    unlabeled_batch_size: int  # U = μB, 0 without unlabeled views.
+    config: ConfigDict  # The run's: seed, sizes, and "data" for the augmentation.
     labeled_view: str  # "weak" or "strong".
     unlabeled_views: tuple[str, ...]
     labeled_indices: np.ndarray  # int32, training images that count as labeled.
     unlabeled_indices: np.ndarray  # int32, training images of the unlabeled set.
-    data: Any  # `config.data`, for the augmentation.
+
+    @property
+    def unlabeled_batch_size(self) -> int:
+        """U = μB, 0 without unlabeled views."""
+        return self.config.mu * self.config.batch_size if self.unlabeled_views else 0
 
     def hide_labeled(self, labels: np.ndarray) -> np.ndarray:
         """Classes that pseudo-labels are compared with: -1 for images whose class training sees.
@@ -63,42 +65,18 @@ class StreamSpec:
     @property
     def images_per_step(self) -> int:
         """The images of a batch, each unlabeled one counted once for every view."""
-        return self.batch_size + len(self.unlabeled_views) * self.unlabeled_batch_size
+        return self.config.batch_size + len(self.unlabeled_views) * self.unlabeled_batch_size
 
 
-def create_stream_spec(
-    config: ConfigDict,
-    labeled_view: str,
-    unlabeled_views: tuple[str, ...],
-    labeled_indices: np.ndarray,
-    unlabeled_indices: np.ndarray,
-) -> StreamSpec:
-    """Collects the specification from the configuration, a method's views and the label budget."""
-    return StreamSpec(
-        seed=config.seed,
-        batch_size=config.batch_size,
-        unlabeled_batch_size=config.mu * config.batch_size if unlabeled_views else 0,
-        labeled_view=labeled_view,
-        unlabeled_views=unlabeled_views,
-        labeled_indices=labeled_indices,
-        unlabeled_indices=unlabeled_indices,
-        data=config.data,
-    )
-
-
-class InputPipeline(NamedTuple):
-    """How batches come to the step."""
-
-    # What the compiled step takes beside the state, on its devices. To be closed after the last.
-    inputs: Generator[Any, None, None]
-    input_specs: Any  # Partition specs of one of them.
-    # (state, input) → this device's part of a `RawBatch`. Part of the step.
-    create_batch: Callable[[Any, Any], RawBatch]
+# How batches come to the step: what the compiled step takes beside the state, on its devices, to be
+# closed after the last, the partition specs of one of these inputs, and, as a part of the step,
+# (state, input) → this device's part of a `RawBatch`.
+InputPipeline = tuple[Generator[Any, None, None], Any, Callable[[Any, Any], RawBatch]]
 
 
 def get_batch_shapes(spec: StreamSpec, image_shape: tuple[int, int, int]) -> RawBatch:
     """The shapes of a whole batch's fields."""
-    b, u, views = spec.batch_size, spec.unlabeled_batch_size, len(spec.unlabeled_views)
+    b, u, views = spec.config.batch_size, spec.unlabeled_batch_size, len(spec.unlabeled_views)
     return RawBatch((b, *image_shape), (b,), (views, u, *image_shape), (u,), (u,))
 
 

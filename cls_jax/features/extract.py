@@ -79,8 +79,7 @@ class FrozenNetwork(NamedTuple):
 def open_network() -> FrozenNetwork:
     """Reads the weights `PRETRAINED`, to be used at the network's own resolution.
 
-    Raises:
-        UserError: If the weights cannot be read.
+    Raises a UserError if the weights cannot be read.
     """
     name = PRETRAINED.removeprefix(BUILTIN)
     weights, entry = read_init(PRETRAINED), MODELS[name]
@@ -94,9 +93,7 @@ def load_features(
     """Descriptors of image files by `open_network`, each of Euclidean norm 1: float32 [B, C].
 
     An image that cannot be read has zeros. `on_progress` is the same as in `extract_features`.
-
-    Raises:
-        UserError: If the pretrained weights cannot be read.
+    Raises a UserError if the pretrained weights cannot be read.
     """
     return normalize_rows(extract_features(files, open_network(), on_progress).descriptors)
 
@@ -226,7 +223,7 @@ def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.nd
     return is_done, rows
 
 
-def compute_features(
+def extract_from_arrays(
     images: Any, network: FrozenNetwork, on_progress: Progress | None = None
 ) -> FrozenFeatures:
     """Features of an `ImageSource` of uint8 [B, H, W, 1 or 3], which are not kept on disk.
@@ -300,8 +297,7 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Architecture, Any]:
     """The architecture and its variables, NumPy arrays, with a head of zeros.
 
-    Raises:
-        UserError: If the weights are of another architecture.
+    Raises a UserError if the weights are of another architecture.
     """
     entry = MODELS[network.name]
     model = entry.create(num_classes=num_classes, **dict(network.settings))

@@ -1,7 +1,7 @@
-"""A classifier at once: labels propagated to all images, and a linear head fitted to them.
+"""The instant classifier: labels propagated to all images, and a linear head fitted to them.
 
-`label_images` is the only place that decides what the labels of a few images say about all others.
-An `InstantClassifier` is what remains of it: a frozen network with that head, in one file.
+`label_images` is the only place that derives labels for all images from a few. An
+`InstantClassifier` is the frozen network with the fitted head, in one file.
 
 Shape suffixes: B images, C features, K classes.
 """
@@ -29,8 +29,8 @@ from cls_jax.models.weights.layout import Weights
 # EfficientNet-Lite0). With few labels, accuracies from 0.001 to 0.1 are the same.
 PROBE_C = 0.01
 INSTANT_C = 0.003
-# Weight of a labeled image. Others have at most 1. With it and the probe's vote, photographs of
-# clothing gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
+# Weight of a labeled image. Others have at most 1. With it and the probe, photographs of clothing
+# gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
 # (experiments/results/photographs.md).
 _LABELED_WEIGHT = 20
 _MAX_ITERATIONS = 1000
@@ -41,11 +41,11 @@ _MAX_FITTED = 30_000
 _MIN_DEVIATION = 0.3
 _NUM_FOLDS = 5
 _MAX_BYTES = 2**32  # Of a file.
-# Graph and linear probe of the last layer, then of all stages: the weights before any label speaks.
+# Graph and linear probe of the last layer, then of all stages: the prior weights.
 # Chosen on clothing, rubbish, scans and textures (experiments/results/any_folder.md), where others
 # from half to twice of these are within 0.3 points.
 _PRIOR = (0.5, 0.7, 0.2, 0.3)
-# Without two labels of any class, nothing can be held out, and earlier layers are not believed.
+# Without two labels of any class, nothing can be held out, and earlier layers get no weight.
 _PRIOR_WITHOUT_PAIRS = (1.0, 1.0, 0.0, 0.0)
 _DEPTH_PROBE_C = 0.1  # For the probe of all stages, whose features have more to say.
 # Labels that are held out one by one. Of more, a fifth is held out at once.
@@ -126,27 +126,27 @@ def read_instant(path: pathlib.Path) -> InstantClassifier:
 
 
 class PropagatedLabels(NamedTuple):
-    """What graphs and linear probes say about every image."""
+    """Labels of all images, from graphs and linear probes."""
 
     probabilities: np.ndarray  # float32 [B, K].
     labels: np.ndarray  # int [B], the given class of a labeled image, else the most probable one.
     weights: np.ndarray  # float32 [B] in [0, 1], w = 1 - H(p) / log K, and 1 for labeled images.
     sample_weights: np.ndarray  # float32 [B], for a head: the same, but larger for labeled images.
     probe: Head  # On the last layer.
-    # In percent: how far the graphs and the stages before the last layer are believed
-    # ("weight_graph", "weight_stages"), and on held-out labels the accuracies of the last layer's
-    # graph and probe and of all together ("accuracy_graph", "accuracy_probe", "accuracy_instant").
+    # In percent: the share of the weights for the graphs and for the stages before the last layer
+    # ("weight_graph", "weight_stages"), and held-out accuracies of the last layer's graph and probe
+    # and of all combined ("accuracy_graph", "accuracy_probe", "accuracy_instant").
     figures: dict[str, float]
 
 
 def label_images(
     features: FrozenFeatures, labels_B: np.ndarray, num_classes: int
 ) -> PropagatedLabels:
-    """Graphs and linear probes label all images, each believed as far as the labels say.
+    """Labels all images with graphs and linear probes, weighted by held-out labels.
 
-    A graph knows where images lie close together, a probe which features tell the labels apart.
-    Both look at the last layer and, where there are any, at all stages. The probabilities are the
-    product of theirs, with exponents from `weigh_labelers`.
+    A graph uses which images lie close together, a probe which features separate the classes. Both
+    use the last layer and, if available, all stages. The result is the normalized product of their
+    probabilities, with exponents from `weigh_labelers`.
 
     Args:
         features: Of B training images.
@@ -185,11 +185,15 @@ def label_images(
         guesses = {"graph": held_out[0], "probe": held_out[1], "instant": together}
         for name, guess in guesses.items():
             figures[f"accuracy_{name}"] = 100 * float(np.mean(guess.argmax(1) == given[hidden]))
-    return _collect(probabilities, labeled, probes[0], figures)
+    weights = compute_weight(probabilities)
+    sample_weights = weights.copy()
+    sample_weights[labeled] = _LABELED_WEIGHT
+    labels = probabilities.argmax(axis=1)
+    return PropagatedLabels(probabilities, labels, weights, sample_weights, probes[0], figures)
 
 
 def _list_views(features: FrozenFeatures, num_classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """What probes look at and what similar images are found by, float [B, C] each: last and all."""
+    """Inputs of probes and of graphs, float [B, C] each: of the last layer, and of all stages."""
     views = [(features.pooled, features.descriptors)]
     if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
         stages = features.stages.astype(np.float32)
@@ -205,7 +209,7 @@ def _list_views(features: FrozenFeatures, num_classes: int) -> list[tuple[np.nda
 def _hold_out_of_graph(
     graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int, hidden: np.ndarray
 ) -> np.ndarray:
-    """Probabilities [L, K] of the labeled images at these places, without their own labels."""
+    """Probabilities [L, K] of these labeled images, each without its own label."""
     labeled = np.flatnonzero(labels_B >= 0)
     if len(hidden) < len(labeled):
         others = labels_B.copy()
@@ -220,7 +224,7 @@ def _hold_out_of_graph(
 def _hold_out_of_probe(
     features_LC: np.ndarray, labels_L: np.ndarray, num_classes: int, c: float, hidden: np.ndarray
 ) -> np.ndarray:
-    """Probabilities [L, K] at these places of probes that have not seen their labels, by folds."""
+    """Probabilities [L, K] of these labeled images by probes fitted without them, in folds."""
     num_folds = _NUM_FOLDS if len(hidden) == len(labels_L) else 1
     p_LK = np.empty((len(hidden), num_classes), np.float32)
     for fold in range(num_folds):
@@ -232,44 +236,6 @@ def _hold_out_of_probe(
         else:
             p_LK[fold::num_folds] = 1 / num_classes
     return p_LK
-
-
-def spread_labels(
-    features_BC: np.ndarray, graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int
-) -> PropagatedLabels:
-    """The product of what a graph and a linear probe say, for features that know the labels.
-
-    Trained networks have seen the labels, so predictions of held-out ones would flatter them, and
-    both count the same.
-
-    Args:
-        features_BC: Floating [B, C], for the probe.
-        graph: S from `build_graph`, [B, B].
-        labels_B: int [B], -1 for images without a label.
-        num_classes: K.
-    """
-    probabilities = propagate_labels(graph, labels_B, num_classes)
-    labeled = np.flatnonzero(labels_B >= 0)
-    probe = fit_head(features_BC[labeled], labels_B[labeled], num_classes, PROBE_C)
-    probabilities = _vote(probabilities, probe.compute_probabilities(features_BC))
-    return _collect(probabilities, labeled, probe, {})
-
-
-def _collect(
-    probabilities: np.ndarray, labeled: np.ndarray, probe: Head, figures: dict[str, float]
-) -> PropagatedLabels:
-    weights = compute_weight(probabilities)
-    sample_weights = weights.copy()
-    sample_weights[labeled] = _LABELED_WEIGHT
-    labels = probabilities.argmax(axis=1)
-    return PropagatedLabels(probabilities, labels, weights, sample_weights, probe, figures)
-
-
-def _vote(p_BK: np.ndarray, q_BK: np.ndarray) -> np.ndarray:
-    """The normalized product of two probabilities, or the first if they exclude each other."""
-    product = p_BK * q_BK
-    sums = product.sum(axis=1, keepdims=True)
-    return np.divide(product, sums, out=p_BK.copy(), where=sums > 0)
 
 
 def fit_head(

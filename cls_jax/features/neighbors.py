@@ -117,8 +117,7 @@ def _search_links(
 def normalize_rows(features_BC: np.ndarray) -> np.ndarray:
     """Divides each row of [B, C] by its Euclidean norm, in float32. Rows of zeros stay as they are.
 
-    Raises:
-        ValueError: If a feature is not finite.
+    Raises a ValueError if a feature is not finite.
     """
     features_BC = np.asarray(features_BC, np.float32)
     norms = np.linalg.norm(features_BC, axis=1, keepdims=True)

@@ -1,7 +1,7 @@
 """Label propagation that is updated label by label, and which proposals and labels to check.
 
-The scores solve F = Y + alpha S F, as in `cls_jax.features.graph`. The system is linear and each
-class has its own column, so a new label changes only one column of F. The solver starts from the
+The scores solve F = Y + alpha S F, as in `cls_jax.features.graph`. The system is linear, and each
+column of F is a class of its own, so a new label changes only one. The solver starts from the
 previous solution of this column.
 
 Shape suffixes: B images, K classes, L labeled images.

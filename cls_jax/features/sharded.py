@@ -105,6 +105,7 @@ def _search_ring(
         source = (here - step) % num_devices
 
         def merge(block: int, found: tuple) -> tuple:
+            """The best found so far, with those of the passing images for a block of own rows."""
             first = jnp.minimum(block * at_once, num_rows - at_once)
             values, others = compare(jnp.asarray(block), passing_RC, source)
             old = [jax.lax.dynamic_slice_in_dim(array, first, at_once) for array in found]

@@ -1,10 +1,10 @@
-"""How far each of several labelers is believed, decided by the labels themselves.
+"""Weights of several labelers, fitted on held-out labels.
 
 Each labeler predicts the labels that it was not given. The weights of a product of their
 probabilities (a logarithmic opinion pool: Heskes, "Selecting Weighting Factors in Logarithmic
 Opinion Pools", NIPS 1997) are those under which these predictions are most likely. This is stacking
-(Wolpert, 1992) with a prior, because a few labels say little: a counted accuracy on 20 labels moves
-in steps of 5 points. Weights below 1 also temper labelers that are too sure of themselves.
+(Wolpert, 1992) with a prior, because a few labels carry little information: the accuracy on 20
+labels moves in steps of 5 points. Weights below 1 also temper overconfident labelers.
 
 Shape suffixes: M labelers, L labeled images, K classes.
 """
@@ -35,8 +35,8 @@ def weigh_labelers(
     Args:
         held_out_MLK: Logarithms of the probabilities that each labeler gives to each labeled image
             without its label, floating [M, L, K], see `take_log`.
-        labels_L: The labels, int [L]. The only label of its class says nothing, for a labeler that
-            was not given it does not know the class: such rows are left out.
+        labels_L: The labels, int [L]. A class's only label is left out, because a labeler without
+            it does not have the class.
         prior_M: Weights without labels, float [M].
 
     Returns:

@@ -82,8 +82,7 @@ def write_fitted(path: pathlib.Path, fitted: Fitted) -> None:
 def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
     """The calibration of the checkpoint of a step, or None.
 
-    Raises:
-        UserError: If the file is damaged.
+    Raises a UserError if the file is damaged.
     """
 
     def parse(stored: dict) -> Calibration:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 from PIL import Image
@@ -29,13 +29,19 @@ from cls_jax.inference.unknown import UnknownScore, read_unknown
 from cls_jax.models.ensemble import Ensemble, take_network
 from cls_jax.models.heat_maps import compute_heat_maps
 from cls_jax.models.layers import FEATURES
-from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, create_mesh, to_global_arrays
+from cls_jax.parallel.mesh import (
+    DATA_AXIS,
+    NETWORK_AXIS,
+    create_mesh,
+    get_process_shard,
+    to_global_arrays,
+)
 from cls_jax.runs.folder import (
     CONFIG,
     INSTANT,
     INSTANT_SUFFIX,
-    find_answer,
     find_assessments,
+    find_predictor,
     find_trained,
     is_instant,
     read_dataset_description,
@@ -47,33 +53,6 @@ _HEAT_MAPS_AT_ONCE = 16
 # A program for so many images is not compiled again for more of them: larger batches are no faster.
 _ENOUGH_IMAGES = 1024
 Forward = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
-
-
-class Outputs:
-    """The outputs of a classifier for the images of a source, each computed once."""
-
-    def __init__(self, compute_both: Callable[[np.ndarray], Any], num_images: int):
-        """Computes nothing yet.
-
-        `compute_both` takes rows, int64 [n], and returns the results of `Classifier.compute_both`.
-        """
-        self._compute_both, self._has_any = compute_both, False
-        self._places = np.full(num_images, -1)  # Of an image among those that were computed.
-
-    def compute(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The results of `Classifier.compute_both` for the images at `rows`, int64 [n]."""
-        missing = np.unique(rows[self._places[rows] < 0])
-        if not self._has_any:
-            self._p_NBK, self._f_BC = self._compute_both(missing)
-            self._places[missing] = np.arange(len(missing))
-        elif len(missing):
-            p_NBK, f_BC = self._compute_both(missing)
-            self._places[missing] = len(self._f_BC) + np.arange(len(missing))
-            self._p_NBK = np.hstack([self._p_NBK, p_NBK])
-            self._f_BC = np.vstack([self._f_BC, f_BC])
-        self._has_any = True
-        places = self._places[rows]
-        return self._p_NBK[:, places], self._f_BC[places]
 
 
 class Classifier:
@@ -176,10 +155,8 @@ class Classifier:
         """Probabilities of all classes by every network, float32 [N, n, K].
 
         The mean over N is the prediction of the ensemble. `images` are uint8 [n, H, W, C] of
-        `image_shape`, an array or anything read by index.
-
-        Raises:
-            ValueError: If the images have another shape or type.
+        `image_shape`, an array or anything read by index. Raises a ValueError if the images have
+        another shape or type.
         """
         return self._collect(images, 0)[0]
 
@@ -201,18 +178,21 @@ class Classifier:
         sizes = (len(self.class_names), self.num_features // self.num_networks)
         parts = [[np.zeros((self.num_networks, 0, sizes[i]), np.float32) for i in wanted]]
         size = self._choose_padded_size(len(images))
+        own = get_process_shard(self._mesh).take(size)  # Of several processes, each reads a part.
         for start in range(0, len(images), size):
-            part = np.asarray(images[start : start + size])
+            part = np.asarray(images[start + own.start : start + own.stop])
             if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
                 raise ValueError(
                     f"The images are {part.dtype} {part.shape[1:]}, but the classifier expects "
                     f"uint8 {self.image_shape}."
                 )
-            padded = np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)])
-            on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS))
+            missing = own.stop - own.start - len(part)
+            padded = np.pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)])
+            shape = (size, *self.image_shape)
+            on_mesh = to_global_arrays(padded, self._mesh, P(DATA_AXIS), shape)
             outputs = self._forward(self.networks, on_mesh)
             arrays = jax.device_get([outputs[i] for i in wanted])
-            parts.append([array[:, : len(part)] for array in arrays])
+            parts.append([array[:, : len(images) - start] for array in arrays])
         return [np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True)]
 
     def compute_heat_maps(self, images: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -259,19 +239,15 @@ class Classifier:
             in_specs=(P(NETWORK_AXIS), P(DATA_AXIS)),
             out_specs=P(NETWORK_AXIS, DATA_AXIS),
         )
-        return jax.jit(sharded)
+        # Whole in every process.
+        return jax.jit(sharded, out_shardings=NamedSharding(mesh, P()))
 
     def _choose_padded_size(self, num_images: int) -> int:
         """The padded batch size: few sizes to compile, and no full batch for a single image."""
         if num_images > self._compiled_size and self._compiled_size < _ENOUGH_IMAGES:
-            power_of_two = 1 << (num_images - 1).bit_length()
-            self._compiled_size = min(self._round_up(power_of_two), self.batch_size)
+            shards, power_of_two = self._mesh.shape[DATA_AXIS], 1 << (num_images - 1).bit_length()
+            self._compiled_size = min(-(-power_of_two // shards) * shards, self.batch_size)
         return max(self._compiled_size, 1)
-
-    def _round_up(self, num_images: int) -> int:
-        """Rounds up to a multiple of the devices that share a batch."""
-        shards = self._mesh.shape[DATA_AXIS]
-        return -(-num_images // shards) * shards
 
 
 def load(
@@ -291,7 +267,7 @@ def load(
     """
     path = pathlib.Path(run).expanduser()
     if not is_instant(path):
-        path = find_trained(path) if trained else find_answer(path)
+        path = find_trained(path) if trained else find_predictor(path)
     workdir = path.parent if is_instant(path) else path
     if is_instant(path):
         classifier = _open_instant(workdir)
@@ -312,7 +288,7 @@ def _open_instant(workdir: pathlib.Path) -> Classifier:
     network, (class_names, _) = instant.network, read_dataset_description(workdir)
     model, variables = create_network(network, len(class_names))
     if instant.head.kernel.shape[1] != len(class_names):
-        raise UserError(f"{workdir} has an instant classifier for other classes: train it again.")
+        raise UserError(f"{workdir} has an instant classifier for other classes. Train it again.")
     variables["params"]["head"] = instant.head._asdict()
     config = read_config(workdir / CONFIG)
     config.data.image_size, config.model.dtype = network.image_size, "float32"

@@ -1,21 +1,17 @@
 """Evaluation of a finished or unfinished run: accuracies, figures per class, calibration."""
 
 import contextlib
-import functools
 import pathlib
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from cls_jax.config import read_config
-from cls_jax.data.datasets import load_dataset
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.sources.folder import list_layout, take_rows
-from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
+from cls_jax.data.sources.folder_layout import NO_CLASS_NAME
 from cls_jax.data.sources.label_table import fold
-from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import (
     CALIBRATION,
@@ -25,141 +21,64 @@ from cls_jax.inference.calibration import (
     read_calibration,
     write_fitted,
 )
-from cls_jax.inference.classifier import Classifier, Outputs, load
+from cls_jax.inference.classifier import load
+from cls_jax.inference.run import Run
 from cls_jax.inference.scores import Figures, compute_figures, write_figures
 from cls_jax.inference.suspects import take_unlabeled
 from cls_jax.inference.unknown import UNKNOWN, UnknownScore, fit_unknown
+from cls_jax.parallel.distributed import barrier, is_main_process
 from cls_jax.runs.folder import (
     CONFIG,
     LABELED_INDICES,
-    find_answer,
     find_assessments,
-    find_trained,
+    find_predictor,
     is_instant,
 )
 from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
-from cls_jax.training.instant import compute_frozen
-from cls_jax.training.setup import TrainSetup, TrainState
-from cls_jax.training.start import restore_run
 
 _MAX_NAMED = 10  # Classes in a message.
 # Labeled images by which images of no class are told: more would cost minutes on a CPU.
 _MAX_LABELED = 500
 
 
-class Evaluation(NamedTuple):
-    """What `evaluate_run` found about the checkpoint of a step."""
+def assess_run(run: Run) -> Figures | None:
+    """Does the `ASSESSMENTS` of what predicts for a run, and writes them unless it is read-only.
 
-    step: int
-    accuracies: Accuracies  # In percent, as `create_evaluate` names them.
-    figures: Figures | None  # Of network 1 by class. None in several processes.
-    calibration: Calibration | None = None
-
-
-class OpenRun:
-    """A run whose dataset and newest checkpoint are read when they are first needed, and once.
-
-    Attributes:
-        config: The run's configuration.
-        workdir: The run's folder, which need not exist before training.
-        predictor: The path of what its classifier opens, see `find_answer`, or None for the
-            networks after the last step.
+    All of several processes must call this: they predict together, and process 0 writes. Returns
+    the figures of network 1, or None without test images. Raises a UserError if the result is
+    damaged.
     """
-
-    def __init__(
-        self,
-        config: ConfigDict,
-        workdir: pathlib.Path,
-        layout: Layout | None = None,
-        predictor: pathlib.Path | None = None,
-    ):
-        """Reads nothing yet. `layout` is for `load_dataset`."""
-        self.config, self.workdir, self.layout = config, workdir, layout
-        self.predictor = predictor
-
-    @functools.cached_property
-    def dataset(self) -> Dataset:
-        """The images and labels."""
-        return load_dataset(self.config, self.layout)
-
-    @functools.cached_property
-    def end(self) -> tuple[TrainSetup, TrainState, int]:
-        """The setup, the state and the step of the newest checkpoint."""
-        return restore_run(self.workdir)
-
-    @functools.cached_property
-    def classifier(self) -> Classifier:
-        """What predicts, or the networks after training. Use it after training only."""
-        path = self.predictor or find_trained(self.workdir)
-        if path == self.workdir:
-            return load(path, trained=True, end=self.end)
-        return load(path)
-
-    @functools.cached_property
-    def outputs(self) -> dict[str, Outputs]:
-        """What the classifier says about the "train", "validation" and "test" images."""
-        dataset = self.dataset
-        parts = [("train", dataset.train_images, dataset.train_labels), *dataset.held_out]
-        return {
-            part: Outputs(functools.partial(self._look, part, images), len(images))
-            for part, images, _ in parts
-        }
-
-    def _look(self, part: str, images: ImageSource, rows: np.ndarray) -> Any:
-        instant = self.classifier.instant
-        if instant is None:
-            return self.classifier.compute_both(Selection(images, rows))
-        # Its network has seen most of these images: their features are on disk.
-        data_dir = self.config.data.data_dir
-        features = compute_frozen(self.dataset, data_dir, instant.network, part, rows)
-        return instant.compute_both(features)
-
-    @functools.cached_property
-    def held_out(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """What the classifier predicts for the validation and test images, if there are any.
-
-        By "validation" and "test", probabilities float32 [N, n, K] and true classes int [n].
-        """
-        return {
-            name: (self.outputs[name].compute(np.arange(len(labels)))[0], np.asarray(labels))
-            for name, _, labels in self.dataset.held_out
-            if len(labels)
-        }
+    folder = find_assessments(run.workdir, run.predictor)
+    found = [(assess(run), write) for assess, write in ASSESSMENTS]
+    if is_main_process():
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            for value, write in found:
+                if value is not None:
+                    write(run, folder, value)
+    barrier("assessed")
+    return next((value for value, _ in found if isinstance(value, Figures)), None)
 
 
-def assess_run(run: OpenRun) -> Figures | None:
-    """Computes a run's figures per class, calibrates its confidences, learns to tell strangers.
-
-    Writes `calibration.json`, fitted on the validation images if there are at least 100. Writes
-    `per_class.csv`, and adds the figures to the result of the same step, if there is one. Writes
-    `unknown.json`, if there are unlabeled images. A folder that is read-only stays as it is. Of an
-    instant classifier beside trained networks there are no figures.
-
-    Returns the figures of network 1, or None without test images. Raises a UserError if the result
-    is damaged.
-    """
-    workdir, step, figures = run.workdir, run.classifier.step, None
-    folder = find_assessments(workdir, run.predictor)
-    if "test" in run.held_out:
-        p_NBK, labels = run.held_out["test"]
-        figures = compute_figures(p_NBK[0], labels, run.classifier.class_names)
-    with contextlib.suppress(OSError):
-        folder.mkdir(exist_ok=True)
-        validation = run.held_out.get("validation")
-        if validation and len(validation[1]) >= MIN_IMAGES:
-            p_NBK, labels = validation
-            numbers = fit_calibration(p_NBK.mean(axis=0), labels)
-            calibration = Calibration(step, *numbers, len(labels), fitted_on="validation")
-            write_fitted(folder / CALIBRATION, calibration)
-        if figures is not None and folder == workdir:
-            write_figures(workdir, step, figures)
-        if unknown := assess_unknown(run):
-            write_fitted(folder / UNKNOWN, unknown)
-    return figures
+def measure_classes(run: Run) -> Figures | None:
+    """The figures of network 1 on the test images, or None if there are none."""
+    if "test" not in run.held_out:
+        return None
+    p_NBK, labels = run.held_out["test"]
+    return compute_figures(p_NBK[0], labels, run.classifier.class_names)
 
 
-def assess_unknown(run: OpenRun) -> UnknownScore | None:
-    """Fits the score of unknown images to at most 500 labeled and 1,000 unlabeled images of a run.
+def calibrate(run: Run) -> Calibration | None:
+    """A calibration fitted on the validation images, if there are at least 100."""
+    p_NBK, labels = run.held_out.get("validation", (np.zeros(0), np.zeros(0)))
+    if len(labels) < MIN_IMAGES:
+        return None
+    numbers = fit_calibration(p_NBK.mean(axis=0), labels)
+    return Calibration(run.classifier.step, *numbers, len(labels), fitted_on="validation")
+
+
+def score_unknown(run: Run) -> UnknownScore | None:
+    """A score of unknown images, fitted to at most 500 labeled and 1,000 unlabeled images of a run.
 
     None for a folder without a list of labeled images, or without unlabeled images. Raises a
     UserError if the list is damaged.
@@ -173,30 +92,46 @@ def assess_unknown(run: OpenRun) -> UnknownScore | None:
         return None
     rows = np.concatenate([take_rows(labeled, _MAX_LABELED), unlabeled])
     labels = np.where(np.isin(rows, labeled), run.dataset.train_labels[rows], -1)
-    _, features = run.outputs["train"].compute(rows)
+    _, features = run.compute_both("train", rows)
     score = fit_unknown(features, labels, len(classifier.class_names), classifier.step)
     if score is not None and classifier.step:
-        # Networks pull together the images whose labels they have learned. On digits, where there
-        # are no strangers, 39% of the unlabeled images were then farther than 95% of those.
+        # Networks pull together the images whose labels they have learned. On digits, where every
+        # image has a class, 39% of the unlabeled images were then farther than 95% of those.
         score = score._replace(far_share=None)
     return score
 
 
-def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluation:
+def _write_figures(run: Run, folder: pathlib.Path, figures: Figures) -> None:
+    if folder == run.workdir:  # None of an instant classifier beside trained networks.
+        write_figures(run.workdir, run.classifier.step, figures)
+
+
+# What follows a training and `cls-jax evaluate`, each to be left out at will: run → what was found
+# or None, and how that becomes a file in the folder of what predicts.
+ASSESSMENTS: tuple[tuple[Callable[[Run], Any], Callable[[Run, pathlib.Path, Any], None]], ...] = (
+    (score_unknown, lambda run, folder, score: write_fitted(folder / UNKNOWN, score)),
+    (calibrate, lambda run, folder, found: write_fitted(folder / CALIBRATION, found)),
+    (measure_classes, _write_figures),
+)
+
+
+def evaluate_run(
+    workdir: pathlib.Path, data_dir: str | None = None
+) -> tuple[int, Accuracies, Figures | None, Calibration | None]:
     """Restores the newest checkpoint of a run, evaluates it as training does, and assesses it.
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
-
-    Raises:
-        UserError: If `workdir` is not a run's folder or holds no checkpoint yet, or the dataset has
-            no test images or other classes.
+    Returns the checkpoint's step, accuracies in percent, as `create_evaluate` names them, the
+    figures of network 1, and what predictions are calibrated by. Raises a UserError if `workdir` is
+    not a run's folder or holds no checkpoint yet, or the dataset has no test images or other
+    classes.
     """
-    answer = workdir if is_instant(workdir) else find_answer(workdir)
-    workdir = answer.parent if is_instant(answer) else answer
+    predictor = workdir if is_instant(workdir) else find_predictor(workdir)
+    workdir = predictor.parent if is_instant(predictor) else predictor
     config = read_config(workdir / CONFIG)
     if data_dir is not None:
         config.data.data_dir = data_dir
-    run = OpenRun(config, workdir, predictor=answer)
+    run = Run(config, workdir, predictor=predictor)
     classifier, dataset, class_names = run.classifier, run.dataset, run.classifier.class_names
     if dataset.class_names != class_names:
         raise UserError(
@@ -213,24 +148,22 @@ def evaluate_run(workdir: pathlib.Path, data_dir: str | None = None) -> Evaluati
         accuracies = create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)
     else:
         accuracies = compute_accuracies(*run.held_out["test"])
-    figures = assess_run(run) if jax.process_count() == 1 else None
-    calibration = read_calibration(find_assessments(workdir, answer), classifier.step)
-    return Evaluation(classifier.step, accuracies, figures, calibration)
+    figures = assess_run(run)
+    calibration = read_calibration(find_assessments(workdir, predictor), classifier.step)
+    return classifier.step, accuracies, figures, calibration
 
 
-def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int, int]:
+def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Accuracies, Figures, int, int]:
     """Evaluates the newest checkpoint of a run on another folder of labeled images.
 
     The folder has a layout of docs/own_images.md. Its test images are used, or all labeled images
-    if it has no test images. Nothing is written. Returns the evaluation, the number of images in
-    it, and the number that could not be read.
-
-    Raises:
-        UserError: If the folder has another class or no image that can be read.
+    if it has no test images. Nothing is written. Returns accuracies in percent and the figures of
+    network 1, the number of images, and the number that could not be read. Raises a UserError if
+    the folder has another class or no image that can be read.
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with labeled images.")
+        raise UserError(f"{folder} is not a folder. Pass a folder of labeled images.")
     layout = list_layout(root)
     rows = layout.test or [row for row in layout.train if row[1] != NO_CLASS_NAME]
     classifier = load(workdir)
@@ -238,7 +171,7 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int
     if foreign := sorted({name for _, name in rows if fold(name) not in index}):
         is_one, names = len(foreign) == 1, ", ".join(map(repr, foreign[:_MAX_NAMED]))
         raise UserError(
-            f"The run in {workdir} does not know the {'class' if is_one else 'classes'} {names}: "
+            f"The run in {workdir} does not have the {'class' if is_one else 'classes'} {names}: "
             f"rename or remove {'its folder' if is_one else 'their folders'} in {root}."
         )
     parts, is_read = [], []
@@ -249,12 +182,8 @@ def evaluate_folder(workdir: pathlib.Path, folder: str) -> tuple[Evaluation, int
     labels = np.array([index[fold(name)] for _, name in rows])[np.array(is_read)]
     if not len(labels):
         raise UserError(f"No labeled image in {root} can be read: convert them to JPEG or PNG.")
-    networks = 100 * (p_NBK.argmax(axis=-1) == labels).mean(axis=1)
-    accuracies = {"test/accuracy": float(networks[0])}
-    if len(networks) > 1:
-        accuracies["test/accuracy_network_2"] = float(networks[1])
-        ensemble = p_NBK.mean(axis=0).argmax(axis=-1)
-        accuracies["test/accuracy_ensemble"] = float(100 * (ensemble == labels).mean())
+    wanted = ["test/accuracy", "test/accuracy_network_2", "test/accuracy_ensemble"]
+    measured = compute_accuracies(p_NBK, labels)
+    accuracies = {name: measured[name] for name in (wanted if len(p_NBK) > 1 else wanted[:1])}
     figures = compute_figures(p_NBK[0], labels, classifier.class_names)
-    evaluation = Evaluation(classifier.step, accuracies, figures)
-    return evaluation, len(labels), len(rows) - len(labels)
+    return accuracies, figures, len(labels), len(rows) - len(labels)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cls_jax.data.images.files import is_left_by_system
-from cls_jax.errors import UserError
+from cls_jax.errors import UserError, explain_writing
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.io import write_atomically
 from cls_jax.models import convolutions
@@ -59,14 +59,11 @@ Function = Callable[[Any], Any]
 
 
 def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
-    """Exports the networks that answer for a run after checking the exported model against it.
+    """Exports what predicts for a run, after checking the exported model against it.
 
     The output folder is new, empty or an earlier export. Returns the reason if there is no
-    `model.onnx`.
-
-    Raises:
-        UserError: If there is no run, the output folder holds something else or cannot be written,
-            or the exported model disagrees with the run.
+    `model.onnx`. Raises a UserError if there is no run, the output folder holds something else or
+    cannot be written, or the exported model disagrees with the run.
     """
     check_output(output)
     classifier = load(workdir)
@@ -111,7 +108,7 @@ def check_output(output: pathlib.Path) -> None:
         names = {name for name in found if not is_left_by_system(name)}
     if names is None or (names and not (LABELS in names and names <= _FILES)):
         raise UserError(
-            f"{output} is not empty and not an earlier export: name a new folder, as in "
+            f"{output} is not empty and not an earlier export: choose a new folder, as in "
             "cls-jax export RUN DIR."
         )
 
@@ -253,7 +250,7 @@ def describe(
 def _write(
     output: pathlib.Path, models: Mapping[str, bytes | None], texts: Mapping[str, str]
 ) -> None:
-    try:
+    with explain_writing(output, "choose another folder"):
         output.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             write_atomically(output / name, text)
@@ -261,7 +258,3 @@ def _write(
             (output / name).unlink(missing_ok=True)
             if model is not None:
                 (output / name).write_bytes(model)
-    except OSError as error:
-        raise UserError(
-            f"{output} cannot be written ({error.strerror}): name another folder."
-        ) from error

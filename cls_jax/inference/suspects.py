@@ -4,7 +4,7 @@ Shape suffixes: B images, C features, K classes, N networks.
 """
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from cls_jax.data.sources.folder import take_rows
 from cls_jax.data.types import Dataset
 from cls_jax.features.propagation import hold_out_labels
-from cls_jax.inference.classifier import Outputs
 from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"
@@ -35,12 +34,14 @@ class Suspect(NamedTuple):
 
 
 def find_suspects(
-    outputs: Mapping[str, Outputs], dataset: Dataset, labeled: np.ndarray
+    compute_both: Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    dataset: Dataset,
+    labeled: np.ndarray,
 ) -> list[Suspect]:
     """The labels that both the neighbors and all evidence together contradict, the worst first.
 
-    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered. `outputs`
-    are about the "train" and "test" images, and `labeled`, int [num_labels], rows of the former.
+    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered.
+    `compute_both` is that of a `Run`, and `labeled`, int [num_labels], are rows of training images.
     """
     train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
     all_labeled, labeled = labeled, labeled[train_labels[labeled] >= 0]
@@ -50,9 +51,9 @@ def find_suspects(
     train = np.concatenate([labeled, take_unlabeled(len(train_labels), all_labeled)])
     if len(labeled) + len(test) < 2:
         return []
-    parts = [outputs["train"].compute(train)]
+    parts = [compute_both("train", train)]
     if len(test):
-        parts.append(outputs["test"].compute(test))
+        parts.append(compute_both("test", test))
     features_BC = np.concatenate([features for _, features in parts])
     labels = np.full(len(features_BC), -1)
     labels[: len(labeled)] = train_labels[labeled]
@@ -117,6 +118,6 @@ def write_suspects(
 def take_unlabeled(num_images: int, labeled: np.ndarray) -> np.ndarray:
     """Rows of at most 1,000 of the other training images, int64 [n], evenly spaced.
 
-    Whatever asks for some unlabeled images gets the same ones, so that the networks see them once.
+    Deterministic, so callers share the networks' outputs.
     """
     return take_rows(np.setdiff1d(np.arange(num_images), labeled), _MAX_UNLABELED)

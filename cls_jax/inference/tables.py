@@ -1,6 +1,5 @@
 """Tables of predictions and suggestions, as CSV or Parquet."""
 
-import contextlib
 import csv
 import importlib
 import importlib.util
@@ -11,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cls_jax.errors import UserError
+from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import PARTIAL, write_rows
 
 Row = Mapping[str, Any]
@@ -41,25 +40,22 @@ def check_path(
     """Checks the name of a table before any work is done.
 
     An existing file must have the same `columns`, so that only earlier tables are overwritten.
-    Without them, or with `overwrite`, any file may be.
-
-    Raises:
-        UserError: If it has another suffix, needs a package that is not installed, is a folder, or
-            is somebody else's file.
+    Without them, or with `overwrite`, any file may be. Raises a UserError if it has another suffix,
+    needs a package that is not installed, is a folder, or is somebody else's file.
     """
     suffix = path.suffix.lower()
     if suffix not in _WRITERS:
-        raise UserError(f"{path} does not end in .csv or .parquet: give --output such a name.")
+        raise UserError(f"{path} does not end in .csv or .parquet: choose another --output.")
     if suffix == ".parquet" and not importlib.util.find_spec("pyarrow"):
         raise UserError(
-            "Writing .parquet needs pyarrow: pip install pyarrow, or give --output a name that "
-            "ends in .csv."
+            "Writing .parquet needs pyarrow: pip install pyarrow, or choose an --output that ends "
+            "in .csv."
         )
     if path.is_dir():
-        raise UserError(f"{path} is a folder: give --output the name of a file in it.")
+        raise UserError(f"{path} is a folder: choose another --output.")
     if columns and not overwrite and path.exists() and _read_columns(path) != list(columns):
         raise UserError(
-            f"{path} exists and is not an earlier table of this kind: give --output another name, "
+            f"{path} exists and is not an earlier table of this kind: choose another --output, "
             "or add --overwrite."
         )
 
@@ -79,22 +75,18 @@ def write_table(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[
     """Writes a table. Unless all of `rows` can be written, no file is left behind.
 
     The path ends in .csv (UTF-8, numbers with six decimals) or .parquet. Its folder is created if
-    necessary. `columns` map names to types, and a row may lack any column.
-
-    Raises:
-        UserError: If `check_path` refuses the path, or the file cannot be written.
+    necessary. `columns` map names to types, and a row may lack any column. Raises a UserError if
+    `check_path` refuses the path, or the file cannot be written.
     """
     check_path(path)
     partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
-    try:
+    with explain_writing(path, "choose another --output"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _WRITERS[path.suffix.lower()](partial, columns, rows)
-        os.replace(partial, path)
-    except OSError as error:
-        raise explain_os_error(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+        try:
+            _WRITERS[path.suffix.lower()](partial, columns, rows)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _write_csv(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[Row]) -> None:
@@ -115,13 +107,6 @@ def _write_parquet(path: pathlib.Path, columns: Mapping[str, type], rows: Iterab
 
 
 _WRITERS = {".csv": _write_csv, ".parquet": _write_parquet}
-
-
-def explain_os_error(path: pathlib.Path, error: OSError) -> UserError:
-    """The error for a table that the system does not let us write."""
-    return UserError(
-        f"{path} cannot be written ({error.strerror or error}): give --output another file."
-    )
 
 
 def _to_text(value: Any) -> Any:

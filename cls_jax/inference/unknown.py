@@ -1,9 +1,9 @@
 """Images that belong to no class: how far an image is from everything that has a label.
 
-Networks are as confident about strangers as about images of their classes: among photographs, with
-four of ten classes unknown, the instant classifier's confidence tells them apart hardly better than
-chance (experiments/results/unknown_images.md). How far labels reach along the graph of similar
-images tells more. A linear function of the networks' features separates the half of the unlabeled
+Networks are as confident about such images as about others: among photographs, with four of ten
+classes unknown, the instant classifier's confidence tells them apart hardly better than chance
+(experiments/results/unknown_images.md). How far labels reach along the graph of similar images
+tells more. A linear function of the networks' features separates the half of the unlabeled
 training images that labels reach least from the other half, so that a prediction needs no training
 image. The score is the share of these images for which the function is smaller.
 
@@ -110,9 +110,7 @@ def read_unknown(
     """The score of the checkpoint of a step. None if there is none.
 
     `num_features` is C, the features of all networks, or None if the score will not be applied.
-
-    Raises:
-        UserError: If the file is damaged, or for another number of features.
+    Raises a UserError if the file is damaged, or for another number of features.
     """
 
     def parse(stored: dict) -> UnknownScore:

@@ -61,7 +61,7 @@ class Answers:
         self.path = path
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
-        self._find: Finder = index_files(names)
+        self._find: Finder = index_files(names.__iter__)
         self._folder_labels = dict(folder_labels or {})
         self._stamp: tuple[int, ...] | None = None
         self._content = b""  # Of the table, as far as it has been read.
@@ -97,7 +97,7 @@ class Answers:
 
     def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
         """Takes over the images of the folder as they are now, and their rows."""
-        self._find, self._folder_labels = index_files(names), dict(folder_labels)
+        self._find, self._folder_labels = index_files(names.__iter__), dict(folder_labels)
         self._content = b""
         self._replay()
 
@@ -236,6 +236,6 @@ def check_writable(path: pathlib.Path) -> None:
     existing = path if path.exists() else path.parent
     if not os.access(existing, os.W_OK):
         raise UserError(
-            f"No answer could be saved, because {existing} cannot be written: change its "
+            f"Labels could not be saved, because {existing} cannot be written: change its "
             "permissions, or copy the images to another folder."
         )

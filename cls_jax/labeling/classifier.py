@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from cls_jax.data.images.decode import decode_image
-from cls_jax.features.extract import FrozenFeatures, compute_features, open_network
+from cls_jax.features.extract import FrozenFeatures, extract_from_arrays, open_network
 from cls_jax.features.instant import INSTANT_C, Head, PropagatedLabels, fit_head, label_images
 from cls_jax.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.inference.predict_files import sort_files
@@ -30,7 +30,7 @@ JAX_THREAD = "jax"  # Threads of this name must end before the process may.
 _NUM_NEAREST = 3
 # A photograph may belong to no class if it is less similar to the folder than all but this share
 # of the folder's own photographs are.
-_FAR = 0.01
+_FAR = 0.05
 _ROWS_AT_ONCE = 100
 _get_network = functools.cache(open_network)
 
@@ -182,7 +182,8 @@ def read_photograph(file: BinaryIO) -> FrozenFeatures:
     """
     network = _get_network()
     shape = (network.image_size, network.image_size, network.channels)
-    return compute_features(decode_image(file, shape, network.decoding)[None], network)
+    image = decode_image(file, shape, network.decoding)
+    return extract_from_arrays(image[None], network, lambda *_: None)
 
 
 def find_free(path: pathlib.Path) -> pathlib.Path:

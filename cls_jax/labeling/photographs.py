@@ -15,7 +15,7 @@ from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures, Progress, extract_features, open_network
 from cls_jax.io import make_printable, write_atomically
 from cls_jax.labeling.answers import Answers, check_writable
-from cls_jax.labeling.session import Features, Session
+from cls_jax.labeling.session import Features, Session, show_name
 
 
 def _list_folder(root: pathlib.Path) -> tuple[pathlib.Path, list[str], list[str], dict[str, str]]:
@@ -30,6 +30,8 @@ def _list_folder(root: pathlib.Path) -> tuple[pathlib.Path, list[str], list[str]
         top, *rest = name.split("/")
         if len(rest) > 1 and splits.get(top) in ("test", "validation"):
             folder_labels[name] = rest[0]
+    # No row of a table could name the others.
+    folder_labels = {name: k for name, k in folder_labels.items() if show_name(name) == name}
     return root / (table or LABELS_CSV), list_labelable(listing, splits), names, folder_labels
 
 
@@ -40,10 +42,10 @@ def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session
         UserError: If there is no image, or labels.csv cannot be read or written.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder: name one with images.")
+        raise UserError(f"{root} is not a folder. Pass a folder of images.")
     table, files, names, folder_labels = _list_folder(root)
     if not files:
-        raise UserError(f"There is no image in {root}: name a folder with images.")
+        raise UserError(f"There is no image in {root}: pass a folder of images.")
     check_writable(table)
     answers = Answers(table, names, folder_labels, class_names)
     if folder_labels.keys() >= set(files):

@@ -426,8 +426,8 @@ def open_socket(port: int) -> socket.socket:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"Port {port} cannot be used ({reason}): choose another one with --port, or leave it "
-            "out for a free one."
+            f"Port {port} cannot be used ({reason}): choose another one with --port, or omit it "
+            "for a free one."
         ) from error
     return listener
 

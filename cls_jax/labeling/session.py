@@ -162,7 +162,7 @@ class Session:
         """The file of a photograph. Raises a RefusedError if there is none."""
         with self._lock:
             if self._phase != "ready" or not 0 <= image < len(self._files):
-                raise RefusedError("There is no such photograph.")
+                raise RefusedError("There is no such photo.")
             return self.root / self._files[image]
 
     def list_paths(self) -> list[pathlib.Path]:
@@ -270,15 +270,15 @@ class Session:
 
     def _check_ready(self) -> None:
         if self._phase != "ready":
-            raise RefusedError("The photographs are still being read.")
+            raise RefusedError("The photos are still being read.")
 
     def _check(self, changes: Sequence[Change]) -> None:
         self._check_ready()
         if len({change.image for change in changes}) < len(changes):
-            raise RefusedError("A photograph occurs twice.")
+            raise RefusedError("A photo is listed twice.")
         for image, decision, label, revision in changes:
             if not 0 <= image < len(self._files):
-                raise RefusedError("There is no such photograph.")
+                raise RefusedError("There is no such photo.")
             if decision not in (LABEL, NONE, SKIP):
                 raise RefusedError("There is no such decision.")
             if (decision == LABEL) != bool(label) or (
@@ -288,9 +288,7 @@ class Session:
             if not (self.root / self._files[image]).is_file():
                 raise RefusedError(f"{self._files[image]} is no longer in the folder.")
             if self._get_state(image).revision != revision:
-                raise ConflictError(
-                    f"{self._files[image]} has just been answered in another window."
-                )
+                raise ConflictError(f"{self._files[image]} was just labeled in another window.")
 
     def undo(self, window: str) -> list[dict[str, Any]]:
         """Undoes the last step of a window and returns its first photographs as `describe` does.
@@ -307,7 +305,7 @@ class Session:
             step, classes = self._undo[window][-1]
             if any(self._answers.get(key).revision != revision for key, _, revision in step):
                 self._undo[window].pop()
-                raise ConflictError("Another window has changed this label since.")
+                raise ConflictError("This label has since been changed in another window.")
             rows = []
             for key, state, _ in step:
                 kept = key[0] if isinstance(key, tuple) else state.decision
@@ -326,7 +324,7 @@ class Session:
         """Shows photographs with wrong proposals next. Raises a RefusedError if one is missing."""
         with self._lock:
             if any(not 0 <= image < len(self._files) for image in images):
-                raise RefusedError("There is no such photograph.")
+                raise RefusedError("There is no such photo.")
             self._marked = [*images, *(i for i in self._marked if i not in images)]
             self._refresh()
 

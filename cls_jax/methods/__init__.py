@@ -1,8 +1,8 @@
 """The methods by name.
 
-`base` says what a method is. A family of methods is a page, from its losses to its `METHODS`. What
-several families share is in `losses`, `alignment` and `cutmix`. To add a method, write its loss
-(signature: `Method.loss`) and its entry in `METHODS`, and list a new page here.
+`base` defines what a method is. Each file holds a family of methods. Shared parts are in `losses`,
+`alignment` and `cutmix`. To add a method, write its loss
+(signature: `Method.loss`) and its entry in `METHODS`, and list a new file here.
 """
 
 from ml_collections import ConfigDict
@@ -17,9 +17,10 @@ from cls_jax.methods import (
     simpro,
     ups,
 )
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
+from cls_jax.methods.options import add_options
 
-METHODS: dict[str, Method] = {
+_FAMILIES = {
     **baselines.METHODS,
     **ups.METHODS,
     **mixmatch.METHODS,
@@ -28,6 +29,7 @@ METHODS: dict[str, Method] = {
     **cls.METHODS,
     **cls_plus.METHODS,
 }
+METHODS: dict[str, Method] = {name: add_options(method) for name, method in _FAMILIES.items()}
 
 
 def get_method(name: str) -> Method:
@@ -39,9 +41,7 @@ def get_method(name: str) -> Method:
 
 def get_round_length(config: ConfigDict) -> int:
     """Steps of a round: all, unless the method has several rounds. The last may be shorter."""
-    rounds = get_method(config.method.name).rounds
-    num_rounds = rounds.count(config.method) if rounds else 1
-    return -(-config.num_steps // num_rounds)
+    return -(-config.num_steps // config.method.get("rounds", 1))
 
 
 def choose_decay(num_steps: int) -> float:
@@ -53,16 +53,3 @@ def choose_decay(num_steps: int) -> float:
     """
     length = min(max(num_steps / 20, 100), 1000, num_steps / 3)
     return 1 - 1 / max(length, 1)
-
-
-__all__ = [
-    "METHODS",
-    "Context",
-    "Hyperparameter",
-    "InitContext",
-    "LossOutput",
-    "Method",
-    "choose_decay",
-    "get_method",
-    "get_round_length",
-]

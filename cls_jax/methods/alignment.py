@@ -10,7 +10,8 @@ Shape suffixes: N networks, B images, K classes.
 import jax
 import jax.numpy as jnp
 
-from cls_jax.methods.base import Context, Hyperparameter, InitContext
+from cls_jax.batch import DatasetSpec
+from cls_jax.methods.base import Context, Hyperparameter
 
 # Added to both means of the ratio (ReMixMatch, AdaMatch, USB), which is then always finite.
 EPSILON = 1e-6
@@ -22,19 +23,19 @@ TARGETS = ("labels", "uniform", "predicted")
 STATISTICS_DECAY = Hyperparameter(0.999, 0.0, 0.99999, "TorchSSL and USB (runs of 2^20 steps)")
 
 
-def init_uniform(init: InitContext) -> jax.Array:
-    """Class means 1 / K of every network, float32 [N, K]."""
-    return jnp.full((init.num_networks, init.num_classes), 1 / init.num_classes)
+def init_uniform(spec: DatasetSpec) -> jax.Array:
+    """Class means 1 / K, float32 [K]."""
+    return jnp.full(spec.num_classes, 1 / spec.num_classes)
 
 
-def init_class_means(init: InitContext, target: str) -> dict[str, jax.Array]:
-    """The class means to align from ("predicted") and to ("target"), each float32 [N, K].
+def init_class_means(target: str, spec: DatasetSpec) -> dict[str, jax.Array]:
+    """The class means to align from ("predicted") and to ("target"), each float32 [K].
 
     They start equal, so that alignment begins as the identity, also where classes are unequal.
     """
-    means = init_uniform(init)
+    means = init_uniform(spec)
     if target == "labels":
-        means = jnp.broadcast_to(jnp.asarray(init.class_frequencies, means.dtype), means.shape)
+        means = jnp.asarray(spec.class_frequencies, means.dtype)
     return {"predicted": means, "target": means}
 
 

@@ -58,7 +58,7 @@ def compute_consistency_loss(logits: list[jax.Array], batch: Batch, context: Con
     return add_up(loss_supervised, terms, {}, jnp.argmax(target, axis=-1))
 
 
-def create_consistency_method(is_ema_teacher: bool, lambda_u: float) -> Method:
+def create_consistency_method(passes: str, lambda_u: float) -> Method:
     """Π-Model or Mean Teacher, with λ's default."""
     return Method(
         compute_consistency_loss,
@@ -69,8 +69,7 @@ def create_consistency_method(is_ema_teacher: bool, lambda_u: float) -> Method:
         mu=1,
         unlabeled_views=("weak", "weak"),
         target_view=1,
-        is_ema_teacher=is_ema_teacher,
-        separate_passes=True,
+        passes=passes,
     )
 
 
@@ -122,10 +121,10 @@ METHODS = {
         },
         mu=1,
         unlabeled_views=("weak",),
-        separate_passes=True,
+        passes="separate",
     ),
-    "pi_model": create_consistency_method(is_ema_teacher=False, lambda_u=10.0),
-    "mean_teacher": create_consistency_method(is_ema_teacher=True, lambda_u=50.0),
+    "pi_model": create_consistency_method("separate", lambda_u=10.0),
+    "mean_teacher": create_consistency_method("teacher", lambda_u=50.0),
     "uda": Method(
         compute_uda_loss,
         hyperparameters={

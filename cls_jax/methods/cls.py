@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from cls_jax.batch import Batch
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
 from cls_jax.methods.losses import (
     PseudoLabels,
     compute_labeling_loss,
@@ -50,23 +50,17 @@ def compute_loss(
     if not reweight:
         self_weight = (labels.confidence >= hparams["threshold"]).astype(jnp.float32)
     loss_self = compute_labeling_loss(logits_strong, labels, self_weight, negative)
-    losses = loss_supervised + hparams["lambda_self"] * loss_self
-    monitors = {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_self": loss_self,
-        "monitors/confidence_weight": jnp.mean(labels.weight, axis=-1),
-    }
-    if not exchange:
-        monitors["monitors/mask_ratio"] = jnp.mean(self_weight > 0, axis=-1)
-        return LossOutput(losses, monitors, labels.pseudo)
+    terms = {"self": (hparams["lambda_self"], loss_self)}
+    monitors = {"monitors/mask_ratio": jnp.mean(self_weight > 0, axis=-1)}
 
-    peer_labels, peer_weight, exchange_monitors = exchange_labels(
-        context, labels, labels.weight if reweight else 1.0
-    )
-    loss_co = compute_labeling_loss(logits_strong, peer_labels, peer_weight, negative)
-    losses += hparams["lambda_co"] * loss_co
-    monitors |= {"train/loss_co": loss_co, **exchange_monitors}
-    return LossOutput(losses, monitors, labels.pseudo)
+    if exchange:
+        peer_labels, peer_weight, monitors = exchange_labels(
+            context, labels, labels.weight if reweight else 1.0
+        )
+        loss_co = compute_labeling_loss(logits_strong, peer_labels, peer_weight, negative)
+        terms["co"] = (hparams["lambda_co"], loss_co)
+    monitors["monitors/confidence_weight"] = jnp.mean(labels.weight, axis=-1)
+    return add_up(loss_supervised, terms, monitors, labels.pseudo)
 
 
 def exchange_labels(

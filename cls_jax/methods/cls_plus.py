@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from cls_jax.batch import Batch
 from cls_jax.methods import alignment
-from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
 from cls_jax.methods.cls import EXCHANGE_HYPERPARAMETERS, exchange_labels
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import compute_labeling_loss, make_pseudo_labels, positive_cross_entropy
@@ -35,21 +35,16 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
     loss_self = compute_labeling_loss(logits_strong, labels, labels.weight, negative=True)
     loss_co = compute_labeling_loss(logits_strong, peer_labels, peer_weight, negative=True)
-    losses = loss_supervised + hparams["lambda_self"] * loss_self
-    losses += hparams["lambda_co"] * loss_co
+    terms = {"self": (hparams["lambda_self"], loss_self), "co": (hparams["lambda_co"], loss_co)}
     monitors |= {
-        "train/loss_supervised": loss_supervised,
-        "train/loss_self": loss_self,
-        "train/loss_co": loss_co,
         "monitors/confidence_weight": jnp.mean(labels.weight, axis=-1),
         "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
     }
     for logits_mix in logits_mixed:  # One, or none where λ_cutmix is 0.
         loss_cutmix = cutmix_loss(batch.mix, logits_mix, labels.pseudo, labels.weight)
         loss_cutmix += cutmix_loss(batch.mix, logits_mix, peer_labels.pseudo, peer_weight)
-        losses += hparams["lambda_cutmix"] * loss_cutmix
-        monitors["train/loss_cutmix"] = loss_cutmix
-    return LossOutput(losses, monitors, labels.pseudo, means)
+        terms["cutmix"] = (hparams["lambda_cutmix"], loss_cutmix)
+    return add_up(loss_supervised, terms, monitors, labels.pseudo, means)
 
 
 METHODS = {
@@ -64,6 +59,6 @@ METHODS = {
         mu=8,  # As CLS.
         target_view=0,
         wants_cutmix=lambda hparams: hparams["lambda_cutmix"] > 0,
-        init_state=lambda init: alignment.init_class_means(init, "labels"),
+        create_state=lambda hparams, spec: alignment.init_class_means("labels", spec),
     )
 }

@@ -13,9 +13,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from cls_jax.batch import Batch
+from cls_jax.batch import Batch, DatasetSpec
 from cls_jax.methods import alignment
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, add_up
+from cls_jax.methods.base import (
+    Context,
+    Hyperparameter,
+    Hyperparameters,
+    LossOutput,
+    Method,
+    add_up,
+)
 from cls_jax.methods.cutmix import cutmix_loss
 from cls_jax.methods.losses import positive_cross_entropy
 
@@ -66,7 +73,7 @@ def compute_loss(
 
 def create_method(
     make_targets: MakeTargets,
-    init_state: Callable[[InitContext], dict[str, jax.Array]],
+    create_state: Callable[[Hyperparameters, DatasetSpec], dict[str, jax.Array]],
     hyperparameters: Mapping[str, Hyperparameter],
     extra_terms: ExtraTerms = lambda *_: {},
     **settings: Any,
@@ -82,7 +89,7 @@ def create_method(
             **hyperparameters,
         },
         target_view=0,
-        init_state=init_state,
+        create_state=create_state,
         **settings,
     )
 
@@ -90,16 +97,15 @@ def create_method(
 # FlexMatch (Zhang et al., 2021): a lower threshold for classes that are learned slowly.
 
 
-def flexmatch_state(init: InitContext) -> dict[str, jax.Array]:
-    """The last confident label of every training image, int32 [N, images]: none at first.
+def _init_flexmatch(_: Hyperparameters, spec: DatasetSpec) -> dict[str, jax.Array]:
+    """The last confident label of every training image, int32 [images]: none at first.
 
-    `outside` [N] counts the images that the unlabeled stream never shows: they never get a label,
-    and must not count as images still to be learned.
+    `outside` counts the images that the unlabeled stream never shows: they never get a label, and
+    must not count as images still to be learned.
     """
-    shape = (init.num_networks, init.num_images)
     return {
-        "label": jnp.full(shape, NO_LABEL, jnp.int32),
-        "outside": jnp.full(shape[:1], init.num_images - init.num_unlabeled, jnp.int32),
+        "label": jnp.full(spec.num_images, NO_LABEL, jnp.int32),
+        "outside": jnp.asarray(spec.num_images - spec.num_unlabeled, jnp.int32),
     }
 
 
@@ -179,10 +185,10 @@ def adamatch_targets(
 # predicted rarely get a lower one (Eq. 5-8).
 
 
-def freematch_state(init: InitContext) -> dict[str, jax.Array]:
-    """Running means: of confidence (`threshold` [N]), predictions and label histogram [N, K]."""
-    uniform = alignment.init_uniform(init)
-    return {"threshold": uniform[:, 0], "predicted": uniform, "histogram": uniform}
+def _init_freematch(_: Hyperparameters, spec: DatasetSpec) -> dict[str, jax.Array]:
+    """Running means: of confidence (`threshold`), predictions and label histogram [K]."""
+    uniform = alignment.init_uniform(spec)
+    return {"threshold": uniform[0], "predicted": uniform, "histogram": uniform}
 
 
 def freematch_targets(
@@ -252,11 +258,10 @@ def _normalize(values_K: jax.Array) -> jax.Array:
 # SoftMatch (Chen et al., 2023): no threshold, a Gaussian weight of the aligned confidence.
 
 
-def softmatch_state(init: InitContext) -> dict[str, jax.Array]:
-    """Mean 1 / K and variance 1 of the confidence, [N], and the class means, [N, K]."""
-    means = alignment.init_class_means(init, init.hparams["align_to"])
-    start = jnp.ones_like(means["predicted"][:, 0])
-    return {"mean": start / init.num_classes, "variance": start, **means}
+def _init_softmatch(hparams: Hyperparameters, spec: DatasetSpec) -> dict[str, jax.Array]:
+    """Mean 1 / K and variance 1 of the confidence, and the class means, [K]."""
+    means, one = alignment.init_class_means(hparams["align_to"], spec), jnp.ones(())
+    return {"mean": one / spec.num_classes, "variance": one, **means}
 
 
 def softmatch_targets(
@@ -333,7 +338,7 @@ def standardize(logits: jax.Array) -> jax.Array:
 METHODS = {
     "flexmatch": create_method(
         flexmatch_targets,
-        flexmatch_state,
+        _init_flexmatch,
         {
             "tau": Hyperparameter(0.95, 0.0, 1.0, "FlexMatch, τ"),
             "warmup": Hyperparameter(
@@ -343,7 +348,7 @@ METHODS = {
     ),
     "adamatch": create_method(
         adamatch_targets,
-        lambda init: alignment.init_class_means(init, init.hparams["align_to"]),
+        lambda hparams, spec: alignment.init_class_means(hparams["align_to"], spec),
         {
             "confidence": Hyperparameter(0.95, 0.0, 1.0, "USB; Google's code: 0.9"),
             "ramp": Hyperparameter(0.0, 0.0, 1.0, "USB; Google's code: 0.5, share of the run"),
@@ -355,7 +360,7 @@ METHODS = {
     ),
     "freematch": create_method(
         freematch_targets,
-        freematch_state,
+        _init_freematch,
         {
             "statistics_decay": alignment.STATISTICS_DECAY,
             # Paper: 0.05 for most budgets. TorchSSL: 0.01. USB: 0.001.
@@ -365,7 +370,7 @@ METHODS = {
     ),
     "softmatch": create_method(
         softmatch_targets,
-        softmatch_state,
+        _init_softmatch,
         {
             "statistics_decay": alignment.STATISTICS_DECAY,
             # On balanced labels this is the paper's and USB's "uniform" alignment.
@@ -382,7 +387,7 @@ METHODS = {
     ),
     "infomatch": create_method(
         freematch_targets,
-        freematch_state,
+        _init_freematch,
         {
             "lambda_cutmix": Hyperparameter(1.0, 0.0, 1e3, "authors' code"),
             "lambda_consistency": Hyperparameter(0.002, 0.0, 1e3, "authors' code"),

@@ -3,6 +3,10 @@
 Both look at the weak views before they mix, so they drive the networks themselves. First the two
 losses, then their parts: MixUp (Zhang et al., 2018) in MixMatch's form, in which an image keeps at
 least half of itself, and the interleaved forward. N networks, K classes, n groups of B_i images.
+
+Each device mixes, interleaves and rotates within its shard of the batch, so the losses depend on
+the number of devices. ReMixMatch's class means are moving averages as in TorchSSL, updated before
+they are used. Google averages the predictions of the last 128 batches.
 """
 
 from collections.abc import Sequence
@@ -225,8 +229,8 @@ METHODS = {
         },
         mu=1,
         unlabeled_views=("weak", "strong", "strong"),
-        # Running class means, float32 [N, K]: uniform at first.
-        init_state=lambda init: dict.fromkeys(("predicted", "labeled"), init_uniform(init)),
+        # Running class means, float32 [K]: uniform at first.
+        create_state=lambda _, spec: dict.fromkeys(("predicted", "labeled"), init_uniform(spec)),
         extra_heads=(("rotation", 4),),
     ),
 }

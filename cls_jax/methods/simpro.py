@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cls_jax.batch import Batch
+from cls_jax.batch import Batch, DatasetSpec
 from cls_jax.methods.alignment import compute_class_balance, init_uniform
-from cls_jax.methods.base import Context, Hyperparameter, InitContext, LossOutput, Method, add_up
+from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method, add_up
 from cls_jax.methods.losses import positive_cross_entropy, soft_cross_entropy
 
 
@@ -77,16 +77,15 @@ def start_epoch(context: Context) -> dict[str, jax.Array]:
     return jax.tree.map(choose, moved, state)
 
 
-def init_state(init: InitContext) -> dict[str, Any]:
-    """Frequencies and counts [N, K], and the number of epochs that are over, int32 [N]."""
-    uniform = init_uniform(init)
-    frequencies = jnp.asarray(init.class_frequencies, uniform.dtype)
+def _init_frequencies(_: Any, spec: DatasetSpec) -> dict[str, Any]:
+    """Frequencies and counts [K], and the number of epochs that are over, an int32 scalar."""
+    uniform = init_uniform(spec)
     return {
         "unlabeled": uniform,
-        "all": jnp.broadcast_to(frequencies, uniform.shape),
+        "all": jnp.asarray(spec.class_frequencies, uniform.dtype),
         "count_unlabeled": jnp.zeros_like(uniform),
         "count_labeled": jnp.zeros_like(uniform),
-        "epoch": jnp.zeros(init.num_networks, jnp.int32),
+        "epoch": jnp.zeros((), jnp.int32),
     }
 
 
@@ -106,6 +105,6 @@ METHODS = {
         },
         mu=8,
         target_view=0,
-        init_state=init_state,
+        create_state=_init_frequencies,
     )
 }

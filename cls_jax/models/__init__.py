@@ -8,7 +8,7 @@ from cls_jax.models.efficientnet import EfficientNetLite0
 from cls_jax.models.layers import FEATURES, STEMS, Architecture, count_parameters, resolve_stem
 from cls_jax.models.resnet import ResNet18, ResNet50
 from cls_jax.models.vit import VisionTransformer
-from cls_jax.models.weights.layout import DINOV2, EFFICIENTNET, OWN, RESNET, VIT, Layout
+from cls_jax.models.weights.layout import DINOV2, EFFICIENTNET, OWN, RESNET, VIT, WeightsLayout
 from cls_jax.models.wide_resnet import WideResNet
 
 
@@ -17,7 +17,7 @@ class Entry(NamedTuple):
 
     create: Callable[..., Architecture]  # Of the arguments that all take, and of `keys`.
     title: str  # Its usual name. Words in braces are keys of `config.model`.
-    layout: Layout = OWN  # How files with its weights are written.
+    layout: WeightsLayout = OWN  # How files with its weights are written.
     keys: tuple[str, ...] = ()  # The keys of `config.model` that only some architectures have.
     patch: int = 1  # The image size is a multiple of this.
     image_size: int = 224  # Height and width of the images that its pretrained weights expect.
@@ -42,17 +42,3 @@ MODELS = {
     "dinov2_small": Entry(_dinov2, "DINOv2 ViT-S/14", DINOV2, patch=14),
     "dinov2_small_reg4": Entry(_dinov2_reg4, "DINOv2 ViT-S/14 with registers", DINOV2, patch=14),
 }
-
-__all__ = [
-    "FEATURES",
-    "MODELS",
-    "STEMS",
-    "EfficientNetLite0",
-    "Entry",
-    "ResNet18",
-    "ResNet50",
-    "VisionTransformer",
-    "WideResNet",
-    "count_parameters",
-    "resolve_stem",
-]

@@ -3,6 +3,7 @@
 Shape suffixes: B images, H rows, W columns, C channels, K classes.
 """
 
+import functools
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -91,8 +92,4 @@ class ResNet18(Architecture):
         return self.apply_heads(pool_mean(x), head, unpooled_BHWC=x)
 
 
-class ResNet50(ResNet18):
-    """The same with 3, 4, 6 and 3 bottlenecks."""
-
-    blocks_per_stage: tuple[int, ...] = (3, 4, 6, 3)
-    has_bottlenecks: bool = True
+ResNet50 = functools.partial(ResNet18, blocks_per_stage=(3, 4, 6, 3), has_bottlenecks=True)

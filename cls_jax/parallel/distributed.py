@@ -12,7 +12,7 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from cls_jax.errors import UserError
 
 # After so long without a heartbeat a process counts as lost, and the runtime ends the others.
 _HEARTBEAT_SECONDS = 60
+_BYTES_AT_ONCE = 2**26  # That process 0 sends.
 
 
 def initialize_distributed(
@@ -47,7 +48,7 @@ def initialize_distributed(
     elif coordinator_address is None or num_processes is None or process_id is None:
         raise UserError(
             "Several processes need --coordinator_address, --num_processes and --process_id "
-            "together: give all three, or none if a scheduler starts the processes."
+            "together: pass all three, or none if a scheduler starts the processes."
         )
     else:
         check_values(coordinator_address, num_processes, process_id)
@@ -128,14 +129,40 @@ def barrier(name: str) -> None:
 
 def from_main_process(value: Any) -> Any:
     """Process 0's value, as JSON can hold it, in every process. All must call this."""
-    if jax.process_count() == 1:
-        return value
-    text = json.dumps(value).encode()
+    return value if jax.process_count() == 1 else json.loads(_broadcast(json.dumps(value).encode()))
+
+
+def _broadcast(content: bytes) -> bytes:
+    """Process 0's bytes in every process, a bounded part at a time."""
     # JAX's collectives also move data implicitly, which the training loop's guard would refuse.
     with jax.transfer_guard("allow"):
-        size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
-        content = np.frombuffer(text[:size].ljust(size), np.uint8)  # All of the same length.
-        return json.loads(multihost_utils.broadcast_one_to_all(content).tobytes())
+        size = int(multihost_utils.broadcast_one_to_all(np.uint32(len(content))))
+        received = bytearray()
+        for start in range(0, size, _BYTES_AT_ONCE):
+            length = min(_BYTES_AT_ONCE, size - start)  # The same in every process.
+            part = np.frombuffer(content[start : start + length].ljust(length), np.uint8)
+            received += multihost_utils.broadcast_one_to_all(part).tobytes()
+    return bytes(received)
+
+
+def compute_in_main_process(compute: Callable[[], bytes]) -> bytes:
+    """What a function returns in process 0, in every process. All must call this.
+
+    Raises:
+        UserError: In every process, if the function raises one.
+    """
+    if jax.process_count() == 1:
+        return compute()
+    content = b""
+    if is_main_process():
+        try:
+            content = b"1" + compute()
+        except UserError as error:
+            content = b"0" + str(error).encode("utf-8", "backslashreplace")
+    content = _broadcast(content)
+    if content.startswith(b"0"):
+        raise UserError(content[1:].decode())
+    return content[1:]
 
 
 def arrays_from_main_process(tree: Any) -> Any:
@@ -170,12 +197,20 @@ def gather_rows(own: np.ndarray, num_rows: int) -> np.ndarray:
     return np.concatenate(parts).view(own.dtype).reshape(num_rows, *own.shape[1:])
 
 
+def from_all_processes(value: Any) -> list[Any]:
+    """The values of all processes in their order, as JSON can hold them. All must call this."""
+    if jax.process_count() == 1:
+        return [value]
+    text = json.dumps(value).encode()
+    with jax.transfer_guard("allow"):
+        size = int(multihost_utils.process_allgather(np.int32(len(text))).max())
+        content = np.frombuffer(text.ljust(size), np.uint8)  # All of the same length.
+        return [json.loads(part.tobytes()) for part in multihost_utils.process_allgather(content)]
+
+
 def all_processes(value: bool) -> bool:
     """Whether it is true in every process. All must call this."""
-    if jax.process_count() == 1:
-        return value
-    with jax.transfer_guard("allow"):
-        return bool(multihost_utils.process_allgather(np.array(value)).all())
+    return all(from_all_processes(value))
 
 
 def check_same(text: str, workdir: pathlib.Path) -> None:

@@ -103,10 +103,6 @@ class BatchShard(NamedTuple):
         """The rows of a batch of `size`, which `count` divides."""
         return slice(size * self.first // self.count, size * self.last // self.count)
 
-    def count_whole(self, num_rows: int) -> int:
-        """The size of a batch of which this part has `num_rows`."""
-        return num_rows * self.count // (self.last - self.first)
-
 
 FULL_BATCH = BatchShard(0, 1, 1)
 

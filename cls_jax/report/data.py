@@ -16,7 +16,7 @@ from cls_jax.config import read_config
 from cls_jax.data.label_split import read_labeled_indices
 from cls_jax.data.types import Dataset
 from cls_jax.inference.calibration import Calibration, read_calibration
-from cls_jax.inference.evaluate_run import OpenRun
+from cls_jax.inference.run import Run
 from cls_jax.inference.scores import Figures, compute_figures
 from cls_jax.inference.suspects import Suspect, find_suspects, take_unlabeled
 from cls_jax.io import describe_error
@@ -151,7 +151,7 @@ class RunData:
 
 
 def collect_run(
-    workdir: pathlib.Path, data_dir: str | None = None, opened: OpenRun | None = None
+    workdir: pathlib.Path, data_dir: str | None = None, opened: Run | None = None
 ) -> RunData:
     """Reads a run, finished or not, loads its dataset, and predicts with its newest checkpoint.
 
@@ -160,7 +160,7 @@ def collect_run(
     run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
     if data_dir is not None:
         run.config.data.data_dir = data_dir
-    source = opened or OpenRun(run.config, workdir)
+    source = opened or Run(run.config, workdir)
 
     def attempt(failure: str, make: Callable[[], Any], otherwise: Any = None) -> Any:
         """The result of `make`. If it fails, `otherwise`, and the page gets a note at the top."""
@@ -196,7 +196,7 @@ def collect_run(
         if labeled is not None:
             run.suspects = attempt(
                 "No suspect labels",
-                lambda: find_suspects(source.outputs, source.dataset, labeled),
+                lambda: find_suspects(source.compute_both, source.dataset, labeled),
                 [],
             )
     return run
@@ -213,7 +213,7 @@ def leave_out_folders(text: str, *folders: str | os.PathLike) -> str:
     return _FOLDERS.sub("", text)
 
 
-def draw_heat_maps(source: OpenRun, predictions: Predictions) -> dict[int, np.ndarray]:
+def draw_heat_maps(source: Run, predictions: Predictions) -> dict[int, np.ndarray]:
     """Heat maps of the mistakes and doubtful images that the page shows."""
     shown = [*predictions.mistakes[:NUM_PICTURES], *predictions.doubtful[:NUM_PICTURES]]
     positions = np.unique(np.array(shown, np.int64))
@@ -235,7 +235,7 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(drawable, key=lambda row: row["step"])
 
 
-def predict(run: OpenRun, labeled: np.ndarray | None) -> Predictions:
+def predict(run: Run, labeled: np.ndarray | None) -> Predictions:
     """Predicts the test images or, if there are none, some unlabeled training images.
 
     Raises a UserError if there is no checkpoint yet, and a ValueError in several processes, of
@@ -252,5 +252,5 @@ def predict(run: OpenRun, labeled: np.ndarray | None) -> Predictions:
         return Predictions(step, p_NBK, labels, np.arange(len(labels)), is_test=True)
     known = np.array([], np.int64) if labeled is None else labeled
     rows = take_unlabeled(len(dataset.train_images), known)
-    p_NBK, _ = run.outputs["train"].compute(rows)
+    p_NBK, _ = run.compute_both("train", rows)
     return Predictions(step, p_NBK, np.asarray(dataset.train_labels)[rows], rows, is_test=False)

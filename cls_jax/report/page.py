@@ -10,8 +10,8 @@ from typing import Any
 
 import jinja2
 
-from cls_jax.errors import UserError
-from cls_jax.inference.evaluate_run import OpenRun
+from cls_jax.errors import explain_writing
+from cls_jax.inference.run import Run
 from cls_jax.inference.scores import format_percent, write_class_table
 from cls_jax.inference.suspects import write_suspects
 from cls_jax.io import write_atomically
@@ -46,7 +46,7 @@ _FORBIDDEN = {
 def write_report(
     workdir: pathlib.Path,
     data_dir: str | None = None,
-    opened: OpenRun | None = None,
+    opened: Run | None = None,
     has_images: bool = True,
 ) -> pathlib.Path:
     """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run, finished or not.
@@ -54,23 +54,17 @@ def write_report(
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
     `opened` is the same run, if its dataset and its checkpoint may have been read already. Without
     images, the page has neither the sections that show some nor names of files. Returns its path.
-
-    Raises:
-        UserError: If the folder is not the folder of a run or cannot be written to.
+    Raises a UserError if the folder is not the folder of a run or cannot be written to.
     """
     run = collect_run(workdir, data_dir, opened)
     path = workdir / REPORT
-    try:
+    with explain_writing(path, "free disk space or allow writing there"):
         if run.figures is not None:
             write_class_table(workdir, run.figures)
         if run.predictions is not None and run.labeled is not None:
             names = [run.name_image(row.position, row.is_test)[0] for row in run.suspects]
             write_suspects(workdir, run.suspects, run.class_names, names)
         write_atomically(path, render_page(run, has_images))
-    except OSError as error:
-        raise UserError(
-            f"Cannot write {path} ({error.strerror}): free disk space or allow writing there."
-        ) from error
     return path
 
 

@@ -21,7 +21,8 @@ from cls_jax.inference.scores import compute_reliability, find_confused_pairs
 from cls_jax.methods import get_method
 from cls_jax.report.charts import create_panels, draw_panel, draw_reliability, find_last
 from cls_jax.report.data import NUM_PICTURES, RunData, leave_out_folders
-from cls_jax.runs.result import describe_answer, describe_gain, describe_labelers, wilson_interval
+from cls_jax.report.outcome import describe_outcome
+from cls_jax.runs.result import wilson_interval
 
 # Up to this number of classes, every count of the confusion matrix is written out.
 MAX_WRITTEN_CLASSES = 20
@@ -47,11 +48,7 @@ def view_header(run: RunData) -> dict[str, Any]:
     return {
         "step": result.get("step", "?") if result else last_step,
         **{name: _measure(run, name) for name in names},
-        "sentences": [
-            sentence
-            for describe in (describe_labelers, describe_gain, describe_answer)
-            if (sentence := describe(result))
-        ],
+        "sentences": describe_outcome(result),
         "method": run.config.method.name if run.config.num_steps else "instant classifier",
         "num_networks": num_networks if run.config.num_steps else 1,
         "duration": _format_duration(result.get("train_seconds")),

@@ -110,10 +110,8 @@ class Checkpointer:
     def finish(self, expected: int | None = None) -> str:
         """Waits until the last state is complete, or reports why it is not.
 
-        Returns a clause that names the newest checkpoint.
-
-        Raises:
-            UserError: If `expected` is given, and the newest checkpoint is of another step.
+        Returns a clause that names the newest checkpoint. Raises a UserError if `expected` is
+        given, and the newest checkpoint is of another step.
         """
         if self._unconfirmed is not None:
             self._try(self._manager.wait_until_finished)
@@ -134,7 +132,7 @@ class Checkpointer:
             if jax.process_count() > 1:
                 raise  # The others wait for this one: all end, and resume from the last good state.
             step, self._unconfirmed = self._unconfirmed, None
-            # Under its own name a state is complete, whatever failed after that.
+            # Once renamed, a checkpoint is complete.
             for path in self.folder.glob(f"{step}.*"):
                 shutil.rmtree(path, ignore_errors=True)
             self._manager = None  # It remembers the failure.
@@ -152,10 +150,8 @@ class Checkpointer:
 
         Where a checkpoint has the names of `older`, this is restored instead. Arrays have exactly
         the shapes, dtypes and shardings of `like`, and a jitted function may donate them. If these
-        are `jax.ShapeDtypeStruct`s, nothing else takes memory.
-
-        Raises:
-            UserError: If there are checkpoints but none is intact, or one is of another format.
+        are `jax.ShapeDtypeStruct`s, nothing else takes memory. Raises a UserError if there are
+        checkpoints but none is intact, or one is of another format.
         """
         last_reason = None
         for step in sorted(self._list_steps(), reverse=True):
@@ -168,7 +164,7 @@ class Checkpointer:
             where = self._set_aside(step) if self._keep is not None else "left where it is"
             self.warn(
                 f"Warning: the checkpoint of step {step} in {self.folder} is damaged ({reason}): "
-                f"{where}, and the one before it is used."
+                f"{where}, and the previous one is used."
             )
         # Also next time: a checkpoint that was moved away still shows that the run had started.
         if last_reason is None and not from_main_process((self._workdir / DAMAGED).exists()):
@@ -222,13 +218,6 @@ class Checkpointer:
         stored = metadata["arrays"].keys()
         if older is not None and _name_arrays(older).keys() - _name_arrays(like).keys() & stored:
             like = older
-        dropped = stored - _name_arrays(like).keys()
-        if dropped and all(path.startswith("opt_state") for path in dropped):
-            # Older versions kept optimizer state for frozen layers, too.
-            with ocp.PyTreeCheckpointer() as reader:
-                restore_args = ocp.checkpoint_utils.construct_restore_args(like)
-                args = ocp.args.PyTreeRestore(like, restore_args, partial_restore=True)
-                return metadata, reader.restore(self.folder / str(step) / "state", args=args), like
         args = ocp.args.Composite(state=ocp.args.StandardRestore(like))
         return metadata, self._manager.restore(step, args=args).state, like
 

@@ -14,6 +14,7 @@ from cls_jax.batch import DatasetSpec
 from cls_jax.config import describe_differences, read_config, to_json
 from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.images.files import ImageFile, find_digests, read_ahead
+from cls_jax.data.images.packed import open_packed
 from cls_jax.data.images.store import Store
 from cls_jax.data.label_split import (
     check_labeled_indices,
@@ -24,7 +25,7 @@ from cls_jax.data.label_split import (
 from cls_jax.data.sources.folder import COPY_OF, hash_contents, hash_names, list_layout
 from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout
 from cls_jax.data.types import Dataset
-from cls_jax.errors import UserError
+from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import (
     PARTIAL,
     describe_error,
@@ -94,10 +95,8 @@ def describe_other_data(
     """A clause about the data of the run in a folder, or None if it is the same or none is there.
 
     With `allows_copies`, another folder with files of the same names, contents and labels is the
-    same data, also if the run's own folder is still there.
-
-    Raises:
-        UserError: If the folder has a run that cannot be read.
+    same data, also if the run's own folder is still there. Raises a UserError if the folder has a
+    run that cannot be read.
     """
     if not (workdir / CONFIG).exists():
         return None
@@ -111,7 +110,7 @@ def describe_other_data(
     if is_same and (allows_copies or is_same_place or not theirs.is_dir()):
         return None
     if is_same_place:
-        return f"The images or labels in {ours} are no longer those of the run in {workdir}"
+        return f"The images or labels in {ours} have changed since the run in {workdir}"
     return f"{workdir} has a run on {stored.data.data_dir or stored.data.name}"
 
 
@@ -145,6 +144,10 @@ def _has_trained_on(
 
 def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
     """Digests of the files' contents, b"" where they cannot be read."""
+    packed = open_packed(root)
+    if packed and len(packed.digests):
+        digests: list[bytes] = packed.digests[[file.inode for file in files]].tolist()
+        return digests
     return find_digests(Store(), [str(root / file.name) for file in files], reads=True)
 
 
@@ -184,10 +187,7 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
     """Makes sure that the folder is new, empty, or has the same run.
 
     A list of labeled images may be there already. A finished run may be continued with a larger
-    `num_steps`.
-
-    Raises:
-        UserError: If it holds a run of another configuration or something else.
+    `num_steps`. Raises a UserError if it holds a run of another configuration or something else.
     """
     path = workdir / CONFIG
     if path.exists():
@@ -198,7 +198,7 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
         if differences:
             raise UserError(
                 f"{workdir} holds a run of another configuration ({'; '.join(differences)}): "
-                "give --workdir a new folder, or use this run's own configuration to resume it."
+                "choose a new --workdir, or use this run's own configuration to resume it."
             )
     elif workdir.exists() and (
         not workdir.is_dir()
@@ -208,7 +208,7 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
         )
     ):
         raise UserError(
-            f"{workdir} is not empty and not the folder of a run: give --workdir a new folder."
+            f"{workdir} is not empty and not the folder of a run: choose a new --workdir."
         )
 
 
@@ -217,8 +217,8 @@ def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
     if step >= num_steps:
         return f"{workdir} is finished: nothing to do."
     return (
-        f"{workdir} was finished at step {step:,} and goes on to step {num_steps:,}, with the "
-        f"learning rate that a run of {num_steps:,} steps has from step {step:,} on."
+        f"{workdir} was finished at step {step:,} and continues to step {num_steps:,}, with the "
+        f"learning rates of a run of {num_steps:,} steps."
     )
 
 
@@ -237,19 +237,20 @@ def create_run_folder(
 ) -> None:
     """Stores what defines the run, once everything about it is known to fit.
 
-    The configuration comes first, since it makes the folder a run's: whenever the process dies,
-    the same command finds either nothing of its own yet or its own run. The other way round
-    a labels file drawn from the seed would look like one that the user supplied.
-
-    Raises:
-        UserError: If the folder cannot be written.
+    The configuration comes first, since it makes the folder a run's: whenever the process dies, the
+    same command finds either nothing of its own yet or its own run. The other way round a labels
+    file drawn from the seed would look like one that the user supplied. Raises a UserError if the
+    folder cannot be written.
     """
-    try:
+    remedy = "free disk space and rerun the command, or choose another --workdir"
+    with explain_writing(workdir, remedy):
         write_atomically(workdir / CONFIG, to_json(config))
         write_labeled_indices(workdir, labeled_indices, dataset)
         description = {
             "class_names": list(dataset.class_names),
-            **dataset.shape._asdict(),
+            "image_shape": dataset.image_shape,
+            "num_classes": dataset.num_classes,
+            "num_images": len(dataset.train_images),
             "mean": dataset.mean,
             "std": dataset.std,
             "fingerprint": dataset.fingerprint,
@@ -264,11 +265,6 @@ def create_run_folder(
                 for i in np.sort(labeled_indices)
             ]
             write_atomically(workdir / LABELED_FILES, to_csv([("file", "label"), *rows]))
-    except OSError as error:
-        raise UserError(
-            f"{workdir} cannot be written ({error.strerror}): free disk space and rerun the "
-            "command, or give --workdir another folder."
-        ) from error
 
 
 def write_pseudo_labels(
@@ -294,15 +290,14 @@ def write_pseudo_labels(
 def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
     """Makes sure that a run resumes with the training images that it started with.
 
-    Raises:
-        UserError: If a folder of images has changed, so that indices mean other images.
+    Raises a UserError if a folder of images has changed, so that indices mean other images.
     """
     stored = _read_fingerprint(workdir)
     is_same = stored and stored in (dataset.fingerprint, dataset.fingerprint[: len(stored)])
     if dataset.fingerprint and stored is not None and not is_same:
         raise UserError(
             f"The training images of {dataset.name} are not those with which the run in {workdir} "
-            "started: give --workdir a new folder, or restore the images as they were."
+            "started: choose a new --workdir, or restore the images as they were."
         )
 
 
@@ -316,8 +311,7 @@ def use_mean_and_std(config: ConfigDict, mean: Sequence[float], std: Sequence[fl
 def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], DatasetSpec]:
     """The class names of a run's dataset and its sizes.
 
-    Raises:
-        UserError: If dataset.json is missing or damaged.
+    Raises a UserError if dataset.json is missing or damaged.
     """
     with _open_description(workdir) as stored:
         names = stored["class_names"]
@@ -332,8 +326,7 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
 def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of a run's training images, per channel.
 
-    Raises:
-        UserError: If dataset.json is missing or damaged.
+    Raises a UserError if dataset.json is missing or damaged.
     """
     with _open_description(workdir) as stored:
         mean, std = tuple(stored["mean"]), tuple(stored["std"])
@@ -352,7 +345,7 @@ def _open_description(workdir: pathlib.Path) -> Iterator[dict[str, Any]]:
         yield stored
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} does not describe the run's dataset ({describe_error(error)}): name the "
+            f"{path} does not describe the run's dataset ({describe_error(error)}): pass the "
             "folder of a run of this version."
         ) from error
 
@@ -369,10 +362,8 @@ def load_labeled_indices(
     """The run's labeled images, int [num_labels]: indices of training images.
 
     They are stored in the folder, which need not exist yet, or drawn by `choose_labeled_indices`.
-
-    Raises:
-        UserError: If what is stored does not fit the dataset or the configuration, or the budget
-            cannot be drawn.
+    Raises a UserError if what is stored does not fit the dataset or the configuration, or the
+    budget cannot be drawn.
     """
     path = workdir / LABELED_INDICES
     if path.exists():
@@ -387,8 +378,7 @@ def load_labeled_indices(
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
     """The result of a finished run, or None.
 
-    Raises:
-        UserError: If the file is damaged.
+    Raises a UserError if the file is damaged.
     """
     path = workdir / RESULT
     if not path.exists():
@@ -420,17 +410,15 @@ def _check_result(result: Any) -> None:
         raise ValueError("an accuracy or a monitor is not a number")
 
 
-def find_answer(workdir: pathlib.Path) -> pathlib.Path:
+def find_predictor(workdir: pathlib.Path) -> pathlib.Path:
     """The path of what predicts for a run: its own, or that of its instant classifier.
 
-    The finished result says which, see `runs.result.choose_answer`.
-
-    Raises:
-        UserError: If the result is damaged.
+    The finished result says which, see `runs.result.choose_predictor`. Raises a UserError if the
+    result is damaged.
     """
-    answer, instant = (read_result(workdir) or {}).get("answer"), workdir / INSTANT
+    chosen, instant = (read_result(workdir) or {}).get("answer"), workdir / INSTANT
     is_there = (instant / CONFIG).exists() or is_instant(instant)
-    return instant if answer == INSTANT and is_there else find_trained(workdir)
+    return instant if chosen == INSTANT and is_there else find_trained(workdir)
 
 
 def find_trained(workdir: pathlib.Path) -> pathlib.Path:

@@ -27,7 +27,8 @@ class MetricsWriter:
 
     Rows of this and later steps, which an earlier session left, are dropped: they come again.
     Rows that a full disk does not take are kept and tried again with the next write. `warn` shows a
-    sentence to the user. Without `has_curves`, TensorBoard gets no file.
+    sentence to the user. Without `has_curves`, TensorBoard gets no file. Of several processes, all
+    but one are silent and write nothing.
     """
 
     def __init__(
@@ -36,13 +37,16 @@ class MetricsWriter:
         first_step: int = 0,
         warn: Callable[[str], None] = logging.warning,
         has_curves: bool = True,
+        is_silent: bool = False,
     ):
-        self._path = workdir / METRICS
-        kept = [row for row in read_metrics(workdir) if row["step"] < first_step]
-        write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in kept))
+        self._path = pathlib.Path(os.devnull) if is_silent else workdir / METRICS
+        if not is_silent:
+            kept = [row for row in read_metrics(workdir) if row["step"] < first_step]
+            write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self._path.open("ab", buffering=0)
         self._unwritten = b""
         self._warn, self._has_warned = warn, False
+        has_curves = has_curves and not is_silent
         self._tensorboard = _create_tensorboard_writer(workdir) if has_curves else None
 
     def write(self, step: int, scalars: Scalars) -> None:
@@ -84,7 +88,7 @@ class MetricsWriter:
                 self._has_warned = True
                 self._warn(
                     f"Warning: {self._path} cannot be written ({error.strerror}): training "
-                    "continues, and its rows are kept in memory until it can."
+                    "continues, and rows are kept in memory until it can be written."
                 )
         else:
             self._unwritten, self._has_warned = b"", False
@@ -100,23 +104,6 @@ class MetricsWriter:
                 f"Warning: TensorBoard's files cannot be written ({type(error).__name__}): the "
                 f"rest of this session is only in {METRICS}."
             )
-
-
-class SilentWriter:
-    """Stands in for `MetricsWriter` in all processes but the one that writes."""
-
-    def write(self, step: int, scalars: Scalars) -> None:
-        """Accepts a row."""
-
-    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        """Accepts images."""
-
-    def flush(self) -> bool:
-        """True: no row is waiting here."""
-        return True
-
-    def close(self) -> None:
-        """Has nothing to close."""
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The outcome of a finished run: `result.json`, and the same numbers as text."""
+"""The outcome of a finished run, `result.json`, in numbers."""
 
 import math
 import pathlib
@@ -38,7 +38,7 @@ def create_result(
     so it must not be reported. `test_accuracy_at_best_validation`, at the first step with the
     highest validation accuracy, may be, because no test image decided. All are in percent.
     `monitors` are means over the last 20 rows that have any. A run that began with the instant
-    classifier also has what `choose_answer` returns.
+    classifier also has what `choose_predictor` returns.
     """
     rows = read_metrics(workdir)
     evaluations = [row for row in rows if row.get("test/accuracy") is not None]
@@ -68,7 +68,7 @@ def create_result(
         "train_seconds": train_seconds,
     }
     begins_instant = config.num_steps and config.model.init_head == "graph"
-    return result | (choose_answer(result) if begins_instant else {})
+    return result | (choose_predictor(result) if begins_instant else {})
 
 
 def _find_first(rows: list[dict[str, Any]], name: str) -> float | None:
@@ -98,111 +98,25 @@ def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
     return (center - margin if num_correct else 0.0), (center + margin if share < 1 else 1.0)
 
 
-def describe_accuracies(accuracies: dict[str, float]) -> str:
-    """Accuracies, keyed as in `result.json` or as evaluation returns them, as aligned lines."""
-    names = {
-        "test_accuracy": "network 1 (EMA weights), the figure to report",
-        "test_accuracy_network_2": "network 2 (EMA weights)",
-        "test_accuracy_ensemble": "ensemble (EMA weights)",
-        "test_accuracy_live_network_1": "network 1 (raw weights)",
-        "test_accuracy_live_network_2": "network 2 (raw weights)",
-        "test_accuracy_at_best_validation": "network 1 at the step of the best validation accuracy",
-        "validation_accuracy": "network 1 on the validation images",
-        "validation_accuracy_best": "network 1 on the validation images, at its best step",
-        "test_accuracy_instant": "instant classifier: propagated labels, before any step",
-        "test_accuracy_probe": "linear probe on the labels only",
-    }
-    by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
-    return _format_percentages(by_name, names)
+def choose_predictor(result: dict[str, Any]) -> dict[str, Any]:
+    """Chooses the classifier used for prediction: the run's networks or its instant classifier.
 
-
-def choose_answer(result: dict[str, Any]) -> dict[str, Any]:
-    """Decides what predicts for a run: its networks, or the instant classifier it began with.
-
-    The networks, unless they are worse on the validation images. Test images decide nothing, so
-    that the accuracy on them is that of a classifier that was not chosen by it.
+    The networks, unless they are worse on the validation images. Test images are not used for the
+    choice, so that test accuracy stays unbiased.
 
     Returns:
         Additions to the run's result: `answer` ("trained" or "instant"), and with validation images
         `answer_gain` (the points that training gained) and `answer_images` ("validation").
     """
-    trained, start = _get_accuracy(result, "validation"), result.get("validation_accuracy_instant")
+    trained, start = get_accuracy(result, "validation"), result.get("validation_accuracy_instant")
     if trained is None or start is None:
         return {"answer": "trained"}
     gain = trained - start
-    answer = "trained" if gain >= 0 else "instant"
-    return {"answer": answer, "answer_gain": gain, "answer_images": "validation"}
+    chosen = "trained" if gain >= 0 else "instant"
+    return {"answer": chosen, "answer_gain": gain, "answer_images": "validation"}
 
 
-def _get_accuracy(result: dict[str, Any], part: str) -> float | None:
-    """Of what predicts: the ensemble, or a single network."""
+def get_accuracy(result: dict[str, Any], part: str) -> float | None:
+    """The test or validation accuracy of the ensemble, or of a single network. None if unknown."""
     ensemble = result.get(f"{part}_accuracy_ensemble")
     return result.get(f"{part}_accuracy") if ensemble is None else ensemble
-
-
-def describe_labelers(result: dict[str, Any]) -> str | None:
-    """How far the labels made the run believe its graph and its earlier layers. None if unknown."""
-    weights: list[Any] = [result.get(f"labels_weight_{name}") for name in ("graph", "stages")]
-    if not all(isinstance(weight, int | float) for weight in weights):
-        return None
-    sentence = (
-        f"The graph of similar images is believed {weights[0]:.0f}%, the linear probe "
-        f"{100 - weights[0]:.0f}%, and layers before the last one {weights[1]:.0f}%"
-    )
-    names = ("graph", "probe", "instant")
-    right: list[Any] = [result.get(f"labels_accuracy_{name}") for name in names]
-    if not all(isinstance(value, int | float) for value in right):
-        return f"{sentence}: no label could be held out in every class."
-    return (
-        f"{sentence}: of 100 held-out labels, the graph predicts {right[0]:.0f}, the probe "
-        f"{right[1]:.0f}, and all together {right[2]:.0f}."
-    )
-
-
-def describe_gain(result: dict[str, Any]) -> str | None:
-    """What the run gained over a linear probe on frozen features, or None if not measured."""
-    final, probe = _get_accuracy(result, "test"), result.get("test_accuracy_probe")
-    if result.get("answer") == "instant":
-        final = result.get("test_accuracy_instant")
-    if final is None or probe is None:
-        return None
-    return (
-        f"On the test images, what predicts for this run is {abs(final - probe):.1f} points "
-        f"{'above' if final >= probe else 'below'} a linear probe on frozen features."
-    )
-
-
-def describe_answer(result: dict[str, Any]) -> str | None:
-    """A sentence about what predicts for a run that began with the instant classifier."""
-    answer, gain = str(result.get("answer")), result.get("answer_gain")
-    predictor = {"trained": "trained networks", "instant": "instant classifier"}.get(answer)
-    if predictor is None:
-        return None
-    use = f"predict, evaluate and export use the {predictor}."
-    if gain is None:
-        return f"Without validation images, nothing was compared: {use}"
-    verb = "gained" if gain >= 0 else "lost"
-    return (
-        f"Training {verb} {abs(gain):.1f} points over the instant classifier on the "
-        f"{result.get('answer_images')} images: {use}"
-    )
-
-
-def describe_monitors(monitors: dict[str, float]) -> str:
-    """The indications of quality that a run without a test set has, as aligned lines."""
-    shares = {
-        "pseudo_label_overlap": "of images: both networks predict the same class",
-        "exchange_ratio": "of pseudo-labels: confident enough to train the other network",
-        "mask_ratio": "of images: pseudo-label confident enough to train on",
-        "confidence_weight": "mean weight of a pseudo-label",
-    }
-    return _format_percentages({name: 100 * share for name, share in monitors.items()}, shares)
-
-
-def _format_percentages(values: dict[str, Any], meanings: dict[str, str]) -> str:
-    """One line for each value that is known, in the order of the meanings."""
-    return "\n".join(
-        f"  {values[name]:6.2f}%  {meaning}"
-        for name, meaning in meanings.items()
-        if values.get(name) is not None
-    )

@@ -14,52 +14,62 @@ import platform
 import shlex
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import filelock
 import jax
 
-from cls_jax.errors import UserError
+from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import MAX_JSON_BYTES, parse_json, read_bytes, write_atomically
 from cls_jax.parallel.cpus import available_cpus
 
 SESSIONS, LOCK = "sessions.jsonl", ".lock"
 # Some network file systems have no locks: there it is up to the user.
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _PACKAGES = ("cls-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+@contextlib.contextmanager
+def hold_at_once(
+    path: pathlib.Path, target: pathlib.Path, busy: Callable[[], str], remedy: str
+) -> Iterator[None]:
+    """Holds a lock file, whose folder is created if it does not exist, or raises a UserError.
+
+    Its message is `busy()` where another process holds the lock, or else that the target cannot be
+    written, with the remedy. Where the file system has no locks, this does nothing. The operating
+    system releases the lock when the process ends, however it ends.
+    """
+    lock = filelock.FileLock(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except filelock.Timeout as error:
+        raise UserError(busy()) from error
+    except NotImplementedError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            with explain_writing(target, remedy):
+                raise
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
 def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
     """Keeps other sessions out of a run's folder, which is created if it does not exist.
 
-    The operating system releases the lock when the process ends, however it ends.
-
-    Raises:
-        UserError: If another process trains there, or the folder cannot be written.
+    Raises a UserError if another process trains there, or the folder cannot be written.
     """
-    path = workdir / LOCK
-    lock = filelock.FileLock(path)
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except filelock.Timeout as error:
-        raise UserError(
-            f"{workdir} is in use by {_read_holder(path)}: wait for it, or give --workdir another "
-            "folder."
-        ) from error
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise UserError(
-                f"{workdir} cannot be written ({error.strerror}): give --workdir another folder."
-            ) from error
-    try:
+    path, another = workdir / LOCK, "choose another --workdir"
+    busy = lambda: f"{workdir} is in use by {_read_holder(path)}: wait for it, or {another}."  # noqa: E731
+    with hold_at_once(path, workdir, busy, another):
         with contextlib.suppress(OSError):  # A full disk need not stop us here.
             path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
-    finally:
-        lock.release()
 
 
 def _read_holder(path: pathlib.Path) -> str:

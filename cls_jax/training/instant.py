@@ -1,8 +1,7 @@
-"""The start of a run: its instant classifier, and the heads that begin from the same labels.
+"""The start of a run: its instant classifier, and heads fitted to the same labels.
 
-`compute_start` is the only place where it is chosen, and it is computed once. A run without steps
-ends there. In others, `init_state` fits the networks' heads to the same labels, which may stay a
-term of the loss (`method.graph`).
+`compute_start` computes it, once per run. A run without steps ends there. In others, `init_round`
+fits the networks' heads to the same labels, which may stay a term of the loss (`method.graph`).
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -23,8 +22,8 @@ from cls_jax.data.types import Dataset, Selection
 from cls_jax.features.extract import (
     FrozenFeatures,
     FrozenNetwork,
-    compute_features,
     extract_features,
+    extract_from_arrays,
 )
 from cls_jax.features.instant import (
     INSTANT_C,
@@ -47,7 +46,7 @@ _MAX_UNLABELED = 1_000
 
 
 class Start(NamedTuple):
-    """What frozen features say about the images of a run."""
+    """Labels from frozen features, for the images of a run."""
 
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].
@@ -58,21 +57,28 @@ class Start(NamedTuple):
     accuracies: Accuracies
 
 
-def compute_start(setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> Start | None:
+def compute_start(
+    setup: TrainSetup, dataset: Dataset, spec: StreamSpec, network: FrozenNetwork | None = None
+) -> Start | None:
     """The start of a run whose heads or loss need one. Otherwise None.
 
     Features are those of the network's own resolution. Without pretrained weights they are pixels.
+    A run that resumes has stored the network, and needs the file or run that it is from no more.
 
     Raises:
         UserError: If the pretrained weights cannot be read or do not fit.
     """
     config, has_steps = setup.config, setup.config.num_steps > 0
     init_head = config.model.init_head
-    if has_steps and init_head != "graph" and not config.method.get("graph"):
+    heads = init_head, config.model.final_head
+    if has_steps and "graph" not in heads and not config.method.get("graph"):
         return None
-    network = open_frozen_network(setup) if config.model.init else None
-    # All of them, unless `data.imbalance` leaves some out.
-    rows = np.union1d(spec.labeled_indices, spec.unlabeled_indices)
+    if network is None and config.model.init:
+        network = open_frozen_network(setup)
+    # All of them, unless `data.imbalance` or `model.graph_images` leaves some out.
+    others = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
+    others = take_rows(others, config.model.graph_images or len(others))
+    rows = np.union1d(spec.labeled_indices, others)
     train = compute_frozen(dataset, config.data.data_dir, network, "train", rows)
     held_out = {part: labels for part, _, labels in dataset.held_out if len(labels)}
     is_labeled = np.isin(rows, spec.labeled_indices)
@@ -95,7 +101,7 @@ def compute_start(setup: TrainSetup, dataset: Dataset, spec: StreamSpec) -> Star
     return Start(rows, is_labeled, spread, classifier, accuracies)
 
 
-def init_state(
+def init_round(
     setup: TrainSetup, dataset: Dataset, spec: StreamSpec, start: Start | None, round_index: int = 0
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
@@ -117,7 +123,7 @@ def init_state(
         heads = fit_instant_heads(setup, dataset, start, seed)
     else:
         labels = dataset.train_labels[spec.labeled_indices]
-        features_NBC = probe.compute_features(
+        features_NBC = probe.compute_trained_features(
             setup, state, dataset.train_images, spec.labeled_indices
         )
         heads = probe.fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
@@ -213,4 +219,4 @@ def compute_frozen(
         shape = (network.image_size, network.image_size, network.channels)
         decoded = images if dataset.image_shape == shape else None
         return extract_features([root / file for file in files], network, images=decoded)
-    return compute_features(images, network)
+    return extract_from_arrays(images, network)

@@ -23,29 +23,31 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from cls_jax.config import parse_step_range, to_json
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.errors import UserError
-from cls_jax.parallel.distributed import barrier, is_main_process
+from cls_jax.errors import explain_writing
+from cls_jax.features.instant import read_instant
+from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import (
     INSTANT,
     INSTANT_SUFFIX,
+    check_run_folder,
     describe_finished,
     read_result,
     write_pseudo_labels,
     write_result,
 )
-from cls_jax.runs.metrics import MetricsWriter, SilentWriter
+from cls_jax.runs.metrics import MetricsWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.instant import Start, compute_start, init_state
-from cls_jax.training.probe import fit_final_heads
+from cls_jax.training.final_heads import fit_final_heads
+from cls_jax.training.instant import Start, compute_start, init_round
 from cls_jax.training.progress import (
     MetricsQueue,
     PausableTimer,
-    ProfileWindow,
     ProgressBar,
     announce,
     report_non_finite,
@@ -53,8 +55,10 @@ from cls_jax.training.progress import (
 )
 from cls_jax.training.rounds import create_start_round, is_round_start
 from cls_jax.training.setup import TrainSetup, TrainState, restore_newest, set_step
-from cls_jax.training.start import Run, check_folder, hold_folder, prepare_run, resolve_model
+from cls_jax.training.start import Prepared, hold_folder, prepare_run, resolve_model
 from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
+
+PROFILE = "profile"  # The folder of traces.
 
 
 def train(
@@ -74,28 +78,30 @@ def train(
         StoppedError: If the user or the system asks the run to stop. It has been saved.
     """
     config = resolve_model(config)
-    check_folder(config, workdir)
+    check_run_folder(workdir, config)
+    check_same(to_json(config), workdir)  # All processes mean the same run.
     if (result := read_result(workdir)) is not None:
         if is_main_process():
             print(describe_finished(workdir, result["step"], config.num_steps))
         if result["step"] >= config.num_steps:
             return result
     with leave_when_asked() as has_begun, contextlib.ExitStack() as stack:
-        run = prepare_run(config, workdir, load)
-        stack.enter_context(hold_folder(config, run))
+        prepared = setup, _, spec, _ = prepare_run(config, workdir, load)
+        stack.enter_context(hold_folder(config, prepared))
         seconds = 0.0
         if config.num_steps:
-            session = _Session(run, has_begun)
+            session = _Session(prepared, has_begun)
             seconds = session.train()
-            keep(run.setup, session.state, config.num_steps)
+            keep(setup, session.state, config.num_steps)
         else:
-            announce(run, 0)
-            _, accuracies = begin(run)
+            if is_main_process():
+                announce(prepared, 0)
+            _, accuracies = begin(prepared)
             if is_main_process():
                 with contextlib.closing(MetricsWriter(workdir, has_curves=False)) as writer:
                     writer.write(0, accuracies)
         if is_main_process():
-            num_labeled = len(run.spec.labeled_indices)
+            num_labeled = len(spec.labeled_indices)
             write_result(workdir, create_result(config, workdir, num_labeled, seconds))
     barrier("result")
     result = read_result(workdir)
@@ -103,22 +109,18 @@ def train(
     return result
 
 
-def begin(run: Run) -> tuple[Start | None, dict[str, float]]:
+def begin(prepared: Prepared) -> tuple[Start | None, dict[str, float]]:
     """Computes the start of a run, writes its files, and returns it with what it measured."""
-    start = compute_start(run.setup, run.dataset, run.spec)
+    setup, dataset, spec, workdir = prepared
+    start = compute_start(setup, dataset, spec)
     if start is None:
         return None, {}
     spread, is_new = start.spread, ~start.is_labeled
     columns = (start.rows[is_new], spread.labels[is_new], spread.weights[is_new])
-    write_pseudo_labels(run.workdir, run.dataset, *columns)
+    write_pseudo_labels(workdir, dataset, *columns)
     if start.classifier is not None and is_main_process():
-        try:
-            start.classifier.write((run.workdir / INSTANT).with_suffix(INSTANT_SUFFIX))
-        except OSError as error:
-            raise UserError(
-                f"{run.workdir} cannot be written ({error.strerror}): free disk space and rerun "
-                "the command."
-            ) from error
+        with explain_writing(workdir, "free disk space and rerun the command"):
+            start.classifier.write((workdir / INSTANT).with_suffix(INSTANT_SUFFIX))
     return start, start.accuracies
 
 
@@ -128,29 +130,29 @@ class _Session:
     Every step may donate the buffers of `state`, so code that reads it must copy what it needs.
     """
 
-    def __init__(self, run: Run, has_begun: Callable[[], None]):
+    def __init__(self, prepared: Prepared, has_begun: Callable[[], None]):
         self._has_begun = has_begun  # To be called after the first step.
-        self._setup, self._dataset, self._spec, self._workdir = run
+        self._setup, self._dataset, self._spec, self._workdir = prepared
         self._config = config = self._setup.config
         self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
         self._checkpointer = Checkpointer(self._workdir, config.keep_checkpoints)
+        self._fits_final_heads = config.model.final_head == "graph"
         # Onto shapes, so that no initial state takes memory beside the restored one.
         restored = restore_newest(self._checkpointer, self._setup)
         is_new = restored is None
         baselines: dict[str, float] = {}
         self._start: Start | None = None
         if restored is None:
-            self._start, baselines = begin(run)
-            self.state = init_state(self._setup, self._dataset, self._spec, self._start)
-            if not self._setup.method.rounds:
+            self._start, baselines = begin(prepared)
+            self.state = init_round(self._setup, self._dataset, self._spec, self._start)
+            if not self._setup.method.select_labels and not self._fits_final_heads:
                 self._start = None  # Its tables take memory, and nothing asks for them again.
             self._first_step, self._timer = 0, PausableTimer()
         else:
             self.state, self._first_step = restored.state, restored.step
             self._timer = PausableTimer(restored.metadata["train_seconds"])
-        self._fits_final_heads = config.model.final_head == "graph"
         if is_main_process():
-            announce(run, self._first_step)
+            announce(prepared, self._first_step)
         self._inputs: Any = None
         if self._first_step < config.num_steps:  # TensorFlow takes seconds to import.
             self._inputs, input_specs, create_batch = create_pipeline(
@@ -164,14 +166,14 @@ class _Session:
         self._checkpointer.warn = self._bar.say
         # Baselines are measured once, at step 0, so a run that resumes there keeps these rows.
         first_row = self._first_step if is_new else max(self._first_step, 1)
-        self._writer = (
-            MetricsWriter(self._workdir, first_row, self._bar.say)
-            if is_main_process()
-            else SilentWriter()
+        self._writer = MetricsWriter(
+            self._workdir, first_row, self._bar.say, is_silent=not is_main_process()
         )
         if baselines:
             self._writer.write(0, baselines)
-        self._profile = ProfileWindow(config.profile, self._workdir)
+        # Steps to trace, by one process, and what ends the trace.
+        self._traced = (is_main_process() and parse_step_range(config.profile)) or range(0)
+        self._trace = contextlib.ExitStack()
         self._metrics = MetricsQueue(
             *(config.log_every, self._dataset.num_classes, self._spec.images_per_step),
             *(self._writer, self._timer, self._bar),
@@ -181,7 +183,7 @@ class _Session:
         """Takes all steps and closes everything. Returns the seconds of all sessions."""
         config, checkpointer = self._config, self._checkpointer
         with contextlib.ExitStack() as stack:
-            for part in (self._inputs, self._writer, self._bar, checkpointer, self._profile):
+            for part in (self._inputs, self._writer, self._bar, checkpointer, self._trace):
                 if part is not None:
                     stack.enter_context(contextlib.closing(part))
             stop = stack.enter_context(PreemptionHandler())
@@ -244,9 +246,12 @@ class _Session:
         if step == 0:
             images = select_images(self._make_batch(self.state, step_input), self._spec)
             self._writer.write_images(step, images)
-        self._profile.start(step)
+        if step in self._traced and step in (self._first_step, self._traced[0]):
+            self._trace.enter_context(jax.profiler.trace(self._workdir / PROFILE))
         self.state, step_metrics = self._train_step(self.state, step_input)
-        self._profile.stop(step, self.state)
+        if self._traced and step == self._traced[-1]:
+            jax.block_until_ready(self.state)  # The last step is part of the trace.
+            self._trace.close()
         if step % config.log_every == 0:
             step_metrics |= compute_distances(self.state)
         self._metrics.append(step, step_input, step_metrics)
@@ -265,12 +270,20 @@ class _Session:
             self.state = self._start_round(self.state, step)
 
     def _fit_final_heads(self) -> None:
-        self._bar.say("fitting heads to labels propagated along a graph of the trained features")
+        self._bar.say("fitting heads to what frozen features and the trained networks say together")
         self._metrics.drain()
         with self._timer.paused(), jax.transfer_guard("allow"):
+            start = self._start or self._recompute_start()
+            assert start is not None, "a run with final heads has a start"
             self.state = fit_final_heads(
-                self._setup, self.state, self._dataset, self._spec, self._record
+                self._setup, self.state, self._dataset, start, self._record
             )
+
+    def _recompute_start(self) -> Start | None:
+        """The start of a run that was interrupted, with the network that it has stored."""
+        path = (self._workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
+        network = read_instant(path).network if path.exists() else None
+        return compute_start(self._setup, self._dataset, self._spec, network)
 
     def _recreate_batch(self, step: int, step_input: Any) -> Any:
         # A batch is a function of seed and step, so the newest state also makes an older one.

@@ -1,16 +1,21 @@
 """The update rule: SGD or AdamW, the schedule, weight decay on kernels, and rates per layer.
 
-Everything is elementwise, so it acts on stacked networks as on one. What is not would have to treat
-each network by itself: a norm over all of them would let networks influence each other.
+Updates are elementwise, so they act on stacked networks as on one. A global norm would mix the
+networks. Layers are recognized by name.
 
-Fine-tuning asks where a parameter is on the way from the images to the classes: the first layers of
-a pretrained network know what all photographs share, and should change less than the last ones, or
-not at all.
+For fine-tuning, early layers of a pretrained network should change less than the last ones, or not
+at all. The rate of layer l at step k of K is
+
+    learning_rate · layer_decay^(L - l) · rise · cos(π · cosine_cycles · max(0, k - W) / (K - W))
+
+with L the number of the head, W `warmup_steps`, and rise = clip((k - s) / W, 0, 1), or 1 if W is 0.
+s is 0 for the head and `head_steps` for all other layers, which do not change before step s. The
+head has `head_learning_rate` instead of `learning_rate` if it is set.
 """
 
 import re
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,8 +78,7 @@ def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientT
 def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.GradientTransformation:
     """`optax.scale_by_learning_rate` with a rate for each layer. Its state is the step count.
 
-    A layer's rate is the schedule times `layer_decay` to the power of the layers between it and the
-    head. Other layers than the head wait for `head_steps`, and begin with a warm-up of their own.
+    The formula is at the top of this file. Layers that wait begin with a warm-up of their own.
     """
     settings = config.optimizer
     # Each round trains new networks from a new optimizer state, so its schedule starts over.
@@ -96,11 +100,11 @@ def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.Gradi
         head_rate, rate = head(step), others(step)
         if settings.head_steps:
             rate = jnp.where(step < settings.head_steps, 0.0, rate)
-        layers = order_layers(updates, model.stem_names, model.head_names)
-        head_position = max(layer.position for layer in layers.values())
+        positions, _ = order_layers(updates, model.stem_names, model.head_names)
+        head_position = max(positions.values())
 
         def scale(path: Any, leaf: jax.Array) -> jax.Array:
-            distance = head_position - layers[path[0].key].position
+            distance = head_position - positions[path[0].key]
             if distance == 0:
                 return -head_rate * leaf
             return -rate * settings.layer_decay**distance * leaf
@@ -125,37 +129,33 @@ def split_frozen(
     Raises:
         UserError: If there are fewer stages than are to be frozen.
     """
-    layers = order_layers(params, model.stem_names, model.head_names)
-    num_stages = max(layer.stage or 0 for layer in layers.values())
+    _, stages = order_layers(params, model.stem_names, model.head_names)
+    num_stages = max(stages.values(), default=0)
     if frozen_stages > num_stages:
         raise UserError(
             f"optimizer.frozen_stages={frozen_stages} is more than the network has: choose at most "
             f"{num_stages}."
         )
     # With 0, not even the stem is frozen, which is stage 0.
-    stages = range(frozen_stages + 1 if frozen_stages else 0)
-    frozen = {name: leaves for name, leaves in params.items() if layers[name].stage in stages}
+    chosen = range(frozen_stages + 1 if frozen_stages else 0)
+    frozen = {name: leaves for name, leaves in params.items() if stages.get(name) in chosen}
     return {name: leaves for name, leaves in params.items() if name not in frozen}, frozen
-
-
-class Layer(NamedTuple):
-    """The position of a group of parameters."""
-
-    # 0 for the stem, then one number per residual or transformer block. The heads have the largest.
-    position: int
-    # 0 for the stem, then the number of the stage, or of the block where there are no stages. None
-    # for the heads, and what lies between them and the last block.
-    stage: int | None
 
 
 def order_layers(
     names: Collection[str], stem: Collection[str], heads: Collection[str]
-) -> dict[str, Layer]:
+) -> tuple[dict[str, int], dict[str, int]]:
     """The layers of an architecture, counted as timm does (its `group_matcher`), by name.
 
     The names are the modules' directly below the network. The stem's modules come before the first
     block, and the heads compute the logits. Any other module, such as a last normalization, belongs
     to the last block's layer.
+
+    Returns:
+        The positions, 0 for the stem, then one number per residual or transformer block, the
+        largest for the heads. And the stages, 0 for the stem, then the number of the stage, or of
+        the block where there are no stages. The heads, and what lies between them and the last
+        block, are in none.
     """
     places: dict[str, tuple[int, int]] = {}  # Stage and block. Without stages, each block is one.
     for name in names:
@@ -163,18 +163,17 @@ def order_layers(
             stage, block = match.groups()
             places[name] = int(stage or block), int(block)
     blocks = sorted(set(places.values()))
-    stages = sorted({stage for stage, _ in blocks})
-
-    def locate(name: str) -> Layer:
+    numbers = sorted({stage for stage, _ in blocks})
+    positions, stages = dict.fromkeys(names, len(blocks)), dict[str, int]()
+    for name in names:
         if name in stem:
-            return Layer(0, 0)
-        if name in heads:
-            return Layer(len(blocks) + 1, None)
-        if place := places.get(name):
-            return Layer(blocks.index(place) + 1, stages.index(place[0]) + 1)
-        return Layer(len(blocks), None)
-
-    return {name: locate(name) for name in names}
+            positions[name] = stages[name] = 0
+        elif name in heads:
+            positions[name] = len(blocks) + 1
+        elif place := places.get(name):
+            positions[name] = blocks.index(place) + 1
+            stages[name] = numbers.index(place[0]) + 1
+    return positions, stages
 
 
 def _is_kernel(params: PyTree) -> PyTree:

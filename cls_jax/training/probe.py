@@ -1,11 +1,8 @@
-"""Linear heads on the features of a run's networks, before and after fine-tuning.
+"""Linear heads on the features of a run's networks, before the first step.
 
 A randomly initialized head backpropagates its errors into the pretrained layers, and its pseudo
 labels are wrong. So fine-tuning starts from a linear probe (LP-FT: Kumar et al., ICLR 2022), see
 `cls_jax.training.instant`.
-
-In trained features the classes lie farther apart, so labels spread to more of the right images.
-`model.final_head=graph` propagates them once more and fits the heads of the EMA networks again.
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -19,68 +16,16 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cls_jax.data.sampling import StreamSpec
-from cls_jax.data.sources.folder import take_rows
-from cls_jax.data.types import Dataset, ImageSource, Selection
-from cls_jax.features.graph import build_graph, compute_weight, join_features
-from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, spread_labels
+from cls_jax.data.types import ImageSource, Selection
+from cls_jax.features.instant import PROBE_C, Head, fit_head
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.models.layers import DESCRIPTORS, FEATURES
-from cls_jax.parallel.distributed import arrays_from_main_process
+from cls_jax.models.layers import FEATURES
 from cls_jax.parallel.mesh import DATA_AXIS, NETWORK_AXIS, to_global_arrays
 from cls_jax.training.evaluate import iterate_on_mesh
 from cls_jax.training.setup import TrainSetup, TrainState
 
-# Labeled images in the graph of trained features, and others. More would take minutes on a CPU.
-_MAX_FINAL = 10_000
-
 # Takes indices of training images int [m], their pseudo-labels int [m] and weights float [m].
 RecordLabels = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
-
-
-def fit_final_heads(
-    setup: TrainSetup,
-    state: TrainState,
-    dataset: Dataset,
-    spec: StreamSpec,
-    record: RecordLabels = lambda *columns: None,
-) -> TrainState:
-    """Fits the heads of the EMA networks again, to labels propagated along their features.
-
-    All networks share the graph, whose descriptors are those of all networks side by side, and its
-    labels. Each has a head on all of its own features. At most 10,000 labeled images are used, and
-    as many others, evenly spaced. `record` gets their labels, and for the rest those that the
-    networks predict with these heads.
-
-    Returns:
-        The state with other heads in `ema_params`. They do not depend on the heads there were.
-    """
-    rest = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
-    labeled, unlabeled = take_rows(spec.labeled_indices, _MAX_FINAL), take_rows(rest, _MAX_FINAL)
-    rows = np.concatenate([labeled, unlabeled])
-    labels = np.full(len(rows), -1)
-    labels[: len(labeled)] = dataset.train_labels[labeled]
-    both_NBC = compute_features(setup, state, dataset.train_images, rows, DESCRIPTORS)
-    features_NBC, descriptors_NBC = np.split(both_NBC, 2, axis=-1)
-    graph = build_graph(join_features(descriptors_NBC))
-    num_classes = setup.dataset_spec.num_classes
-    spread = spread_labels(join_features(features_NBC), graph, labels, num_classes)
-    heads = [
-        fit_head(features_BC, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
-        for features_BC in features_NBC
-    ]
-    # Sums on several devices round differently, and here a difference must not cost the run.
-    heads = arrays_from_main_process(heads)
-    columns = [(unlabeled, spread.labels[len(labeled) :], spread.weights[len(labeled) :])]
-    others = np.setdiff1d(rest, unlabeled)
-    for first in range(0, len(others), _MAX_FINAL):  # All of their features would fill the memory.
-        part = others[first : first + _MAX_FINAL]
-        features_NBC = compute_features(setup, state, dataset.train_images, part)
-        pairs = zip(heads, features_NBC, strict=True)
-        p_BK = np.mean([head.compute_probabilities(f_BC) for head, f_BC in pairs], axis=0)
-        columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
-    record(*map(np.concatenate, zip(*columns, strict=True)))
-    return state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
 
 
 def fit_heads(
@@ -107,7 +52,7 @@ def fit_heads(
     ]
 
 
-def compute_features(
+def compute_trained_features(
     setup: TrainSetup,
     state: TrainState,
     images: ImageSource,

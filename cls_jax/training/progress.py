@@ -21,7 +21,6 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from cls_jax.batch import RawBatch
-from cls_jax.config import parse_step_range
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.errors import UserError
 from cls_jax.methods import choose_decay, get_round_length
@@ -31,10 +30,10 @@ from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_new
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.runs.sessions import record_session
 from cls_jax.training.setup import describe_model
-from cls_jax.training.start import Run
+from cls_jax.training.start import Prepared
 from cls_jax.training.step import to_scalars
 
-NOT_FINITE, PROFILE = "not_finite", "profile"
+NOT_FINITE = "not_finite"
 _NUM_SHOWN_IMAGES = 8
 # Steps that may be in flight: enough to keep the device busy, few enough to bound memory.
 _MAX_IN_FLIGHT = 2
@@ -46,9 +45,9 @@ _DIVERGED_STEPS = 200
 _MAX_REMAINDER = 0.05
 
 
-def announce(run: Run, first_step: int) -> None:
+def announce(prepared: Prepared, first_step: int) -> None:
     """Records a session in the run's folder, and prints what it trains, and warnings."""
-    setup, dataset, spec, workdir = run
+    setup, dataset, spec, workdir = prepared
     config, shapes = setup.config, setup.state_shapes
     measured = max((row["step"] for row in read_metrics(workdir)), default=0)
     if measured >= first_step + 2 * config.checkpoint_every:
@@ -213,35 +212,9 @@ class MetricsQueue:
             self._has_warned = True
             self._bar.say(
                 f"Warning: the supervised loss has been above {self._loss_bound:.2f}, twice the "
-                f"loss of guessing, since step {self._high_since}: the run is diverging. A lower "
-                "--config.optimizer.learning_rate in a new --workdir may help."
+                f"loss of random guessing, since step {self._high_since}: the run is diverging. A "
+                "lower --config.optimizer.learning_rate in a new --workdir may help."
             )
-
-
-class ProfileWindow:
-    """Traces the steps "FIRST:LAST", or none, into a run's `profile/`, in the main process only."""
-
-    def __init__(self, steps: str, workdir: pathlib.Path):
-        self._steps = (is_main_process() and parse_step_range(steps)) or range(0)
-        self._folder, self._is_open = workdir / PROFILE, False
-
-    def start(self, step: int) -> None:
-        """Call this before a step is dispatched."""
-        if step in self._steps and not self._is_open:
-            jax.profiler.start_trace(self._folder)
-            self._is_open = True
-
-    def stop(self, step: int, result: Any) -> None:
-        """Call this after a step was dispatched, with its result: the last step waits for it."""
-        if self._is_open and step == self._steps[-1]:
-            jax.block_until_ready(result)
-            self.close()
-
-    def close(self) -> None:
-        """Ends the trace if it is open."""
-        if self._is_open:
-            jax.profiler.stop_trace()
-            self._is_open = False
 
 
 class ProgressBar:

@@ -22,7 +22,7 @@ from cls_jax.methods import get_round_length
 from cls_jax.methods.ups import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 from cls_jax.training.evaluate import iterate_on_mesh
-from cls_jax.training.instant import Start, compute_start, init_state
+from cls_jax.training.instant import Start, compute_start, init_round
 from cls_jax.training.probe import RecordLabels
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
 
@@ -48,30 +48,28 @@ def create_start_round(
     """
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     predict = create_mc_dropout(setup)
-    rounds = setup.method.rounds
-    assert rounds is not None, "only a method with rounds starts one"
+    select_labels, hparams = setup.method.select_labels, setup.config.method
+    assert select_labels is not None, "only a method with rounds starts one"
 
-    def replace_candidates(table: jax.Array, *rows: np.ndarray) -> np.ndarray:
-        """A copy of a table [N, images, ...] with these rows of the candidates, one per network."""
-        replaced = np.array(table)
-        replaced[:, candidates] = np.stack(rows)
-        return replaced
+    def fill(table: jax.Array, *rows: np.ndarray) -> np.ndarray:
+        """Tables [N, images, ...] with these rows of the candidates, one per network."""
+        filled = np.asarray(table)[None].repeat(len(rows), axis=0)
+        filled[:, candidates] = rows
+        return filled
 
     def start_round(state: TrainState, step: int) -> TrainState:
         """Selects labels with the trained networks and starts new ones."""
         round_index = step // get_round_length(setup.config)
         logits = predict(state, dataset.train_images, candidates, round_index)
-        rows = [
-            rounds.select_labels(network, setup.config.method, round_index) for network in logits
-        ]
+        rows = [select_labels(network, hparams, round_index) for network in logits]
         labels = rows[0]["label"]
         is_chosen = labels != NO_LABEL
         record(candidates[is_chosen], labels[is_chosen], np.ones(is_chosen.sum()))
         nonlocal start
         start = start or compute_start(setup, dataset, spec)
-        fresh = init_state(setup, dataset, spec, start, round_index)
-        no_labels = setup.method.init_state(setup.init_context)
-        method_state = jax.tree.map(replace_candidates, no_labels, *rows)
+        fresh = init_round(setup, dataset, spec, start, round_index)
+        no_labels = setup.method.create_state(hparams, setup.dataset_spec)
+        method_state = jax.tree.map(fill, no_labels, *rows)
         method_state = to_global_arrays(method_state, setup.mesh, setup.state_specs.method_state)
         return set_step(setup.mesh, fresh, step).replace(method_state=method_state)
 
@@ -89,9 +87,7 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
         (state, images, indices, round) → logits float32 [N, passes, len(indices), K].
     """
     config, ensemble, num_shards = setup.config, setup.ensemble, setup.mesh.shape[DATA_AXIS]
-    rounds = setup.method.rounds
-    assert rounds is not None, "only a method with rounds predicts with dropout"
-    passes = rounds.num_passes(config.method)
+    passes = config.method.passes
     batch_size = -(-config.eval_batch_size // num_shards) * num_shards
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(setup.mesh, P()))
@@ -115,15 +111,14 @@ def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
     def predict_all(
         state: TrainState, images: ImageSource, indices: np.ndarray, round_index: int
     ) -> np.ndarray:
+        """Logits [N, passes, n, K] of the images at n indices."""
         num_networks, num_classes = setup.method.num_networks, setup.dataset_spec.num_classes
-        logits = np.empty((num_networks, passes, len(indices), num_classes), np.float32)
+        parts: list[Any] = [np.empty((num_networks, passes, 0, num_classes), np.float32)]
         batches = iterate_on_mesh(setup, Selection(images, indices), indices, batch_size)
         for i, (batch, *_) in enumerate(batches):
             counters = np.int32(round_index), np.int32(i)
             on_mesh = to_global_arrays(counters, setup.mesh, (P(), P()))
-            output: Any = jax.device_get(predict(state, batch, *on_mesh))
-            part = logits[:, :, i * batch_size : (i + 1) * batch_size]
-            part[...] = output[:, :, : part.shape[2]]
-        return logits
+            parts.append(jax.device_get(predict(state, batch, *on_mesh)))
+        return np.concatenate(parts, axis=2)[:, :, : len(indices)]
 
     return predict_all

@@ -13,11 +13,11 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from cls_jax.batch import DatasetSpec, TrainingSplit, create_even_split, normalize
+from cls_jax.batch import DatasetSpec, normalize
 from cls_jax.data.sampling import stream_key
 from cls_jax.errors import UserError
-from cls_jax.methods import InitContext, Method, get_method
-from cls_jax.methods.base import OPTION_STATES
+from cls_jax.methods import Method, get_method
+from cls_jax.methods.options import STATES, apply_options
 from cls_jax.models import MODELS, resolve_stem
 from cls_jax.models.ensemble import Ensemble, get_network_shapes, init_networks, take_network
 from cls_jax.models.layers import Architecture
@@ -68,9 +68,9 @@ class TrainState(flax.struct.PyTreeNode):
 
 def nest_method_state(state: TrainState) -> TrainState:
     """The state as runs stored it before its method's state was one dictionary."""
-    nested: Any = {k: v for k, v in dict(state.method_state).items() if k not in OPTION_STATES}
+    nested: Any = {k: v for k, v in dict(state.method_state).items() if k not in STATES}
     nested = nested or ()
-    for name in OPTION_STATES:
+    for name in STATES:
         if name in state.method_state:
             nested = nested, state.method_state[name]
     return state.replace(method_state=nested)
@@ -79,7 +79,7 @@ def nest_method_state(state: TrainState) -> TrainState:
 def flatten_method_state(state: TrainState, names: Collection[str]) -> TrainState:
     """Undoes `nest_method_state`, given the names in the dictionary."""
     nested, added = state.method_state, {}
-    for name in reversed(OPTION_STATES):
+    for name in reversed(STATES):
         if name in names:
             nested, added[name] = nested
     return state.replace(method_state={**dict(nested), **added})
@@ -106,12 +106,11 @@ class TrainSetup:
     """The method of a run, its networks, the update rule, and the devices."""
 
     config: ConfigDict  # Validated, with numbers as mean and deviation.
-    method: Method
+    method: Method  # With the options that the configuration switches on.
     ensemble: Ensemble
     optimizer: optax.GradientTransformation
     mesh: Mesh
     dataset_spec: DatasetSpec
-    init_context: InitContext  # What the method's initial state depends on.
     # (The seed's key, parameters, BatchNorm statistics) → the state before the first step. Pure.
     start_state: Callable[[jax.Array, PyTree, PyTree], TrainState]
     # Of `jax.ShapeDtypeStruct` with shardings: enough to restore a checkpoint or compile the step.
@@ -185,19 +184,22 @@ def create_train_setup(
     config: ConfigDict,
     dataset_spec: DatasetSpec,
     devices: Sequence[jax.Device] | None = None,
-    split: TrainingSplit | None = None,
     read_weights: Callable[[], Weights] | None = None,
 ) -> TrainSetup:
     """Builds a `TrainSetup`. Allocates nothing on the devices, by default all of the backend's.
 
-    The split is for the method's initial state. By default, classes are equally frequent. It
-    changes no shapes, so only a new run needs it. Without `read_weights`, networks start from
+    Only a new run needs the split of the dataset, which changes no shapes. By default, classes are
+    equally frequent, and every image is in the stream. Without `read_weights`, networks start from
     random ones.
 
     Raises:
         UserError: If the devices cannot be arranged as `config.mesh` says.
     """
-    method = get_method(config.method.name)
+    hparams = config.method
+    method = apply_options(get_method(hparams.name), hparams, dataset_spec.num_classes)
+    if not dataset_spec.class_frequencies:
+        even = np.arange(dataset_spec.num_classes)
+        dataset_spec = dataset_spec.split(even, dataset_spec.num_images)
     batch_sizes = [config.batch_size // config.accumulate_steps]
     if method.unlabeled_views:
         batch_sizes.append(batch_sizes[0] * config.mu)
@@ -216,15 +218,6 @@ def create_train_setup(
         shared=frozenset(frozen if is_pretrained else ()),
     )
     optimizer = create_optimizer(config, model)
-    split = split or create_even_split(dataset_spec)
-    init_context = InitContext(
-        hparams=config.method,
-        num_networks=method.num_networks,
-        num_classes=dataset_spec.num_classes,
-        num_images=dataset_spec.num_images,
-        num_unlabeled=split.num_unlabeled,
-        class_frequencies=split.class_frequencies,
-    )
 
     def start_state(key: jax.Array, params: PyTree, batch_stats: PyTree) -> TrainState:
         return TrainState(
@@ -234,7 +227,10 @@ def create_train_setup(
             batch_stats=batch_stats,
             ema_params=params,
             opt_state=optimizer.init(params),
-            method_state=method.create_state(init_context),
+            method_state=jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (method.num_networks, *leaf.shape)),
+                method.create_state(hparams, dataset_spec),
+            ),
         )
 
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
@@ -253,7 +249,6 @@ def create_train_setup(
         optimizer,
         mesh,
         dataset_spec,
-        init_context,
         start_state,
         shapes,
         specs,
@@ -279,8 +274,8 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
         dtype=jnp.dtype(settings.dtype),
         bn_momentum=settings.bn_momentum,
         bn_frozen=settings.bn_frozen,
-        dropout_rate=method.dropout_rate(config.method),
-        extra_heads=method.get_extra_heads(config.method, num_classes),
+        dropout_rate=config.method.get("dropout", 0.0),
+        extra_heads=method.extra_heads,
         data_axis=DATA_AXIS,
         remat=settings.remat,
         **get_own_settings(config),

@@ -8,16 +8,15 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from cls_jax.batch import create_split
-from cls_jax.config import OPTIONS, read_config, to_json
+from cls_jax.config import OPTIONS, read_config
 from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
-from cls_jax.data.sampling import StreamSpec, create_stream_spec
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.features.instant import read_instant
@@ -28,7 +27,6 @@ from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
 from cls_jax.parallel.distributed import (
     barrier,
-    check_same,
     check_same_data,
     is_main_process,
 )
@@ -51,19 +49,14 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.sessions import lock_run_folder
 from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup, restore_newest
 
-
-class Run(NamedTuple):
-    """Everything that training needs beside the state."""
-
-    setup: TrainSetup  # What to train, and on which devices.
-    dataset: Dataset  # The images and labels.
-    spec: StreamSpec  # The stream of batches.
-    workdir: pathlib.Path  # The run's folder.
+# Everything that training needs beside the state: what to train and on which devices, the images
+# and labels, the stream of batches, and the run's folder.
+Prepared = tuple[TrainSetup, Dataset, StreamSpec, pathlib.Path]
 
 
 def prepare_run(
     config: ConfigDict, workdir: pathlib.Path, load: Callable[[ConfigDict], Dataset]
-) -> Run:
+) -> Prepared:
     """Loads the data, chooses the labels, and builds the networks. Writes nothing.
 
     The configuration is what `resolve_model` returned, and the folder need not exist.
@@ -84,7 +77,7 @@ def prepare_run(
     known = dataset.train_labels, dataset.validation_labels, dataset.test_labels, labeled
     check_same_data([repr(described).encode(), *(array.tobytes() for array in known)])
     setup, spec = create_setup(config, dataset, labeled, unlabeled)
-    return Run(setup, dataset, spec, workdir)
+    return setup, dataset, spec, workdir
 
 
 def create_setup(
@@ -104,41 +97,31 @@ def create_setup(
         shape, num_unlabeled = shape._replace(num_images=num_images), num_images
     setup = create_train_setup(
         use_mean_and_std(config, dataset.mean, dataset.std),
-        shape,
-        split=create_split(dataset.train_labels[labeled], dataset.num_classes, num_unlabeled),
+        shape.split(dataset.train_labels[labeled], num_unlabeled),
         read_weights=functools.partial(read_weights, config),
     )
     views = setup.method.labeled_view, setup.method.unlabeled_views
-    return setup, create_stream_spec(config, *views, labeled, unlabeled)
-
-
-def check_folder(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Makes sure that the folder is free or has this run, and that all processes mean the same.
-
-    Raises:
-        UserError: If not.
-    """
-    check_run_folder(workdir, config)
-    check_same(to_json(config), workdir)
+    return setup, StreamSpec(config, *views, labeled, unlabeled)
 
 
 @contextlib.contextmanager
-def hold_folder(config: ConfigDict, run: Run) -> Iterator[None]:
+def hold_folder(config: ConfigDict, prepared: Prepared) -> Iterator[None]:
     """Creates the run's folder where there is none, and keeps other sessions out of it.
 
     Raises:
         UserError: If another process trains there, or this one has another disk at its path.
     """
+    _, dataset, spec, workdir = prepared
     with contextlib.ExitStack() as stack:
         if is_main_process():
-            stack.enter_context(lock_run_folder(run.workdir))
-            check_run_folder(run.workdir, config)  # Again: another session may have been faster.
-            create_run_folder(run.workdir, config, run.spec.labeled_indices, run.dataset)
+            stack.enter_context(lock_run_folder(workdir))
+            check_run_folder(workdir, config)  # Again: another session may have been faster.
+            create_run_folder(workdir, config, spec.labeled_indices, dataset)
         barrier("folder")
-        if not (run.workdir / CONFIG).exists():
+        if not (workdir / CONFIG).exists():
             raise UserError(
                 f"Process {jax.process_index()} does not see the files of process 0 in "
-                f"{run.workdir}: give --workdir a folder that all machines share."
+                f"{workdir}: give --workdir a folder that all machines share."
             )
         yield
 
@@ -154,7 +137,7 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
     if is_folder and channels != 3 and init.startswith((BUILTIN, HUB)):
         raise UserError(
             f"The weights {init:.100} are for images of 3 channels, and data.channels is "
-            f"{channels}: leave out --instant, and set --config.model.init= to start from random "
+            f"{channels}: remove --instant, and set --config.model.init= to start from random "
             "weights."
         )
     implied = init.removeprefix(BUILTIN)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from cls_jax.errors import UserError
-from cls_jax.features.extract import compute_features, open_network
+from cls_jax.features.extract import extract_from_arrays, open_network
 from cls_jax.features.graph import NUM_NEIGHBORS
 from cls_jax.features.neighbors import find_neighbors
 from experiments.paper import grid
@@ -29,7 +29,7 @@ def time_features(num_images: int) -> str:
         return str(error)
     images = np.random.default_rng(0).integers(0, 256, (num_images, 224, 224, 3), dtype=np.uint8)
     times: list[tuple[int, float]] = []
-    compute_features(images, network, lambda done, _: times.append((done, time.perf_counter())))
+    extract_from_arrays(images, network, lambda done, _: times.append((done, time.perf_counter())))
     (first, started), (last, ended) = next(t for t in times if t[0]), times[-1]
     return f"{(last - first) / (ended - started):,.0f} features per second"
 

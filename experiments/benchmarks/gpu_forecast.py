@@ -33,7 +33,7 @@ from jax.sharding import PartitionSpec as P
 
 from cls_jax.batch import DatasetSpec
 from cls_jax.data.pipelines import device
-from cls_jax.data.sampling import create_stream_spec
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
 from cls_jax.training.setup import create_train_setup
@@ -374,20 +374,13 @@ def _trace_device_pipeline(config, setup):
     """What `device.create_pipeline` returns, with shapes instead of the dataset."""
     method, image_shape = setup.method, setup.dataset_spec.image_shape
     indices = np.arange(NUM_IMAGES, dtype=np.int32)
-    spec = create_stream_spec(
+    spec = StreamSpec(
         *(config, method.labeled_view, method.unlabeled_views),
         *(indices[: config.num_labels], indices),
     )
-    data = device.DeviceData(
-        seed=np.uint32(config.seed),
-        images=jax.ShapeDtypeStruct((NUM_IMAGES, *image_shape), np.uint8),
-        labels=indices,
-        truths=indices,
-        labeled_indices=spec.labeled_indices,
-        unlabeled_indices=indices,
-    )
-    specs = device.DeviceData(*(P() for _ in data))
-    return data, specs, device.make_batch_creator(spec, image_shape, setup.mesh)
+    images = jax.ShapeDtypeStruct((NUM_IMAGES, *image_shape), np.uint8)
+    data = (np.uint32(config.seed), images, indices, indices, spec.labeled_indices, indices)
+    return data, (P(),) * len(data), device.make_batch_creator(spec, image_shape, setup.mesh)
 
 
 def describe_forecasts(config, forecasts: list[Forecast]) -> str:

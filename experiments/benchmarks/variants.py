@@ -24,7 +24,7 @@ import numpy as np
 from cls_jax.batch import RawBatch
 from cls_jax.data.label_split import choose_labeled_indices
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.data.sampling import StreamSpec, create_stream_spec
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
@@ -143,9 +143,7 @@ def create_spec(config) -> StreamSpec:
     labeled = choose_labeled_indices(
         everything % NUM_CLASSES, config.num_labels, NUM_CLASSES, config.seed
     )
-    return create_stream_spec(
-        config, method.labeled_view, method.unlabeled_views, labeled, everything
-    )
+    return StreamSpec(config, method.labeled_view, method.unlabeled_views, labeled, everything)
 
 
 def _repeat(batch: RawBatch) -> Generator[RawBatch, None, None]:

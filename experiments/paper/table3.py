@@ -61,11 +61,11 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
     changes = {f"method__{name}": text for name, _, text in (s.partition("=") for s in settings)}
     if arguments.imbalance != 1:
         changes["data__imbalance"] = arguments.imbalance
-    strangers = changes.pop("method__strangers", "kept")
+    kept = changes.pop("method__strangers", "kept")
     cell = grid.create_cell(arguments, budget, method, seed, **changes)
     suffix = f"-labels={arguments.labels}" if arguments.labels != LABELS[0] else ""
     if arguments.unknown:
-        suffix += f"-unknown={arguments.unknown}-strangers={strangers}"
+        suffix += f"-unknown={arguments.unknown}-strangers={kept}"
     cell = dataclasses.replace(cell, workdir=cell.workdir.with_name(cell.workdir.name + suffix))
     if arguments.unknown:  # A dataset in one file is read as CIFAR.
         cell.config.data.name, cell.config.data.data_dir = "cifar10", f"{cell.workdir}.npz"
@@ -160,7 +160,7 @@ def list_baselines(row: str, rows: Iterable[str]) -> dict[str, str]:
     """What a row is compared with: in words → the baseline's row."""
     baselines = {title: name for name, title in BASELINES.items()}
     if any(name.endswith(REMOVED) for name in rows):
-        baselines["itself without strangers"] = row.split("+strangers=")[0] + REMOVED
+        baselines["itself without images of no class"] = row.split("+strangers=")[0] + REMOVED
     return baselines
 
 

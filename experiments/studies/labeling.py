@@ -15,14 +15,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 from sklearn.cluster import KMeans
 
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.features.coverage import Coverage
 from cls_jax.features.extract import FrozenFeatures
 from cls_jax.features.graph import NUM_NEIGHBORS, build_graph
-from cls_jax.features.instant import INSTANT_C, fit_head, spread_labels
+from cls_jax.features.instant import INSTANT_C, fit_head, label_images
 from cls_jax.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.features.propagation import Propagation
 from cls_jax.labeling.answers import Answers
@@ -38,10 +37,10 @@ _NUM_LARGE, _NUM_TIMED = 5000, 50
 class Pool(NamedTuple):
     """The photographs of one start."""
 
-    features: np.ndarray  # float32 [B, C], descriptors of those without a label.
+    features: np.ndarray  # float32 [B, C], unit-length descriptors of those without a label.
     labels: np.ndarray  # int [B], their true classes.
-    inputs: np.ndarray  # float16 [B, C], what the instant classifier's heads see of them.
-    test_inputs: np.ndarray  # float16 [T, C], of the test photographs.
+    frozen: FrozenFeatures  # What the instant classifier learns from.
+    test_inputs: np.ndarray  # float16 [T, C], what its head sees of the test photographs.
     test_labels: np.ndarray  # int [T].
     seed: int  # Of the start.
 
@@ -71,11 +70,12 @@ def main() -> None:
 
 def draw_pool(photographs: Photographs, seed: int) -> Pool:
     """Draws the test photographs of a start."""
-    inputs, descriptors, labels, _, _ = photographs
+    frozen, labels = photographs.frozen, photographs.truth
     order = np.random.default_rng(seed).permutation(len(labels))
     test, rest = order[:_NUM_TEST], np.sort(order[_NUM_TEST:])
-    features = normalize_rows(descriptors[rest])
-    return Pool(features, labels[rest], inputs[rest], inputs[test], labels[test], seed)
+    kept = FrozenFeatures(*(part[rest] for part in frozen))
+    features = normalize_rows(kept.descriptors)
+    return Pool(features, labels[rest], kept, frozen.pooled[test], labels[test], seed)
 
 
 def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple[float, ...]]:
@@ -90,17 +90,17 @@ def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple
         propagation.update({int(i): int(pool.labels[i]) for i in chosen})
         probabilities = propagation.compute_probabilities()
         is_right = (probabilities.argmax(axis=1) == pool.labels)[propagation.labels < 0]
-        held_out = fit_and_score(pool, graph, propagation.labels)
+        held_out = fit_and_score(pool, propagation.labels)
         num_seen = len(np.unique(pool.labels[chosen]))
         outcomes.append((held_out, 100 * is_right.mean(), estimate(propagation), num_seen))
     return outcomes
 
 
-def fit_and_score(pool: Pool, graph: sparse.csr_matrix, labels: np.ndarray) -> float:
+def fit_and_score(pool: Pool, labels: np.ndarray) -> float:
     """Accuracy in percent of the instant classifier with these labels, -1 where there is none."""
     num_classes = int(pool.labels.max()) + 1
-    spread = spread_labels(pool.inputs, graph, labels, num_classes)
-    head = fit_head(pool.inputs, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
+    spread, inputs = label_images(pool.frozen, labels, num_classes), pool.frozen.pooled
+    head = fit_head(inputs, spread.labels, num_classes, INSTANT_C, spread.sample_weights)
     return 100 * float(np.mean(head.predict(pool.test_inputs) == pool.test_labels))
 
 

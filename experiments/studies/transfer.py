@@ -25,7 +25,7 @@ import numpy as np
 from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.instant import compute_start, init_state
+from cls_jax.training.instant import compute_start, init_round
 from cls_jax.training.start import prepare_run, resolve_model
 from experiments.paper import grid
 
@@ -107,7 +107,7 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
 def probe(cell: grid.Cell) -> float:
     """Test accuracy in percent of the head that `model.init_head=probe` gives to one network."""
     setup, dataset, spec, _ = prepare_run(cell.config, cell.workdir, load_dataset)
-    state = init_state(setup, dataset, spec, compute_start(setup, dataset, spec))
+    state = init_round(setup, dataset, spec, compute_start(setup, dataset, spec))
     return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]
 
 

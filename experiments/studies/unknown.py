@@ -1,4 +1,4 @@
-"""Strangers among unlabeled photographs: what they cost, and which score tells them apart.
+"""Images of no class among unlabeled ones: what they cost, and which score tells them apart.
 
     python -m experiments.studies.unknown FOLDER 1 4 25
     python -m experiments.studies.unknown digits 1 4 25
@@ -6,8 +6,8 @@
 Six classes of the folder are known, drawn with the seed. The photographs of the others stay among
 the unlabeled and the test images. For each number of labels per known class it prints, over the
 seeds 100 to 107, mean and standard error in percent: test accuracies on the known classes, the area
-under the ROC curve of several scores of strangers among the test images, and the share of unlabeled
-images that are far from all labels with and without strangers.
+under the ROC curve of several scores of unknown images among the test images, and the share of the
+unlabeled images that are far from all labels with and without such images.
 """
 
 import sys
@@ -16,8 +16,9 @@ import numpy as np
 import scipy.special
 from sklearn.metrics import roc_auc_score
 
-from cls_jax.features.graph import build_graph, compute_weight
-from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, spread_labels
+from cls_jax.features.extract import FrozenFeatures
+from cls_jax.features.graph import compute_weight
+from cls_jax.features.instant import INSTANT_C, PROBE_C, Head, fit_head, label_images
 from cls_jax.features.neighbors import normalize_rows
 from cls_jax.inference.unknown import fit_unknown
 from experiments.studies.instant import Photographs, draw_labels, run_study
@@ -30,9 +31,9 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     rng = np.random.default_rng(seed)
     classes = np.full(photographs.truth.max() + 1, -1)
     classes[rng.choice(len(classes), _NUM_KNOWN, replace=False)] = np.arange(_NUM_KNOWN)
-    features = normalize_rows(photographs.frozen.pooled)
-    descriptors = photographs.frozen.descriptors[photographs.train]
-    x, test = features[photographs.train], features[photographs.test]
+    frozen, test = photographs.frozen, normalize_rows(photographs.frozen.pooled[photographs.test])
+    train = FrozenFeatures(*(part[photographs.train] for part in frozen))
+    train, x = train._replace(pooled=normalize_rows(train.pooled)), normalize_rows(train.pooled)
     truth = classes[photographs.truth[photographs.train]]
     test_truth = classes[photographs.truth[photographs.test]]
     labels = draw_labels(rng, truth, number)
@@ -44,10 +45,10 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
 
     labeled = np.flatnonzero(labels >= 0)
     probe = fit_head(x[labeled], labels[labeled], _NUM_KNOWN, PROBE_C)
-    spread = spread_labels(x, build_graph(descriptors), labels, _NUM_KNOWN)
+    spread = label_images(train, labels, _NUM_KNOWN)
     instant = fit_head(x, spread.labels, _NUM_KNOWN, INSTANT_C, spread.sample_weights)
-    graph = build_graph(descriptors[is_known])
-    alone = spread_labels(x[is_known], graph, labels[is_known], _NUM_KNOWN)
+    known = FrozenFeatures(*(part[is_known] for part in train))
+    alone = label_images(known, labels[is_known], _NUM_KNOWN)
     without = fit_head(x[is_known], alone.labels, _NUM_KNOWN, INSTANT_C, alone.sample_weights)
     halves = np.array_split(rng.permutation(x.shape[1]), 2)
     networks = [
@@ -62,7 +63,7 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     centers = [normalize_rows(x[labels == k] - mean).mean(axis=0) for k in range(_NUM_KNOWN)]
     cosines = normalize_rows(test - mean) @ normalize_rows(np.stack(centers)).T
     unknown = fit_unknown(x, labels, _NUM_KNOWN)
-    no_strangers = fit_unknown(x[is_known], labels[is_known], _NUM_KNOWN)
+    only_known = fit_unknown(x[is_known], labels[is_known], _NUM_KNOWN)
     first, second = map(predict, networks)
     scores = {
         "1 - confidence, instant classifier": 1 - predict(instant).max(axis=1),
@@ -76,11 +77,11 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     return {
         "accuracy, linear probe": score(probe),
         "accuracy, instant": score(instant),
-        "accuracy, instant, no strangers": score(without),
-        "loss by strangers": score(without) - score(instant),
+        "accuracy, instant, known classes only": score(without),
+        "loss by images of no class": score(without) - score(instant),
         **{f"AUROC, {name}": roc_auc_score(is_stranger, values) for name, values in scores.items()},
-        "far, with strangers": unknown.far_share,
-        "far, no strangers": no_strangers.far_share,
+        "far, with images of no class": unknown.far_share,
+        "far, known classes only": only_known.far_share,
     }
 
 

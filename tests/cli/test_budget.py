@@ -1,13 +1,14 @@
 """`--minutes`: what is chosen from the time of a step."""
 
 import math
+import re
 
 import pytest
 
 from cls_jax.cli import budget
 from cls_jax.config import validate_config
 from cls_jax.config.from_folder import (
-    FolderContext,
+    Plan,
     apply_settings,
     create_folder_config,
     fit_to_folder,
@@ -20,18 +21,33 @@ from tests.conftest import create_tiny_config
 from tests.test_from_folder import CPU, PRETRAINED, create_summary
 
 
-def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, **settings):
-    """What is chosen, said and measured where a step at 128 pixels takes these seconds."""
+def choose(
+    monkeypatch,
+    seconds,
+    minutes=None,
+    resources=PRETRAINED,
+    side=500,
+    per_image=0.0,
+    folder=(),
+    **settings,
+):
+    """What is chosen, said and measured where a step at 128 pixels takes these seconds.
+
+    Decoding and features take `per_image` seconds each.
+    """
     measured = []
 
     def profile_folder(config, summary):
         measured.append(config.to_dict())
-        return budget.Rehearsal(1.0, seconds * (config.data.image_size / 128) ** 2, "")
+        size = config.data.image_size
+        per_step = seconds * (size / 128) ** 2
+        return budget.Rehearsal(1.0, per_step, "", size, config.batch_size, per_image, per_image)
 
     monkeypatch.setattr(budget, "profile_folder", profile_folder)
     config = create_folder_config("photos", "cls")
     apply_settings(config, settings)
-    given = FolderContext(config, create_summary(side), resources, settings)
+    summary = create_summary(side, 3_000)._replace(**dict(folder))
+    given = Plan(config, summary, resources, settings)
     fit_to_folder(given)
     sentence = budget.fit_to_minutes(given, minutes)
     validate_config(config)
@@ -39,32 +55,49 @@ def choose(monkeypatch, seconds, minutes=None, resources=PRETRAINED, side=500, *
 
 
 @pytest.mark.parametrize(
-    ("seconds", "minutes", "image_size", "num_steps", "batch_size"),
+    ("seconds", "minutes", "image_size", "batch_size"),
     [
-        (1.0, None, 224, 80, 8),  # 97 in half of 10 minutes.
-        (0.3, None, 224, 320, 8),
-        (0.1, 2.0, 224, 160, 8),
-        (2.0, 10.0, 160, 80, 8),
-        (9.0, 10.0, 96, 80, 4),
-        (60.0, 10.0, 96, 20, 4),
-        (1e-4, None, 224, 2_000, 8),
-        (1e-4, 60.0, 224, 20_000, 8),
+        (1.0, None, 224, 8),
+        (0.3, None, 224, 8),
+        (0.1, 2.0, 224, 8),
+        (2.0, 10.0, 160, 8),
+        (4.0, 10.0, 128, 8),
+        (9.0, 10.0, 96, 4),
     ],
 )
-def test_time_buys_resolution_then_steps(
-    monkeypatch, seconds, minutes, image_size, num_steps, batch_size
+def test_time_buys_resolution_then_steps_and_covers_all_else(
+    monkeypatch, seconds, minutes, image_size, batch_size
 ):
-    config, sentence, _ = choose(monkeypatch, seconds, minutes)
-    chosen = (config.data.image_size, config.num_steps, config.batch_size)
-    assert chosen == (image_size, num_steps, batch_size)
-    assert f"{num_steps:,} steps" in sentence
-    assert f"{image_size} pixels" in sentence
+    config, sentence, _ = choose(monkeypatch, seconds, minutes, per_image=0.01)
+    assert (config.data.image_size, config.batch_size) == (image_size, batch_size)
+    assert f"at {image_size} pixels with {batch_size} labeled" in sentence
+    found = re.search(r"([\d,]+) steps of about ([\d.]+) s .* ([\d,]+) s for all else", sentence)
+    num_steps, step, rest = (float(text.replace(",", "")) for text in found.groups())
+    assert num_steps == config.num_steps
+    total = 60 * (minutes or 10)
+    # Steps are chosen in twenties, and a step's time is rounded to 0.01 s.
+    assert rest > 25
+    assert total - 20 * step - 5 <= num_steps * step + rest <= total + 5
     # What depends on the number of steps follows.
     assert config.eval_every == min(math.ceil(num_steps / 3), 500)
 
 
+def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatch):
+    few, sentence, _ = choose(monkeypatch, 1.0, 10.0, per_image=0.01)
+    assert (few.model.graph_images, "in the graph" in sentence) == (0, False)
+    many, sentence, _ = choose(
+        monkeypatch, 1.0, 10.0, per_image=0.003, folder={"num_unlabeled": 60_000}
+    )
+    assert 0 < many.model.graph_images < 60_000
+    assert f"{many.model.graph_images:,} unlabeled images in the graph" in sentence
+    slow, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"num_test": 20_000})
+    assert slow.eval_every == slow.num_steps  # An evaluation takes minutes.
+    long, sentence, _ = choose(monkeypatch, 60.0, 3.0)
+    assert (long.num_steps, long.batch_size, "more than was asked for" in sentence) == (20, 4, True)
+
+
 def test_most_likely_choice_is_measured_so_that_its_program_serves_the_run(monkeypatch):
-    config, _, measured = choose(monkeypatch, 2.2)
+    config, _, measured = choose(monkeypatch, 3.8)
     assert (config.num_steps, config.data.image_size) == (80, 160)
     assert measured == [resolve_model(config).to_dict()]
 
@@ -73,16 +106,16 @@ def test_what_the_user_sets_wins_and_small_photographs_are_enlarged_to_160_pixel
     config, sentence, _ = choose(monkeypatch, 1.0, 10.0, num_steps=17)
     assert (config.num_steps, config.data.image_size, sentence) == (17, 128, None)
     config, *_ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})
-    assert (config.data.image_size, config.batch_size, config.num_steps) == (160, 16, 20)
+    assert (config.data.image_size, config.batch_size, config.num_steps) == (160, 16, 40)
     assert choose(monkeypatch, 1e-3, 10.0, side=100)[0].data.image_size == 160
 
 
 def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
     config, sentence, _ = choose(monkeypatch, 0.5, None, CPU)
-    assert (config.num_steps, sentence) == (5000, None)
+    assert (config.num_steps, sentence) == (3000, None)
     config, sentence, _ = choose(monkeypatch, 16.0, 10.0, CPU)
-    assert (config.num_steps, config.data.image_size) == (240, 32)
-    assert "240 steps" in sentence
+    assert (config.num_steps, config.data.image_size) == (560, 32)
+    assert "560 steps" in sentence
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The batch of a step is a pure function of (seed, step), and few are in memory at once."""
+"""Which images are labeled, and what is in the batch of a step: pure functions of the seed."""
 
 import itertools
 
@@ -7,16 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.batch import RawBatch
+from cls_jax.data import label_split, sampling
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import tfdata
-from cls_jax.data.sampling import (
-    LABELED_STREAM,
-    UNLABELED_STREAM,
-    create_stream_spec,
-    sample_indices,
-    stream_key,
-)
+from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.parallel.mesh import BatchShard
 from tests.conftest import create_tiny_config
@@ -28,7 +22,7 @@ def create_spec(config, num_images=None):
     indices = np.arange(num_images or len(dataset.train_images), dtype=np.int32)
     method = get_method(config.method.name)
     views = method.labeled_view, method.unlabeled_views
-    return create_stream_spec(config, *views, indices[:20], indices), dataset
+    return sampling.StreamSpec(config, *views, indices[:20], indices), dataset
 
 
 def create_batches(first_step, num_steps, argument="20", **changes):
@@ -46,11 +40,11 @@ def test_batch_does_not_depend_on_where_the_stream_began(batches):
 
 
 def test_batches_have_the_sizes_and_types_the_step_expects(batches):
-    shapes = [value.shape for value in batches[0]]
-    assert shapes == [(8, 8, 8, 1), (8,), (2, 16, 8, 8, 1), (16,), (16,)]
+    shapes = [(8, 8, 8, 1), (8,), (2, 16, 8, 8, 1), (16,), (16,)]
     (supervised,) = create_batches(0, 1, "20,supervised", data__randaugment_ops=0)
-    assert [value.shape for value in supervised] == [*shapes[:2], (0, 0, 8, 8, 1), (0,), (0,)]
-    for batch in (batches[0], supervised):
+    none = [*shapes[:2], (0, 0, 8, 8, 1), (0,), (0,)]
+    for batch, expected in ((batches[0], shapes), (supervised, none)):
+        assert [value.shape for value in batch] == expected
         assert [value.dtype for value in batch] == ["uint8", "int32", "uint8", "int32", "int32"]
 
 
@@ -88,7 +82,7 @@ def test_both_views_show_the_image_whose_truth_is_known_unless_training_sees_its
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 97, 1000])
 def test_every_epoch_holds_every_image_once_in_a_new_order(n):
     indices = np.arange(100, 100 + n, dtype=np.int32)
-    samples = sample_indices(indices, np.arange(4 * n), 2, 0, UNLABELED_STREAM)
+    samples = sampling.sample_indices(indices, np.arange(4 * n), 2, 0, sampling.UNLABELED_STREAM)
     epochs = samples.reshape(8, n)
     np.testing.assert_array_equal(np.sort(epochs), np.tile(indices, (8, 1)))
     assert n < 10 or len(np.unique(epochs, axis=0)) == 8
@@ -97,9 +91,16 @@ def test_every_epoch_holds_every_image_once_in_a_new_order(n):
 @pytest.mark.parametrize("step", [0, 7, 123_456, 100_000_000])
 def test_numpy_and_jax_draw_the_same_samples(step):
     indices = np.arange(100, 1447, dtype=np.int32)
-    ours = sample_indices(indices, step, 64, 3, UNLABELED_STREAM)
-    on_device = jax.jit(sample_indices, static_argnums=(2, 4, 5))
-    arguments = jnp.asarray(indices), np.int32(step), 64, np.uint32(3), UNLABELED_STREAM, jnp
+    ours = sampling.sample_indices(indices, step, 64, 3, sampling.UNLABELED_STREAM)
+    on_device = jax.jit(sampling.sample_indices, static_argnums=(2, 4, 5))
+    arguments = (
+        jnp.asarray(indices),
+        np.int32(step),
+        64,
+        np.uint32(3),
+        sampling.UNLABELED_STREAM,
+        jnp,
+    )
     np.testing.assert_array_equal(ours, on_device(*arguments))
     assert set(ours) <= set(indices)
 
@@ -107,61 +108,135 @@ def test_numpy_and_jax_draw_the_same_samples(step):
 @pytest.mark.parametrize(
     ("tag", "step", "seed", "expected"),
     [
-        (LABELED_STREAM, 0, 0, [8, 5, 0, 2, 3, 9]),
-        (LABELED_STREAM, 3, 7, [0, 7, 6, 3, 7, 5]),
-        (UNLABELED_STREAM, 0, 0, [0, 2, 4, 8, 1, 9]),
-        (UNLABELED_STREAM, 3, 0, [8, 0, 5, 9, 3, 7]),
-        (UNLABELED_STREAM, 3, 7, [9, 6, 4, 2, 1, 0]),
+        (sampling.LABELED_STREAM, 0, 0, [8, 5, 0, 2, 3, 9]),
+        (sampling.LABELED_STREAM, 3, 7, [0, 7, 6, 3, 7, 5]),
+        (sampling.UNLABELED_STREAM, 0, 0, [0, 2, 4, 8, 1, 9]),
+        (sampling.UNLABELED_STREAM, 3, 0, [8, 0, 5, 9, 3, 7]),
+        (sampling.UNLABELED_STREAM, 3, 7, [9, 6, 4, 2, 1, 0]),
     ],
 )
 def test_samples_stay_what_they_were(tag, step, seed, expected):
     """Another order would resume a run of an earlier version with other batches."""
     indices = np.arange(10, dtype=np.int32)
-    assert sample_indices(indices, step, 6, seed, tag).tolist() == expected
+    assert sampling.sample_indices(indices, step, 6, seed, tag).tolist() == expected
 
 
 def test_no_two_uses_of_random_numbers_share_a_key():
     """Keys of all streams, and those that `split` or `fold_in` derives from them for an image."""
     root = jax.random.key(0)
-    keys = [stream_key(root, name, i) for name in ("init", "method") for i in range(3)]
+    keys = [sampling.stream_key(root, name, i) for name in ("init", "method") for i in range(3)]
     keys += [
-        stream_key(root, name, i, j)
+        sampling.stream_key(root, name, i, j)
         for name, i, j in itertools.product(("data", "rounds"), range(3), range(3))
     ]
     keys += [child for key in keys for child in jax.random.split(key, 3)]
     assert len({jax.random.key_data(key).tobytes() for key in keys}) == len(keys)
 
 
-@pytest.mark.parametrize(
-    ("num_cores", "batch_size", "mu", "image_size", "num_hosts", "fewest"),
-    [
-        *((1, 64, 7, 32, 1, 1), (64, 64, 7, 32, 1, 63), (64, 64, 7, 224, 1, 63)),
-        *((64, 256, 7, 224, 1, 63), (64, 512, 7, 224, 4, 63), (64, 4096, 7, 224, 16, 63)),
-        (8, 1, 1, 1024, 1, 7),
-    ],
-)
-def test_all_cores_make_images_within_the_bound(
-    num_cores, batch_size, mu, image_size, num_hosts, fewest
-):
-    unlabeled, image = batch_size * mu, (image_size, image_size, 3)
-    whole = RawBatch((batch_size, *image), (0,), (2, unlabeled, *image), (0,), (0,))
-    shapes = tfdata._take_part(whole, BatchShard(0, 1, num_hosts))
-    num_pieces, num_parallel = tfdata._cut_batches(max(1, num_cores - 1), shapes)
-    assert shapes.x[0] % num_pieces == 0
-    assert num_parallel >= fewest
-    labeled = batch_size // num_hosts * np.prod(image)
-    assembled = labeled * (1 + 2 * mu) if num_pieces > 1 else 0
-    pieces = num_parallel * labeled * (2 + 3 * mu) / num_pieces  # As read, and as augmented.
-    assert assembled + pieces <= 2**30
-
-
 def test_a_batch_of_pieces_is_the_batch_made_at_once(batches, monkeypatch):
-    pieces = []
     monkeypatch.setattr(tfdata, "_cut_batches", lambda *_: (4, 3))
-    monkeypatch.setattr(tfdata, "_join", lambda *made: pieces.append(4) or join(*made))
     for ours, theirs in zip(create_batches(0, 5), batches, strict=True):
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
-    assert pieces == [4] * 5
 
 
-join = tfdata._join
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(5), [30, 40, 50, 60, 70]))
+
+
+@pytest.mark.parametrize("budget", [5, 150])
+def test_budget_is_balanced_without_repeats_and_decided_by_the_seed(budget):
+    first, again, other = (
+        label_split.choose_labeled_indices(LABELS, budget, 5, seed) for seed in (0, 0, 1)
+    )
+    assert np.bincount(LABELS[first]).tolist() == [budget // 5] * 5
+    assert len(set(first.tolist())) == budget
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+    for wrong, message in ((7, "multiple of 5"), (3, "multiple of 5"), (155, "at most 150")):
+        with pytest.raises(UserError, match=f"choose (a )?{message}"):
+            label_split.choose_labeled_indices(LABELS, wrong, 5, seed=0)
+
+
+def test_long_tail_is_exponential_as_large_as_possible_and_decided_by_the_seed():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(5), 100))
+    kept, again, other = (label_split.choose_long_tail(labels, 5, 10, seed) for seed in (0, 0, 1))
+    assert np.bincount(labels[kept]).tolist() == [100, 56, 31, 17, 10]
+    np.testing.assert_array_equal(kept, again)
+    assert np.any(kept != other)
+    assert len(np.unique(kept)) == len(kept)
+    # The largest of these classes is the one that can keep least.
+    tailed = label_split.choose_long_tail(LABELS, 5, 10, seed=0)
+    assert np.bincount(LABELS[tailed]).tolist() == [30, 16, 9, 5, 3]
+    # Balanced classes stay as they are. Other ones cannot be made of unknown classes.
+    assert label_split.choose_long_tail(np.array([0, -1, 1]), 2, 1.0, seed=0).tolist() == [0, 1, 2]
+    with pytest.raises(UserError, match=r"class of every training image, and 1 have none: set"):
+        label_split.choose_long_tail(np.array([0, -1, 1]), 2, 10, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "imbalance", "expected"),
+    [
+        *((5, 2, [1, 1, 1, 1, 1]), (7, 50, [3, 1, 1, 1, 1]), (20, 10, [9, 5, 3, 2, 1])),
+        *((63, 2, [17, 15, 12, 10, 9]), (111, 100, [76, 24, 8, 2, 1])),
+    ],
+)
+def test_long_tailed_budget_has_the_ratio_asked_for(num_labels, imbalance, expected):
+    labels = np.repeat(np.arange(5), 200)
+    indices = label_split.choose_labeled_indices(labels, num_labels, 5, seed=3, imbalance=imbalance)
+    assert np.bincount(labels[indices]).tolist() == expected
+    assert set(indices) <= set(label_split.choose_long_tail(labels, 5, imbalance, seed=3))
+    # One that the tail does not hold is refused with one that it does.
+    with pytest.raises(UserError, match="choose at most") as caught:
+        label_split.choose_labeled_indices(labels, 900, 5, seed=0, imbalance=10)
+    most = int(str(caught.value).rstrip(".").split()[-1])
+    assert len(label_split.choose_labeled_indices(labels, most, 5, seed=0, imbalance=10)) == most
+
+
+def test_unlabeled_set_is_all_or_the_rest():
+    labeled = label_split.choose_labeled_indices(LABELS, 20, 5, seed=0)
+    everything = np.arange(250, dtype=np.int32)
+    assert len(label_split.choose_unlabeled_indices(everything, labeled, True)) == 250
+    rest = label_split.choose_unlabeled_indices(everything, labeled, False)
+    assert len(rest) == 230
+    assert not set(rest) & set(labeled)
+    with pytest.raises(UserError, match=r"set --config\.data\.unlabeled_includes_labeled=True"):
+        label_split.choose_unlabeled_indices(labeled, labeled, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "[" * 100_000, '{"a": [1]}', '{"a": "x", "b": []}'),
+        *('{"a": 1e400, "b": []}', '{"a": [true], "b": []}', '{"a": [], "b": []}'),
+    ],
+)
+def test_stored_budget_comes_back_and_another_or_damaged_one_is_refused(tmp_path, text):
+    indices, labels, path = np.array([2, 4, 0, 3]), np.array([1, -1, 0, 1, 0]), tmp_path / "l.json"
+    path.write_text(label_split.labeled_indices_to_json(indices, labels, ("a", "b")))
+    np.testing.assert_array_equal(label_split.read_labeled_indices(path, ("a", "b")), indices)
+    path.write_text(text)
+    with pytest.raises(UserError, match="does not list labeled images"):
+        label_split.read_labeled_indices(path, ("a", "b"))
+    label_split.check_labeled_indices(path, np.asarray([0, 9]), num_labels=2, num_images=10)
+    for wrong, message in (
+        ([0, 1, 9], r"lists 3 labeled images and not 2: set --config.num_l"),
+        *(
+            (rows, "lists an image twice, or an image outside")
+            for rows in ([0, 10], [-1, 0], [3, 3])
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            label_split.check_labeled_indices(path, np.asarray(wrong), num_labels=2, num_images=10)
+
+
+def test_validation_images_are_a_share_of_every_class_and_leave_one():
+    labels = np.repeat([0, 1, 2, -1], [60, 30, 1, 50])
+    held = label_split.choose_validation_indices(labels, 3, 0.1, seed=0)
+    assert np.bincount(labels[held]).tolist() == [6, 3]
+    np.testing.assert_array_equal(
+        held, label_split.choose_validation_indices(labels, 3, 0.1, seed=0)
+    )
+    assert set(held) != set(label_split.choose_validation_indices(labels, 3, 0.1, seed=1))
+    most = label_split.choose_validation_indices(labels, 3, 0.99, seed=0)
+    assert np.bincount(labels[most]).tolist() == [59, 29]
+    with pytest.raises(UserError, match="choose a larger share"):
+        label_split.choose_validation_indices(labels, 3, 0.001, seed=0)

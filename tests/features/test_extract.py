@@ -1,5 +1,6 @@
 """Features of image files: the same whatever the cache holds, each computed once."""
 
+import functools
 import os
 import sqlite3
 
@@ -10,18 +11,13 @@ import pytest
 from PIL import Image
 
 from cls_jax.data.images import files as files_module
-from cls_jax.data.images.cache import load_decoded
-from cls_jax.data.images.files import list_images
 from cls_jax.data.images.store import Store
-from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.features import extract
 from cls_jax.features.extract import (
     FrozenNetwork,
     extract_features,
-    load_features,
 )
-from cls_jax.features.neighbors import normalize_rows
 from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS
 from cls_jax.models.weights.layout import Weights, to_torch
@@ -86,53 +82,33 @@ def _count(network, files):
 def test_features_are_those_of_the_network(network, files, variables):
     images = np.stack([np.asarray(Image.open(file)) for file in files])
     mean, std = MODELS["wide_resnet"].layout.normalization
-    model = MODELS["wide_resnet"].create(num_classes=3)
     inputs = (images / 255 - np.array(mean)) / np.array(std)
-    apply = jax.jit(model.apply, static_argnames=("head", "capture_intermediates", "mutable"))
-    last, captured = apply(
-        variables,
-        inputs.astype(np.float32),
+    apply = functools.partial(
+        MODELS["wide_resnet"].create(num_classes=3).apply,
         head=DESCRIPTORS,
         capture_intermediates=True,
         mutable=("intermediates",),
     )
+    last, captured = jax.jit(apply)(variables, inputs.astype(np.float32))
     (block,) = captured["intermediates"]["stage1_block4"]["__call__"]  # The last of its only stage.
     moments = np.asarray(block).mean(axis=(1, 2)), np.asarray(block).std(axis=(1, 2))
-    expected = np.hstack([last, *moments])
     num_computed, features = _count(network, files)
     assert num_computed == 9  # Copies are computed once.
-    np.testing.assert_allclose(features, expected, rtol=2e-3, atol=2e-3)
-    in_memory = np.hstack(extract.compute_features(images, network))
+    np.testing.assert_allclose(features, np.hstack([last, *moments]), rtol=2e-3, atol=2e-3)
+    in_memory = np.hstack(extract.extract_from_arrays(images, network))
     np.testing.assert_allclose(in_memory, features, atol=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["stem", "stage2_block1", "stage1_block10", "stage1_block9", "head"], [10, 1]),
-        ([f"block{i}" for i in range(1, 13)], [3, 6, 9, 12]),
-        (["block1", "norm"], [1]),
-    ],
-)
-def test_a_stage_ends_with_its_last_block(names, expected):
-    found = extract.find_stage_ends(names)
-    assert [int(name.split("block")[1]) for name in found] == expected
-
-
-def test_second_call_reads_and_computes_nothing_unless_an_image_or_the_weights_changed(
+def test_second_call_computes_nothing_unless_an_image_or_the_weights_changed(
     network, files, tmp_path, monkeypatch
 ):
     _, first = _count(network, files)
     with monkeypatch.context() as patch:
-        patch.setattr(extract, "_compile", None)
-        patch.setattr(files_module, "_read_once", None)
+        patch.setattr(files_module, "_read_once", None)  # It reads nothing either.
         num_computed, second = _count(network, files[::-1])
-    assert num_computed == 0
     np.testing.assert_array_equal(second, first[::-1])
     moved = files[0].rename(tmp_path / "moved.png")
-    num_computed, second = _count(network, [moved, *files[1:]])
-    assert num_computed == 0
-    np.testing.assert_array_equal(second, first)
+    assert num_computed == _count(network, [moved, *files[1:]])[0] == 0
     time = files[1].stat().st_mtime_ns
     files[1].write_bytes(files[2].read_bytes())
     os.utime(files[1], ns=(time, time))
@@ -143,97 +119,43 @@ def test_second_call_reads_and_computes_nothing_unless_an_image_or_the_weights_c
     assert not np.allclose(other, first[[2, 2]])
 
 
-def test_decoded_images_have_the_features_of_what_was_decoded(network, files, tmp_path):
-    """Whatever happened to the files since, and for all files with either content."""
-    (tmp_path / "folder").mkdir()
-    photo = files[1].rename(tmp_path / "folder/photo.png")
-    listed = list_images(tmp_path / "folder").files
-    decoded = load_decoded(tmp_path / "folder", listed, (SIZE, SIZE, 3), is_silent=True)
-    old = tmp_path / "old.png"
-    old.write_bytes(photo.read_bytes())
-    photo.write_bytes(files[2].read_bytes())
-    images = Selection(decoded.images, np.array([0]))
-    features = np.hstack(extract_features([photo], network, images=images))
-    expected = np.hstack(extract.compute_features(images, network))
-    np.testing.assert_allclose(features, expected, atol=2e-3)
-    for path, is_same in ((old, True), (photo, False), (files[2], False)):
-        assert np.array_equal(_count(network, [path])[1], features) == is_same
-    # An image that lacks digests is not trusted to be the file's.
-    others = extract_features([photo], network, images=images[:])
-    np.testing.assert_array_equal(np.hstack(others), _count(network, files[2:3])[1])
-
-
-def test_rows_depend_on_precision_version_and_platform(network, monkeypatch):
-    names = [extract._name_options(network)]
-    with jax.default_matmul_precision("highest"):
-        names.append(extract._name_options(network))
-    for name, value in (("__version__", "0.0.1"), ("default_backend", lambda: "gpu")):
-        with monkeypatch.context() as patch:
-            patch.setattr(jax, name, value)
-            names.append(extract._name_options(network))
-    assert len(set(names)) == 4
-
-
 def test_damaged_rows_are_computed_again(network, files):
     _, first = _count(network, files)
-    for count in (1, 2):
-        some = f"(SELECT id FROM blobs LIMIT {count})"
-        with sqlite3.connect(Store()._path) as db:
-            db.execute(f"UPDATE blobs SET blob = zeroblob(length(blob)) WHERE id IN {some}")
-        db.close()
+    some = "(SELECT id FROM blobs LIMIT 2)"
+    with sqlite3.connect(Store()._path) as db:
+        db.execute(f"UPDATE blobs SET blob = zeroblob(length(blob)) WHERE id IN {some}")
+    db.close()
+    for expected in (2, 0):
         num_computed, again = _count(network, files)
-        assert num_computed == count
+        assert num_computed == expected
         np.testing.assert_array_equal(again, first)
-        assert _count(network, files)[0] == 0
 
 
-def test_unreadable_image_has_zeros(network, files, tmp_path):
-    broken = tmp_path / "broken.jpg"
-    broken.write_bytes(b"not an image")
-    _, features = _count(network, [files[0], broken, tmp_path / "missing.png"])
+def test_neither_unreadable_images_nor_a_cache_that_cannot_be_written_stop_anybody(
+    network, files, tmp_path, monkeypatch
+):
+    (tmp_path / "broken.jpg").write_bytes(b"not an image")
+    some = [files[0], tmp_path / "broken.jpg", tmp_path / "missing.png"]
+    _, features = _count(network, some)
     assert features[0].any()
     assert not features[1:].any()
-
-
-def test_cache_that_cannot_be_read_or_written_stops_nobody(network, files, tmp_path, monkeypatch):
-    _, expected = _count(network, files)
     (tmp_path / "file").touch()  # No folder can be made below it.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    np.testing.assert_array_equal(_count(network, files)[1], expected)
-
-
-def test_loaded_features_are_descriptors_of_norm_1(network, files, monkeypatch):
-    monkeypatch.setattr(extract, "open_network", lambda: network)
-    features = load_features(files, lambda done, total: None)
-    assert features.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-5)
-    descriptors = extract_features(files, network).descriptors
-    np.testing.assert_allclose(features, normalize_rows(descriptors))
-
-
-def test_weights_of_another_architecture_are_refused(network, files):
+    np.testing.assert_array_equal(_count(network, some)[1], features)
     with pytest.raises(UserError, match="ResNet-50"):
         extract_features(files, network._replace(name="resnet50"))
 
 
-def test_gray_images_are_enlarged_to_color():
+def test_gray_images_are_enlarged_to_color_and_rows_depend_on_precision_and_platform(
+    network, monkeypatch
+):
     image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
     enlarged = extract._enlarge(image, 16, 3)
     assert enlarged.shape == (1, 16, 16, 3)
     reference = Image.fromarray(image[0, ..., 0]).resize((16, 16), Image.Resampling.BICUBIC)
     assert np.abs(enlarged[0, ..., 0].astype(int) - np.asarray(reference)).max() <= 2
-
-
-def test_each_of_several_processes_computes_its_part(network, files, tmp_path, monkeypatch):
-    alone, parts = extract_features(files, network), []
-    monkeypatch.setattr(jax, "process_count", lambda: 4)
-    monkeypatch.setattr(extract, "gather_rows", lambda rows, num_rows: rows)
-    for index, expected in enumerate((2, 3, 2, 3)):
-        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"host{index}"))
-        _NUM_COMPUTED.clear()
-        decoded = load_decoded(tmp_path, list_images(tmp_path).files, (SIZE, SIZE, 3)).images
-        parts.append(extract_features(files, network, images=decoded if index % 2 else None))
-        assert sum(_NUM_COMPUTED) == expected
-    for kind, rows in zip(zip(*parts, strict=True), alone, strict=True):
-        np.testing.assert_array_equal(np.concatenate(kind), rows)
+    names = [extract._name_options(network)]
+    with jax.default_matmul_precision("highest"):
+        names.append(extract._name_options(network))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert len({*names, extract._name_options(network)}) == 3

@@ -12,21 +12,19 @@ import cls_jax
 from cls_jax.config import read_config
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
-from cls_jax.features import extract, instant
+from cls_jax.features import instant
 from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.graph import build_graph
-from cls_jax.features.instant import fit_head, label_images, read_instant, spread_labels
-from cls_jax.inference import classifier as classifier_lib
-from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
+from cls_jax.features.instant import fit_head, label_images, read_instant
+from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.inference.export import export_run
+from cls_jax.inference.run import Run
 from cls_jax.inference.suggest import suggest_files
 from cls_jax.models import MODELS
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.report.page import write_report
-from cls_jax.runs.folder import read_result, write_result
-from cls_jax.training import loop
+from cls_jax.runs.folder import write_result
 from cls_jax.training.start import restore_run
 from tests.outcomes import read_table
 
@@ -48,7 +46,7 @@ def test_propagated_labels_teach_a_better_head_than_one_label_per_class(num_clas
     labels = np.where(np.arange(300) < num_classes, truth, -1)
     center = features.mean(axis=0)
     features, test_features = features - center, test_features - center
-    spread = spread_labels(features, build_graph(features), labels, num_classes)
+    spread = label_images(_freeze(features), labels, num_classes)
     np.testing.assert_array_equal(spread.labels[:num_classes], truth[:num_classes])
     np.testing.assert_array_equal(spread.weights[:num_classes], 1)
     instant = fit_head(features, spread.labels, num_classes, 0.01, spread.sample_weights)
@@ -117,39 +115,6 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
 
 
-def test_head_ignores_images_of_weight_0_and_features_that_are_not_chosen():
-    features, truth = _make_features(60)
-    is_used, chosen = np.arange(60) < 30, np.array([1, 4, 7])
-    head = fit_head(features, np.where(is_used, truth, 0), K, 0.1, is_used * 1.0, chosen)
-    expected = fit_head(features[:30], truth[:30], K, 0.1, chosen=chosen)
-    np.testing.assert_allclose(head.kernel, expected.kernel, atol=1e-6)
-    assert (np.delete(head.kernel, chosen, axis=0) == 0).all()
-    only_2 = fit_head(features, np.full(60, 2), K, 0.1)
-    assert (only_2.predict(features) == 2).all()
-
-
-def test_few_images_with_many_features_are_fitted_in_a_basis_of_the_images(monkeypatch):
-    wide, labels = np.random.default_rng(1).standard_normal((20, 200)), np.arange(20) % K
-    found = fit_head(wide, labels, K, 0.1)
-    monkeypatch.setattr(np.linalg, "qr", lambda columns: (np.eye(len(columns)),))
-    expected = fit_head(wide, labels, K, 0.1)
-    np.testing.assert_allclose(found.kernel, expected.kernel, atol=1e-4)
-    np.testing.assert_allclose(found.bias, expected.bias, atol=1e-4)
-
-
-@pytest.mark.parametrize("is_certain", [np.ones(300, bool), np.arange(300) % 5 == 0])
-def test_head_sees_only_the_most_certain_images_but_as_large_a_share_of_every_class(
-    monkeypatch, is_certain
-):
-    monkeypatch.setattr(instant, "_MAX_FITTED", 60)
-    features, labels = _make_features(300)
-    order = np.argsort(labels, kind="stable")
-    features, labels = features[order], labels[order]
-    taught = np.where(is_certain, labels, (labels + 1) % K)  # The others are wrong.
-    head = fit_head(features, taught, K, 0.01, np.where(is_certain, 1.0, 0.1))
-    assert np.mean(head.predict(features) == labels) > 0.9
-
-
 @pytest.fixture(scope="module")
 def train(one_block, tmp_path_factory):
     """A function that trains a tiny network with random weights on plain colors."""
@@ -188,57 +153,36 @@ def run(train):
 
 def test_instant_run_is_a_run_like_any_other_with_one_network_that_sees_all_features(run, tmp_path):
     assert (run.result["step"], run.result["method"]) == (0, "instant")
-    assert not (run.workdir / "checkpoints").exists()
-    page = (run.workdir / "report.html").read_text() if write_report(run.workdir) else ""
+    page = write_report(run.workdir).read_text()
     assert "instant classifier · finished" in page
     assert "Notes" not in page
-    assert evaluate_run(run.workdir).accuracies["test/accuracy"] == 100
+    assert evaluate_run(run.workdir)[1]["test/accuracy"] == 100
     export_run(run.workdir, tmp_path / "export")
     assert len(suggest_files(run.workdir, 2)) == 2
-    assert cls_jax.load(run, trained=True).step == 0
     assert run.result["test_accuracy"] == run.result["test_accuracy_instant"] == 100
     assert run.result["test_accuracy_probe"] is not None
-    assert read_result(run.workdir) == run.result
     files = sorted((run.workdir.parent / "images" / "test").rglob("*.png"))
     assert (run.predict(files).label == [file.parent.name for file in files]).all()
     [kernel] = np.asarray(cls_jax.load(run).networks["params"]["head"]["kernel"])
     assert (kernel != 0).any(axis=-1).all()
     rows = read_table(run.workdir / "pseudo_labels.csv")
     assert len(rows) == 24
-    for row in rows:
-        assert row["file"].startswith(f"unlabeled/{row['label']}")
-        assert 0 < float(row["weight"]) <= 1
+    assert all(row["file"].startswith(f"unlabeled/{row['label']}") for row in rows)
+    assert all(0 < float(row["weight"]) <= 1 for row in rows)
 
 
-def test_instant_run_decodes_an_image_once_and_its_network_sees_it_once(
-    train, run, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cut, num_seen = extract._cut_batches, []
-    monkeypatch.setattr(extract, "_cut_batches", lambda *a: num_seen.append(len(a[3])) or cut(*a))
-    monkeypatch.setattr(extract, "read_ahead", None)
-    monkeypatch.setattr(Ensemble, "forward", None)
-    monkeypatch.setattr(loop, "create_pipeline", None)  # There are no batches to make.
-    monkeypatch.setattr(classifier_lib, "restore_run", None)
-    result = train("again", instant=True).result
-    assert num_seen == [30, 12]
-    assert result | {"train_seconds": 0} == run.result | {"train_seconds": 0}
-
-
-def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, train):
-    config, rows = read_config(run.workdir / "config.json"), np.array([3, 0, 11])
-    opened = OpenRun(config, run.workdir)
-    for part in ("train", "test"):
-        images = Selection(getattr(opened.dataset, f"{part}_images"), rows)
-        expected = opened.classifier.compute_both(images)
-        for one, other in zip(opened.outputs[part].compute(rows), expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=2e-3)
-    path = run.workdir / "instant.npz"
-    other = run.workdir.parent / "damaged.npz"
+def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monkeypatch):
+    opened = Run(read_config(run.workdir / "config.json"), run.workdir)
+    rows, images = np.array([3, 0, 11]), opened.dataset.train_images
+    expected = opened.classifier.compute_both(Selection(images, rows))
+    monkeypatch.setattr(Ensemble, "forward", None)  # No network needs to see them again.
+    for one, other in zip(opened.compute_both("train", rows), expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3)
+    path, damaged = run.workdir / "instant.npz", run.workdir.parent / "damaged.npz"
     for content in (b"", path.read_bytes()[:-100], path.read_bytes()[:1000]):
-        other.write_bytes(content)
+        damaged.write_bytes(content)
         with pytest.raises(UserError, match=r"damaged\.npz is not an instant .*train it again\.$"):
-            read_instant(other)
+            read_instant(damaged)
 
 
 STEPS = {"num_steps": 2, "batch_size": 2, "mu": 2, "method__graph": 1.0}
@@ -250,9 +194,8 @@ def trained(train):
 
 
 def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, train, tmp_path):
-    run = cls_jax.api.Run(shutil.copytree(trained.workdir, tmp_path / "run"), trained.result)
-    assert run.result["test_accuracy_instant"] == 100
-    assert run.result["answer"] == "trained"
+    run = Run(trained.config, shutil.copytree(trained.workdir, tmp_path / "run"))
+    assert (run.result["test_accuracy_instant"], run.result["answer"]) == (100, "trained")
     kernels = np.asarray(cls_jax.load(run).networks["params"]["head"]["kernel"])
     assert (kernels != 0).any(axis=-1).all()  # Fitted again. They began with half of the features.
     fingerprints = set()
@@ -261,57 +204,40 @@ def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, t
         classifier = cls_jax.load(run)
         assert (classifier.step, classifier.num_networks) == (step, num_networks)
         fingerprints.add(classifier.compute_fingerprint())
-        assert evaluate_run(run.workdir).step == step
+        assert evaluate_run(run.workdir)[0] == step
         export_run(run.workdir, tmp_path / answer)
-        networks = "EMA network" if num_networks == 1 else f"{num_networks} EMA networks"
-        assert f"The {networks} of the run" in (tmp_path / answer / "README.md").read_text()
-    instant = cls_jax.load(run.workdir / "instant")
-    assert (instant.step, instant.num_networks) == (0, 1)
-    assert evaluate_run(run.workdir / "instant").accuracies["test/accuracy"] == 100
-    assert cls_jax.load(run, trained=True).num_networks == 2
     assert len(fingerprints) == 2
+    assert cls_jax.load(run.workdir / "instant").num_networks == 1
+    assert evaluate_run(run.workdir / "instant")[1]["test/accuracy"] == 100
+    assert cls_jax.load(run, trained=True).num_networks == 2
     # What evaluation fits to each of the two stands side by side.
-    steps = [
-        json.loads((run.workdir / name).read_text())["step"]
-        for name in ("unknown.json", "instant/unknown.json")
-    ]
-    assert steps == [2, 0]
+    for name, step in (("unknown.json", 2), ("instant/unknown.json", 0)):
+        assert json.loads((run.workdir / name).read_text())["step"] == step
     # Resumed, it has nothing to do, and says the same.
     assert train("trained", **STEPS).result == run.result
-
-
-def test_labels_spread_once_and_start_the_networks_too(train, monkeypatch):
-    calls = []
-    spread = lambda *a: calls.append(len(a[1])) or label_images(*a)  # noqa: E731
-    monkeypatch.setattr("cls_jax.training.instant.label_images", spread)
-    train("once", **STEPS)
-    assert calls == [30]
 
 
 def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
     """Neither its networks nor what predicts, only its figures."""
     images, other = trained.workdir.parent / "images", tmp_path / "images"
     shutil.copytree(images, other)
-    names = sorted(path.name for path in (images / "test").iterdir())
-    for name, next_name in zip(names, names[1:] + names[:1], strict=True):
+    for name, next_name in (("red", "green"), ("green", "blue"), ("blue", "red")):
         shutil.rmtree(other / "test" / name)
         shutil.copytree(images / "test" / next_name, other / "test" / name)
-    permuted = train("permuted", images=other, **STEPS)
-    assert permuted.result["test_accuracy_instant"] == 0
-    results = []
-    for run in (trained, permuted):
-        rows = {k: v for k, v in run.result.items() if not k.startswith(("test_", "per_class"))}
-        results.append(rows | {"train_seconds": 0})
+    runs = trained, train("permuted", images=other, **STEPS)
+    assert runs[1].result["test_accuracy_instant"] == 0
+    results = [
+        {k: v for k, v in run.result.items() if not k.startswith(("test_", "per_class", "train_s"))}
+        for run in runs
+    ]
     assert results[0] == results[1]
     for name in ("pseudo_labels.csv", "unknown.json"):
-        texts = [(run.workdir / name).read_text() for run in (trained, permuted)]
-        assert texts[0] == texts[1]
-    for run in (trained, permuted):
-        assert not (run.workdir / "calibration.json").exists()
-    states = [restore_run(run.workdir)[1] for run in (trained, permuted)]
-    jax.tree.map(np.testing.assert_array_equal, *states)
-    both = [read_instant(run.workdir / "instant.npz").head for run in (trained, permuted)]
-    jax.tree.map(np.testing.assert_array_equal, *both)
+        first, second = ((run.workdir / name).read_text() for run in runs)
+        assert first == second
+    assert not list(runs[1].workdir.glob("calibration.json"))
+    jax.tree.map(np.testing.assert_array_equal, *(restore_run(run.workdir)[1] for run in runs))
+    heads = (read_instant(run.workdir / "instant.npz").head for run in runs)
+    jax.tree.map(np.testing.assert_array_equal, *heads)
 
 
 def test_instant_run_starts_from_the_networks_of_another_run(train, run):

@@ -1,11 +1,12 @@
-"""Labels given one at a time or all at once, confident proposals, and doubtful labels."""
+"""What labels say about other images, which of them to believe, and what to label next."""
 
 import numpy as np
 import pytest
 
-from cls_jax.features import propagation
-from cls_jax.features.graph import build_graph, propagate_labels, solve
+from cls_jax.features.coverage import Coverage
+from cls_jax.features.graph import build_graph, propagate_labels
 from cls_jax.features.propagation import Propagation, find_confident, find_doubtful
+from cls_jax.features.stacking import take_log, weigh_labelers
 from tests.labeling.sessions import create_features
 
 KINDS = np.arange(120) % 3
@@ -51,35 +52,13 @@ def test_leaving_one_label_out_is_propagating_the_others(graph):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_a_new_label_is_solved_for_once(graph, monkeypatch):
-    solved = []
-
-    def count(graph, source, *arguments):
-        solved.append(source.shape[1])
-        return solve(graph, source, *arguments)
-
-    propagated = propagate(graph, 3, {i: KINDS[i] for i in range(9)})
-    monkeypatch.setattr(propagation, "solve", count)
-    for changes, expected in (({}, 9), ({}, 0), ({20: 2}, 1), ({20: 0, 3: -1}, 0), ({3: 0}, 0)):
-        propagated.update(changes)
-        solved.clear()
-        propagated.leave_one_out()
-        assert sum(solved) == expected
-
-
 def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
     for image in (3, 15, 33):  # All of one group. Some leave rounding errors.
         labeled, probabilities = propagate(graph, 2, {0: 0}, {6: 0}, {image: 1}).leave_one_out()
         np.testing.assert_allclose(probabilities[labeled == image], [[1, 0]], atol=1e-6)
 
 
-def test_confident_proposals_are_open_and_the_surest_come_first():
-    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.99, 0.01], [0.7, 0.3]])
-    is_open = np.array([True, True, True, False, True])
-    assert list(find_confident(probabilities, is_open, 0, 2)) == [0, 4]
-
-
-def test_wrong_labels_are_the_first_to_be_doubted(graph):
+def test_wrong_labels_are_the_first_to_be_doubted_and_sure_images_the_first_to_be_proposed(graph):
     labels = KINDS[:30].copy()
     labels[[4, 9]] = (labels[[4, 9]] + 1) % 3
     labeled, probabilities = propagate(graph, 3, dict(enumerate(labels))).leave_one_out()
@@ -87,3 +66,75 @@ def test_wrong_labels_are_the_first_to_be_doubted(graph):
     assert set(labeled[find_doubtful(probabilities, labels, is_open, 2)]) == {4, 9}
     is_open[4] = False
     assert 4 not in find_doubtful(probabilities, labels, is_open, 5)
+    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.99, 0.01], [0.7, 0.3]])
+    is_open = np.array([True, True, True, False, True])
+    assert list(find_confident(probabilities, is_open, 0, 2)) == [0, 4]
+
+
+def test_images_to_label_are_chosen_of_different_groups_and_where_no_label_is(graph):
+    coverage, is_open = Coverage(graph), KINDS != 0
+    chosen, _ = coverage.choose(np.ones(len(KINDS), bool), 3)
+    assert sorted(KINDS[chosen]) == [0, 1, 2]
+    is_open[1:25:3] = False  # Many of kind 1.
+    chosen, _ = coverage.choose(is_open, 4)
+    assert KINDS[chosen[0]] == 2
+    assert is_open[chosen].all()
+    assert len(set(chosen)) == 4
+    for open_images in ([3, 5], [7], []):
+        found, _ = coverage.choose(np.isin(np.arange(len(KINDS)), open_images), 8)
+        assert sorted(found) == open_images
+    few = Coverage(build_graph(create_features(KINDS[:2])))  # Its graph has all edges.
+    assert sorted(few.choose(np.ones(2, bool), 10)[0]) == [0, 1]
+
+
+def test_choices_are_those_of_the_greedy_algorithm(graph):
+    """Each increases the sum of the coverage most, and its gain is that increase."""
+    coverage = Coverage(graph)
+    reach = coverage._reach_BB.toarray()
+    is_open, covered = KINDS != 0, reach[KINDS == 0].max(axis=0)
+    for image, gain in zip(*coverage.choose(is_open, 20), strict=True):
+        gains = np.where(is_open, np.maximum(reach - covered, 0).sum(axis=1), -1)
+        assert gains[image] == pytest.approx(gains.max(), rel=1e-5)
+        assert gain == pytest.approx(gains[image], rel=1e-4, abs=1e-6)
+        is_open[image], covered = False, np.maximum(covered, reach[image])
+
+
+PRIOR = np.array([0.5, 0.7])
+
+
+def predict(labels, share_right, num_classes=4, seed=0):
+    """Log-probabilities of a labeler that is sure, and right for a share of the images."""
+    rng = np.random.default_rng(seed)
+    guesses = np.where(rng.random(len(labels)) < share_right, labels, (labels + 1) % num_classes)
+    return take_log(np.where(np.eye(num_classes)[guesses] > 0, 0.97, 0.01))
+
+
+def test_the_labeler_that_is_right_more_often_gets_the_weight():
+    labels = np.arange(200) % 4
+    good, bad = predict(labels, 0.9), predict(labels, 0.4, seed=1)
+    for order in (1, -1):
+        weights = weigh_labelers(np.stack([good, bad][::order]), labels, PRIOR)
+        assert (weights >= 0).all()
+        assert weights[::order][0] > 3 * weights[::order][1]
+
+
+def test_weights_are_where_the_loss_is_least():
+    labels = np.arange(40) % 4
+    held_out = np.stack([predict(labels, 0.7), predict(labels, 0.6, seed=1)])
+
+    def compute_loss(weights):
+        logits = np.einsum("m,mlk->lk", weights, held_out)
+        log_q = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return 5 * np.square(weights - PRIOR).sum() - log_q[np.arange(40), labels].sum()
+
+    found = weigh_labelers(held_out, labels, PRIOR)
+    assert all(
+        compute_loss(found) <= compute_loss(np.maximum(found + step, 0)) + 1e-9
+        for step in 0.01 * np.random.default_rng(0).normal(size=(50, 2))
+    )
+
+
+@pytest.mark.parametrize("labels", [[], [0], [0, 1, 2]])
+def test_the_only_label_of_a_class_says_nothing(labels):
+    held_out = take_log(np.zeros((2, len(labels), 3)))
+    np.testing.assert_array_equal(weigh_labelers(held_out, np.array(labels, int), PRIOR), PRIOR)

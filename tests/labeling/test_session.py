@@ -148,7 +148,7 @@ def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_traini
             assert layout.warnings == []
             reasons = dict(layout.skipped)
             assert set(reasons) == {name for name, (kind, _) in last.items() if kind == "none"}
-            assert set(reasons.values()) <= {"of no class, as labels.csv says"}
+            assert set(reasons.values()) <= {"marked as no class in labels.csv"}
 
 
 def test_two_windows_are_shown_different_photographs(session):
@@ -375,7 +375,7 @@ def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_sh
         report(3, 30)
         state = session.describe()
         assert (state["phase"], state["progress"]) == ("reading", (3, 30))
-        with pytest.raises(RefusedError, match="no such photograph"):
+        with pytest.raises(RefusedError, match="no such photo"):
             session.get_path(0)
         with pytest.raises(RefusedError, match="still being read"):
             decide(session, 0, "cat")

@@ -9,13 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from cls_jax.batch import RawBatch, TrainingSplit
-from cls_jax.data.datasets import load_dataset
+from cls_jax.batch import RawBatch
 from cls_jax.methods import METHODS
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
-from cls_jax.runs.checkpoint import Checkpointer
-from cls_jax.runs.folder import write_labeled_indices
-from cls_jax.training.loop import train
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
@@ -31,22 +27,12 @@ DRAWS_PER_DEVICE = ("remixmatch", "ups")
 # table (FlexMatch), thresholds and a fairness term (FreeMatch), a mean over some of the images
 # (UDA, UPS), a mixed batch and two heads (ReMixMatch), the averaged network (Mean Teacher),
 # exchanged labels and boxes that belong to images (CLS+).
-REPRESENTATIVES = [
-    "cls_plus",
-    "flexmatch",
-    "freematch",
-    "mean_teacher",
-    "remixmatch",
-    "simpro",
-    "softmatch",
-    "uda",
-    "ups",
-]
+REPRESENTATIVES = ("cls_plus", "flexmatch", "freematch", "mean_teacher", "remixmatch")
+REPRESENTATIVES += ("simpro", "softmatch", "uda", "ups")
 MESHES = [*((name, (1, 2)) for name in REPRESENTATIVES), *(("cls_plus", (2, n)) for n in (1, 2))]
 # So that in a few steps states move far, and masks are neither empty nor full.
 CHANGES = {"threshold": 0.5, "tau": 0.3, "statistics_decay": 0.5, "class_mean_decay": 0.5}
 CHANGES_BY_METHOD = {"flexmatch": {"tau": 0.6, "warmup": "off"}}
-LABELS_PER_IMAGE = 5  # Exchanged: pseudo, complementary, weight, confidence, masked weight.
 
 
 def create_config(name, **changes):
@@ -63,8 +49,8 @@ def compile_step(name: str, mesh: tuple[int, int], batch_size: int, settings: tu
     config = create_config(
         name, mesh__network=mesh[0], mesh__data=mesh[1], batch_size=batch_size, **dict(settings)
     )
-    split = TrainingSplit(tuple(np.arange(10, 0, -1) / 55), DATASET_SPEC.num_images)
-    setup = create_train_setup(config, DATASET_SPEC, split=split)
+    labels = np.repeat(np.arange(10), np.arange(10, 0, -1))
+    setup = create_train_setup(config, DATASET_SPEC.split(labels, DATASET_SPEC.num_images))
     state, rng = setup.init_state(), np.random.default_rng(0)
     chosen = state.method_state
     if name == "ups":  # As if a round had chosen labels.
@@ -144,26 +130,9 @@ def test_options_do_not_depend_on_the_number_of_devices(settings):
     expected = run("cls_plus", (1, 1), settings=settings)
     assert_same_run(run("cls_plus", (2, 2), settings=settings), expected)
     assert all(value != 0 for key, value in expected[0][-1].items() if "train/loss_" in key)
-
-
-def test_weak_images_of_a_fast_pass_cost_no_gradient():
-    flops = [
-        compile_step("fixmatch", (1, 1), 8, settings)[3].cost_analysis()["flops"]
-        for settings in ((), (("method__weak_pass", "fast"),))
-    ]
-    assert flops[1] < 0.85 * flops[0]
-
-
-def test_run_aligns_to_the_frequencies_of_its_labeled_images(tmp_path):
-    config = create_config("softmatch", data__pipeline="device", num_steps=1)
-    dataset = load_dataset(config)
-    is_chosen = dataset.train_labels < 3
-    is_chosen[np.flatnonzero(dataset.train_labels == 0)[5:]] = False
-    config.num_labels = int(is_chosen.sum())
-    write_labeled_indices(tmp_path, np.flatnonzero(is_chosen), dataset)
-    train(config, tmp_path)
-    state = create_train_setup(config, DATASET_SPEC).init_state()
-    target = Checkpointer(tmp_path).restore_newest(state).state.method_state["target"]
-    counts = np.bincount(dataset.train_labels[is_chosen], minlength=10)
-    assert counts[0] == 5
-    np.testing.assert_allclose(target, [counts / counts.sum()], rtol=1e-6)
+    if "fast" in dict(settings).values():  # Weak images cost no gradient.
+        flops = [
+            compile_step("fixmatch", (1, 1), 8, options)[3].cost_analysis()["flops"]
+            for options in (settings, ())
+        ]
+        assert flops[0] < 0.85 * flops[1]

@@ -12,6 +12,7 @@ from cls_jax.batch import Batch
 from cls_jax.methods import METHODS, Context, cutmix
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.losses import PseudoLabels
+from cls_jax.methods.options import apply_options
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS
 from tests.methods import oracles, oracles_fixmatch
@@ -250,7 +251,9 @@ def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: In
         patch.setattr(jax.random, "permutation", lambda key, n: inputs.order)
         patch.setattr(CenteringEnsemble, "draw_uniform", lambda self, key, n: inputs.draws[:n])
         patch.setattr(cutmix, "sample_boxes", lambda *_: boxes)
-        output, stats = METHODS[name].compute_loss(params, inputs.stats, batch, context)
+        output, stats = apply_options(METHODS[name], hparams, K).compute_loss(
+            params, inputs.stats, batch, context
+        )
     return output.losses, (output, stats)
 
 

@@ -1,23 +1,25 @@
-"""Pieces of losses: alignment, CutMix, MixUp, and logarithms where a probability is 0 or 1.
+"""What holds for every method, and pieces of losses.
 
 The losses themselves, with given draws, are compared with NumPy in `test_oracles.py`.
 """
+
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cls_jax.methods import METHODS, alignment
+from cls_jax.batch import DatasetSpec
+from cls_jax.config import create_config, validate_config
+from cls_jax.errors import UserError
+from cls_jax.methods import METHODS, alignment, choose_decay, get_round_length, losses
 from cls_jax.methods import cutmix as cutmix_lib
-from cls_jax.methods.base import InitContext
-from cls_jax.methods.losses import (
-    MIN_PROBABILITY,
-    compute_entropy,
-    log_one_minus_softmax,
-    make_pseudo_labels,
-)
-from cls_jax.methods.mixmatch import mixup, sharpen
+from cls_jax.methods.mixmatch import mixup
+from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.setup import create_train_setup
+from cls_jax.training.step import create_train_step
+from tests.conftest import ROOT, create_raw_batch, create_tiny_config
 from tests.methods.oracles import softmax
 
 K = 5
@@ -42,11 +44,10 @@ def test_alignment_keeps_probabilities_of_zero_finite():
     ],
 )
 def test_means_start_at_the_target_so_that_alignment_begins_as_the_identity(name, align_to, start):
-    num_networks = METHODS[name].num_networks
-    init = InitContext({"align_to": align_to}, num_networks, K, 30, 27, UNEQUAL)
-    state = METHODS[name].init_state(init)
+    spec = DatasetSpec((1, 1, 1), K, 30, 27, UNEQUAL)
+    state = METHODS[name].create_state({"align_to": align_to}, spec)
     for leaf in ("target", "predicted"):
-        np.testing.assert_allclose(state[leaf], [start] * num_networks, rtol=1e-6)
+        np.testing.assert_allclose(state[leaf], start, rtol=1e-6)
 
 
 KEY = jax.random.key(0)
@@ -71,44 +72,34 @@ def test_every_pixel_is_pasted_about_equally_often_and_shares_are_at_least_one_h
     # Uncut boxes have a quarter of the area on average. What the border cuts off is less than half.
     assert 0.75 < share.mean() < 0.875
     np.testing.assert_allclose(boxes.mean(0), boxes.mean(0)[::-1, ::-1], atol=0.04)
-
-
-def test_an_images_box_depends_on_the_image_and_not_on_its_place():
-    """So the loss does not depend on how many devices share the batch."""
+    # A box depends on the image and not on its place, so the number of devices does not matter.
     index = jnp.array([7, 3, 11, 5])
-    boxes = sample_boxes(KEY, index, 16, 16)
-    np.testing.assert_array_equal(boxes[::-1], sample_boxes(KEY, index[::-1], 16, 16))
-    assert np.any(boxes != sample_boxes(KEY, index + 1, 16, 16))
-    assert np.any(boxes != sample_boxes(jax.random.key(1), index, 16, 16))
+    np.testing.assert_array_equal(sample_boxes(KEY, index, 32, 32), boxes[index])
+    assert np.any(boxes[index] != sample_boxes(jax.random.key(1), index, 32, 32))
 
 
 @pytest.mark.parametrize("gap", [0.0, 1.0, 10.0, 15.0, 20.0, 100.0, 1e4])
 def test_log_one_minus_p_is_exact_and_its_gradient_finite_up_to_saturation(gap):
     logits = np.array([gap, 0.0, -1.0])
     rest = softmax(logits)[1:].sum()  # 1 - p without cancellation.
-    value = log_one_minus_softmax(jnp.asarray(logits, jnp.float32))
-    np.testing.assert_allclose(value[0], np.log(max(rest, MIN_PROBABILITY)), rtol=1e-5)
-    gradient = jax.jacobian(log_one_minus_softmax)(jnp.asarray(logits, jnp.float32))
+    value = losses.log_one_minus_softmax(jnp.asarray(logits, jnp.float32))
+    np.testing.assert_allclose(value[0], np.log(max(rest, losses.MIN_PROBABILITY)), rtol=1e-5)
+    gradient = jax.jacobian(losses.log_one_minus_softmax)(jnp.asarray(logits, jnp.float32))
     assert jnp.all(jnp.isfinite(value))
     assert jnp.all(jnp.isfinite(gradient))
 
 
-def test_entropy_is_finite_with_finite_gradients_where_a_probability_underflows():
-    logits = jnp.array([200.0, 0.0, -200.0])  # exp(-200) is 0 in float32.
-
-    def entropy(logits):
-        return compute_entropy(jax.nn.log_softmax(logits))
-
-    assert jnp.exp(jax.nn.log_softmax(logits))[1] == 0
-    assert entropy(logits) == 0
-    assert jnp.all(jnp.isfinite(jax.grad(entropy)(logits)))
-
-
 def test_weight_of_a_label_spans_zero_to_one_and_has_no_gradient():
-    differentiate = jax.grad(lambda logits: make_pseudo_labels(logits).weight.sum())
+    differentiate = jax.grad(lambda logits: losses.make_pseudo_labels(logits).weight.sum())
     assert not np.any(differentiate(jnp.array([[2.0, 1.0, 0.0]])))
-    assert make_pseudo_labels(jnp.array([[1000.0, 0.0, 0.0]])).weight == 1.0
-    assert 0 <= make_pseudo_labels(jnp.zeros((1, 3))).weight < 1e-6  # Rounding goes below 0.
+    assert losses.make_pseudo_labels(jnp.array([[1000.0, 0.0, 0.0]])).weight == 1.0
+    assert 0 <= losses.make_pseudo_labels(jnp.zeros((1, 3))).weight < 1e-6  # Rounding goes below 0.
+    logits = jnp.array([200.0, 0.0, -200.0])  # exp(-200) is 0 in float32.
+    value, slope = jax.value_and_grad(lambda z: losses.compute_entropy(jax.nn.log_softmax(z)))(
+        logits
+    )
+    assert value == 0
+    assert jnp.all(jnp.isfinite(slope))
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.75, 5.0])
@@ -127,11 +118,59 @@ def test_images_and_targets_are_mixed_alike_across_groups(alpha):
     assert own.min() >= 0.5
     # λ ~ Beta(α, α) has the variance 1 / (4 (2α + 1)), as has λ' around ½.
     np.testing.assert_allclose(np.mean((own - 0.5) ** 2), 1 / (8 * alpha + 4), rtol=0.1)
-    other, _ = mixup(jax.random.key(4), split, targets, alpha)
-    assert np.any(other[0] != mixed[0])
 
 
-def test_sharpening_survives_zero():
-    p = np.array([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0]])
-    expected = p**2 / (p**2).sum(-1, keepdims=True)
-    np.testing.assert_allclose(sharpen(jnp.asarray(p), 0.5), expected, atol=1e-6)
+NUM_STEPS, B, U = 300, 8, 32
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_hyperparameter_has_a_source_and_a_range_that_is_named(name):
+    for key, hyperparameter in METHODS[name].hyperparameters.items():
+        assert hyperparameter.source, key
+        config = create_config(f"40,{name}")
+        if isinstance(hyperparameter.default, bool):
+            continue  # A ConfigDict refuses all but its two values.
+        if hyperparameter.choices:
+            config.method[key] = "sometimes"
+        else:
+            assert np.isfinite(hyperparameter.high), key
+            config.method[key] = type(hyperparameter.default)(hyperparameter.low - 1)
+        with pytest.raises(UserError, match=f"method.{key}=.* choose"):
+            validate_config(config)
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "rounds", "length"), [(6, 1, 6), (6, 2, 3), (7, 2, 4), (10, 4, 3)]
+)
+def test_rounds_are_equally_long_but_for_the_last(num_steps, rounds, length):
+    config = create_tiny_config("20,ups", num_steps=num_steps, method__rounds=rounds)
+    assert get_round_length(config) == length
+    # A method without rounds has one.
+    assert get_round_length(create_tiny_config(num_steps=7)) == 7
+
+
+def test_running_means_follow_the_length_of_a_round_and_forget_their_start():
+    for num_steps in (1, 25, 250, 300, 1_000, 5_000, 300_000):
+        assert 0 <= choose_decay(num_steps) <= 0.999
+        assert choose_decay(num_steps) ** num_steps < 0.05
+    assert [choose_decay(n) for n in (500, 2_000, 10_000, 307_200)] == [0.99, 0.99, 0.998, 0.999]
+
+
+def test_every_method_is_documented_and_the_example_of_a_new_one_trains(monkeypatch):
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert all(f"| `{name}` |" in page for name in METHODS)
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    namespace = {}
+    exec(compile(example, "docs/methods.md", "exec"), namespace)
+    monkeypatch.setitem(METHODS, "entropy", namespace["METHODS"]["entropy"])
+    config = create_config("40,entropy")
+    config.batch_size, config.data.image_size, config.model.depth = 4, 8, 10
+    config.data.mean = config.data.std = (0.5,)
+    config.model.width = config.mesh.data = 1
+    validate_config(config)
+    setup = create_train_setup(config, DatasetSpec((8, 8, 1), 10, 100))
+    state = setup.init_state()
+    batch = create_raw_batch(config, num_views=1)
+    batch = jax.device_put(batch, to_shardings(setup.mesh, BATCH_SPECS))
+    _, monitors = create_train_step(setup)(state, batch)
+    assert 0 < float(monitors["monitors/entropy"]) <= np.log(10)

@@ -1,22 +1,31 @@
-"""UPS: what it selects, and its rounds. Its loss is in `test_oracles.py`."""
+"""Runs of UPS, with rounds, and of a second head. Their losses are in `test_oracles.py`."""
+
+import types
 
 import jax
 import ml_collections
 import numpy as np
 import pytest
 
-from cls_jax.data.label_split import choose_unlabeled_indices
-from cls_jax.data.sampling import create_stream_spec
-from cls_jax.methods import METHODS
-from cls_jax.methods.ups import NO_LABEL, balance, select_labels
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.label_split import choose_long_tail, choose_unlabeled_indices
+from cls_jax.data.sampling import StreamSpec
+from cls_jax.inference import export
+from cls_jax.inference.classifier import load
+from cls_jax.methods import METHODS, balanced_head
+from cls_jax.methods.balanced_head import METHOD_HEAD
+from cls_jax.methods.ups import NO_LABEL, select_labels
 from cls_jax.runs.checkpoint import Checkpointer
-from cls_jax.training import rounds
+from cls_jax.runs.folder import load_labeled_indices, read_result
+from cls_jax.training import start
 from cls_jax.training.loop import train
 from cls_jax.training.rounds import create_mc_dropout, create_start_round, is_round_start
-from cls_jax.training.setup import create_train_setup
+from cls_jax.training.setup import create_train_setup, nest_method_state, restore_newest
+from cls_jax.training.start import restore_run
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.methods.oracles import softmax
 from tests.methods.tiny_model import tiny_model
+from tests.outcomes import describe_difference, read_end
 
 __all__ = ["tiny_model"]
 pytestmark = pytest.mark.usefixtures("tiny_model")
@@ -74,15 +83,6 @@ def test_selection_equals_its_description(logits, num_rounds, round_index, is_ba
     assert nothing["negative"].shape == (0, K)
 
 
-def test_balancing_keeps_25_of_a_class_and_takes_the_most_certain():
-    rng = np.random.default_rng(0)
-    label, std = np.repeat([0, 1, 2], [200, 60, 30]), rng.uniform(size=290)
-    kept = balance(label < 2, label, std, 3)  # The smallest class has none: 25 of the others.
-    assert np.bincount(label[kept], minlength=3).tolist() == [25, 25, 0]
-    for k in range(2):
-        assert std[kept & (label == k)].max() <= np.sort(std[label == k])[24]
-
-
 def create_ups_config(**changes):
     return create_tiny_config("20,ups", method__rounds=2, method__passes=2, **changes)
 
@@ -95,28 +95,22 @@ def first_round(tiny_model):
         method__threshold_positive=0.0, method__std_positive=1.0, method__balanced_share=1.0
     )
     setup = create_train_setup(config, DATASET_SPEC)
-    state = setup.init_state()
-    rng = np.random.default_rng(0)
-
-    class Images:
-        train_images = rng.integers(0, 256, (DATASET_SPEC.num_images, 8, 8, 1), dtype=np.uint8)
-
-    return setup, state, Images
+    images = np.random.default_rng(0).integers(0, 256, (DATASET_SPEC.num_images, 8, 8, 1), np.uint8)
+    return setup, setup.init_state(), types.SimpleNamespace(train_images=images)
 
 
 def start_second_round(first_round, labeled, which="all", record=lambda *columns: None):
     setup, state, dataset = first_round
     everything = np.arange(DATASET_SPEC.num_images, dtype=np.int32)
     unlabeled = choose_unlabeled_indices(everything, labeled, which)
-    spec = create_stream_spec(setup.config, "strong", ("strong",), labeled, unlabeled)
+    spec = StreamSpec(setup.config, "strong", ("strong",), labeled, unlabeled)
     return create_start_round(setup, dataset, spec, record)(state, 3)
 
 
 def test_round_starts_with_other_networks_and_chosen_labels(first_round):
-    setup, state, _ = first_round
+    setup, state, dataset = first_round
     assert [step for step in range(6) if is_round_start(setup.config, step)] == [3]
-    labeled = np.arange(20)
-    recorded = []
+    labeled, recorded = np.arange(20), []
     after = start_second_round(first_round, labeled, record=lambda *row: recorded.append(row))
     again = start_second_round(first_round, labeled)
     jax.tree.map(np.testing.assert_array_equal, after, again)
@@ -124,33 +118,16 @@ def test_round_starts_with_other_networks_and_chosen_labels(first_round):
     kernel, fresh = state.params["Dense_0"]["kernel"], after.params["Dense_0"]["kernel"]
     assert np.all(np.asarray(kernel) != np.asarray(fresh))
     table = np.asarray(after.method_state["label"][0])
-    assert np.any(table != NO_LABEL)
     [(indices, labels, weights)] = recorded
+    assert len(indices) > 0
     np.testing.assert_array_equal(indices, np.flatnonzero(table != NO_LABEL))
     np.testing.assert_array_equal(labels, table[indices])
     assert set(weights) == {1}
-
-
-def test_labeled_images_do_not_crowd_out_others_in_the_balancing(monkeypatch, first_round):
-    """The network is more certain of them, and a class keeps only its most certain images."""
-    num_images = DATASET_SPEC.num_images
-    labeled = np.arange(500)  # 50 of each class.
-
-    def predict(state, images, indices, round_index):
-        logits = 4.0 * np.eye(10)[indices % 10]
-        noise = np.where(indices < 500, 0.001, 0.01)[:, None]
-        rng = np.random.default_rng(0)
-        return (logits + noise * rng.normal(size=(1, 2, len(indices), 10))).astype(np.float32)
-
-    monkeypatch.setattr(rounds, "create_mc_dropout", lambda setup: predict)
-    for which in ("all", "rest"):
-        state = start_second_round(first_round, labeled, which).method_state
-        label = np.asarray(state["label"][0])
-        assert np.all(label[labeled] == NO_LABEL)
-        assert not np.any(state["negative"][0][labeled])
-        counts = np.bincount(label[label != NO_LABEL], minlength=10)
-        # As many as the smallest class has among the unlabeled images.
-        assert set(counts) == {(num_images - 500) // 10}
+    # Every round, pass and batch has its own dropout: of one image, what differs was dropped.
+    num_images = setup.config.eval_batch_size + 1
+    images, predict = np.repeat(dataset.train_images[:1], num_images, 0), create_mc_dropout(setup)
+    logits = np.stack([predict(state, images, np.arange(num_images), i)[0] for i in (1, 2)])
+    assert len(np.unique(logits[:, :, [0, -1]].reshape(8, 10), axis=0)) == 8
 
 
 def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path):
@@ -168,11 +145,74 @@ def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, train_to_the_end(tmp_path / "killed"), expected)
 
 
-def test_every_round_pass_and_batch_has_its_own_dropout(first_round):
-    """The same image everywhere: what differs is what was dropped."""
-    setup, state, dataset = first_round
-    num_images = setup.config.eval_batch_size + 1
-    images = np.repeat(dataset.train_images[:1], num_images, axis=0)
-    predict = create_mc_dropout(setup)
-    logits = np.stack([predict(state, images, np.arange(num_images), i)[0] for i in (1, 2)])
-    assert len(np.unique(logits[:, :, [0, -1]].reshape(8, 10), axis=0)) == 8
+def test_the_rarest_class_is_always_kept_and_the_others_as_often():
+    shares = balanced_head.compute_shares([0.5, 0.3, 0.2, 0.0])
+    np.testing.assert_allclose(shares, [0.4, 2 / 3, 1, 1], rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tiny_model):
+    """A finished run of CLS with unequal classes and a graph of pixels, and its configuration."""
+    options = {"method__balanced_head": True, "method__graph": 1.0, "data__imbalance": 10.0}
+    config = create_tiny_config(**options, data__pipeline="device")
+    workdir = tmp_path_factory.mktemp("balanced") / "whole"
+    train(config, workdir)
+    return config, workdir
+
+
+def test_a_run_resumes_exactly(run, tmp_path):
+    config, whole = run
+    train_interrupted(config, tmp_path, 5)
+    train(config, tmp_path)
+    assert not describe_difference(read_end(tmp_path), read_end(whole))
+
+
+def test_a_run_counts_its_labels(run):
+    config, workdir = run
+    dataset, (_, state, _) = load_dataset(config), restore_run(workdir)
+    labeled = load_labeled_indices(workdir, dataset, 20, config.seed, 10.0)
+    counts = np.bincount(dataset.train_labels[labeled])
+    shares, labels = state.method_state["shares"], state.method_state["graph"]
+    used = choose_long_tail(dataset.train_labels, 10, 10.0, config.seed)
+    assert np.mean(labels.weight[:, used]) == pytest.approx(1, rel=1e-4)
+    np.testing.assert_allclose(shares, np.tile(counts.min() / counts, (2, 1)), rtol=1e-6)
+    assert counts.max() > counts.min()
+
+
+def test_a_checkpoint_from_before_the_state_was_a_dictionary_is_read(run, tmp_path):
+    setup, state, step = restore_run(run[1])
+    stored = nest_method_state(state)
+    (own, shares), labels = stored.method_state
+    assert (own, len(shares), len(labels)) == ((), 2, 4)
+    checkpointer = Checkpointer(tmp_path, keep=1)
+    checkpointer.save(step, stored, {})
+    checkpointer.finish(step)
+    restored = restore_newest(checkpointer, setup).state
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
+
+
+def test_the_own_head_predicts_everywhere(run, monkeypatch):
+    """In evaluation, prediction and export, which all read the same head, and to other runs."""
+    config, workdir = run
+    setup, state, _ = restore_run(workdir)
+    dataset = load_dataset(config)
+    images = dataset.test_images
+
+    def predict(head):
+        logits, _ = setup.ensemble.forward(
+            state.ema_params, state.batch_stats, setup.normalize(images), train=False, head=head
+        )
+        return np.asarray(jax.nn.softmax(logits))
+
+    expected = predict("head")
+    assert np.abs(expected - predict(METHOD_HEAD)).max() > 0.01
+    np.testing.assert_allclose(load(workdir).predict_probabilities(images), expected, atol=1e-5)
+    exported = export.create_function(load(workdir))(images)
+    np.testing.assert_allclose(exported, expected.mean(axis=0), atol=1e-5)
+    accuracy = 100 * np.mean(expected[0].argmax(axis=-1) == dataset.test_labels)
+    assert read_result(workdir)["test_accuracy"] == pytest.approx(accuracy)
+    monkeypatch.setattr(start, "to_torch", lambda variables, layout: variables["params"])
+    networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
+    weights = start.collect_weights(setup.config, setup.ensemble.model, networks).arrays
+    assert set(weights) == set(state.params) - {METHOD_HEAD}
+    np.testing.assert_array_equal(weights["head"]["kernel"], state.ema_params["head"]["kernel"][0])

@@ -38,8 +38,8 @@ def use_tiny_model():
     def create_model(config, method, num_classes):
         return TinyNet(
             num_classes=num_classes,
-            extra_heads=method.get_extra_heads(config.method, num_classes),
-            dropout_rate=method.dropout_rate(config.method),
+            extra_heads=method.extra_heads,
+            dropout_rate=config.method.get("dropout", 0.0),
         )
 
     with pytest.MonkeyPatch.context() as patch:

@@ -4,14 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from cls_jax.models import efficientnet, resnet
+from cls_jax.models import efficientnet, heat_maps, resnet
 from cls_jax.models.efficientnet import EfficientNetLite0
-from cls_jax.models.heat_maps import (
-    _apply,
-    choose_layer,
-    compute_grad_cam,
-    roll_out_attention,
-)
 from cls_jax.models.resnet import ResNet18
 from cls_jax.models.vit import VisionTransformer
 from cls_jax.models.wide_resnet import WideResNet
@@ -49,7 +43,7 @@ def create(model):
 def test_grad_cam_has_the_weights_that_finite_differences_have(name):
     model = CONVOLUTIONAL[name]()
     variables, images = create(model)
-    layer = choose_layer(model, variables, images)
+    layer = heat_maps.choose_layer(model, variables, images)
 
     @jax.jit
     def run(added):
@@ -59,7 +53,7 @@ def test_grad_cam_has_the_weights_that_finite_differences_have(name):
             seen.extend([output] if name == layer else [])
             return output + added[: output.shape[-1]] if name == layer else output
 
-        return _apply(model, variables, images, visit), seen[0]
+        return heat_maps._apply(model, variables, images, visit), seen[0]
 
     # One added number per channel. A layer of fewer channels takes the first of them.
     a_BHWC = np.asarray(run(np.zeros(64, np.float32))[1])
@@ -73,7 +67,7 @@ def test_grad_cam_has_the_weights_that_finite_differences_have(name):
         difference = (run(step)[0] - run(-step)[0])[classes, classes]
         weights[:, c] = difference / (2 * epsilon * height * width)
     expected = np.maximum(np.einsum("bhwc,bc->bhw", a_BHWC, weights), 0)
-    compute = jax.jit(lambda *arrays: compute_grad_cam(model, *arrays, layer))
+    compute = jax.jit(lambda *arrays: heat_maps.compute_grad_cam(model, *arrays, layer))
     found = compute(variables, images, classes)
     assert expected.max() > 0
     np.testing.assert_allclose(found, expected, atol=0.02 * expected.max())
@@ -89,7 +83,7 @@ def test_attention_rollout_is_the_product_of_mean_attentions():
             queries[name] = np.asarray(output, np.float64)
         return output
 
-    _apply(model, variables, images, visit)
+    heat_maps._apply(model, variables, images, visit)
     rollout = np.stack([np.eye(19)] * 3)
     for i in range(3):
         q, k, _ = np.split(queries[f"block{i + 1}/attn/qkv"], 3, axis=-1)
@@ -99,5 +93,5 @@ def test_attention_rollout_is_the_product_of_mean_attentions():
             attention += scores / scores.sum(axis=-1, keepdims=True) / 2
         rollout = (attention + np.eye(19)) / 2 @ rollout
     np.testing.assert_allclose(rollout.sum(axis=-1), 1)
-    found = roll_out_attention(model, variables, images)
+    found = heat_maps.roll_out_attention(model, variables, images)
     np.testing.assert_allclose(found, rollout[:, 0, 3:].reshape(3, 4, 4), rtol=1e-4)

@@ -1,4 +1,4 @@
-"""What architectures share: sizes, stems, types, heads, and descriptors of similar images."""
+"""What architectures are made of, against Flax, XLA and published numbers."""
 
 import functools
 
@@ -7,15 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from cls_jax.models import (
     MODELS,
+    EfficientNetLite0,
     ResNet18,
     WideResNet,
     count_parameters,
     resolve_stem,
 )
-from cls_jax.models.layers import pool_descriptor, pool_stem
+from cls_jax.models.convolutions import convolve_grouped, depthwise_conv
+from cls_jax.models.layers import BatchNorm, pool_descriptor, pool_stem
+from cls_jax.models.wide_resnet import Block
+from cls_jax.parallel.mesh import create_mesh
+from tests.outcomes import assert_close
 
 pytestmark = pytest.mark.usefixtures("whole_networks")
 
@@ -27,20 +33,12 @@ def create_abstract(model, size):
 
 @pytest.mark.parametrize(
     ("model", "size", "expected"),
-    [
-        (WideResNet(10), 32, 1_467_610),  # The paper's.
-        (WideResNet(100, width=8), 32, 23_401_012),  # The paper's.
-        (WideResNet(10, stem="small"), 32, 1_467_610),
+    [  # The paper's, torchvision's and timm's.
+        *((WideResNet(10), 32, 1_467_610), (WideResNet(100, width=8), 32, 23_401_012)),
         (WideResNet(10, stem="imagenet"), 32, 1_467_610 + (49 - 9) * 3 * 16),
-        (ResNet18(1000), 224, 11_689_512),  # torchvision's.
-        *(
-            (MODELS[name].create(1000), 224, count)  # timm's.
-            for name, count in (
-                ("vit_tiny", 5_717_416),
-                ("vit_small", 22_050_664),
-                ("vit_base", 86_567_656),
-            )
-        ),
+        *((ResNet18(1000), 224, 11_689_512), (MODELS["vit_tiny"].create(1000), 224, 5_717_416)),
+        (MODELS["vit_small"].create(1000), 224, 22_050_664),
+        (MODELS["vit_base"].create(1000), 224, 86_567_656),
     ],
 )
 def test_numbers_of_parameters_are_the_published_ones(model, size, expected):
@@ -70,16 +68,11 @@ def test_stem_suits_the_images_and_leaves_the_blocks_as_many_pixels(module, stem
 @pytest.mark.parametrize("size", [7, 8])
 def test_maxima_equal_flax_and_have_its_gradient(size):
     x = jax.random.normal(jax.random.key(0), (2, size, size, 3))
-
-    def pool(x):
-        return nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
-
-    def differentiate(pool):
-        return jax.grad(lambda x: jnp.sum(jnp.sin(pool(x))))(x)
-
-    ours = functools.partial(pool_stem, "imagenet")
-    np.testing.assert_allclose(ours(x), pool(x), rtol=1e-6)
-    np.testing.assert_allclose(differentiate(ours), differentiate(pool), rtol=1e-6)
+    options = {"window_shape": (3, 3), "strides": (2, 2), "padding": ((1, 1), (1, 1))}
+    pools = functools.partial(pool_stem, "imagenet"), functools.partial(nn.max_pool, **options)
+    np.testing.assert_allclose(*(pool(x) for pool in pools), rtol=1e-6)
+    slopes = (jax.grad(lambda x, pool=pool: jnp.sum(jnp.sin(pool(x))))(x) for pool in pools)
+    np.testing.assert_allclose(*slopes, rtol=1e-6)
 
 
 def test_descriptors_are_generalized_means_weighted_by_a_gaussian():
@@ -92,12 +85,127 @@ def test_descriptors_are_generalized_means_weighted_by_a_gaussian():
     np.testing.assert_allclose(pool_descriptor(jnp.asarray(x)), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("module", [ResNet18, WideResNet])
-def test_bfloat16_keeps_parameters_statistics_and_logits_in_float32(module):
-    model = module(num_classes=10, stem="cifar", dtype=jnp.bfloat16)
-    images, variables = create_abstract(model, 32)
-    logits, updated = jax.eval_shape(
-        lambda v, x: model.apply(v, x, train=True, mutable=["batch_stats"]), variables, images
+def test_blocks_begin_as_their_shortcuts():
+    """What their convolutions compute does not reach the logits yet."""
+    model = ResNet18(num_classes=10, stem="cifar")
+    variables = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 4, 4, 3)))
+
+    def change(path, leaf):
+        return leaf + 0.1 if path[-2].key in ("conv1", "conv2") else leaf
+
+    changed = jax.tree_util.tree_map_with_path(change, variables)
+    x, apply = jax.random.normal(jax.random.key(1), (2, 4, 4, 3)), jax.jit(model.apply)
+    np.testing.assert_array_equal(apply(variables, x), apply(changed, x))
+
+
+@pytest.mark.parametrize("module", [ResNet18, WideResNet, EfficientNetLite0])
+def test_dropout_depends_on_its_key_and_only_where_asked_for(module):
+    model, x = module(num_classes=3, dropout_rate=0.5), jnp.ones((2, 32, 32, 3))
+    variables = jax.jit(model.init)(jax.random.key(0), x)
+    variables = jax.tree.map(lambda leaf: leaf + 0.01, variables)  # Blocks begin as shortcuts.
+    apply = jax.jit(model.apply, static_argnames="dropout")
+    keys = [{"dropout": jax.random.key(i)} for i in range(2)]
+    first, second = (apply(variables, x, dropout=True, rngs=key) for key in keys)
+    assert np.abs(first - second).max() > 1e-3
+    np.testing.assert_array_equal(apply(variables, x, rngs=keys[0]), apply(variables, x))
+
+
+def test_kernels_are_drawn_with_the_authors_deviations():
+    model = WideResNet(num_classes=10, depth=10, width=2)
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
+    kernel = params["stage3_block1"]["conv2"]["kernel"]  # 3 x 3, 128 channels out.
+    np.testing.assert_allclose(kernel.std(), np.sqrt(2 / (9 * 128)), rtol=0.02)
+    head = params["head"]["kernel"]  # Glorot: 2 / (in + out).
+    np.testing.assert_allclose(head.std(), np.sqrt(2 / (128 + 10)), rtol=0.1)
+    np.testing.assert_array_equal(params["head"]["bias"], 0)
+
+
+@pytest.mark.parametrize("is_activated", [True, False])
+def test_projections_of_stage_1_take_activated_inputs_and_others_raw_ones(is_activated):
+    """As in the authors' code. Without its last convolution, a block is its shortcut."""
+    model, x = WideResNet(num_classes=10), jax.random.normal(jax.random.key(1), (2, 4, 4, 3))
+    settings = {"conv": model.conv_layer(), "norm": model.norm_layer(), "activation": nn.relu}
+    block = Block(8, 1, is_activated, **settings, dropout_rate=0.0)
+    variables = block.init(jax.random.key(0), x, False, False)
+    params = variables["params"]
+    params["conv2"]["kernel"] *= 0
+    expected = (nn.relu(x) if is_activated else x) @ params["projection"]["kernel"][0, 0]
+    np.testing.assert_allclose(block.apply(variables, x, False, False), expected, atol=1e-4)
+
+
+OURS = BatchNorm(momentum=0.9, epsilon=1e-5)
+FLAX = nn.BatchNorm(momentum=0.9, epsilon=1e-5)
+X = 2.0 + 3.0 * jax.random.normal(jax.random.key(0), (6, 4, 4, 5))
+
+
+@pytest.fixture(scope="module")
+def variables():
+    variables, theirs = (norm.init(jax.random.key(1), X, False) for norm in (OURS, FLAX))
+    assert_close(variables, theirs)
+    # Away from ones and zeros, which would hide a factor.
+    return jax.tree.map(lambda leaf: leaf + jnp.linspace(0.5, 1.0, 5), variables)
+
+
+def compute(norm, variables, x, use_running_average):
+    """Output, running statistics, and the gradients of a loss by parameters and images."""
+
+    def loss(params, x):
+        y, updated = norm.apply(
+            {**variables, "params": params},
+            x,
+            use_running_average=use_running_average,
+            mutable=["batch_stats"],
+        )
+        return jnp.sum(jnp.sin(y)), (y, updated)
+
+    (_, rest), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(
+        variables["params"], x
     )
-    leaves = jax.tree.leaves((variables, updated, logits))
-    assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
+    return rest, gradients
+
+
+@pytest.mark.parametrize("use_running_average", [False, True])
+def test_output_statistics_and_gradients_are_flaxs(variables, use_running_average):
+    ours, theirs = (compute(norm, variables, X, use_running_average) for norm in (OURS, FLAX))
+    assert_close(ours, theirs, rtol=1e-5, atol=5e-6)
+
+
+def test_frozen_statistics_normalize_in_training_and_stay(variables):
+    frozen = compute(OURS.clone(frozen=True), variables, X, False)
+    jax.tree.map(np.testing.assert_array_equal, frozen, compute(OURS, variables, X, True))
+    _, updated = frozen[0]
+    jax.tree.map(np.testing.assert_array_equal, updated["batch_stats"], variables["batch_stats"])
+
+
+def test_gradient_exists_for_stacked_rematerialized_and_spread_networks():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 4, 5, 6, 3)).astype(np.float32)
+    filters = rng.normal(size=(2, 3, 3, 1, 3)).astype(np.float32)
+
+    def compute_gradients(convolve, x, filters):
+        apply = jax.checkpoint(lambda x, filters: convolve(x, filters, 2))
+        loss = lambda x, filters: jnp.sum(jnp.sin(jax.vmap(apply)(x, filters)))  # noqa: E731
+        return jax.grad(loss, argnums=(0, 1))(x, filters)
+
+    spread = jax.shard_map(
+        lambda x, filters: compute_gradients(depthwise_conv, x, filters),
+        mesh=create_mesh(2, [4], network=2, data=2),
+        in_specs=(P("network", "data"), P("network")),  # As in a step.
+        out_specs=(P("network", "data"), P("network")),
+    )
+    expected = compute_gradients(convolve_grouped, x, filters)
+    for gradients in (compute_gradients(depthwise_conv, x, filters), jax.jit(spread)(x, filters)):
+        assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_exported_convolution_takes_the_form_of_the_machine_that_runs_it():
+    def has_groups(platforms):
+        filters = jnp.ones((3, 3, 1, 4))
+        convolve = jax.jit(lambda x: depthwise_conv(x, filters, 1))
+        shape = jax.ShapeDtypeStruct((2, 5, 5, 4), jnp.float32)
+        exported = jax.export.export(convolve, platforms=platforms)(shape)
+        return "feature_group_count = 4" in exported.mlir_module()
+
+    assert not has_groups(["cpu"])
+    assert has_groups(["cuda"])
+    assert has_groups(["cpu", "cuda"])

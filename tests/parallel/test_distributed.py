@@ -4,22 +4,27 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from cls_jax.cli.train import train_assessed
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
+from cls_jax.inference.calibration import CALIBRATION
 from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.inference.run import Run
+from cls_jax.inference.unknown import UNKNOWN
+from cls_jax.io import read_json
 from cls_jax.parallel.distributed import (
     check_values,
     has_scheduler,
     initialize_distributed,
 )
-from cls_jax.runs.folder import CONFIG
+from cls_jax.runs.folder import CONFIG, read_result
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training.loop import train
 from tests.conftest import ROOT, train_interrupted
 from tests.methods.tiny_model import tiny_model
 from tests.processes import TINY
@@ -67,6 +72,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     # one device, with one process as with two. With seed 1 they agree to 1e-7.
     options = ["--config.num_steps=4", "--config.seed=1", "--config.data.pipeline=tfdata"]
     options.append("--config.method.graph=1.0")  # Neighbors and labels by both together.
+    options.append("--config.data.validation=0.1")  # 134 images calibrate.
     processes = start_all([tmp_path / "two"] * 2, *options)
     (code, output), (other_code, other_output) = map(finish, processes)
     assert (code, other_code) == (0, 0), output + other_output
@@ -75,17 +81,23 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
 
     config = read_config(tmp_path / "two" / CONFIG)
     config.mesh.data = 1
-    train(config, tmp_path / "one")
+    train_assessed(Run(config, tmp_path / "one"))
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 0, 1, 2, 3, 4]
     for a, b in zip(ours, theirs, strict=True):
         same = {"train/loss", "train/gradient_norm", "monitors/distance_ema"}
         for name in a.keys() & (same | {"test/accuracy_instant", "test/accuracy_probe"}):
             np.testing.assert_allclose(a[name], b[name], rtol=1e-5, err_msg=name)
+    for name in (CALIBRATION, UNKNOWN):
+        ours, theirs = (read_json(tmp_path / number / name) for number in ("two", "one"))
+        assert ours.keys() == theirs.keys()
+        for key in {"temperature", "uniform_share", "num_images", "quantiles"} & ours.keys():
+            np.testing.assert_allclose(ours[key], theirs[key], rtol=1e-3, atol=1e-3, err_msg=key)
+    assert len(read_result(tmp_path / "two")["per_class"]) == 10
     # Here on the four devices of this process.
     step, accuracies, *_ = evaluate_run(tmp_path / "two")
     assert step == 4
-    assert accuracies["test/accuracy"] == ours[-1]["test/accuracy"]
+    assert accuracies["test/accuracy"] == read_metrics(tmp_path / "two")[-1]["test/accuracy"]
 
 
 def test_a_lost_process_ends_the_other_and_the_run_resumes_in_one(start_all, tmp_path, capsys):
@@ -146,6 +158,60 @@ def test_processes_with_other_images_under_one_path_end_before_features(start_pr
     assert not (tmp_path / "run").exists()
 
 
+PREPARATION = """
+import os, pathlib, sys
+import numpy as np
+from cls_jax.parallel.distributed import barrier, from_all_processes, initialize_distributed
+
+address, rank, root = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
+initialize_distributed(address, 4, rank)
+from cls_jax.config.from_folder import create_folder_config
+from cls_jax.data.images import files
+from cls_jax.data.images.decode import read_image
+from cls_jax.data.sources import folder
+
+decoded, listed, decode, list_images = [], [], files.decode_image, folder.list_images
+files.decode_image = lambda *args: decoded.append(1) or decode(*args)
+folder.list_images = lambda *args: listed.append(1) or list_images(*args)
+config, names = create_folder_config("photos", "cls"), None
+config.data.image_size = 8
+for home, num_later in (("shared", 0), (str(rank), 150)):
+    os.environ["XDG_CACHE_HOME"] = str(root / home)
+    dataset = folder.load_folder(config.data)
+    assert from_all_processes(len(decoded)) == [50, 50, 50, 51]
+    assert dataset.skipped_files == (("unlabeled/bad.png", "not an image of a known format"),)
+    barrier("decoded")
+    decoded.clear()
+    images = [read_image(f"photos/{name}", (8, 8, 3)) for name in dataset.train_files]
+    np.testing.assert_array_equal(dataset.train_images[:], images)
+    assert len(decoded) == num_later
+    decoded.clear()
+assert from_all_processes(len(listed)) == [2, 0, 0, 0]
+"""
+
+
+def test_four_processes_list_once_and_decode_a_quarter_each(start_program, tmp_path):
+    rng, address = np.random.default_rng(0), find_address()
+    for name in ("labeled/a", "labeled/b", "unlabeled"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    for i in range(200):
+        folder = "unlabeled" if i >= 20 else f"labeled/{'ab'[i % 2]}"
+        pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / folder / f"{i}.png")
+    (tmp_path / "photos/unlabeled/bad.png").write_text("no image")
+    (program := tmp_path / "program.py").write_text(PREPARATION)
+    processes = [
+        start_program(address, rank, tmp_path, program=program, cwd=tmp_path) for rank in range(4)
+    ]
+    for process in processes:
+        code, output = finish(process)
+        assert code == 0, output
+    for home, num_rows in [("shared", 200), *((str(rank), 200) for rank in range(4))]:
+        with sqlite3.connect(tmp_path / home / "cls_jax/store/rows-1.sqlite") as db:
+            assert db.execute("SELECT count(*) FROM rows").fetchone() == (num_rows,)
+        db.close()
+
+
 SLOW_START = """
 import pathlib, runpy, sys, time
 from cls_jax.training import loop
@@ -154,7 +220,7 @@ def compute_features(*args, **kwargs):
     pathlib.Path({folder!r}, sys.argv[-1].lstrip("-")).touch()
     time.sleep(3000)
 
-loop.init_state = compute_features
+loop.init_round = compute_features
 runpy.run_path("main.py", run_name="__main__")
 """
 

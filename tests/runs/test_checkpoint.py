@@ -86,62 +86,27 @@ def test_a_state_restored_onto_shapes_has_the_same_bits_and_runs_the_same_progra
     assert get_addresses(add_one(restored)) == addresses
 
 
-def test_a_run_without_checkpoints_has_none(tmp_path, state):
-    assert Checkpointer(tmp_path, keep=2).restore_newest(state) is None
-    assert Checkpointer(tmp_path).latest_step() is None
-
-
 def test_only_the_newest_are_kept(tmp_path, state):
+    assert Checkpointer(tmp_path, keep=2).restore_newest(state) is None
     save(tmp_path, (1, 2, 3), state, keep=2)
     assert Checkpointer(tmp_path).latest_step() == 3
     steps = {path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()}
     assert steps == {"2", "3"}
 
 
-def test_checkpoint_of_another_format_version_is_refused(tmp_path, state, monkeypatch):
+def test_hashes_stay_what_stored_checkpoints_hold_and_other_formats_are_refused(
+    tmp_path, state, monkeypatch
+):
+    pairs = np.arange(4, dtype="<f4").reshape(2, 2)
+    first, second = (hashlib.sha256(b"float32(2, 2)" + row.tobytes()).digest() for row in pairs)
+    hashes = hash_rows({"a": {"b": np.asfortranarray(pairs)}, "c": np.array(True)})
+    expected = {"a/b": (2, {0: first, 1: second})}
+    assert hashes == expected | {"c": (1, {0: hashlib.sha256(b"bool()\1").digest()})}
     monkeypatch.setattr(checkpoint_lib, "FORMAT_VERSION", 99)
     save(tmp_path, [1], state)
     monkeypatch.undo()
     with pytest.raises(UserError, match="format version 99"):
         Checkpointer(tmp_path).restore_newest(state)
-
-
-@pytest.mark.parametrize("dtype", ["bool", "bfloat16", "int32", "float64"])
-def test_hash_sees_every_bit_the_type_and_the_shape_of_arrays(dtype):
-    array = np.arange(6).reshape(2, 3).astype(jnp.dtype(dtype))
-    flipped = np.repeat(array.view(np.uint8)[None], 8 * array.nbytes, axis=0)
-    for i, words in enumerate(flipped.reshape(8 * array.nbytes, -1)):
-        words[i // 8] ^= 1 << i % 8
-    others = [*flipped.view(array.dtype), array.T, array.reshape(-1), array[0, 0]]
-    others += [array.view(np.uint8), array]
-    assert len({str(hash_rows({"a": other})) for other in others}) == len(others)
-    assert hash_rows({"a": array}) == hash_rows({"a": array.copy(order="F")})
-
-
-def test_hashes_stay_what_stored_checkpoints_hold(tmp_path, state, monkeypatch):
-    pairs = np.arange(4, dtype="<f4").reshape(2, 2)
-    first, second = (hashlib.sha256(b"float32(2, 2)" + row.tobytes()).digest() for row in pairs)
-    hashes = hash_rows({"a": {"b": pairs}, "c": np.array(True)})
-    expected = {"a/b": (2, {0: first, 1: second})}
-    assert hashes == expected | {"c": (1, {0: hashlib.sha256(b"bool()\1").digest()})}
-
-    def hash_whole(arrays):  # As earlier versions did.
-        return {
-            jax.tree_util.keystr(path, simple=True, separator="/"): hashlib.sha256(
-                f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes()
-            ).hexdigest()
-            for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
-        }
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_lib, "FORMAT_VERSION", 3)
-        patch.setattr(checkpoint_lib, "hash_rows", lambda arrays: arrays)
-        patch.setattr(checkpoint_lib, "_gather_hashes", hash_whole)
-        save(tmp_path, [1, 2], state)
-    assert Checkpointer(tmp_path).restore_newest(state).step == 2
-    for path in (tmp_path / "checkpoints" / "2").glob("state/**/d/*"):
-        path.write_bytes(b"")
-    assert Checkpointer(tmp_path).restore_newest(state).step == 1
 
 
 def damage(path: pathlib.Path, kind: str) -> None:
@@ -193,16 +158,11 @@ def workdir(two_checkpoints, tmp_path):
 
 
 def test_a_reader_leaves_a_damaged_checkpoint_where_it_is(workdir, state, capsys):
-    shutil.rmtree(workdir / "checkpoints" / "4" / "state")
-    assert Checkpointer(workdir).restore_newest(state).step == 2
-    assert "step 4" in capsys.readouterr().err
-    assert (workdir / "checkpoints" / "4").exists()
-
-
-def test_changed_metadata_are_found(workdir, state):
     path = workdir / "checkpoints" / "4" / "notes" / "metadata"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"train_seconds": 2.5}))
     assert Checkpointer(workdir).restore_newest(state).step == 2
+    assert "step 4" in capsys.readouterr().err
+    assert path.exists()
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(workdir, state):

@@ -10,7 +10,8 @@ from cls_jax.cli.train import train_assessed
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
-from cls_jax.inference.evaluate_run import OpenRun, evaluate_run
+from cls_jax.inference.evaluate_run import evaluate_run
+from cls_jax.inference.run import Run
 from cls_jax.runs.folder import load_labeled_indices, read_result, write_labeled_indices
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.training.loop import train
@@ -26,19 +27,22 @@ def finished(trained_run):
     return trained_run, read_result(trained_run)
 
 
-def test_folder_holds_what_is_promised(finished):
+def test_folder_holds_what_is_promised_and_evaluation_repeats_its_figures(finished, tmp_path):
     workdir, result = finished
-    assert result["step"] == 6
     assert (result["dataset"], result["num_labels"], result["method"]) == ("digits", 20, "cls")
     labeled = json.loads((workdir / "labeled_indices.json").read_text())
     assert [(name, len(rows)) for name, rows in labeled.items()] == [(str(i), 2) for i in range(10)]
     rows = read_metrics(workdir)
-    # What a step computes is in `test_step.py`, and what an evaluation does in `test_evaluate.py`.
+    # What a step and an evaluation compute is in `test_step.py`.
     names = ("train/loss", "monitors/distance_networks", "perf/steps_per_second", "test/accuracy")
     assert set().union(*rows).issuperset(names)
     assert [row["step"] for row in rows if "train/loss" in row] == list(range(6))
-    assert [row["step"] for row in rows if "test/accuracy" in row] == [3, 6]
+    evaluations = [row for row in rows if "test/accuracy" in row]
+    assert [row["step"] for row in evaluations] == [3, 6]
     assert list(workdir.glob("events.out.tfevents.*"))
+    # Evaluation adds the figures of each class to the result.
+    step, accuracies, *_ = evaluate_run(shutil.copytree(workdir, tmp_path / "run"))
+    assert {"step": step, **accuracies} == evaluations[-1]
 
 
 def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch):
@@ -69,13 +73,6 @@ def test_finished_run_is_left_alone_and_another_configuration_refused(finished, 
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
 
 
-def test_evaluation_from_only_the_folder_repeats_the_figures_to_the_last_digit(finished, tmp_path):
-    # Evaluation adds the figures of each class to the result.
-    step, accuracies, *_ = evaluate_run(shutil.copytree(finished[0], tmp_path / "run"))
-    last = [row for row in read_metrics(finished[0]) if "test/accuracy" in row][-1]
-    assert {"step": step, **accuracies} == last
-
-
 def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     """Unequal numbers per class, and a budget that is not a multiple of the number of classes."""
     dataset = load_dataset(create_tiny_config())
@@ -90,11 +87,14 @@ def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     assert set(stored.tolist()) == set(labeled.tolist())
 
 
-@pytest.mark.parametrize("changes", [{"num_labels": 25}, {"mesh__data": 3}])
-def test_run_that_does_not_fit_leaves_no_folder_behind(tmp_path, changes):
-    with pytest.raises(UserError):
-        train(create_tiny_config(**changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+def test_run_that_does_not_fit_leaves_no_folder_behind_and_foreign_ones_alone(tmp_path):
+    for changes in ({"num_labels": 25}, {"mesh__data": 3}):
+        with pytest.raises(UserError):
+            train(create_tiny_config(**changes), tmp_path / "run")
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="is not empty and not the folder of a run"):
+        train(create_tiny_config(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, capsys):
@@ -102,9 +102,7 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
     with pytest.raises(UserError, match="num_steps: 6 → 4"):
         train(create_tiny_config(num_steps=4), run)
     assert train(create_tiny_config(num_steps=8), run)["step"] == 8
-    assert (
-        "was finished at step 6 and goes on to step 8, with the learning" in capsys.readouterr().out
-    )
+    assert "was finished at step 6 and continues to step 8" in capsys.readouterr().out
     assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
     assert read_config(run / "config.json").num_steps == 8
 
@@ -112,17 +110,10 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
 def test_without_checkpoints_a_run_has_its_result_and_one_remedy(finished, tmp_path):
     run = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
-    result = train_assessed(OpenRun(create_tiny_config(), run))
+    result = train_assessed(Run(create_tiny_config(), run))
     assert result.items() >= finished[1].items()  # Other tests may have added figures.
     with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
         evaluate_run(run)
     (run / "result.json").unlink()  # As before the first checkpoint.
     with pytest.raises(UserError, match="holds no checkpoint yet"):
         evaluate_run(run)
-
-
-def test_folder_with_other_things_in_it_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="is not empty and not the folder of a run"):
-        train(create_tiny_config(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

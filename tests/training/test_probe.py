@@ -6,22 +6,21 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
-from cls_jax.data.sampling import create_stream_spec
-from cls_jax.errors import UserError
+from cls_jax.data.sampling import StreamSpec
 from cls_jax.features.instant import Head
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.training import probe
-from cls_jax.training.instant import compute_start, init_state
-from cls_jax.training.probe import compute_features, fit_final_heads, fit_heads
+from cls_jax.training import final_heads
+from cls_jax.training.final_heads import fit_final_heads
+from cls_jax.training.instant import compute_start, init_round
+from cls_jax.training.probe import compute_trained_features, fit_heads, replace_heads
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.start import create_setup
 from tests.conftest import create_tiny_config
 
 
 def create_spec(config, labeled, unlabeled):
-    return create_stream_spec(config, "weak", ("weak", "weak"), labeled, unlabeled)
+    return StreamSpec(config, "weak", ("weak", "weak"), labeled, unlabeled)
 
 
 def draw_features(num_networks, num_images, num_classes):
@@ -52,8 +51,8 @@ def test_a_single_network_starts_from_scikit_learns_logistic_regression(num_clas
 def test_networks_divide_the_features_among_them():
     features, labels = draw_features(2, 30, 3)
     first, second = (head.kernel.any(axis=1) for head in fit_heads(features, labels, 3, (0, 0)))
-    assert first.sum() == second.sum() == 20
-    assert not (first & second).any()
+    np.testing.assert_array_equal(first, ~second)
+    assert first.sum() == 20
     others = fit_heads(features, labels, 3, (1, 0))
     assert (others[0].kernel.any(axis=1) != first).any()
 
@@ -65,13 +64,13 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run)
     config.mesh.network, config.mesh.data = mesh
     dataset, labeled = load_dataset(config), np.arange(50)
     setup = create_train_setup(config, dataset.shape)
-    state = init_state(setup, dataset, create_spec(config, labeled, np.arange(1000)), None)
+    state = init_round(setup, dataset, create_spec(config, labeled, np.arange(1000)), None)
     for leaf, shape in zip(
         jax.tree.leaves(state), jax.tree.leaves(setup.state_shapes), strict=True
     ):
         assert (leaf.shape, leaf.dtype, leaf.sharding) == (shape.shape, shape.dtype, shape.sharding)
     jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
-    features = compute_features(setup, state, dataset.train_images, labeled)
+    features = compute_trained_features(setup, state, dataset.train_images, labeled)
     labels = dataset.train_labels[labeled]
     for i, head in enumerate(fit_heads(features, labels, 10, (config.seed, 0))):
         for name in heads:
@@ -88,7 +87,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
     used = np.arange(0, 1000, 2)
     setup, spec = create_setup(config, dataset, labeled, used)
     start = compute_start(setup, dataset, spec)
-    state = init_state(setup, dataset, spec, start)
+    state = init_round(setup, dataset, spec, start)
     unlabeled, labels = (part[~start.is_labeled] for part in (start.rows, start.spread.labels))
     np.testing.assert_array_equal(unlabeled, np.setdiff1d(used, labeled))
     assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8
@@ -104,45 +103,36 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
 
 
 @pytest.mark.parametrize("most", [10_000, 600])
-def test_final_heads_say_what_spreads_along_the_graph_of_their_features(most, monkeypatch):
-    """Images beyond those of the graph are labeled by the networks with these heads."""
-    monkeypatch.setattr(probe, "_MAX_FINAL", most)
-    config = create_tiny_config()
+def test_final_heads_say_what_start_and_trained_networks_say_together(most, monkeypatch):
+    """Images beyond those that the heads are fitted to are labeled by the networks."""
+    monkeypatch.setattr(final_heads, "_MAX_IMAGES", most)
+    config = create_tiny_config(model__final_head="graph")
     dataset, labeled, recorded = load_dataset(config), np.arange(0, 600, 6), []
     used = np.arange(len(dataset.train_images) - 100)
-    setup = create_train_setup(config, dataset.shape)
-    state, spec = setup.init_state(), create_spec(config, labeled, used)
-    arguments = (dataset, spec, lambda *columns: recorded.append(columns))
-    fitted = fit_final_heads(setup, state, *arguments)
+    setup, spec = create_setup(config, dataset, labeled, used)
+    state, start = setup.init_state(), compute_start(setup, dataset, spec)
+    record = lambda *columns: recorded.append(columns)  # noqa: E731
+    fitted = fit_final_heads(setup, state, dataset, start, record)
     [(unlabeled, labels, weights)] = recorded
     assert sorted([*labeled, *unlabeled]) == list(used)
     assert np.mean(labels == dataset.train_labels[unlabeled]) > (0.8 if most > 1000 else 0.6)
     assert ((weights >= 0) & (weights <= 1)).all()
-    features = compute_features(setup, state, dataset.train_images, unlabeled)
+    features = compute_trained_features(setup, state, dataset.train_images, unlabeled)
     head = jax.device_get(fitted.ema_params["head"])
     for i in range(2):
         network = Head(head["kernel"][i], head["bias"][i])
         assert network.kernel.any(axis=1).all()
         assert np.mean(network.predict(features[i]) == labels) > 0.6  # Chance is 0.1.
-    # Nothing else changes, and the heads before do not matter: a resumed run does the same.
-    kept = state.replace(ema_params=fitted.ema_params | {"head": state.ema_params["head"]})
-    given = fitted.replace(ema_params=kept.ema_params)
+    # Nothing else changes.
+    kept = fitted.ema_params | {"head": state.ema_params["head"]}
+    given = fitted.replace(ema_params=kept)
     jax.tree.map(np.testing.assert_array_equal, given, state)
-    jax.tree.map(np.testing.assert_array_equal, fit_final_heads(setup, fitted, *arguments), fitted)
-
-
-def test_features_do_not_depend_on_the_batch_or_the_devices():
-    config = create_tiny_config()
-    dataset = load_dataset(config)
-    parts = []
-    for config.eval_batch_size, config.mesh.data in ((7, 1), (100, 4)):
-        setup = create_train_setup(config, dataset.shape)
-        state = setup.init_state()
-        parts.append(compute_features(setup, state, dataset.train_images, np.arange(20)))
-    assert parts[0].shape == (2, 20, 32)
-    np.testing.assert_allclose(*parts, rtol=1e-4, atol=1e-5)
-
-
-def test_a_probe_needs_pretrained_weights():
-    with pytest.raises(UserError, match=r"set model\.init, or model\.init_head=random"):
-        validate_config(create_tiny_config(model__init_head="probe"))
+    # Trained networks that are sure overrule a start that is not, but no label.
+    sure = np.zeros_like(head["bias"])
+    sure[:, 3] = 100
+    forced = jax.tree.map(np.zeros_like, head) | {"bias": sure}
+    heads = [Head(*pair) for pair in zip(forced["kernel"], forced["bias"], strict=True)]
+    state = state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
+    unsure = start.spread._replace(probabilities=np.full_like(start.spread.probabilities, 0.1))
+    fit_final_heads(setup, state, dataset, start._replace(spread=unsure), record)
+    assert (recorded[-1][1] == 3).mean() > 0.5

@@ -1,11 +1,9 @@
 """Metrics of steps in flight, the progress bar, and how a loss that is not finite stops a run."""
 
-import dataclasses
 import json
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,16 +11,8 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.errors import UserError
 from cls_jax.runs.checkpoint import Checkpointer
-from cls_jax.runs.metrics import read_metrics
 from cls_jax.training import progress
 from cls_jax.training.loop import train
-from cls_jax.training.progress import (
-    MetricsQueue,
-    NonFiniteError,
-    ProfileWindow,
-    ProgressBar,
-    describe_slow_means,
-)
 from cls_jax.training.start import prepare_run
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import create_tiny_config
@@ -51,7 +41,7 @@ class Fake:
 
 def create_queue(log_every=1):
     fake = Fake()
-    return MetricsQueue(log_every, 10, 40, fake, fake, fake), fake
+    return progress.MetricsQueue(log_every, 10, 40, fake, fake, fake), fake
 
 
 def create_monitors(loss=1.0, gradient_norm=1.0, **others):
@@ -67,22 +57,23 @@ def test_rows_are_written_every_log_every_steps_with_the_speed_since_the_row_bef
         with queue.waiting():
             clock[0] += 0.125
         queue.append(step, None, create_monitors(loss=step))
-        assert fake.losses == list(range(step - 1))  # Two steps are in flight.
     queue.drain()
-    assert [row["step"] for row in fake.rows] == [0, 4, 8]
-    assert [row.get("perf/input_wait") for row in fake.rows] == [None, 0.25, 0.125]
     assert fake.losses == list(range(9))
-    assert [row.get("perf/steps_per_second") for row in fake.rows] == [None, 2.0, 2.0]
-    assert [row.get("perf/images_per_second") for row in fake.rows] == [None, 80.0, 80.0]
+    columns = {
+        "step": [0, 4, 8],
+        "perf/input_wait": [None, 0.25, 0.125],  # Two steps are in flight.
+        "perf/steps_per_second": [None, 2.0, 2.0],
+        "perf/images_per_second": [None, 80.0, 80.0],
+    }
+    assert {name: [row.get(name) for row in fake.rows] for name in columns} == columns
 
 
-@pytest.mark.parametrize("name", ["loss", "gradient_norm"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("name", "value"), [("loss", np.nan), ("gradient_norm", np.inf)])
 def test_a_value_that_is_not_finite_is_found_in_every_step(name, value):
     queue, _ = create_queue(log_every=100)
     queue.append(0, "input 0", create_monitors())
     queue.append(1, "input 1", create_monitors(share=0.25, **{name: value}))
-    with pytest.raises(NonFiniteError) as caught:
+    with pytest.raises(progress.NonFiniteError) as caught:
         queue.drain()
     error = caught.value
     assert (error.step, error.name, error.step_input) == (1, f"train/{name}", "input 1")
@@ -97,34 +88,22 @@ def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
         queue.append(step, None, create_monitors(loss_supervised=loss))
         queue.drain()
         assert len(fake.lines) == (step > 400)
-    assert "above 4.61, twice the loss of guessing, since step 201" in fake.lines[0]
+    assert "above 4.61, twice the loss of random guessing, since step 201" in fake.lines[0]
     queue.append(1000, None, create_monitors())  # Not every method has that loss.
     queue.drain()
 
 
 def test_means_that_a_run_is_too_short_for_are_named_with_a_value_that_fits():
     config = create_tiny_config(num_steps=200, ema_decay=0.99, model__bn_momentum=0.5)
-    (warning,) = describe_slow_means(config, has_batch_norm=True)
+    (warning,) = progress.describe_slow_means(config, has_batch_norm=True)
     assert "13% of the start values remain with ema_decay=0.99: set --config.ema_decay=" in warning
-    config.ema_decay = float(warning.split("=")[-1].rstrip("."))
-    assert describe_slow_means(config, has_batch_norm=True) == []
-    config.model.bn_momentum = 0.999
-    assert len(describe_slow_means(config, has_batch_norm=True)) == 1
-    assert describe_slow_means(config, has_batch_norm=False) == []
-    config.num_steps = 0
-    assert describe_slow_means(config, has_batch_norm=True) == []
-
-
-def test_a_trace_of_the_chosen_steps_is_in_the_runs_folder(tmp_path):
-    profile = ProfileWindow("2:3", tmp_path)
-    for step in range(5):
-        profile.start(step)
-        profile.stop(step, jnp.ones(3))
-    assert len(list(tmp_path.glob("profile/**/*.xplane.pb"))) == 1
+    config.ema_decay, config.model.bn_momentum = float(warning.split("=")[-1].rstrip(".")), 0.999
+    assert len(progress.describe_slow_means(config, has_batch_norm=True)) == 1
+    assert progress.describe_slow_means(config, has_batch_norm=False) == []
 
 
 def test_the_bar_shows_validation_accuracies_where_test_images_should_stay_unseen(capsys):
-    bar = ProgressBar(first_step=4, num_steps=10)
+    bar = progress.ProgressBar(first_step=4, num_steps=10)
     for split in ("test", "validation"):
         names = ("test/accuracy", f"{split}/accuracy", f"{split}/accuracy_ensemble")
         bar.show_accuracies(5, dict.fromkeys(names, 91.0))
@@ -133,12 +112,13 @@ def test_the_bar_shows_validation_accuracies_where_test_images_should_stay_unsee
 
 
 def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
-    config = create_tiny_config(
-        "20,fixmatch", optimizer__learning_rate=100.0, num_steps=40, data__pipeline="device"
-    )
+    """Also what the user asked to trace before that is there."""
+    options = {"optimizer__learning_rate": 100.0, "num_steps": 40, "data__pipeline": "device"}
+    config = create_tiny_config("20,fixmatch", **options, profile="0:1")
     workdir = tmp_path / "run"
     with pytest.raises(UserError, match=r"stopped at step \d+: train/.* last good checkpoint"):
         train(config, workdir)
+    assert len(list(workdir.glob("profile/**/*.xplane.pb"))) == 1
 
     (path,) = (workdir / "not_finite").iterdir()
     bad_step = int(re.fullmatch(r"step_(\d+)\.npz", path.name)[1])
@@ -150,16 +130,14 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
 
     # The newest checkpoint and the stream lead to the same batch and the same loss.
     setup, dataset, spec, _ = prepare_run(config, workdir, load_dataset)
-    first_step, state, _ = Checkpointer(workdir).restore_newest(setup.state_shapes)
+    first, state, _ = Checkpointer(workdir).restore_newest(setup.state_shapes)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(state.params))
-    inputs, specs, create_batch = create_pipeline(
-        spec, dataset, setup.mesh, first_step, config.num_steps
-    )
-    train_step = create_train_step(setup, create_batch, specs)
-    for step in range(first_step, bad_step + 1):
+    inputs, specs, make = create_pipeline(spec, dataset, setup.mesh, first, config.num_steps)
+    train_step = create_train_step(setup, make, specs)
+    for step in range(first, bad_step + 1):
         step_input = next(inputs)
         if step == bad_step:
-            again = make_batch_fn(setup, create_batch, specs)(state, step_input)
+            again = make_batch_fn(setup, make, specs)(state, step_input)
         state, again_monitors = train_step(state, step_input)
     inputs.close()
     for name, values in batch.items():
@@ -169,19 +147,6 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
 
 
 def test_the_operation_that_makes_the_first_nan_is_named(tmp_path):
-    config = create_tiny_config(
-        "20,supervised", optimizer__learning_rate=100.0, num_steps=40, debug_nans=True
-    )
+    options = {"optimizer__learning_rate": 100.0, "num_steps": 40, "debug_nans": True}
     with pytest.raises(UserError, match=r"NaN or Inf produced in cls_jax/.*, line \d+: "):
-        train(config, tmp_path / "run")
-
-
-def test_debug_nans_lets_a_run_without_known_classes_go_on(tmp_path):
-    dataset = load_dataset(create_tiny_config())
-    labels = np.where(np.arange(len(dataset.train_labels)) < 100, dataset.train_labels, -1)
-    config = create_tiny_config("20,fixmatch", num_steps=2, debug_nans=True, batch_size=2)
-    config.data.unlabeled_includes_labeled = False
-    dataset = dataclasses.replace(dataset, train_labels=labels)
-    assert train(config, tmp_path / "run", lambda config: dataset)["step"] == 2
-    rows = read_metrics(tmp_path / "run")
-    assert None in [row.get("monitors/pseudo_label_accuracy") for row in rows]
+        train(create_tiny_config("20,supervised", **options), tmp_path / "run")

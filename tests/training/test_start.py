@@ -67,17 +67,18 @@ def test_both_networks_start_from_the_weights_with_their_own_heads(create):
 def test_frozen_stages_are_computed_once_for_both_networks(create):
     setup, _ = create(optimizer__frozen_stages=1)
     assert setup.ensemble.shared == {"stem", "stage1_block1"}
-    apart = dataclasses.replace(setup.ensemble, shared=frozenset())
-    states = []
+    apart, states, flops = dataclasses.replace(setup.ensemble, shared=frozenset()), [], []
     for ensemble in (setup.ensemble, apart):
         program = dataclasses.replace(setup, ensemble=ensemble)
-        step, state = create_train_step(program), program.init_state()
+        state, batch = program.init_state(), create_raw_batch(setup.config)
+        step = create_train_step(program).lower(state, batch).compile()
+        flops.append(step.cost_analysis()["flops"])
         for _ in range(2):
-            state, _ = step(state, create_raw_batch(setup.config))
+            state, _ = step(state, batch)
         states.append(state)
     assert_close(*states, atol=1e-5)
+    assert flops[0] < 0.95 * flops[1]
     # Networks from random weights differ in stages that are never trained.
-    assert not create_train_setup(setup.config, DATASET_SPEC).ensemble.shared
     random = create_tiny_config(optimizer__frozen_stages=1)
     assert not create_train_setup(random, DATASET_SPEC, read_weights=dict).ensemble.shared
 
@@ -85,29 +86,22 @@ def test_frozen_stages_are_computed_once_for_both_networks(create):
 @pytest.mark.parametrize(
     ("name", "shape", "remedy"),
     [
-        ("norm.bias", None, r"does not fit WRN-10-1 .*: set model.name"),
         ("stage9_block1.conv2.weight", (3,), r"does not fit WRN-10-1 .*: set model.name"),
         ("stem.weight", (16, 1, 5, 5), r"does not fit WRN-10-1 .*: set model\.name"),
         ("stem.weight", (16, 1, 7, 7), r"set model\.stem=imagenet, which these weights have\."),
         ("stem.weight", (16, 3, 3, 3), "for 3 color channels and the images have 1, so choose"),
-        ("stem.weight", (16, 3, 7, 7), "for 3 color channels"),
     ],
 )
 def test_weights_that_do_not_fit_tell_what_to_change(create, name, shape, remedy):
     setup, weights = create()
-    if shape is None:
-        del weights[name]
-    else:
-        weights[name] = np.zeros(shape)
+    weights[name] = np.zeros(shape)
     with pytest.raises(UserError, match=remedy):
         setup.init_state()
 
 
 def test_builtin_weights_imply_their_architecture_and_contradict_another():
     config = create_tiny_config(model__init="builtin:efficientnet_lite0")
-    resolved = resolve_model(config)
-    assert resolved.model.name == "efficientnet_lite0"
-    assert resolve_model(resolved) is resolved
+    assert resolve_model(config).model.name == "efficientnet_lite0"
     config.model.name = "resnet18"
     with pytest.raises(UserError, match="set only one of the two"):
         resolve_model(config)

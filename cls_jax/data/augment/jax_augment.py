@@ -80,8 +80,8 @@ def _look_up(
 def _create_autocontrast_tables(planes: jax.Array) -> jax.Array:
     """PIL.ImageOps.autocontrast, in integers.
 
-    PIL truncates a product in double precision, which may come out just below the whole number
-    that it should be: a value may differ by one.
+    PIL truncates a product in double precision, which may come out just below the exact integer.
+    So a value may differ by one.
     """
     low = planes.min(axis=2, keepdims=True).astype(jnp.int32)
     high = planes.max(axis=2, keepdims=True).astype(jnp.int32)

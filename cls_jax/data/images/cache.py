@@ -6,17 +6,32 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import filelock
+import jax
 import numpy as np
 from tqdm import tqdm
 
 from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions
-from cls_jax.data.images.files import ImageBatch, ImageFile, compute_key, find_settled, read_ahead
+from cls_jax.data.images.files import (
+    ImageBatch,
+    ImageFile,
+    compute_key,
+    find_settled,
+    read_ahead,
+    stat_image,
+)
+from cls_jax.data.images.packed import open_packed
 from cls_jax.data.images.store import Store
 from cls_jax.errors import UserError
+from cls_jax.parallel.distributed import (
+    from_all_processes,
+    gather_rows,
+    is_main_process,
+    take_own,
+)
 
 # Increase when the pixels of any file come out differently.
 _VERSION = 4
@@ -33,16 +48,21 @@ class DecodedImages:
         self,
         store: Store,
         digests: Sequence[bytes],
-        paths: Sequence[str],
+        find_path: Callable[[int], str],
         shape: Shape,
         options: DecodeOptions,
+        is_kept: bool = True,
     ):
-        """Orders the images of files, which are decoded again where the store has lost them."""
-        self._store, self._paths, self._shape, self._options = store, paths, shape, options
-        self._name = _name_options(shape, options)
+        """Orders the images of files, which are decoded where the store does not have them.
+
+        `find_path` returns the path of an image by its row. What is decoded goes to the store if it
+        `is_kept`, otherwise there are more images than it can hold.
+        """
+        self._store, self._find_path, self._shape, self._options = store, find_path, shape, options
+        self._name, self._is_kept = _name_options(shape, options), is_kept
         self._digests = np.frombuffer(b"".join(digests), "V16")
-        self._rows = np.arange(len(paths))  # Turns slices and negative indices into rows.
-        self._is_checked = np.zeros(len(paths), bool)
+        self._rows = np.arange(len(digests))  # Turns slices and negative indices into rows.
+        self._is_checked = np.zeros(len(digests), bool)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -51,7 +71,7 @@ class DecodedImages:
         """Returns uint8 [n, H, W, C] for int indices [n] or a slice.
 
         Raises:
-            OSError: if an image is damaged and its file cannot be decoded again.
+            OSError: if an image is not in the store and its file cannot be decoded.
         """
         rows = self._rows[indices]
         digests: list[bytes] = self._digests[rows].tolist()
@@ -66,8 +86,12 @@ class DecodedImages:
 
         with contextlib.suppress(OSError):  # The files are there as well.
             self._store.read(self._name, digests, put, trusted)
+        places: dict[bytes, list[int]] = {}
         for i in np.flatnonzero(is_missing).tolist():
-            put([i], self._decode_again(self._paths[rows[i]], digests[i]))
+            places.setdefault(digests[i], []).append(i)
+        paths = [self._find_path(rows[found[0]]) for found in places.values()]
+        for found, content in zip(places.values(), self._decode(paths, list(places)), strict=True):
+            put(found, content)
         self._is_checked[rows] = True
         return images
 
@@ -77,15 +101,22 @@ class DecodedImages:
         digests: list[bytes] = self._digests.tolist()
         return digests
 
-    def _decode_again(self, path: str, digest: bytes) -> bytes:
-        (batch,) = read_ahead([path], self._shape, 1, self._options, lambda _: False)
-        reason = batch.errors[0] or ("its file has changed" if batch.digests[0] != digest else "")
-        if reason:
-            raise OSError(errno.EIO, f"lost from the cache, and {reason}", path)
-        content = batch.images.tobytes()
-        with contextlib.suppress(OSError):
-            self._store.write(self._name, {digest: content}, {})
-        return content
+    def _decode(self, paths: Sequence[str], digests: Sequence[bytes]) -> Iterator[bytes]:
+        """The pixels of files with these different contents, on all cores."""
+        batches = read_ahead(paths, self._shape, _MAX_BATCH, self._options, lambda _: False)
+        for first, batch in zip(range(0, len(paths), _MAX_BATCH), batches, strict=True):
+            wanted, pixels = digests[first : first + _MAX_BATCH], iter(batch.images)
+            rows = dict[bytes, bytes]()
+            for path, error, found, digest in zip(
+                batch.files, batch.errors, batch.digests, wanted, strict=True
+            ):
+                reason = error or ("its file has changed" if found != digest else "")
+                if reason:
+                    raise OSError(errno.EIO, f"lost from the cache, and {reason}", path)
+                rows[digest] = next(pixels).tobytes()
+            with contextlib.suppress(OSError):
+                self._store.write(self._name, rows if self._is_kept else {}, {})
+            yield from rows.values()
 
 
 class DecodedSet(NamedTuple):
@@ -109,37 +140,71 @@ def load_decoded(
     """Decodes the files of a folder to (H, W, C) on all cores, or finds them in the store.
 
     The store has at most `max_gigabytes`. Beyond that, the least recently used rows are deleted.
+    Each of several processes decodes a part, and other images when it needs them. All must call
+    this with the same files. A packed folder knows its contents and is decoded when it is needed.
 
     Raises:
         UserError: if the store cannot be written.
     """
-    store, name = Store(), _name_options(shape, options)
-    folder = os.path.abspath(root)
-    paths = [os.path.join(folder, file.name) for file in files]
-    keys = [compute_key(path, file) for path, file in zip(paths, files, strict=True)]
-    row_bytes, failures = int(np.prod(shape)), dict[int, str]()
-    try:
-        digests, todo = _find(store, name, keys)
-        if todo:
-            with _hold(store.lock, is_silent):
-                digests, todo = _find(store, name, keys)
-                if shutil.disk_usage(store.folder).free < len(todo) * row_bytes:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                size = min(max(_BATCH_BYTES // row_bytes, 1), _MAX_BATCH)
-                missing, places = [paths[i] for i in todo], iter(todo)
-                has_bar = not is_silent and len(todo) >= _FEW
-                for batch in _decode(store, name, missing, shape, size, options, has_bar):
-                    for digest, error in zip(batch.digests, batch.errors, strict=True):
-                        digests[i := next(places)] = digest
-                        if error:
-                            failures[i] = error
-        store.shrink(max_gigabytes)
-    except OSError as error:
-        raise _explain(error, store.folder, len(files) * row_bytes) from error
+    store, folder = Store(), os.path.abspath(root)
+    row_bytes, packed = int(np.prod(shape)), open_packed(root)
+    is_kept = len(files) * row_bytes <= 1e9 * max_gigabytes
+    failures = dict[int, str]()
+    if packed and len(packed.digests):
+        records = [file.inode for file in files[:]]
+        digests = packed.digests[records].tolist()
+        known = enumerate(map(packed.failures.get, records))
+        failures = {i: reason for i, reason in known if reason is not None}
+    else:
+        own = take_own(len(files))
+        try:
+            digests, failures = _decode_files(store, folder, files[own], shape, options, is_silent)
+            store.shrink(max_gigabytes)
+        except OSError as error:
+            raise _explain(error, store.folder, len(files) * row_bytes) from error
+        gathered = gather_rows(np.frombuffer(b"".join(digests), "V16"), len(files))
+        digests = gathered.tolist()
+        parts = from_all_processes([(own.start + i, reason) for i, reason in failures.items()])
+        failures = {i: reason for part in parts for i, reason in part}
     rows = np.array([i for i in range(len(files)) if i not in failures], np.int64)
-    found, readable = [digests[i] for i in rows], [paths[i] for i in rows]
-    images = DecodedImages(store, found, readable, shape, options)
+
+    def find_path(row: int) -> str:
+        return os.path.join(folder, files[rows[row]].name)
+
+    images = DecodedImages(store, [digests[i] for i in rows], find_path, shape, options, is_kept)
     return DecodedSet(images, rows, digests, failures)
+
+
+def _decode_files(
+    store: Store,
+    folder: str,
+    files: Sequence[ImageFile],
+    shape: Shape,
+    options: DecodeOptions,
+    is_silent: bool,
+) -> tuple[list[bytes], dict[int, str]]:
+    """Decodes files that are not in the store. Returns the digests of all, and what failed."""
+    name, row_bytes, failures = _name_options(shape, options), int(np.prod(shape)), dict[int, str]()
+    paths = [os.path.join(folder, file.name) for file in files]
+    if not is_main_process():  # Another machine may have copies of its own.
+        files = [stat_image(path) for path in paths]
+    keys = [compute_key(path, file) for path, file in zip(paths, files, strict=True)]
+    digests, todo = _find(store, name, keys)
+    if not todo:
+        return digests, failures
+    with _hold(store.lock, is_silent) if jax.process_count() == 1 else contextlib.nullcontext():
+        digests, todo = _find(store, name, keys)
+        if shutil.disk_usage(store.folder).free < len(todo) * row_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        size = min(max(_BATCH_BYTES // row_bytes, 1), _MAX_BATCH)
+        missing, places = [paths[i] for i in todo], iter(todo)
+        has_bar = not is_silent and len(todo) >= _FEW
+        for batch in _decode(store, name, missing, shape, size, options, has_bar):
+            for digest, error in zip(batch.digests, batch.errors, strict=True):
+                digests[i := next(places)] = digest
+                if error:
+                    failures[i] = error
+    return digests, failures
 
 
 def _find(store: Store, name: str, keys: Sequence[bytes]) -> tuple[list[bytes], list[int]]:

@@ -119,10 +119,8 @@ def read_image(
 ) -> np.ndarray:
     """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC or AVIF file as `decode_image` does.
 
-    An image in memory counts like a file with its pixels.
-
-    Raises:
-        ImageError: if it cannot be read or is not an image.
+    An image in memory counts like a file with its pixels. Raises an ImageError if it cannot be read
+    or is not an image.
     """
     if isinstance(path, Image.Image | np.ndarray):
         return decode_image(path, image_shape, options)
@@ -133,10 +131,8 @@ def read_image(
 def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
     """Width and height of an image file in pixels, and its channels, read from its header.
 
-    A gray image has 1 channel. Other pictures have 3, and what is transparent turns white.
-
-    Raises:
-        ImageError: if it cannot be read or is not an image.
+    A gray image has 1 channel. Other pictures have 3, and what is transparent turns white. Raises
+    an ImageError if it cannot be read or is not an image.
     """
     with open_file(path) as file, _decoding(file) as image:
         return *image.size, _count_channels(image)
@@ -164,8 +160,7 @@ def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
 def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
     """Opens a file for reading bytes, also one in a packed folder.
 
-    Raises:
-        ImageError: if the system refuses.
+    Raises an ImageError if the system refuses.
     """
     try:
         file = open_regular(path)

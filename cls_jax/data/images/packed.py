@@ -8,14 +8,16 @@ path finds it there, as if the packed folder were the original one.
 import concurrent.futures
 import functools
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cls_jax.data.images.store import hash_content
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
 from cls_jax.parallel.cpus import available_cpus
@@ -30,16 +32,23 @@ class PackedFolder(NamedTuple):
 
     rows: dict[str, int]  # Name with "/" → number of the record, in the order of the names.
     sizes: np.ndarray  # int64 [n], in bytes.
+    digests: np.ndarray  # V16 [n], of their contents. Older folders do not know them.
+    failures: dict[int, str]  # Number of a record → why the image cannot be read.
     times: tuple[int, int]  # When the index was changed, as `os.stat` has it, in nanoseconds.
     read: Callable[[int], bytes]  # The content of a record.
 
 
 def pack_folder(
-    root: pathlib.Path, names: Sequence[str], copied: Iterable[str], output: pathlib.Path
+    root: pathlib.Path,
+    names: Sequence[str],
+    failures: Mapping[int, str],
+    copied: Iterable[str],
+    output: pathlib.Path,
 ) -> int:
     """Writes the files of a folder, by their names in order, to a new packed folder.
 
-    `copied` are names of tables such as labels.csv, which stay files. Returns the number of shards.
+    `failures` say which of them cannot be read as images, and why. `copied` are names of tables
+    such as labels.csv, which stay files. Returns the number of shards.
 
     Raises:
         UserError: if the package array_record is missing, there is no file, the output is not
@@ -49,10 +58,10 @@ def pack_folder(
     from array_record.python.array_record_module import ArrayRecordWriter
 
     if not names:
-        raise UserError(f"There is no image in {root}: name a folder with images.")
+        raise UserError(f"There is no image in {root}: pass a folder of images.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UserError(f"{output} is not empty: name a new folder.")
-    sizes: list[int] = []
+        raise UserError(f"{output} is not empty: choose a new folder.")
+    sizes, digests = list[int](), list[bytes]()
     num_shards, written, writer = 0, _SHARD_BYTES, None
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -66,6 +75,7 @@ def pack_folder(
                 num_shards, written = num_shards + 1, 0
             writer.write(content)  # type: ignore[union-attr] # The first file opens one.
             sizes.append(len(content))
+            digests.append(hash_content(content))
             written += len(content)
         writer.close()  # type: ignore[union-attr]
         for name in copied:
@@ -73,7 +83,14 @@ def pack_folder(
         # Last, since it makes the folder a packed one.
         text = np.frombuffer("\0".join(names).encode("utf-8", "surrogateescape"), np.uint8)
         partial = output / f".{INDEX}"
-        np.savez(partial, names=text, sizes=np.array(sizes), num_shards=num_shards)
+        np.savez(
+            partial,
+            names=text,
+            sizes=np.array(sizes),
+            digests=np.frombuffer(b"".join(digests), "V16"),
+            failures=np.array(json.dumps(list(failures.items()))),
+            num_shards=num_shards,
+        )
         os.replace(partial, output / INDEX)
     except OSError as error:
         raise UserError(
@@ -114,17 +131,23 @@ def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
     try:
         with open_regular(path) as file, np.load(file, allow_pickle=False) as stored:
             text, sizes, num_shards = (stored[key] for key in ("names", "sizes", "num_shards"))
+            digests, failures = np.zeros(0, "V16"), "[]"
+            if "digests" in stored.files:
+                digests, failures = stored["digests"], str(stored["failures"])
         names = text.tobytes().decode("utf-8", "surrogateescape").split("\0")
         shards = [str(_name_shard(pathlib.Path(path).parent, i)) for i in range(num_shards)]
         records = ArrayRecordDataSource(shards)
-        if not len(names) == len(sizes) == len(records):
-            raise ValueError("it names other images than there are")
+        if not len(names) == len(sizes) == len(records) or len(digests) not in (0, len(names)):
+            raise ValueError("it does not match the packed images")
     except PARSE_ERRORS as error:
         raise UserError(
             f"{path} is no index of packed images ({describe_error(error)}): pack the folder again."
         ) from error
     rows = {name: row for row, name in enumerate(names)}
-    return PackedFolder(rows, sizes, (mtime_ns, ctime_ns), records.__getitem__)
+    times = mtime_ns, ctime_ns
+    return PackedFolder(
+        rows, sizes, digests, dict(json.loads(failures)), times, records.__getitem__
+    )
 
 
 def find_packed(path: str | os.PathLike) -> tuple[PackedFolder, int] | None:

@@ -133,6 +133,7 @@ class Store:
             places.setdefault(digest, []).append(i)
 
         def read(db: sqlite3.Connection, part: Sequence[bytes]) -> None:
+            """Reads the rows of some digests, in one transaction."""
             stale, damaged = [], []
             for digest, checksum, is_stale, blob in _select(
                 db, query, part, _find_stale(), options
@@ -174,6 +175,8 @@ class Store:
         """
 
         def shrink(db: sqlite3.Connection) -> None:
+            """Deletes rows, in one transaction."""
+
             def get(name: str) -> int:
                 return int(db.execute(f"PRAGMA {name}").fetchone()[0])
 
@@ -230,7 +233,7 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # Somebody else's.
             self.folder.chmod(0o700)
-        # Where the system has no locks, SQLite would believe that other processes hold them.
+        # Where the system has no locks, SQLite would take them for held by other processes.
         with contextlib.suppress(filelock.Timeout), self.lock.acquire(timeout=0):
             pass
         with contextlib.suppress(FileExistsError):

@@ -14,10 +14,9 @@ def create_pipeline(
 ) -> InputPipeline:
     """Builds the pipeline `config.data.pipeline` for steps first_step, …, num_steps - 1.
 
-    Raises:
-        UserError: If the pipeline is tf.data, and TensorFlow is not installed.
+    Raises a UserError if the pipeline is tf.data, and TensorFlow is not installed.
     """
-    if spec.data.pipeline == "device":
+    if spec.config.data.pipeline == "device":
         from cls_jax.data.pipelines import device
 
         return device.create_pipeline(spec, dataset, mesh, first_step, num_steps)

@@ -10,7 +10,7 @@ import collections
 import concurrent.futures
 import itertools
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,21 +37,9 @@ from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 _MAX_SHARE = 0.5
 _NUM_AHEAD = 2  # Batches that wait, or are being read, while a step runs.
 _SAMPLE_SPECS = P(), RawBatch(*[P(DATA_AXIS)] * 5)  # Of the seed and the samples of a step.
-
-
-class DeviceData(NamedTuple):
-    """The dataset, replicated on every device of the mesh.
-
-    The seed is an argument of the step, not a constant in it, so that runs with different seeds
-    share one compiled program.
-    """
-
-    seed: Any  # uint32 scalar.
-    images: Any  # uint8 [n, H, W, C], all training images.
-    labels: Any  # int32 [n].
-    truths: Any  # int32 [n], see `StreamSpec.hide_labeled`.
-    labeled_indices: Any  # int32, as in `StreamSpec`.
-    unlabeled_indices: Any  # int32, as in `StreamSpec`.
+# Of a whole dataset: the seed, images uint8 [n, H, W, C], labels and `StreamSpec.hide_labeled`,
+# int32 [n], and the labeled and the unlabeled indices.
+_DATA_SPECS = (P(),) * 6
 
 
 def create_pipeline(
@@ -60,29 +48,24 @@ def create_pipeline(
     """Puts the dataset on the devices of the mesh if it fits, or else batch by batch."""
     if not is_small(dataset, mesh.local_devices[0]):
         make_views = make_view_creator(spec, dataset.image_shape, mesh)
-        return InputPipeline(
-            read_ahead(spec, dataset, mesh, range(first_step, num_steps)),
-            _SAMPLE_SPECS,
-            lambda state, seed_and_samples: make_views(state, *seed_and_samples),
-        )
-    data = DeviceData(
-        seed=np.uint32(spec.seed),
-        images=dataset.train_images[:],
-        labels=dataset.train_labels,
-        truths=spec.hide_labeled(dataset.train_labels),
-        labeled_indices=spec.labeled_indices,
-        unlabeled_indices=spec.unlabeled_indices,
+        inputs = read_ahead(spec, dataset, mesh, range(first_step, num_steps))
+        return inputs, _SAMPLE_SPECS, lambda state, step_input: make_views(state, *step_input)
+    # The seed is an argument of the step, not a constant in it, so that runs with different seeds
+    # share one compiled program.
+    data = (
+        *(np.uint32(spec.config.seed), dataset.train_images[:]),
+        *(dataset.train_labels, spec.hide_labeled(dataset.train_labels)),
+        *(spec.labeled_indices, spec.unlabeled_indices),
     )
-    specs = DeviceData(*(P() for _ in data))
-    on_devices = to_global_arrays(data, mesh, specs)
+    on_devices = to_global_arrays(data, mesh, _DATA_SPECS)
     create_batch = make_batch_creator(spec, dataset.image_shape, mesh)
-    return InputPipeline((on_devices for _ in itertools.count()), specs, create_batch)
+    return (on_devices for _ in itertools.count()), _DATA_SPECS, create_batch
 
 
 def make_batch_creator(
     spec: StreamSpec, image_shape: tuple[int, int, int], mesh: Mesh
-) -> Callable[[Any, DeviceData], RawBatch]:
-    """Returns (state, `DeviceData`) → this device's part of a `RawBatch`. Part of the step.
+) -> Callable[[Any, Any], RawBatch]:
+    """Returns (state, whole dataset) → this device's part of a `RawBatch`. Part of the step.
 
     Every device draws the samples and the random numbers of the *whole* batch and takes its slice
     of them. Its index in the mesh is in no key, so the batch is the same over any number of
@@ -91,20 +74,20 @@ def make_batch_creator(
     num_shards = mesh.shape[DATA_AXIS]
     make_views = make_view_creator(spec, image_shape, mesh)
 
-    def create_batch(state: Any, data: DeviceData) -> RawBatch:
+    def create_batch(state: Any, data: Any) -> RawBatch:
         """This device's part of the batch of the state's step."""
+        seed, images, labels, truths, labeled_indices, unlabeled_indices = data
 
         def sample(indices: jax.Array, batch_size: int, tag: int) -> jax.Array:
-            whole = sample_indices(indices, state.step, batch_size, data.seed, tag, jnp)
+            whole = sample_indices(indices, state.step, batch_size, seed, tag, jnp)
             return _take_shard(whole, num_shards)
 
-        labeled = sample(data.labeled_indices, spec.batch_size, LABELED_STREAM)
-        x, y = data.images[labeled], data.labels[labeled]
+        labeled = sample(labeled_indices, spec.config.batch_size, LABELED_STREAM)
+        x, y = images[labeled], labels[labeled]
         if not spec.unlabeled_views:
-            return make_views(state, data.seed, RawBatch(x, y, x[:0], y[:0], y[:0]))
-        rows = sample(data.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
-        samples = RawBatch(x, y, data.images[rows], rows, data.truths[rows])
-        return make_views(state, data.seed, samples)
+            return make_views(state, seed, RawBatch(x, y, x[:0], y[:0], y[:0]))
+        rows = sample(unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM)
+        return make_views(state, seed, RawBatch(x, y, images[rows], rows, truths[rows]))
 
     return create_batch
 
@@ -116,7 +99,7 @@ def make_view_creator(
 
     The samples are this device's, and their unlabeled images, [U, H, W, C], have no views yet.
     """
-    augmentation = create_augmentation(spec.data, image_shape)
+    augmentation = create_augmentation(spec.config.data, image_shape)
     num_shards = mesh.shape[DATA_AXIS]
 
     def make_views(state: Any, seed: Any, samples: RawBatch) -> RawBatch:
@@ -140,13 +123,13 @@ def read_ahead(
 ) -> Generator[Any, None, None]:
     """The seed and the samples of each step, on the devices. A thread reads those of the next."""
     images, labels = dataset.train_images, dataset.train_labels
-    truths = spec.hide_labeled(labels)
+    truths, seed = spec.hide_labeled(labels), spec.config.seed
 
     def read(step: int) -> Any:
-        size, rest_size = spec.batch_size, spec.unlabeled_batch_size
-        i = sample_indices(spec.labeled_indices, step, size, spec.seed, LABELED_STREAM)
-        j = sample_indices(spec.unlabeled_indices, step, rest_size, spec.seed, UNLABELED_STREAM)
-        return np.uint32(spec.seed), RawBatch(images[i], labels[i], images[j], j, truths[j])
+        size, rest_size = spec.config.batch_size, spec.unlabeled_batch_size
+        i = sample_indices(spec.labeled_indices, step, size, seed, LABELED_STREAM)
+        j = sample_indices(spec.unlabeled_indices, step, rest_size, seed, UNLABELED_STREAM)
+        return np.uint32(seed), RawBatch(images[i], labels[i], images[j], j, truths[j])
 
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
         waiting = collections.deque(executor.submit(read, step) for step in steps[:_NUM_AHEAD])

@@ -55,9 +55,7 @@ def create_pipeline(
             for batch in batches:
                 yield to_global_arrays(batch, mesh, BATCH_SPECS, shapes)
 
-    return InputPipeline(
-        inputs=put_on_devices(), input_specs=BATCH_SPECS, create_batch=lambda state, batch: batch
-    )
+    return put_on_devices(), BATCH_SPECS, lambda state, batch: batch
 
 
 def create_stream(
@@ -149,7 +147,7 @@ def _create_piece_functions(
 
     Piece i is one of step i // num_pieces, int64 scalar tensor.
     """
-    augmentation = create_augmentation(spec.data, dataset.image_shape)
+    augmentation = create_augmentation(spec.config.data, dataset.image_shape)
     shapes = _take_part(get_batch_shapes(spec, dataset.image_shape), part)
     num_labeled, num_unlabeled = shapes.x[0] // num_pieces, shapes.u[1] // num_pieces
     read_rows = _create_reader(spec, dataset, part, num_pieces)
@@ -160,7 +158,7 @@ def _create_piece_functions(
     ) -> tf.Tensor:
         num_rows, width = images.shape[0], augmentation.count_uniforms(view)
         first = part.take(batch_size).start + piece % num_pieces * num_rows
-        seed = tf.stack([tf.constant(spec.seed * 16 + index, tf.int64), piece // num_pieces])
+        seed = tf.stack([tf.constant(spec.config.seed * 16 + index, tf.int64), piece // num_pieces])
         uniforms = _draw_rows(seed, first, num_rows, width)  # At most 16 views.
         return augment(images, uniforms, view, augmentation, tf_augment)
 
@@ -182,7 +180,8 @@ def _create_piece_functions(
         ]
         # Without views no unlabeled image is read: [0, 0, H, W, C].
         u_views = tf.stack(views) if views else tf.zeros([0, *u.shape], tf.uint8)
-        return make_view(x, spec.labeled_view, piece, spec.batch_size, 0), y, u_views, *about_u
+        x = make_view(x, spec.labeled_view, piece, spec.config.batch_size, 0)
+        return x, y, u_views, *about_u
 
     return read, make_views
 
@@ -214,7 +213,7 @@ def _create_reader(
     images, labels = dataset.train_images, dataset.train_labels
     truths = spec.hide_labeled(labels)
     streams = (
-        (spec.labeled_indices, spec.batch_size, LABELED_STREAM),
+        (spec.labeled_indices, spec.config.batch_size, LABELED_STREAM),
         (spec.unlabeled_indices, spec.unlabeled_batch_size, UNLABELED_STREAM),
     )
     drawing = threading.Lock()  # Otherwise all threads would draw the same samples.
@@ -225,7 +224,7 @@ def _create_reader(
         """This process's samples of both streams, int32 [_CHUNK, n] each."""
         steps = np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK)
         return [
-            sample_indices(indices, steps, size, spec.seed, tag, rows=part.take(size))
+            sample_indices(indices, steps, size, spec.config.seed, tag, rows=part.take(size))
             for indices, size, tag in streams
         ]
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import pathlib
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -19,18 +20,32 @@ from cls_jax.data.images.decode import (
     find_bit_depth,
     get_decode_options,
     get_image_shape,
+    open_file,
     read_header,
 )
-from cls_jax.data.images.files import list_images, read_ahead
-from cls_jax.data.sources.folder_layout import NO_CLASS_NAME, Layout, describe_skipped, read_layout
+from cls_jax.data.images.files import is_left_by_system, list_images, read_ahead
+from cls_jax.data.images.store import hash_content
+from cls_jax.data.sources.folder_layout import (
+    Layout,
+    describe_skipped,
+    pack_layout,
+    read_layout,
+    unpack_layout,
+)
 from cls_jax.data.types import Dataset, Selection
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.parallel.distributed import is_main_process
+from cls_jax.parallel.distributed import (
+    check_same_data,
+    compute_in_main_process,
+    is_main_process,
+)
 
 NO_CLASS = -1
 COPY_OF = "the same image as"  # Why a file was skipped that is another one again.
 _MIN_PHOTOGRAPH = 32  # Pixels on the short side.
+_NUM_COMPARED = 32  # Files that all processes read.
+_ROWS_AT_ONCE = 1000  # That are hashed.
 _NUM_SAMPLED = 200  # Files whose headers are read, or that are looked at for their bit depth.
 
 
@@ -45,13 +60,15 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
     root = pathlib.Path(data_config.data_dir).expanduser()
     if not data_config.data_dir or not root.is_dir():
         raise UserError(
-            f"{data_config.data_dir or 'The path after the colon'} is not a folder: name one with "
-            "images, as in --config configs/folder.py:/path/to/images."
+            f"{data_config.data_dir or 'The path after the colon'} is not a folder. Pass a folder "
+            "of images, as in --config configs/folder.py:/path/to/images."
         )
     layout = layout or list_layout(root)
     options, shape = get_decode_options(data_config), get_image_shape(data_config)
-    rows = [*layout.train, *layout.validation, *layout.test]
-    files, names = [file for file, _ in rows], [file.name for file, _ in rows]
+    parts = layout.train, layout.validation, layout.test
+    files: Any = Selection(layout.train.files, np.concatenate([part.places for part in parts]))
+    labels = np.concatenate([part.labels for part in parts])
+    names = [file.name for part in parts for file, _ in part]
     decoded = load_decoded(
         root,
         files,
@@ -60,8 +77,6 @@ def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Datase
         max_gigabytes=data_config.cache_gigabytes,
         is_silent=not is_main_process(),
     )
-    index = _number_classes(layout.class_names)
-    labels = np.array([index[name] for _, name in rows], np.int32)
     skipped = layout.skipped + [(names[i], why) for i, why in decoded.failures.items()]
     ends = np.cumsum([len(layout.train), len(layout.validation)])
     train, validation, test = np.split(decoded.rows, np.searchsorted(decoded.rows, ends))
@@ -120,14 +135,14 @@ def _find_repeats(
     warnings = []
     for i, j in list(copies.items())[:1]:
         warnings.append(
-            f"{len(copies):,} unlabeled image(s) are labeled ones again, byte for byte, and are "
-            f"left out, such as {names[i]!r}, which is {names[j]!r}."
+            f"{len(copies):,} unlabeled image(s) are identical to labeled ones and are left out, "
+            f"such as {names[i]!r}, which is {names[j]!r}."
         )
     pairs = [(first[digests[i]], i) for i in train if labels[i] != NO_CLASS]
     pairs = [(i, j) for i, j in pairs if labels[i] != labels[j]]
     for i, j in pairs[:1]:
         warnings.append(
-            f"{len(pairs):,} image(s) are in two classes, byte for byte, such as "
+            f"{len(pairs):,} identical image(s) are in two classes, such as "
             f"{names[i]!r} and {names[j]!r}: delete the wrong one of each."
         )
     seen = {digests[i] for i in train}
@@ -135,8 +150,8 @@ def _find_repeats(
         if again := [digests[i] for i in part if digests[i] in seen]:
             num_labeled = sum(digest in first for digest in again)
             warnings.append(
-                f"{len(again):,} of {len(part):,} {what} images are also training images, byte for "
-                f"byte ({num_labeled:,} of them labeled): the {what} accuracy will be too high."
+                f"{len(again):,} of {len(part):,} {what} images are identical to training images "
+                f"({num_labeled:,} of them labeled): the {what} accuracy will be too high."
             )
     return copies, warnings
 
@@ -156,13 +171,33 @@ def _describe_bit_depth(paths: Sequence[pathlib.Path], options: DecodeOptions) -
     ]
 
 
-def _number_classes(names: Sequence[str]) -> dict[str, int]:
-    return {name: k for k, name in enumerate(names)} | {NO_CLASS_NAME: NO_CLASS}
-
-
 def list_layout(root: pathlib.Path) -> Layout:
-    """Lists a folder and sorts its files. Raises a UserError as `read_layout` does."""
-    return read_layout(root, list_images(root))
+    """Lists a folder and sorts its files. Of several processes, process 0 does so for all.
+
+    Raises:
+        UserError: As `read_layout` does, or if a process does not see the same files.
+    """
+    if jax.process_count() == 1:
+        return read_layout(root, list_images(root))
+    packed = compute_in_main_process(lambda: pack_layout(read_layout(root, list_images(root))))
+    layout = unpack_layout(packed)
+    check_same_data(_read_sample(root, layout))
+    return layout
+
+
+def _read_sample(root: pathlib.Path, layout: Layout) -> Iterator[bytes]:
+    """What every process must see: a few of the files, and the names beside them."""
+    paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_COMPARED)]
+    for folder in sorted({path.parent for path in paths}):
+        with contextlib.suppress(OSError):  # None in a packed folder.
+            names = os.listdir(folder)
+            yield repr(sorted(name for name in names if not is_left_by_system(name))).encode()
+    for path in paths:
+        try:
+            with open_file(path) as file:
+                yield hash_content(file.read())
+        except ImageError as error:
+            yield str(error).encode()
 
 
 def hash_names(layout: Layout, left_out: Collection[str]) -> str:
@@ -170,11 +205,9 @@ def hash_names(layout: Layout, left_out: Collection[str]) -> str:
 
     `left_out` names files that the dataset does not have. Runs of before have no other half.
     """
-    index = _number_classes(layout.class_names)
+    rows = zip(layout.train, layout.train.labels.tolist(), strict=True)
     return _hash_rows(
-        (file.name, file.size, index[name])
-        for file, name in layout.train
-        if file.name not in left_out
+        (file.name, file.size, label) for (file, _), label in rows if file.name not in left_out
     )
 
 
@@ -205,9 +238,9 @@ def _check_classes(layout: Layout, labels: np.ndarray, skipped: Sequence[tuple[s
 def _hash_rows(rows: Iterable[tuple]) -> str:
     """A short hash of rows of strings and numbers, 32 hexadecimal digits."""
     digest = hashlib.sha256()
-    for row in rows:
-        # Names may hold any byte but zero, and need not be Unicode.
-        text = "\0".join(map(str, row)) + "\0\n"
+    # Names may hold any byte but zero, and need not be Unicode.
+    lines = ("\0".join(map(str, row)) + "\0\n" for row in rows)
+    while text := "".join(itertools.islice(lines, _ROWS_AT_ONCE)):
         digest.update(text.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]
 
@@ -247,21 +280,20 @@ def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
-        raise UserError(f"{folder} is not a folder: name one with images, some of them labeled.")
+        raise UserError(f"{folder} is not a folder. Pass a folder of images, some of them labeled.")
     layout = list_layout(root)
-    counts = Counter(name for _, name in layout.train)
+    num_unlabeled, *counts = np.bincount(layout.train.labels + 1).tolist()
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_SAMPLED)]
     sizes, channels = sample_headers(paths)
     if not len(sizes):
         raise UserError(
-            f"None of the images in {root} that were tried can be read: convert them to JPEG or "
-            "PNG."
+            f"None of the sampled images in {root} can be read: convert them to JPEG or PNG."
         )
     return FolderSummary(
         root=root,
         layout=layout,
-        class_counts={name: counts[name] for name in layout.class_names},
-        num_unlabeled=counts[NO_CLASS_NAME],
+        class_counts=dict(zip(layout.class_names, counts, strict=True)),
+        num_unlabeled=num_unlabeled,
         num_test=len(layout.test),
         sizes=sizes,
         num_validation=len(layout.validation),
@@ -322,16 +354,15 @@ def load_sample(
     """
     train = summary.layout.train
     num_labeled = summary.num_labeled
-    rows = take_evenly(train[:num_labeled], limit) + take_evenly(train[num_labeled:], limit)
-    index = _number_classes(tuple(summary.class_counts))
-    files = [str(summary.root / file.name) for file, _ in rows]
+    places, rest = np.split(np.arange(len(train)), [num_labeled])
+    places = np.concatenate([take_rows(places, limit), take_rows(rest, limit)])
+    files = [str(summary.root / train[i][0].name) for i in places]
     (batch,) = read_ahead(files, shape, len(files), options)
     errors = {i: error for i, error in enumerate(batch.errors) if error is not None}
-    found = [index[name] for i, (_, name) in enumerate(rows) if i not in errors]
-    images, labels = batch.images, np.asarray(found, np.int32)
+    images, labels = batch.images, np.delete(train.labels[places], list(errors))
     if not (labels >= 0).any():
         raise UserError(
-            f"None of the labeled images in {summary.root} that were tried can be read: convert "
+            f"None of the sampled labeled images in {summary.root} can be read: convert "
             "them to JPEG or PNG."
         )
     return Dataset(

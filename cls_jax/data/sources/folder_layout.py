@@ -5,14 +5,19 @@ folders. Each may have `unlabeled/…`, `test/<class>/…` and `val/<class>/…`
 names decide, whatever their case and however their accents are composed. No image is opened here.
 """
 
+import array
+import io
+import json
 import os
 import pathlib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from cls_jax.data.images.files import ImageFile, Listing, SkippedFile
+import numpy as np
+
+from cls_jax.data.images.files import ImageFile, ImageFiles, Listing, SkippedFile
 from cls_jax.data.sources.label_table import (
     LABELS_CSV,
     NONE,
@@ -36,18 +41,48 @@ _REMEDY = (
     "arrange the images as labeled/<class>/ and unlabeled/, as one folder with labels.csv beside "
     "it, or as one folder for each class (see docs/own_images.md)"
 )
+_PARTS = ("train", "validation", "test")
+_FOREIGN = -2  # A class without training images.
 Row = tuple[ImageFile, str]  # A file and its class.
+Found = Iterator[tuple[str, int, str]]  # The part, the place among all files, and the class.
 # From a row to the name of its file, "" if there is none, None if it could be several.
 Finder = Callable[[LabelRow], str | None]
+
+
+class Rows(Sequence[Row]):
+    """Some files of a folder with their classes: 12 bytes a file beside the columns of all."""
+
+    def __init__(
+        self,
+        files: ImageFiles,
+        places: np.ndarray,
+        labels: np.ndarray,
+        class_names: tuple[str, ...],
+    ):
+        """Files by their places, int64 [n], and labels int32 [n], -1 for unlabeled ones."""
+        self.files, self.places, self.labels = files, places, labels
+        self._names = *class_names, NO_CLASS_NAME  # The last one for -1.
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Rows(self.files, self.places[index], self.labels[index], self._names[:-1])
+        return self.files[self.places[index]], self._names[self.labels[index]]
+
+    def __iter__(self) -> Iterator[Row]:
+        names = map(self._names.__getitem__, self.labels)
+        return zip(self.files.take(self.places), names, strict=True)
 
 
 class Layout(NamedTuple):
     """The parts of a folder."""
 
     class_names: tuple[str, ...]  # Sorted.
-    train: list[Row]  # Labeled before unlabeled, sorted by name within each.
-    validation: list[Row]  # None is unlabeled.
-    test: list[Row]  # None is unlabeled.
+    train: Rows  # Labeled before unlabeled, sorted by name within each.
+    validation: Rows  # None is unlabeled.
+    test: Rows  # None is unlabeled.
     skipped: list[SkippedFile]  # All other files, and why.
     warnings: list[str]  # One sentence each.
 
@@ -58,30 +93,82 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
     Raises:
         UserError: if it has no layout, fewer than two classes, or a class without an image.
     """
-    layout = Layout((), [], [], [], list(listing.skipped), [])
+    files, skipped, warnings = listing.files, list(listing.skipped), list[str]()
     if table := find_table(listing):
-        layout.skipped[:] = [row for row in layout.skipped if row[0] != table]
-        splits, classes = _read_classes(root / table, listing, layout)
-        _sort_by_table(listing.files, splits, classes, layout)
+        skipped[:] = [row for row in skipped if row[0] != table]
+        splits, classes = _read_classes(root / table, listing, skipped, warnings)
+        rows = _sort_by_table(files.names(), splits, classes, skipped)
     else:
         splits = _find_splits(listing, has_table=False)
-        _sort_by_folder(listing.files, splits, layout)
-        _check_class_folders(root, listing.folders, splits, layout)
-    names = _name_classes(layout)
+        rows = _sort_by_folder(files.names(), splits, skipped)
+    parts = {name: (array.array("q"), array.array("i")) for name in _PARTS}
+    numbers = {NO_CLASS_NAME: 0}  # Of the names of classes as they are found.
+    for part, place, name in rows:
+        parts[part][0].append(place)
+        parts[part][1].append(numbers.setdefault(name, len(numbers)))
+    columns = {name: [np.array(column) for column in part] for name, part in parts.items()}
+    places, labels = columns["train"]
+    if not table:
+        labeled = files.take(places[labels > 0])
+        _check_class_folders(root, listing.folders, splits, labeled, skipped)
+    found = list(numbers)
+    names = _name_classes([found[k] for k in np.unique(labels) if k], warnings)
     if len(names) < 2:
-        found = f"only the class {min(names.values())!r}" if names else "no labeled image"
+        what = f"only the class {min(names.values())!r}" if names else "no labeled image"
         raise UserError(
-            f"{root} has {found}, but at least two classes are needed"
-            f"{describe_skipped(layout.skipped)}: {_REMEDY}."
+            f"{root} has {what}, but at least two classes are needed"
+            f"{describe_skipped(skipped)}: {_REMEDY}."
         )
-    train = [(file, names.get(fold(name), name)) for file, name in layout.train]
-    train.sort(key=lambda row: (row[1] == NO_CLASS_NAME, row[0].name))
-    return layout._replace(
-        class_names=tuple(sorted(names.values())),
-        train=train,
-        validation=_keep_known(layout.validation, names, "validation", layout),
-        test=_keep_known(layout.test, names, "test", layout),
+    class_names = tuple(sorted(names.values()))
+    index = {folded: class_names.index(name) for folded, name in names.items()} | {"": -1}
+    known = np.array([index.get(fold(name), _FOREIGN) for name in found], np.int32)
+    columns["train"][1] = known[labels]
+    order = np.argsort(columns["train"][1] == -1, kind="stable")
+    columns["train"] = [column[order] for column in columns["train"]]
+    for part in ("validation", "test"):
+        places, labels = columns[part]
+        is_foreign = known[labels] == _FOREIGN
+        reason = f"a {part} image of a class without labeled images"
+        skipped += [(file.name, reason) for file in files.take(places[is_foreign])]
+        if foreign := sorted(found[k] for k in np.unique(labels[is_foreign])):
+            warnings.append(
+                f"{part}/ has {len(foreign)} class(es) that no labeled image has, such as "
+                f"{foreign[0]!r}: their images are left out."
+            )
+        columns[part] = [places[~is_foreign], known[labels[~is_foreign]]]
+    train, validation, test = (
+        Rows(files, places, labels, class_names) for places, labels in columns.values()
     )
+    return Layout(class_names, train, validation, test, skipped, warnings)
+
+
+def pack_layout(layout: Layout) -> bytes:
+    """A layout as bytes, for other processes: its columns, and the rest as JSON."""
+    buffer, files = io.BytesIO(), layout.train.files
+    rest = layout.class_names, layout.skipped, layout.warnings
+    parts = zip(_PARTS, (layout.train, layout.validation, layout.test), strict=True)
+    columns: Any = {part: np.stack([rows.places, rows.labels]) for part, rows in parts}
+    np.savez(
+        buffer,
+        text=np.frombuffer(files.text, np.uint8),
+        numbers=np.frombuffer(files.numbers, np.int64),
+        rest=np.array(json.dumps(rest)),
+        **columns,
+    )
+    return buffer.getvalue()
+
+
+def unpack_layout(content: bytes) -> Layout:
+    """The layout that `pack_layout` made bytes of."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        names, skipped, warnings = json.loads(str(stored["rest"]))
+        files = ImageFiles((), stored["text"].tobytes(), stored["numbers"].tobytes())
+        train, validation, test = (
+            Rows(files, stored[part][0], stored[part][1].astype(np.int32), tuple(names))
+            for part in _PARTS
+        )
+    skipped = [(name, reason) for name, reason in skipped]
+    return Layout(tuple(names), train, validation, test, skipped, warnings)
 
 
 def _find_splits(listing: Listing, has_table: bool) -> dict[str, str]:
@@ -102,40 +189,43 @@ def _find_splits(listing: Listing, has_table: bool) -> dict[str, str]:
     return splits
 
 
-def _sort_by_folder(files: Iterable[ImageFile], splits: Mapping[str, str], layout: Layout) -> None:
+def _sort_by_folder(
+    names: Iterable[str], splits: Mapping[str, str], skipped: list[SkippedFile]
+) -> Found:
     has_base = "train" in splits.values()
-    parts = {"train": layout.train, "validation": layout.validation, "test": layout.test}
-    for file in files:
-        top, *rest = file.name.split("/")
+    for place, name in enumerate(names):
+        top, *rest = name.split("/", 2)
         kind = splits.get(top) if rest else None
         if kind == "unlabeled":
-            layout.train.append((file, NO_CLASS_NAME))
+            yield "train", place, NO_CLASS_NAME
         elif kind and len(rest) >= 2:
-            parts[kind].append((file, rest[0]))
+            yield kind, place, rest[0]
         elif kind == "train" or (rest and has_base and not kind):
-            where = next(name for name, kind in splits.items() if kind == "train")
+            where = next(base for base, kind in splits.items() if kind == "train")
             reason = "outside of a class folder" if kind else f"not in {where}, unlabeled or test"
-            layout.skipped.append((file.name, reason))
+            skipped.append((name, reason))
         elif kind:
-            layout.skipped.append((file.name, f"a {kind} image outside of a class folder"))
+            skipped.append((name, f"a {kind} image outside of a class folder"))
         elif rest:
-            layout.train.append((file, top))
+            yield "train", place, top
         else:
-            layout.skipped.append((file.name, "outside of a class folder"))
+            skipped.append((name, "outside of a class folder"))
 
 
 def _check_class_folders(
-    root: pathlib.Path, folders: Sequence[str], splits: Mapping[str, str], layout: Layout
+    root: pathlib.Path,
+    folders: Sequence[str],
+    splits: Mapping[str, str],
+    labeled: Iterable[ImageFile],
+    skipped: Sequence[SkippedFile],
 ) -> None:
     """Raises a UserError if a class folder has no image, or only images in subfolders."""
     bases = [name for name, kind in splits.items() if kind == "train"]
     depth = 1 if bases else 0
     own: set[str] = set()
     nested: dict[str, str] = {}
-    for file, name in layout.train:
+    for file in labeled:
         parts = file.name.split("/")
-        if name == NO_CLASS_NAME:
-            continue
         folder = "/".join(parts[: depth + 1])
         if len(parts) == depth + 2:
             own.add(folder)
@@ -145,7 +235,7 @@ def _check_class_folders(
         folder = only_nested[0]
         raise UserError(
             f"The class folder {folder!r} has no image of its own, only folders such as "
-            f"{nested[folder]!r}: move the images up, or name the folder whose folders are the "
+            f"{nested[folder]!r}: move the images up, or pass the folder whose subfolders are the "
             "classes."
         )
     if own and not bases and all(fold(name) in _SPLITS for name in own):
@@ -160,7 +250,7 @@ def _check_class_folders(
     if empty and own:
         raise UserError(
             f"The class {empty[0].split('/')[-1]!r} has no image in {root / empty[0]}"
-            f"{describe_skipped(layout.skipped, empty[0] + '/')}: add at least one, or move the "
+            f"{describe_skipped(skipped, empty[0] + '/')}: add at least one, or move the "
             "folder elsewhere."
         )
 
@@ -175,60 +265,40 @@ def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
     return f" ({count:,} file(s) were skipped, such as {example!r:.100}: {reason})"
 
 
-def _name_classes(layout: Layout) -> dict[str, str]:
+def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
     """Folded name → name, of all classes of training images."""
     spellings: dict[str, set[str]] = {}
-    for name in {name for _, name in layout.train} - {NO_CLASS_NAME}:
+    for name in found:
         spellings.setdefault(fold(name), set()).add(name)
     for names in spellings.values():
         different = {unicodedata.normalize("NFC", name) for name in names}
         if len(different) > 1:
-            layout.warnings.append(
+            warnings.append(
                 f"{' and '.join(map(repr, sorted(different)))} count as one class: rename one of "
                 "them if they are not."
             )
     return {folded: min(names) for folded, names in spellings.items()}
 
 
-def _keep_known(
-    rows: Iterable[Row], names: Mapping[str, str], split: str, layout: Layout
-) -> list[Row]:
-    """Rows of a split whose class has training images. The others are skipped."""
-    known, foreign = [], set()
-    for file, name in rows:
-        if fold(name) in names:
-            known.append((file, names[fold(name)]))
-        else:
-            foreign.add(name)
-            layout.skipped.append((file.name, f"a {split} image of a class without labeled images"))
-    if foreign:
-        layout.warnings.append(
-            f"{split}/ has {len(foreign)} class(es) that no labeled image has, such as "
-            f"{min(foreign)!r}: their images are left out."
-        )
-    return sorted(known)
-
-
 def _sort_by_table(
-    files: Iterable[ImageFile],
+    names: Iterable[str],
     splits: Mapping[str, str],
     classes: Mapping[str, str | None],
-    layout: Layout,
-) -> None:
+    skipped: list[SkippedFile],
+) -> Found:
     """Sorts by folder and by class. A test or validation image may have it from its folder only."""
-    parts = {"validation": layout.validation, "test": layout.test}
-    for file in files:
-        top, *rest = file.name.split("/")
+    for place, file in enumerate(names):
+        top, *rest = file.split("/", 2)
         kind = splits.get(top, "train") if rest else "train"
-        name = classes.get(file.name, NO_CLASS_NAME)
+        name = classes.get(file, NO_CLASS_NAME)
         if name is None:
-            layout.skipped.append((file.name, f"of no class, as {LABELS_CSV} says"))
-        elif kind not in parts:
-            layout.train.append((file, name))
+            skipped.append((file, f"marked as no class in {LABELS_CSV}"))
+        elif kind not in ("validation", "test"):
+            yield "train", place, name
         elif name or len(rest) >= 2:
-            parts[kind].append((file, name or rest[0]))
+            yield kind, place, name or rest[0]
         else:
-            layout.skipped.append((file.name, f"a {kind} image outside of a class folder"))
+            skipped.append((file, f"a {kind} image outside of a class folder"))
 
 
 def label_by_folder(
@@ -242,25 +312,25 @@ def label_by_folder(
     Returns:
         Folder → what it holds, a value of `_SPLITS`, and image → class.
     """
-    names = [file.name for file in listing.files]
+    names = listing.files.names
     if not rows or rows[0].decision:
         splits = _find_splits(listing, has_table=False)
         if "train" in splits.values():
             return splits, {
                 name: name.split("/")[1]
-                for name in names
+                for name in names()
                 if name.count("/") >= 2 and splits.get(name.split("/")[0]) == "train"
             }
-        tops = {name.split("/")[0] for name in names if name.count("/") == 1} - splits.keys()
+        tops = {name.split("/")[0] for name in names() if name.count("/") == 1} - splits.keys()
         if len({fold(top) for top in tops}) >= 2 and not all(fold(top) in _SPLITS for top in tops):
             return splits, {
-                name: name.split("/")[0] for name in names if name.split("/")[0] in tops
+                name: name.split("/")[0] for name in names() if name.split("/")[0] in tops
             }
-    bases = ("labeled/", "labelled/")
+    bases = {name for name in listing.folders if fold(name) in ("labeled", "labelled")}
     return _find_splits(listing, has_table=True), {
         name: name.split("/")[1]
-        for name in names
-        if name.count("/") >= 2 and fold(name).startswith(bases)
+        for name in (names() if bases else ())
+        if name.count("/") >= 2 and name.split("/")[0] in bases
     }
 
 
@@ -285,8 +355,7 @@ def sort_by_label(root: pathlib.Path, listing: Listing) -> tuple[list[str], list
     Those of no class are left out. Raises a UserError if labels.csv cannot be read.
     """
     if table := find_table(listing):
-        nothing = Layout((), [], [], [], [], [])
-        splits, classes = _read_classes(root / table, listing, nothing)
+        splits, classes = _read_classes(root / table, listing, [], [])
     else:
         splits, by_folder = label_by_folder(listing)
         classes = dict(by_folder)
@@ -300,7 +369,7 @@ def find_table(listing: Listing) -> str | None:
 
 
 def _read_classes(
-    path: pathlib.Path, listing: Listing, layout: Layout
+    path: pathlib.Path, listing: Listing, skipped: list[SkippedFile], warnings: list[str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
     """Reads the table beside the folders. The last row of a file counts.
 
@@ -312,8 +381,13 @@ def _read_classes(
     Raises:
         UserError: if it cannot be read or lacks one of the two columns.
     """
-    find = index_files(file.name for file in listing.files)
-    rows = read_label_table(path, lambda cell: find(LabelRow(cell, "")) != "")
+
+    def names_file(cell: str) -> bool:
+        row = LabelRow(cell, "")
+        return index_files(listing.files.names, [row])(row) != ""
+
+    rows = read_label_table(path, names_file)
+    find = index_files(listing.files.names, rows)
     splits, by_folder = label_by_folder(listing, rows)
     classes: dict[str, str | None] = {}
     conflicting, unmatched = set(), dict[str, list[str]]()
@@ -327,60 +401,78 @@ def _read_classes(
         if label and before and fold(before) != fold(label) and not row.time:
             conflicting.add(name)
         classes[name] = None if row.decision == NONE else label
-    for reason, names in unmatched.items():
-        layout.skipped.extend((name, f"in {path.name}, but {reason}") for name in names)
+    for reason, cells in unmatched.items():
+        skipped.extend((name, f"in {path.name}, but {reason}") for name in cells)
         what = "name no image" if reason == "not in the folder" else "could mean several images"
-        layout.warnings.append(
-            f"{len(names):,} row(s) of {path.name} {what} of the folder, such as "
-            f"{names[0]!r:.200}, and are left out."
+        warnings.append(
+            f"{len(cells):,} row(s) of {path.name} {what} of the folder, such as "
+            f"{cells[0]!r:.200}, and are left out."
         )
     if conflicting:
-        layout.warnings.append(
+        warnings.append(
             f"{len(conflicting):,} image(s), such as {min(conflicting)!r}, have different labels "
             f"in {path.name}: the last one counts."
         )
     rest = [name for name in by_folder if name not in classes]
     if rest and "train" not in splits.values():
-        layout.warnings.append(
+        warnings.append(
             f"{len(rest):,} image(s) without a row in {path.name}, such as {rest[0]!r}, have the "
             "name of their folder as label: move those without a label to unlabeled/."
         )
     return splits, by_folder | classes
 
 
-def index_files(names: Iterable[str]) -> Finder:
+def index_files(
+    names: Callable[[], Iterable[str]], rows: Iterable[LabelRow] | None = None
+) -> Finder:
     """How to find the files that the rows of a table name.
 
     A name may be relative to the table's folder, or to the one folder of images beside it, with or
     without extension, and in any case. The exact name comes first, then the one with accents
     composed otherwise, and then the others. Rows of `cls-jax label` have a file's whole name: if
     the file is gone, they never mean another one.
+
+    `names` gives all names, each time it is called. Only what some `rows` can mean is kept, or for
+    None everything.
     """
-    names = list(names)
-    tops = {name.split("/")[0] for name in names if "/" in name}
-    tops -= {top for top in tops if _SPLITS.get(fold(top), "train") != "train"}
-    prefix = f"{fold(tops.pop())}/" if len(tops) == 1 else ""
-    exact, stages = set(names), [dict[str, str | None]() for _ in range(4)]
-    for name in names:
-        folded = fold(name)
-        inner = folded.removeprefix(prefix)
-        short = {folded, inner, folded.split("/")[-1]}
-        loose = short | {os.path.splitext(key)[0] for key in short}
-        for stage, keys in zip(
-            stages, ([unicodedata.normalize("NFC", name)], [folded], [inner], loose), strict=True
-        ):
-            for key in keys:
-                stage[key] = name if stage.get(key, name) == name else None
+    rows = None if rows is None else list(rows)
+    if rows is None:
+        exact, wanted = set(names()), None
+    else:
+        exact = {spelling for row in rows for spelling in _spell(row)}.intersection(names())
+        rows = [row for row in rows if exact.isdisjoint(_spell(row))]
+        wanted = {key for row in rows for _, key in _list_keys(row)}
+    stages = [dict[str, str | None]() for _ in range(4)]
+    if wanted or rows is None:
+        tops = {name.split("/")[0] for name in names() if "/" in name}
+        tops -= {top for top in tops if _SPLITS.get(fold(top), "train") != "train"}
+        prefix = f"{fold(tops.pop())}/" if len(tops) == 1 else ""
+        for name in names():
+            folded = fold(name)
+            inner = folded.removeprefix(prefix)
+            short = {folded, inner, folded.split("/")[-1]}
+            loose = short | {os.path.splitext(key)[0] for key in short}
+            keys = [unicodedata.normalize("NFC", name)], [folded], [inner], loose
+            for stage, found in zip(stages, keys, strict=True):
+                for key in found if wanted is None else wanted.intersection(found):
+                    stage[key] = name if stage.get(key, name) == name else None
 
     def find(row: LabelRow) -> str | None:
-        cleaned = row.file.strip().replace("\\", "/").removeprefix("./")
-        spellings = (row.file,) if row.decision else (row.file, cleaned)
-        if known := next((name for name in spellings if name in exact), None):
+        if known := next((name for name in _spell(row) if name in exact), None):
             return known
-        composed = (unicodedata.normalize("NFC", name) for name in spellings)
-        keys = [(stages[0], key) for key in composed]
-        if not row.decision:
-            keys += [(stage, fold(cleaned)) for stage in stages[1:]]
-        return next((stage[key] for stage, key in keys if key in stage), "")
+        return next((stages[k][key] for k, key in _list_keys(row) if key in stages[k]), "")
 
     return find
+
+
+def _spell(row: LabelRow) -> tuple[str, ...]:
+    """The exact names that a row can mean, the likeliest first."""
+    cleaned = row.file.strip().replace("\\", "/").removeprefix("./")
+    return (row.file,) if row.decision else (row.file, cleaned)
+
+
+def _list_keys(row: LabelRow) -> list[tuple[int, str]]:
+    """What to look for in which stage of `index_files` where there is no exact name."""
+    keys = [(0, unicodedata.normalize("NFC", name)) for name in _spell(row)]
+    folded = fold(_spell(row)[-1])
+    return keys if row.decision else [*keys, *((stage, folded) for stage in (1, 2, 3))]

@@ -1,4 +1,4 @@
-"""The table `labels.csv` of a folder of images, as people and programs write it: a log of answers.
+"""The table `labels.csv` of a folder of images, as people and programs write it: a log.
 
 The columns `file` and `label` are enough. `cls-jax label` appends a row per decision and has two
 more: `decision` says what an empty label means, and `time` orders the rows of tables that were
@@ -75,6 +75,8 @@ _NEW = _Format(",", ["file", "label", *_OWN_COLUMNS], (0, 1, 2, 3))
 
 def fold(name: str) -> str:
     """The same text for names that differ in case, or in how accents are composed."""
+    if name.isascii():
+        return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
@@ -102,7 +104,7 @@ def read_label_table(
     if start:
         lines = _read_csv(path, content[start:].decode(encoding), form.delimiter)
     headers = ([form.header[place] for place in form.places[:2]], _NEW.header[:2])
-    rows = []
+    rows, labels = [], dict[str, str]()  # Each label is kept once.
     for line in lines:
         cells = [line[place] if place < len(line) else "" for place in form.places]
         if len(line) <= form.places[0] or cells[:2] in headers:
@@ -112,7 +114,7 @@ def read_label_table(
             decision = ""
             if not form.has_decisions:
                 moment = ""
-        rows.append(LabelRow(file, label, decision, moment))
+        rows.append(LabelRow(file, labels.setdefault(label, label), decision, moment))
     if any(len(row.label) > LONGEST_CLASS for row in rows):
         raise _explain(path, ValueError(f"a label has more than {LONGEST_CLASS} characters"))
     return rows
@@ -123,6 +125,9 @@ def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
 
     A row without a time comes after all rows above it.
     """
+    rows = list(rows)
+    if not any(row.time for row in rows):
+        return rows
     latest, keys = "", []
     for row in rows:
         keys.append((row.time or latest, row))
@@ -268,7 +273,8 @@ def _parse(
 
 def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:
     """All lines that are not empty."""
-    file = io.StringIO(text, newline="")
+    # Of `StringIO`, a character would take four bytes.
+    file = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")
     try:
         return list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
     except csv.Error as error:

@@ -139,8 +139,8 @@ def _read_names(subset: str, data_dir: str) -> np.ndarray:
             lines = pathlib.Path(subset).expanduser().read_bytes().split()
         except OSError as error:
             raise UserError(
-                f"data.labeled_subset={subset} cannot be read ({error.strerror}): name a file with "
-                "one name of an image a line."
+                f"data.labeled_subset={subset} cannot be read ({error.strerror}): pass a file with "
+                "one image name per line."
             ) from error
         return np.array(lines, _ROW["name"])
     return _read_rows(_open_builder(subset, data_dir), "train")["name"]

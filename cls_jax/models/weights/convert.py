@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from cls_jax.errors import UserError
+from cls_jax.errors import UserError, explain_writing
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
 from cls_jax.models.weights.layout import Weights
 from cls_jax.models.weights.sources import to_safetensors
@@ -25,15 +25,11 @@ def convert(source: pathlib.Path, target: pathlib.Path) -> int:
             arrays = read_torch_file(file)
     except PARSE_ERRORS as error:
         raise UserError(
-            f"{source} cannot be converted ({describe_error(error)}): give a file with the state "
+            f"{source} cannot be converted ({describe_error(error)}): pass a file with the state "
             "dict of a model."
         ) from error
-    try:
+    with explain_writing(target, "choose another name"):
         target.write_bytes(to_safetensors(Weights(arrays)))
-    except OSError as error:
-        raise UserError(
-            f"{target} cannot be written ({error.strerror}): give another name."
-        ) from error
     return len(arrays)
 
 

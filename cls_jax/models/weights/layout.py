@@ -44,7 +44,7 @@ class Weights(NamedTuple):
     normalization: Normalization | None = None  # What the weights expect, if the file says it.
 
 
-class Layout(NamedTuple):
+class WeightsLayout(NamedTuple):
     """How files with weights of an architecture are written."""
 
     to_torch_module: Callable[[str], str]  # Name of a module here → in the file, often with dots.
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
         return ".".join(map(self.to_torch_module, path))
 
 
-def to_torch(variables: PyTree, layout: Layout) -> dict[str, np.ndarray]:
+def to_torch(variables: PyTree, layout: WeightsLayout) -> dict[str, np.ndarray]:
     """One network's "params" and "batch_stats" as arrays by the names of a layout."""
     leaves = jax.tree_util.tree_leaves_with_path(variables)
     return {
@@ -66,14 +66,14 @@ def to_torch(variables: PyTree, layout: Layout) -> dict[str, np.ndarray]:
     }
 
 
-def from_torch(arrays: Arrays, variables: PyTree, layout: Layout, heads: Path = ()) -> PyTree:
+def from_torch(
+    arrays: Arrays, variables: PyTree, layout: WeightsLayout, heads: Path = ()
+) -> PyTree:
     """The same variables of one network, arrays or shapes, with the values of a file, float32.
 
-    `heads` are modules that keep their values, whatever the file has for them.
-
-    Raises:
-        WeightsError: if a leaf is missing in the file or has another shape there, or the file has
-            a leaf that is missing here.
+    `heads` are modules that keep their values, whatever the file has for them. Raises a
+    WeightsError if a leaf is missing in the file or has another shape there, or the file has a leaf
+    that is missing here.
     """
     shapes = {
         _name(path, layout): tuple(leaf.shape[axis] for axis in _axes(path, leaf))
@@ -84,7 +84,7 @@ def from_torch(arrays: Arrays, variables: PyTree, layout: Layout, heads: Path = 
     ignored = (*kept, *layout.unused)
     for name in arrays:
         if name not in shapes and not name.startswith(ignored) and not name.endswith(_COUNTER):
-            raise WeightsError(f"{name} has no place in it")
+            raise WeightsError(f"{name} is not part of this architecture")
 
     def choose(path: Any, leaf: Any) -> Any:
         name = _name(path, layout)
@@ -99,7 +99,7 @@ def from_torch(arrays: Arrays, variables: PyTree, layout: Layout, heads: Path = 
     return jax.tree_util.tree_map_with_path(choose, variables)
 
 
-def _name(path: Any, layout: Layout) -> str:
+def _name(path: Any, layout: WeightsLayout) -> str:
     _, *modules, leaf = (entry.key for entry in path)  # Without "params" or "batch_stats".
     prefix = layout.to_torch_name(modules) + "." if modules else ""
     return prefix + _LEAVES.get(leaf, leaf)
@@ -132,7 +132,7 @@ def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> A
 
 
 def _rename(modules: Mapping[str, str], to_block: Callable[[int, int], str]) -> Callable:
-    """A `Layout.to_torch_module`: modules by name, and blocks by stage, or 0, and number."""
+    """A `WeightsLayout.to_torch_module`: modules by name, and blocks by stage, or 0, and number."""
 
     def to_torch_module(name: str) -> str:
         if match := re.fullmatch(r"(?:stage(\d+)_)?block(\d+)", name):
@@ -147,7 +147,7 @@ def _count_blocks(stage: int, block: int) -> int:
     return sum(blocks for blocks, *_ in STAGES[: stage - 1]) + block - 1
 
 
-OWN = Layout(str)  # Of architectures that PyTorch's libraries do not have.
+OWN = WeightsLayout(str)  # Of architectures that PyTorch's libraries do not have.
 
 # The names of torchvision, which are timm's as well.
 _RESNET_MODULES = {
@@ -160,7 +160,7 @@ _RESNET_MODULES = {
     "projection_norm": "downsample.1",
     "head": "fc",
 }
-RESNET = Layout(_rename(_RESNET_MODULES, lambda stage, block: f"layer{stage}.{block - 1}"))
+RESNET = WeightsLayout(_rename(_RESNET_MODULES, lambda stage, block: f"layer{stage}.{block - 1}"))
 
 # The names of the package `efficientnet-lite-pytorch`, which counts blocks through.
 _EFFICIENTNET_MODULES = {
@@ -176,18 +176,18 @@ _EFFICIENTNET_MODULES = {
     "project": "_project_conv",
     "project_norm": "_bn2",
 }
-EFFICIENTNET = Layout(
+EFFICIENTNET = WeightsLayout(
     _rename(_EFFICIENTNET_MODULES, lambda stage, block: f"_blocks.{_count_blocks(stage, block)}"),
     normalization=((127 / 255,) * 3, (128 / 255,) * 3),
 )
 
 # The names of timm.
 _to_vit = _rename({"patch_embed": "patch_embed.proj"}, lambda _, block: f"blocks.{block - 1}")
-VIT = Layout(_to_vit, HALF, adapt=resize_positions)
-DINOV2 = Layout(_to_vit, unused=("mask_token",), adapt=resize_positions)
+VIT = WeightsLayout(_to_vit, HALF, adapt=resize_positions)
+DINOV2 = WeightsLayout(_to_vit, unused=("mask_token",), adapt=resize_positions)
 
 
-def explain_mismatch(arrays: Arrays, layout: Layout, params: Any) -> str:
+def explain_mismatch(arrays: Arrays, layout: WeightsLayout, params: Any) -> str:
     """Says what to change if weights do not fit, as the end of a sentence.
 
     The first layer of a file reveals most mistakes. `params` are stacked, each leaf [N, ...].

@@ -65,11 +65,11 @@ def read_builtin(name: str) -> Weights:
     try:
         content = read_bytes(path, _MAX_PACKAGE_BYTES)
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise ValueError("its SHA-256 is another")
+            raise ValueError("its SHA-256 differs")
         return Weights(read_torch_file(io.BytesIO(content)))
     except PARSE_ERRORS as error:
         raise UserError(
-            f"{path} does not have the weights it should ({describe_error(error)}): reinstall "
+            f"{path} does not have the expected weights ({describe_error(error)}): reinstall "
             f"{module.replace('_', '-')}."
         ) from error
 
@@ -120,9 +120,9 @@ def read_hub(repository: str) -> Weights:
         path = download(repository, WEIGHTS_FILE)
     except Exception as error:  # The library and its network layers have their own types.
         raise UserError(
-            f"{HUB}{repository:.100} has no {WEIGHTS_FILE} that could be downloaded or was before "
-            f"({type(error).__name__}): check the name, or download the file and set model.init to "
-            "its path."
+            f"{HUB}{repository:.100} has no {WEIGHTS_FILE} that can be downloaded or is in the "
+            f"local cache ({type(error).__name__}): check the name, or download the file and set "
+            "model.init to its path."
         ) from error
     weights = read_safetensors(pathlib.Path(path))
     try:

@@ -40,9 +40,8 @@ class _Tensor(NamedTuple):
 def read_torch_file(file: BinaryIO) -> dict[str, np.ndarray]:
     """Reads the tensors of a state dict, or of the state dict in a training checkpoint, by name.
 
-    Raises:
-        ValueError: if the pickle does anything but describe tensors. A damaged file raises any of
-            `PARSE_ERRORS`.
+    Raises a ValueError if the pickle does anything but describe tensors. A damaged file raises any
+    of `PARSE_ERRORS`.
     """
     content, storages = _read_zip(file) if zipfile.is_zipfile(file) else _read_legacy(file)
     for key in ("state_dict", "model"):
@@ -107,8 +106,7 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """What a name in the file stands for. Functions are new ones, since a file can change them.
 
-        Raises:
-            ValueError: If no dictionary of tensors needs it.
+        Raises a ValueError if no dictionary of tensors needs it.
         """
         known: dict[str, Any] = {
             "collections.OrderedDict": collections.OrderedDict,

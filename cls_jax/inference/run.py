@@ -1,0 +1,123 @@
+"""A run as the rest of the program sees it: its folder, and what is read from it once."""
+
+import functools
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from cls_jax.data.datasets import load_dataset
+from cls_jax.data.images.decode import ImageLike
+from cls_jax.data.sources.folder_layout import Layout
+from cls_jax.data.types import Dataset, ImageSource, Selection
+from cls_jax.inference.classifier import Classifier, load
+from cls_jax.inference.prediction import Prediction
+from cls_jax.runs.folder import find_trained, read_result
+from cls_jax.training.instant import compute_frozen
+from cls_jax.training.setup import TrainSetup, TrainState
+from cls_jax.training.start import restore_run
+
+
+class Run:
+    """A run, which can be used as a path, as in `cls_jax.load(run)`.
+
+    Its dataset and its newest checkpoint are read when they are first needed, and once.
+
+    Attributes:
+        config: The run's configuration.
+        workdir: The run's folder, see docs/run_folder.md. It need not exist before training.
+        predictor: The path of what its classifier opens, see `find_predictor`, or None for the
+            networks after the last step.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        workdir: pathlib.Path,
+        layout: Layout | None = None,
+        predictor: pathlib.Path | None = None,
+    ):
+        """Reads nothing yet. `layout` is for `load_dataset`."""
+        self.config, self.workdir, self.layout = config, workdir, layout
+        self.predictor = predictor
+        # By part: the place of each image among those that were computed, or -1, and the results.
+        self._computed: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.workdir)
+
+    @functools.cached_property
+    def result(self) -> dict[str, Any]:
+        """The contents of its `result.json`, with accuracies in percent. Empty before its end."""
+        return read_result(self.workdir) or {}
+
+    def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
+        """Predicts with the newest checkpoint, see `Classifier.predict`.
+
+        Each call opens the checkpoint. To predict repeatedly, keep `cls_jax.load(run)`.
+        """
+        return load(self).predict(images)
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        """The images and labels."""
+        return load_dataset(self.config, self.layout)
+
+    @functools.cached_property
+    def end(self) -> tuple[TrainSetup, TrainState, int]:
+        """The setup, the state and the step of the newest checkpoint."""
+        return restore_run(self.workdir)
+
+    @functools.cached_property
+    def classifier(self) -> Classifier:
+        """What predicts, or the networks after training. Use it after training only."""
+        path = self.predictor or find_trained(self.workdir)
+        if path == self.workdir:
+            return load(path, trained=True, end=self.end)
+        return load(path)
+
+    @functools.cached_property
+    def held_out(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """What the classifier predicts for the validation and test images, if there are any.
+
+        By "validation" and "test", probabilities float32 [N, n, K] and true classes int [n].
+        """
+        return {
+            name: (self.compute_both(name, np.arange(len(labels)))[0], np.asarray(labels))
+            for name, _, labels in self.dataset.held_out
+            if len(labels)
+        }
+
+    def compute_both(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`Classifier.compute_both` of "train", "validation" or "test" images, each once.
+
+        The images are those at `rows`, int64 [n].
+        """
+        images = getattr(self.dataset, f"{part}_images")
+        if part not in self._computed:
+            missing = np.unique(rows)
+            p_NBK, f_BC = self._look(part, images, missing)
+            places = np.full(len(images), -1)
+        else:
+            places, p_NBK, f_BC = self._computed[part]
+            missing = np.unique(rows[places[rows] < 0])
+            if len(missing):
+                more_NBK, more_BC = self._look(part, images, missing)
+                p_NBK, f_BC = np.hstack([p_NBK, more_NBK]), np.vstack([f_BC, more_BC])
+        places[missing] = len(f_BC) - len(missing) + np.arange(len(missing))
+        self._computed[part] = places, p_NBK, f_BC
+        return p_NBK[:, places[rows]], f_BC[places[rows]]
+
+    def _look(
+        self, part: str, images: ImageSource, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        instant = self.classifier.instant
+        if instant is None:
+            return self.classifier.compute_both(Selection(images, rows))
+        # Its network has seen most of these images: their features are on disk.
+        data_dir = self.config.data.data_dir
+        features = compute_frozen(self.dataset, data_dir, instant.network, part, rows)
+        return instant.compute_both(features)

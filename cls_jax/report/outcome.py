@@ -1,0 +1,99 @@
+"""The outcome of a run in words, for the terminal and the report."""
+
+from typing import Any
+
+from cls_jax.runs.result import get_accuracy
+
+
+def describe_accuracies(accuracies: dict[str, float]) -> str:
+    """Accuracies, keyed as in `result.json` or as evaluation returns them, as aligned lines."""
+    names = {
+        "test_accuracy": "network 1 (EMA weights), the figure to report",
+        "test_accuracy_network_2": "network 2 (EMA weights)",
+        "test_accuracy_ensemble": "ensemble (EMA weights)",
+        "test_accuracy_live_network_1": "network 1 (raw weights)",
+        "test_accuracy_live_network_2": "network 2 (raw weights)",
+        "test_accuracy_at_best_validation": "network 1 at the step of the best validation accuracy",
+        "validation_accuracy": "network 1 on the validation images",
+        "validation_accuracy_best": "network 1 on the validation images, at its best step",
+        "test_accuracy_instant": "instant classifier, before training",
+        "test_accuracy_probe": "linear probe on the labels only",
+    }
+    by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
+    return _format_percentages(by_name, names)
+
+
+def describe_outcome(result: dict[str, Any]) -> list[str]:
+    """Sentences on labels, gain and predictor of a run that began with the instant classifier."""
+    describe = describe_labelers, describe_gain, describe_predictor
+    return [sentence for function in describe if (sentence := function(result))]
+
+
+def describe_labelers(result: dict[str, Any]) -> str | None:
+    """How much graph, probe and earlier layers count in a run's labels. None if unknown."""
+    weights: list[Any] = [result.get(f"labels_weight_{name}") for name in ("graph", "stages")]
+    if not all(isinstance(weight, int | float) for weight in weights):
+        return None
+    sentence = (
+        f"Weights chosen by held-out labels: graph of similar images {weights[0]:.0f}%, linear "
+        f"probe {100 - weights[0]:.0f}%. Earlier layers count for {weights[1]:.0f}%"
+    )
+    names = ("graph", "probe", "instant")
+    right: list[Any] = [result.get(f"labels_accuracy_{name}") for name in names]
+    if not all(isinstance(value, int | float) for value in right):
+        return f"{sentence}. Accuracy on held-out labels: unknown, since a class has one label."
+    return (
+        f"{sentence}. Accuracy on held-out labels: graph {right[0]:.0f}%, probe {right[1]:.0f}%, "
+        f"combined {right[2]:.0f}%."
+    )
+
+
+def describe_gain(result: dict[str, Any]) -> str | None:
+    """What the run gained over a linear probe on frozen features, or None if not measured."""
+    final, probe = get_accuracy(result, "test"), result.get("test_accuracy_probe")
+    if result.get("answer") == "instant":
+        final = result.get("test_accuracy_instant")
+    if final is None or probe is None:
+        return None
+    return (
+        f"On the test images, the classifier used for prediction is {abs(final - probe):.1f} "
+        "points "
+        f"{'above' if final >= probe else 'below'} a linear probe on frozen features."
+    )
+
+
+def describe_predictor(result: dict[str, Any]) -> str | None:
+    """A sentence about the chosen classifier, of a run that started from an instant one."""
+    chosen, gain = str(result.get("answer")), result.get("answer_gain")
+    predictor = {"trained": "fine-tuned networks", "instant": "instant classifier"}.get(chosen)
+    if predictor is None:
+        return None
+    use = f"`predict`, `evaluate` and `export` will use the {predictor}."
+    if gain is None:
+        return f"{use} No validation images compare them with the instant classifier."
+    verb = "gained" if gain >= 0 else "lost"
+    return (
+        f"On the {result.get('answer_images')} images, fine-tuning {verb} {abs(gain):.1f} points "
+        "over "
+        f"the instant classifier. {use}"
+    )
+
+
+def describe_monitors(monitors: dict[str, float]) -> str:
+    """The indications of quality that a run without a test set has, as aligned lines."""
+    shares = {
+        "pseudo_label_overlap": "of images: both networks predict the same class",
+        "exchange_ratio": "of pseudo-labels: confident enough to train the other network",
+        "mask_ratio": "of images: pseudo-label confident enough to train on",
+        "confidence_weight": "mean weight of a pseudo-label",
+    }
+    return _format_percentages({name: 100 * share for name, share in monitors.items()}, shares)
+
+
+def _format_percentages(values: dict[str, Any], meanings: dict[str, str]) -> str:
+    """One line for each value that is known, in the order of the meanings."""
+    return "\n".join(
+        f"  {values[name]:6.2f}%  {meaning}"
+        for name, meaning in meanings.items()
+        if values.get(name) is not None
+    )

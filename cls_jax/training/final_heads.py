@@ -1,0 +1,71 @@
+"""Heads that are fitted again after the last step (`model.final_head=graph`).
+
+Frozen features and fine-tuned networks err differently, so the product of their probabilities
+labels more images right than either does. Heads that learn from these labels carry this into the
+networks.
+
+Shape suffixes: N networks, B images, C features, K classes.
+"""
+
+import jax
+import numpy as np
+import scipy.special
+
+from cls_jax.data.sources.folder import take_rows
+from cls_jax.data.types import Dataset
+from cls_jax.features.graph import compute_weight
+from cls_jax.features.instant import INSTANT_C, Head, fit_head
+from cls_jax.features.stacking import take_log
+from cls_jax.parallel.distributed import arrays_from_main_process
+from cls_jax.training.instant import Start
+from cls_jax.training.probe import RecordLabels, compute_trained_features, replace_heads
+from cls_jax.training.setup import TrainSetup, TrainState
+
+# Labeled images that heads are fitted to, and others. More would take minutes on a CPU.
+_MAX_IMAGES = 10_000
+
+
+def fit_final_heads(
+    setup: TrainSetup,
+    state: TrainState,
+    dataset: Dataset,
+    start: Start,
+    record: RecordLabels = lambda *columns: None,
+) -> TrainState:
+    """Fits the heads of the EMA networks to what the start and these networks say together.
+
+    Each network has a head on all of its own features. At most 10,000 labeled images are used, and
+    as many others, evenly spaced among those of the start. `record` gets the labels of all others.
+
+    Returns:
+        The state with other heads in `ema_params`.
+    """
+    is_labeled, spread = start.is_labeled, start.spread
+    parts = [take_rows(np.flatnonzero(part), _MAX_IMAGES) for part in (is_labeled, ~is_labeled)]
+    used = np.sort(np.concatenate(parts))
+    features_NBC = compute_trained_features(setup, state, dataset.train_images, start.rows[used])
+    stacked = jax.device_get(state.ema_params["head"])
+    heads = [Head(*pair) for pair in zip(stacked["kernel"], stacked["bias"], strict=True)]
+    log_p_BK = take_log(_predict(heads, features_NBC)) + take_log(spread.probabilities[used])
+    p_BK = scipy.special.softmax(log_p_BK, axis=1)
+    labels = np.where(is_labeled[used], spread.labels[used], p_BK.argmax(axis=1))
+    weights = np.where(is_labeled[used], spread.sample_weights[used], compute_weight(p_BK))
+    num_classes = setup.dataset_spec.num_classes
+    heads = [fit_head(f_BC, labels, num_classes, INSTANT_C, weights) for f_BC in features_NBC]
+    # Sums on several devices round differently, and here a difference must not cost the run.
+    heads = arrays_from_main_process(heads)
+    is_new = ~is_labeled[used]
+    columns = [(start.rows[used][is_new], labels[is_new], weights[is_new])]
+    others = start.rows[np.setdiff1d(np.flatnonzero(~is_labeled), used)]
+    for first in range(0, len(others), _MAX_IMAGES):  # All of their features would fill the memory.
+        part = others[first : first + _MAX_IMAGES]
+        p_BK = _predict(heads, compute_trained_features(setup, state, dataset.train_images, part))
+        columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
+    record(*map(np.concatenate, zip(*columns, strict=True)))
+    return state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
+
+
+def _predict(heads: list[Head], features_NBC: np.ndarray) -> np.ndarray:
+    """Probabilities [B, K], the mean of those of all networks."""
+    pairs = zip(heads, features_NBC, strict=True)
+    return np.mean([head.compute_probabilities(f_BC) for head, f_BC in pairs], axis=0)

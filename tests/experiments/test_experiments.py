@@ -1,0 +1,120 @@
+"""The programs of experiments/: every row of a table is a run, and differences are found."""
+
+import argparse
+import importlib.util
+import math
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from cls_jax.config import validate_config
+from cls_jax.errors import UserError
+from experiments.benchmarks.step import describe_variants
+from experiments.benchmarks.variants import configure_variant, create_variant
+from experiments.paper import grid, table3, tables
+from experiments.studies import transfer
+from tests.conftest import ROOT, create_tiny_config, load_config
+from tests.methods.tiny_model import use_tiny_model
+from tests.outcomes import describe_difference, read_end
+
+
+def arguments(**values):
+    """Parsed options of a program."""
+    defaults = {"config": "configs/digits.py", "runs": "runs/grid", "overrides": {}}
+    defaults |= {"imbalance": 1.0, "labels": "alike", "unknown": 0, "data": "x", "pixels": 32}
+    return argparse.Namespace(**(defaults | values))
+
+
+def test_every_row_of_a_table_is_a_run():
+    for method in tables.TABLE_1 | tables.TABLE_2:
+        cell = grid.create_cell(arguments(), 40, method, 3)
+        assert cell.config.method.name == method
+        assert cell.workdir.name == f"digits-40-{method}-seed3"
+    for row in table3.ROWS:
+        cell = table3.create_cell(arguments(overrides=dict(table3.RECIPE)), row, 10, 3)
+        assert cell.config.method.name == row.split("+")[0]
+        assert cell.config.num_steps == int(table3.RECIPE["num_steps"])
+    options = arguments(config="configs/folder.py", overrides={"num_steps": "77"}, imbalance=10.0)
+    for name, row in transfer.ROWS.items():
+        cell = transfer.create_cell(options, name, 40, seed=3)
+        assert cell.workdir.name == f"{name}-32px-40-10to1-seed3"
+        assert cell.config.method.name == (row.method or "supervised")
+        assert (cell.config.num_labels, cell.config.seed, cell.config.num_steps) == (40, 3, 77)
+        # Once resolved, so that the folder of a finished run is recognized.
+        expected = "wide_resnet" if name == "scratch" else "efficientnet_lite0"
+        assert cell.config.model.name == expected
+
+
+def test_settings_reach_the_run_and_those_of_a_row_name_its_folder():
+    options = arguments(imbalance=10.0, overrides={"num_steps": "7"})
+    cell = table3.create_cell(options, "cls_plus+lambda_cutmix=0.0+tau=0.5", 10, 3)
+    assert (cell.config.method.lambda_cutmix, cell.config.method.tau) == (0.0, 0.5)
+    assert (cell.config.num_steps, cell.config.data.imbalance) == (7, 10)
+    assert cell.workdir.name == (
+        "digits-10-cls_plus-seed3-method.lambda_cutmix=0.0-method.tau=0.5-data.imbalance=10.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "row", "message"),
+    [
+        ({"nothing": "1"}, "cls", "There is no --config.nothing"),
+        ({"num_steps": "many"}, "cls", "cannot be 'many'"),
+        ({"method.tau": "2.0"}, "cls", "is invalid"),
+        *(({}, row, None) for row in ("nothing", "cls+nothing=1", "cls+tau")),
+    ],
+)
+def test_what_is_no_run_is_refused(overrides, row, message):
+    with pytest.raises(UserError, match=message):
+        table3.create_cell(arguments(overrides=overrides), row, 40, 0)
+
+
+def test_differences_are_paired_by_seed():
+    """Unpaired, the spread over seeds would hide a difference that is the same at each."""
+
+    def compare(ours, theirs):
+        ours, theirs = ({i: {"x": x} for i, x in seeds.items()} for seeds in (ours, theirs))
+        return table3.compare(ours, theirs, "x")
+
+    assert compare({0: 91, 1: 71, 5: 53}, {0: 90, 1: 70, 2: 50}) == (1, 0, 2)
+    mean, error, _ = compare({0: 91, 1: 74}, {0: 90, 1: 70})
+    assert (mean, error) == (2.5, pytest.approx(math.sqrt(4.5) / math.sqrt(2)))
+    assert compare({0: 91}, {0: 90, 1: 70}) is None
+
+
+@pytest.mark.parametrize("name", ["highest,separate,device", "float32,mesh,synthetic,3"])
+def test_every_variant_takes_steps(name):
+    with use_tiny_model():
+        variant = create_variant(name, create_tiny_config(num_steps=100))
+    variant.run(2)
+    variant.close()
+    assert variant.num_images == 8 * (1 + 2 * 2)
+    assert variant.seconds[0] > 0
+    assert name in describe_variants([variant])
+
+
+def test_the_script_for_a_gpu_names_programs_variants_and_keys_that_exist():
+    script = ROOT / "experiments" / "gpu_check.sh"
+    subprocess.run(["bash", "-n", script], check=True)
+    text, config = script.read_text(), load_config("cifar10", "250")
+    programs = re.findall(r"-m (experiments[\w.]+)", text)
+    assert len(programs) > 3
+    assert all(map(importlib.util.find_spec, programs))
+    for key, value in re.findall(r"--config\.([\w.]+)=(\d+)\b", text):
+        config.update_from_flattened_dict({key: int(value)})
+        validate_config(config)
+    for name in re.findall(r"\w+,\w+,(?:synthetic|device|tfdata)\b(?:,\d)?", text):
+        configure_variant(name, config)
+
+
+def test_every_difference_between_two_runs_is_seen(trained_run):
+    end, expected = read_end(trained_run), read_end(trained_run)
+    assert describe_difference(end, expected) is None
+    changed = end["state"][3].copy()
+    changed.view(np.uint8).flat[0] ^= 1
+    state = [*end["state"][:3], changed, *end["state"][4:]]
+    assert describe_difference({**end, "state": state}, expected) == "state"
+    assert describe_difference({**end, "metrics": end["metrics"][:-1]}, expected) == "metrics"
+    assert describe_difference({**end, "result": {}}, expected) == "result"
