@@ -61,6 +61,7 @@ class Answers:
         self.path = path
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
+        self._order: dict[str, int] = {}  # Of all classes that the table has ever had.
         self._find: Finder = index_files(names.__iter__)
         self._folder_labels = dict(folder_labels or {})
         self._stamp: tuple[int, ...] | None = None
@@ -86,8 +87,12 @@ class Answers:
             )
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
             raise RefusedError("The name of a class cannot hold control characters.")
-        known = {fold(other): other for other in self.class_names}
-        return _find_class(known, self.class_names, name)
+        names, count = self.class_names, len(self.class_names)
+        name = _find_class({fold(other): other for other in names}, names, name)
+        if len(names) > count and name in self._order:  # Between the classes where it once was.
+            later = [k for k in names if self._order.get(k, MAX_CLASSES) > self._order[name]]
+            names.insert(names.index(later[0]) if later else count, names.pop())
+        return name
 
     def restore_classes(self, names: Sequence[str]) -> None:
         """Goes back to former classes, and keeps those that have got labels since."""
@@ -173,6 +178,8 @@ class Answers:
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
             ) from error
         labels = {state.label for state in states.values()}
+        for name in names:
+            self._order.setdefault(name, len(self._order))
         self.class_names = [k for k in names if k in self.class_names or k in labels]
         self.states, self._stamp, self._content = states, stamp, content
         times = [row.time for row in rows]

@@ -176,6 +176,8 @@ class Session:
             num_classes = len(self._answers.class_names)
             name = self._answers.add_class(name)
             self._version += len(self._answers.class_names) > num_classes
+            if self._answers.class_names[num_classes:] not in ([], [name]):
+                self._refresh()  # It came between others, whose columns move.
             return name
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
