@@ -18,19 +18,21 @@ import numpy as np
 from PIL import Image, ImageDraw
 from playwright import sync_api
 
+from cls_jax.features.extract import FrozenFeatures
 from cls_jax.labeling import server
+from cls_jax.labeling.photographs import open_session
 from cls_jax.labeling.session import Change, Features, Session
-from cls_jax.labeling.start import open_session
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 SCHEMES = ("light", "dark")
-VIEWS = ("next", "check", "doubtful", "result")
+VIEWS = ("next", "check", "doubtful", "classes", "result", "try")
 NUM_PICTURES, NUM_ANSWERS = 240, 45
 WRONG = (1, 6, 12)  # Answers that are wrong on purpose.
 _SIZE, _SCALE = (480, 360), 2  # Drawn larger, so that edges come out smooth.
 _VIEWPORT = {"width": 1120, "height": 720}
 _QUALITY = 80
 _ARE_SHOWN = "() => [...document.images].every((i) => i.complete && i.naturalWidth)"
+_IS_FITTED = "() => !document.querySelector('.about')?.textContent.startsWith('Fitting')"
 # Where and how fast the run was computed says nothing to the reader.
 _LEAVE_OUT_THE_MACHINE = """(name) => {
   const isTime = (tile) => tile.textContent.includes("Training time");
@@ -185,11 +187,18 @@ def open_drawn_session(root: pathlib.Path) -> Session:
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     session = open_session(root, names)
     everything = np.arange(NUM_PICTURES)
-    session.load(lambda report: Features(everything, features.astype(np.float32)))
+    features = features.astype(np.float32)
+    session.load(
+        lambda report: Features(everything, FrozenFeatures(features, features, features[:, :0]))
+    )
     for i in range(NUM_ANSWERS):
         (item, *_) = session.describe("w")["next"]
         label = names[(kinds[item["image"]] + (i in WRONG)) % len(names)]
         session.decide([Change(item["image"], "label", label, item["revision"])], "w")
+    for name in names[:2]:
+        session.describe_class("w", name, {"boat": "With its sails", "fish": "Under water"}[name])
+        labeled = (i for i in range(NUM_PICTURES) if session.describe_image(i)["label"] == name)
+        session.set_example("w", next(labeled))
     return session
 
 
@@ -198,7 +207,7 @@ def draw_views(browser: sync_api.Browser) -> None:
     with tempfile.TemporaryDirectory() as folder, server.open_socket(0) as listener:
         session = open_drawn_session(pathlib.Path(folder) / "photos")
         port = listener.getsockname()[1]
-        running = server.create_server(server.create_app(session, "token", port))
+        running = server.create_server(server.create_app(session, "token"))
         listener.listen()
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -210,6 +219,7 @@ def draw_views(browser: sync_api.Browser) -> None:
                     page.click(f"nav button[data-view={view}]")
                     page.wait_for_selector("#view > *")
                     page.wait_for_function(_ARE_SHOWN)
+                    page.wait_for_function(_IS_FITTED)
                     page.evaluate(
                         "document.querySelectorAll('code').forEach("
                         "(e) => (e.textContent = 'cls-jax train photos'))"

@@ -20,10 +20,10 @@ _NUM_FOLDS = 10
 
 
 class Propagation:
-    """The labels so far and the scores that they give to all images."""
+    """The labels so far and the scores that they give to all images of a `graph`."""
 
     def __init__(self, graph: sparse.csr_matrix):
-        self._graph = graph
+        self.graph = graph
         self._scores_BK = np.zeros((graph.shape[0], 0))
         self.labels = np.full(graph.shape[0], -1)  # int [B], -1 for images without a label.
         # How an image's label raises its own score, and the sum of all. NaN: not solved for so far.
@@ -46,7 +46,7 @@ class Propagation:
             one_hot = (self.labels[:, None] == part).astype(float)
             # A class that lost its last label must have scores of exactly 0.
             start = self._scores_BK[:, part] * one_hot.any(axis=0)
-            self._scores_BK[:, part] = solve(self._graph, one_hot, ALPHA, _TOLERANCE, start)
+            self._scores_BK[:, part] = solve(self.graph, one_hot, ALPHA, _TOLERANCE, start)
 
     def compute_probabilities(self) -> np.ndarray:
         """Class probabilities of all images, float64 [B, K].
@@ -72,7 +72,7 @@ class Propagation:
         for first in range(0, len(unsolved), _COLUMNS_AT_ONCE):
             part = unsolved[first : first + _COLUMNS_AT_ONCE]
             one_hot = (np.arange(len(self.labels))[:, None] == part).astype(float)
-            responses = solve(self._graph, one_hot, ALPHA, _TOLERANCE)
+            responses = solve(self.graph, one_hot, ALPHA, _TOLERANCE)
             self._responses_2B[:, part] = responses[part, np.arange(len(part))], responses.sum(0)
         scores_LK = self._scores_BK[labeled]
         sums_LK = np.tile(self._scores_BK.sum(axis=0), (len(labeled), 1))

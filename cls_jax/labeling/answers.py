@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from cls_jax.data.sources import label_table
 from cls_jax.data.sources.folder_layout import Finder, index_files
-from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO, LabelRow, fold
+from cls_jax.data.sources.label_table import LABEL, NONE, NOTES, SKIP, UNDO, LabelRow, fold
 from cls_jax.errors import UserError
 from cls_jax.io import hold_lock
 
 MAX_CLASSES = 1000
+# A file, or what is noted about a class: the decision and the class.
+Key = str | tuple[str, str]
 
 
 class RefusedError(Exception):
@@ -21,12 +23,14 @@ class RefusedError(Exception):
 
 
 class State(NamedTuple):
-    """The current state of a photograph."""
+    """The current state of a photograph, or of a note about a class."""
 
-    decision: str = ""  # "label", "none" (of these classes), "skip", or "" without a decision.
+    # "label", "none" (of these classes), "skip", "" without a decision, or the kind of the note.
+    decision: str = ""
     label: str = ""  # The class, or "".
     revision: int = 0  # The number of decisions so far. A page with an older one is out of date.
     is_confirmed: bool = False  # Whether the last two decisions gave the same label.
+    text: str = ""  # The description of a class, or the file of its example.
 
 
 class Answers:
@@ -34,8 +38,9 @@ class Answers:
 
     Attributes:
         path: The table.
-        states: File → its state, in the order of the last decisions.
-        class_names: All classes so far, those without a label as well.
+        states: The state of each file and note, in the order of the last decisions.
+        class_names: All classes that a file has or that were added since. One whose last label was
+            taken away stays until another session.
     """
 
     def __init__(
@@ -54,8 +59,9 @@ class Answers:
             UserError: If a class has an unusable name or the table cannot be read.
         """
         self.path = path
-        self.states: dict[str, State] = {}
+        self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
+        self._order: dict[str, int] = {}  # Of all classes that the table has ever had.
         self._find: Finder = index_files(names.__iter__)
         self._folder_labels = dict(folder_labels or {})
         self._stamp: tuple[int, ...] | None = None
@@ -81,12 +87,28 @@ class Answers:
             )
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
             raise RefusedError("The name of a class cannot hold control characters.")
-        known = {fold(other): other for other in self.class_names}
-        return _find_class(known, self.class_names, name)
+        names, count = self.class_names, len(self.class_names)
+        name = _find_class({fold(other): other for other in names}, names, name)
+        if len(names) > count and name in self._order:  # Between the classes where it once was.
+            later = [k for k in names if self._order.get(k, MAX_CLASSES) > self._order[name]]
+            names.insert(names.index(later[0]) if later else count, names.pop())
+        return name
 
-    def get(self, name: str) -> State:
-        """The state of a file."""
-        return self.states.get(name, State())
+    def restore_classes(self, names: Sequence[str]) -> None:
+        """Goes back to former classes, and keeps those that have got labels since."""
+        labels = {state.label for state in self.states.values()}
+        others = [name for name in self.class_names if name not in names and name in labels]
+        self.class_names[:] = [*names, *others]
+
+    def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
+        """Takes over the images of the folder as they are now, and their rows."""
+        self._find, self._folder_labels = index_files(names.__iter__), dict(folder_labels)
+        self._content = b""
+        self._replay()
+
+    def get(self, key: Key) -> State:
+        """The state of a file or note."""
+        return self.states.get(key, State())
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -108,13 +130,18 @@ class Answers:
             self._replay()
         return has_changed
 
-    def append(self, decisions: Sequence[tuple[str, str, str]]) -> None:
-        """Records decisions about files on the disk and here: file, decision, label.
+    def append(self, decisions: Sequence[tuple[Key, str, str]]) -> None:
+        """Records decisions on the disk and here: file or note, decision, label or text.
 
         Raises the same as `append_rows`. Nothing has changed then.
         """
         moment = label_table.find_next_time(self._last_time)
-        rows = [LabelRow(name, label, decision, moment) for name, decision, label in decisions]
+        rows = [
+            LabelRow(text, key[1], decision, moment)
+            if isinstance(key, tuple)
+            else LabelRow(key, text, decision, moment)
+            for key, decision, text in decisions
+        ]
         start, added = label_table.append_rows(self.path, rows)
         stamp = self._stat()
         # If another program has appended at the same moment, its rows must still be read.
@@ -122,8 +149,8 @@ class Answers:
         self._content, self._stamp = (self._content + added, stamp) if is_alone else (b"", None)
         self._last_time = moment
         known = {fold(name): name for name in self.class_names}
-        for (name, _, _), row in zip(decisions, rows, strict=True):
-            _apply(self.states, known, self.class_names, name, row)
+        for (key, _, _), row in zip(decisions, rows, strict=True):
+            _apply(self.states, known, self.class_names, key, row)
 
     def _replay(self) -> None:
         """Takes over the table, or only its end if it has grown."""
@@ -142,13 +169,19 @@ class Answers:
                 for name, label in self._folder_labels.items():
                     _apply(states, known, names, name, LabelRow(name, label, LABEL))
             for row in label_table.order_rows(rows):
-                if found := self._find(row):
-                    _apply(states, known, names, found, row)
+                is_note, label = row.decision in NOTES, row.label.strip()
+                key = (row.decision, known.get(fold(label), label)) if is_note else self._find(row)
+                if key:
+                    _apply(states, known, names, key, row)
         except RefusedError as error:
             raise UserError(
                 f"{self.path} has more than {MAX_CLASSES:,} classes: check its columns."
             ) from error
-        self.states, self.class_names, self._stamp, self._content = states, names, stamp, content
+        labels = {state.label for state in states.values()}
+        for name in names:
+            self._order.setdefault(name, len(self._order))
+        self.class_names = [k for k in names if k in self.class_names or k in labels]
+        self.states, self._stamp, self._content = states, stamp, content
         times = [row.time for row in rows]
         self._last_time = max([self._last_time if start else "", *times])
 
@@ -183,18 +216,21 @@ def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
 
 
 def _apply(
-    states: dict[str, State],
+    states: dict[Key, State],
     known: dict[str, str],
     class_names: list[str],
-    name: str,
+    key: Key,
     row: LabelRow,
 ) -> None:
-    """Changes the state of a file as a row says."""
-    before, label = states.pop(name, State()), row.label.strip()
+    """Changes the state of a file or note as a row says."""
+    before, label = states.pop(key, State()), row.label.strip()
+    if isinstance(key, tuple):
+        states[key] = State(row.decision, "", before.revision + 1, text=row.file)
+        return
     label = _find_class(known, class_names, label) if label else ""
     decision = row.decision if row.decision in (NONE, SKIP) else LABEL if label else ""
     is_label = decision == LABEL
-    states[name] = State(
+    states[key] = State(
         decision,
         label if is_label else "",
         before.revision + 1,

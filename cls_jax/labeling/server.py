@@ -11,10 +11,14 @@ import functools
 import hmac
 import importlib.resources
 import io
+import json
 import pathlib
+import re
+import secrets
 import socket
-from collections.abc import Collection, Mapping
-from typing import Any
+import tempfile
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import IO, Any
 
 import uvicorn
 from PIL import Image
@@ -31,15 +35,26 @@ from cls_jax.data.images.decode import ImageError, read_upright
 from cls_jax.errors import UserError
 from cls_jax.io import describe_error, make_printable, parse_json
 from cls_jax.labeling.answers import RefusedError
+from cls_jax.labeling.classifier import SessionClassifier
+from cls_jax.labeling.photographs import add_photograph, find_new
 from cls_jax.labeling.session import Change, ConflictError, Session
+from cls_jax.labeling.training import Training
 
 HOST = "127.0.0.1"
+# This machine by any of its names, and any port: ssh forwards another one than the server's.
+_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 MAX_BODY_BYTES = 64 * 1024
+MAX_PHOTOGRAPH_BYTES = 2**26
+_SPOOLED_BYTES = 2**20  # Larger bodies go to a file without a name.
+_MAX_BODIES = 4  # At a time. Others wait.
+_BODY_SECONDS = 120
+PHOTOGRAPH_VERBS = ("try", "add")  # Their body is a file.
 _MAX_CHANGES = 200  # In one request.
 _LONGEST_WINDOW = 64  # Characters of a window's name.
 _SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photograph.
 _IDLE_SECONDS = 10.0  # After one to two of these, a connection without a request is closed.
 _MAX_CONNECTIONS = 200  # Of more, the oldest idle one is closed.
+_EVENT_SECONDS = 0.5
 
 _PAGE = importlib.resources.files("cls_jax.labeling") / "page"
 _MEDIA_TYPES = {
@@ -59,39 +74,54 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_REPORT_HEADERS = {
+    "Content-Security-Policy": (
+        "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+        "style-src 'unsafe-inline'; img-src data:; font-src data:; frame-ancestors 'none'"
+    )
+}
 _CLOSED = "Open the address that cls-jax label printed. It contains your access token.\n"
 _OTHER_PAGE = "Requests from other pages are refused.\n"
 
 
-def create_app(session: Session, token: str, port: int, codes: Collection[str] = ()) -> ASGIApp:
-    """The whole service for a session at a port.
+def create_app(
+    session: Session, token: str, codes: Collection[str] = (), training: Training | None = None
+) -> ASGIApp:
+    """The whole service for a session.
 
     The page is public. Everything else needs the `token` in the header X-Token, and each of `codes`
-    can be exchanged for it once.
+    can be exchanged for it once. `training` is where the page's trainings run.
     """
-    service = _Service(session)
+    service = _Service(session, training or Training(session.root))
     app = Starlette(
         routes=[
             Route("/", service.get_asset),
             Route("/page/{name}", service.get_asset),
             Route("/photographs/{image:int}/{size}", service.get_photograph),
+            Route("/report/{code}", service.get_report),
             Route("/api/proposals.csv", service.get_proposals),
+            Route("/api/events", service.get_events),
+            Route("/api/table/{first:int}", service.get_table),
             Route("/api/{view}", service.get_view),
             Route("/api/{verb}", service.post, methods=["POST"]),
         ]
     )
-    return guard(app, token, port, codes)
+    return guard(app, token, codes)
 
 
 class _Service:
     """The answers to requests that `guard` lets through."""
 
-    def __init__(self, session: Session):
-        self._session = session
+    def __init__(self, session: Session, training: Training):
+        self._session, self._training = session, training
+        self._classifier = SessionClassifier(session)
+        self._report_codes = set[str]()
+        self._bodies = asyncio.Semaphore(_MAX_BODIES)
         self._views = {
             "check": session.describe_check,
             "doubtful": session.describe_doubtful,
             "result": session.describe_result,
+            "classifier": self._classifier.describe,
         }
         # A lookup by name: no path from a client reaches the disk.
         self._assets = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.is_file()}
@@ -126,34 +156,78 @@ class _Service:
             self._session.follow_table()
         except UserError as error:
             return _explain(error, 422)
-        return JSONResponse(self._session.describe(_get_window(request)))
+        return JSONResponse(self._describe(request))
+
+    def _describe(self, request: Request) -> dict[str, Any]:
+        is_running = self._training.is_running()
+        return self._session.describe(_get_window(request)) | {"is_training": is_running}
+
+    def get_table(self, request: Request) -> Response:
+        """A part of the table of all photographs."""
+        return JSONResponse(self._classifier.describe_table(request.path_params["first"]))
+
+    async def get_events(self, request: Request) -> Response:
+        """What the training does, as server-sent events: at once, and whenever it changes.
+
+        They end with the training. Browsers open few connections, and other windows need some.
+        """
+
+        async def follow() -> AsyncIterator[str]:
+            last, is_running = "", True
+            while is_running and not self._training.is_closing():
+                is_running = self._training.is_running()
+                text = json.dumps(await run_in_threadpool(self._training.describe))
+                if text != last:
+                    yield f"data: {text}\n\n"
+                last = text
+                await asyncio.sleep(_EVENT_SECONDS)
+
+        return StreamingResponse(follow(), media_type="text/event-stream")
+
+    def get_report(self, request: Request) -> Response:
+        """The report of the last run, once for each code.
+
+        It has scripts and styles of its own. In a sandbox they can reach nothing of this server.
+        """
+        code, path = request.path_params["code"], self._training.find_report()
+        if code not in self._report_codes or path is None:
+            return PlainTextResponse("Open the report from the page.\n", 404)
+        self._report_codes.discard(code)
+        return Response(path.read_bytes(), media_type="text/html", headers=_REPORT_HEADERS)
 
     def get_proposals(self, request: Request) -> Response:
         """The proposals for all photographs, as a file to download."""
         return StreamingResponse(
-            self._session.write_proposals(),
+            self._classifier.write_table(),
             media_type="text/csv",
             headers={"Content-Disposition": 'attachment; filename="proposals.csv"'},
         )
 
     async def post(self, request: Request) -> Response:
         """Makes a change. The answer is the new state, or why it was refused."""
-        body = b""
+        is_photograph = request.path_params["verb"] in PHOTOGRAPH_VERBS
+        limit = MAX_PHOTOGRAPH_BYTES if is_photograph else MAX_BODY_BYTES
         try:
-            async for part in request.stream():
-                body += part
-                if len(body) > MAX_BODY_BYTES:
-                    return PlainTextResponse("The request is too large.\n", 413)
+            with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as body:
+                async with self._bodies, asyncio.timeout(_BODY_SECONDS):
+                    async for part in request.stream():
+                        body.write(part)
+                        if body.tell() > limit:
+                            size = f"{limit / 2**20:.3g} MB"
+                            return _explain(f"The request is too large: {size} at most.", 413)
+                body.seek(0)
+                return await run_in_threadpool(self._change, request, body)
+        except TimeoutError:
+            return _explain("The request took too long to arrive.", 408)
         except ClientDisconnect:
             return Response(status_code=400)  # Nobody reads it.
-        return await run_in_threadpool(self._change, request, body)
 
-    def _change(self, request: Request, body: bytes) -> Response:
+    def _change(self, request: Request, body: IO[bytes]) -> Response:
         session, window = self._session, _get_window(request)
         answer: dict[str, Any] = {}
         verb = request.path_params["verb"]
         try:
-            content = _parse_change(verb, body)
+            content = _parse(verb, body)
         except ValueError as error:
             return _explain(error, 400)
         try:
@@ -164,17 +238,44 @@ class _Service:
                     answer = {"images": session.undo(window)}
                 case "classes":
                     answer = {"label": session.add_class(content)}
+                case "rename":
+                    answer = {"renamed": session.rename_class(window, *content)}
+                case "describe":
+                    session.describe_class(window, *content)
+                case "example":
+                    session.set_example(window, content)
                 case "mark":
                     session.mark(content)
+                case "scan":
+                    answer = find_new(session)
+                case "try":
+                    return JSONResponse(self._classifier.classify(content))
+                case "add":
+                    answer = {"name": add_photograph(session.root, content)}
+                case "copies":
+                    number, folder = self._classifier.copy_by_class()
+                    answer = {"copies": number, "folder": folder}
+                case "train":
+                    self._training.start(*content)
+                case "stop":
+                    self._training.stop()
+                case "resume":
+                    self._training.resume()
+                case "report":
+                    code = secrets.token_urlsafe(24)
+                    self._report_codes.add(code)
+                    answer = {"report": f"/report/{code}"}
                 case _:
                     return PlainTextResponse("There is no such request.\n", 404)
         except ConflictError as error:
-            return _explain(error, 409, session.describe(window))
+            return _explain(error, 409, self._describe(request))
+        except ImageError as error:
+            return _explain(f"This is no photograph that can be read: {error}.", 422)
         except (RefusedError, UserError) as error:
             return _explain(error, 422)
         except OSError as error:
-            return _explain(f"labels.csv cannot be written: {describe_error(error)}", 507)
-        return JSONResponse({**session.describe(window), **answer})
+            return _explain(f"This cannot be saved: {describe_error(error)}", 507)
+        return JSONResponse({**self._describe(request), **answer})
 
 
 @functools.lru_cache(maxsize=128)
@@ -190,7 +291,7 @@ def encode_photograph(path: pathlib.Path, size: str) -> bytes:
     return buffer.getvalue()
 
 
-def guard(app: ASGIApp, token: str, port: int, codes: Collection[str] = ()) -> ASGIApp:
+def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
     """Lets only the page itself through, and adds the security headers to every answer.
 
     The arguments are those of `create_app`.
@@ -201,11 +302,11 @@ def guard(app: ASGIApp, token: str, port: int, codes: Collection[str] = ()) -> A
         """The refusal of a request that the page did not send, or the token for a code."""
         headers, path = request.headers, request.scope["path"]
         host, given = headers.get("host", "").lower(), headers.get("x-token", "")
-        if headers.getlist("host") != [headers.get("host")] or host not in hosts:
+        if headers.getlist("host") != [headers.get("host")] or not _HOSTS.fullmatch(host):
             return PlainTextResponse("This host is not served here.\n", 421)
         if request.method not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("This method is not allowed.\n", 405)
-        if path == "/" or path.startswith("/page/"):
+        if path == "/" or path.startswith(("/page/", "/report/")):
             return None
         opens = path == "/api/open" and request.method == "POST"
         is_token = hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
@@ -216,8 +317,10 @@ def guard(app: ASGIApp, token: str, port: int, codes: Collection[str] = ()) -> A
         if request.method == "POST":
             if headers.get("origin", "").lower() != f"http://{host}":
                 return PlainTextResponse(_OTHER_PAGE, 403)
-            if headers.get("content-type", "").split(";")[0].strip() != "application/json":
-                return PlainTextResponse("The request must be JSON.\n", 415)
+            # Both are types that a form of another page cannot send.
+            kind = "octet-stream" if path.split("/")[-1] in PHOTOGRAPH_VERBS else "json"
+            if headers.get("content-type", "").split(";")[0].strip() != f"application/{kind}":
+                return PlainTextResponse(f"The request must be application/{kind}.\n", 415)
         if not opens:
             return None
         unused.discard(given)
@@ -226,12 +329,12 @@ def guard(app: ASGIApp, token: str, port: int, codes: Collection[str] = ()) -> A
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS | dict(headers))
             await send(message)
 
         await (answer_early(Request(scope)) or app)(scope, receive, send_safely)
 
-    hosts = (f"{HOST}:{port}", f"localhost:{port}")
     return serve
 
 
@@ -246,9 +349,11 @@ def _get_window(request: Request) -> str:
     return request.headers.get("x-window", "")[:_LONGEST_WINDOW]
 
 
-def _parse_change(verb: str, body: bytes) -> Any:
+def _parse(verb: str, body: IO[bytes]) -> Any:
     """What a verb of `_Service.post` needs from a request. A ValueError if it is not there."""
-    content = parse_json(body.decode("utf-8"))
+    if verb in PHOTOGRAPH_VERBS:
+        return body
+    content = parse_json(body.read().decode("utf-8"))
 
     def take(values: Any, key: str, kind: type) -> Any:
         value = values.get(key) if isinstance(values, dict) else None
@@ -256,8 +361,15 @@ def _parse_change(verb: str, body: bytes) -> Any:
             raise ValueError(f"{key} is missing or of another type.")
         return value
 
-    if verb == "classes":
-        return take(content, "name", str)
+    if verb in ("classes", "example"):
+        return take(content, *(("name", str) if verb == "classes" else ("image", int)))
+    if verb in ("rename", "describe"):
+        return take(content, "name", str), take(content, "text", str)
+    if verb == "train":
+        minutes = content.get("minutes") if isinstance(content, dict) else None
+        if type(minutes) not in (int, float):
+            raise ValueError("minutes must be a number.")
+        return take(content, "kind", str), minutes
     if verb == "mark":
         images = take(content, "images", list)
         if len(images) > _MAX_CHANGES or not all(type(image) is int for image in images):

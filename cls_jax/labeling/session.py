@@ -5,18 +5,19 @@ import pathlib
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cls_jax.data.sources.label_table import LABEL, NONE, SKIP, UNDO
+from cls_jax.data.sources.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, NOTES, SKIP, UNDO
 from cls_jax.errors import UserError
 from cls_jax.features.coverage import Coverage
+from cls_jax.features.extract import FrozenFeatures, Progress
 from cls_jax.features.graph import build_graph, compute_weight
 from cls_jax.features.propagation import Propagation, find_confident, find_doubtful
-from cls_jax.io import describe_error, to_csv
-from cls_jax.labeling.answers import Answers, RefusedError, State
+from cls_jax.io import describe_error, make_printable
+from cls_jax.labeling.answers import Answers, Key, RefusedError, State
 from cls_jax.runs.result import wilson_interval
 
 _MAX_UNDO_STEPS = 1000
@@ -25,17 +26,18 @@ _NUM_RECENT = 24
 _CLAIM_SECONDS = 30.0
 _NUM_PER_CLASS = 8
 _NUM_DOUBTFUL = 12
+_NUM_UNREADABLE = 100
+_LONGEST_DESCRIPTION = 500
 _NUM_PROPOSALS = 9  # Per photograph, one for each number key.
 _CONFIDENT = 0.5  # Weight 1 - H/log K from which a proposal counts as confident.
 
-Progress = Callable[[int, int], None]
-
 
 class Features(NamedTuple):
-    """The result of the feature pass."""
+    """The result of the feature pass over some files, of which B can be read."""
 
     readable: np.ndarray  # int [B], indices of the files that could be read.
-    features: np.ndarray  # float32 [B, C], each row of Euclidean norm 1.
+    frozen: FrozenFeatures  # Of these B files.
+    reasons: Mapping[int, str] = {}  # Index of each other file → why it cannot be read.
 
 
 class Change(NamedTuple):
@@ -61,17 +63,21 @@ class Session:
         """
         self.root = root
         self._answers = answers
-        self._lock = threading.RLock()
+        self._lock, self._scanning = threading.RLock(), threading.Lock()
         self._phase, self._message = "reading", ""
         self._progress = (0, len(files))
         self._version = 0
         self._set_files(files)
-        # Window → its steps, each with photographs, their states before and their revisions after.
-        self._undo: dict[str, list[list[tuple[int, State, int]]]] = {}
+        # Window → its steps. Each has what changed, its states before and revisions after, and the
+        # classes before if the step changed these.
+        self._undo: dict[str, list[tuple[list[tuple[Key, State, int]], list[str]]]] = {}
         self._marked: list[int] = []
         # Window → the photograph that it shows, and when it last asked.
         self._claims: dict[str, tuple[int, float]] = {}
+        self._frozen: FrozenFeatures | None = None
         self._propagation: Propagation | None = None
+        self._unreadable: dict[str, str] = {}  # File → why.
+        self.labels_version = 0  # Increases with each change of labels.
         self._coverage: Coverage | None = None
         self._probabilities = np.zeros((0, 0), np.float32)
         self._next: list[int] = []
@@ -85,22 +91,67 @@ class Session:
         `load_features` is called with a function to report (images done, images in all).
         """
         try:
-            readable, features_BC = load_features(self._report_progress)
-            if not len(readable):
+            found = load_features(self._report_progress)
+            if not len(found.readable):
                 raise UserError("None of the images can be read: convert them to JPEG or PNG.")
-            graph = build_graph(features_BC)
-            propagation, coverage = Propagation(graph), Coverage(graph)
+            self._unreadable = {self._files[i]: why for i, why in found.reasons.items()}
+            self._take_over(self._files, found, [])
         except Exception as error:
             message = str(error) if isinstance(error, UserError) else describe_error(error)
             with self._lock:
                 self._phase, self._message = "failed", message
                 self._version += 1
             raise
+
+    def _take_over(self, files: Sequence[str], found: Features, before: Sequence[str]) -> None:
+        """Adds files with features behind those `before`, whose numbers stay."""
+        frozen = found.frozen
+        if self._frozen is not None:
+            frozen = FrozenFeatures(*map(np.concatenate, zip(self._frozen, frozen, strict=True)))
+        graph = build_graph(frozen.descriptors)
+        propagation, coverage = Propagation(graph), Coverage(graph)
         with self._lock:
-            self._set_files([self._files[i] for i in readable])
-            self._propagation, self._coverage = propagation, coverage
+            self._set_files([*before, *(files[i] for i in found.readable)])
+            self._frozen, self._propagation, self._coverage = frozen, propagation, coverage
             self._phase = "ready"
             self._refresh()
+
+    def extend(
+        self,
+        files: Sequence[str],
+        names: Sequence[str],
+        folder_labels: Mapping[str, str],
+        load_features: Callable[[Sequence[pathlib.Path]], Features],
+    ) -> dict[str, int]:
+        """Adds photographs that came since, of all `files` that may be labeled.
+
+        `names` and `folder_labels` are those of `Answers`. Files that could not be read are tried
+        again. Returns how many are new, and how many of the new ones cannot be read. What
+        `load_features` raises leaves the session as it was.
+        """
+        with self._scanning:
+            with self._lock:
+                self._check_ready()
+                before, unreadable = list(self._files), self._unreadable
+                new = [name for name in files if name not in self._index]
+            if not new:
+                self._unreadable = {}
+                return {"new": 0, "unreadable": 0}
+            found = load_features([self.root / name for name in new])
+            with self._lock:
+                self._answers.index(names, folder_labels)
+                self._unreadable = {new[i]: why for i, why in found.reasons.items()}
+                self._version += 1
+            if len(found.readable):
+                self._take_over(new, found, before)
+            num_broken = len(self._unreadable.keys() - unreadable.keys())
+            return {"new": len(found.readable), "unreadable": num_broken}
+
+    def take_labels(self) -> tuple[int, FrozenFeatures | None, np.ndarray, list[str]]:
+        """The version of the labels, the features, labels int [B] and the names of all classes."""
+        with self._lock:
+            labels = self._propagation.labels.copy() if self._propagation else np.zeros(0, int)
+            return self.labels_version, self._frozen, labels, list(self._answers.class_names)
 
     def _report_progress(self, done: int, total: int) -> None:
         with self._lock:
@@ -125,6 +176,8 @@ class Session:
             num_classes = len(self._answers.class_names)
             name = self._answers.add_class(name)
             self._version += len(self._answers.class_names) > num_classes
+            if self._answers.class_names[num_classes:] not in ([], [name]):
+                self._refresh()  # It came between others, whose columns move.
             return name
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
@@ -138,16 +191,91 @@ class Session:
         with self._lock, self._answers.hold():
             self.follow_table()
             self._check(changes)
-            step = [(c.image, self._get_state(c.image), c.revision + 1) for c in changes]
-            self._answers.append([(self._files[c.image], c.decision, c.label) for c in changes])
-            self._refresh()
-            steps = self._undo.setdefault(window, [])
-            steps.append(step)
-            del steps[:-_MAX_UNDO_STEPS]
+            rows = [(self._files[c.image], c.decision, c.label) for c in changes]
+            self._record(rows, window)
 
-    def _check(self, changes: Sequence[Change]) -> None:
+    def _record(
+        self,
+        rows: Sequence[tuple[Key, str, str]],
+        window: str,
+        classes: tuple[list[str], list[str]] = ([], []),
+    ) -> None:
+        """Appends rows as one step to undo. A change of classes names those before and after."""
+        before = [(key, self._answers.get(key)) for key, _, _ in rows]
+        if rows:
+            self._answers.append(rows)
+        if classes[0]:
+            self._answers.class_names[:] = classes[1]
+        step = [(key, state, state.revision + 1) for key, state in before]
+        steps = self._undo.setdefault(window, [])
+        steps.append((step, classes[0]))
+        del steps[:-_MAX_UNDO_STEPS]
+        self._refresh()
+
+    def rename_class(self, window: str, name: str, new: str) -> int:
+        """Renames a class, merges it into another one, or deletes it if the new name is "".
+
+        Its photographs get the other class, or none. Its description and its example stay if the
+        other class has none. Returns the number of photographs.
+
+        Raises:
+            RefusedError: If there is no such class, or the new name is unusable.
+            OSError: If labels.csv cannot be written. Nothing has changed then.
+        """
+        with self._lock, self._answers.hold():
+            self._check_ready()
+            self.follow_table()
+            answers, before = self._answers, list(self._answers.class_names)
+            if name not in before:
+                raise RefusedError("There is no such class.")
+            new = answers.add_class(new) if new else ""
+            if new == name:
+                raise RefusedError("These are two spellings of the same class.")
+            decision = LABEL if new else UNDO
+            rows: list[tuple[Key, str, str]] = [
+                (key, decision, new) for key, state in answers.states.items() if state.label == name
+            ]
+            num_images = sum(key in self._index for key, _, _ in rows)
+            for kind in NOTES:
+                if (text := answers.get((kind, name)).text) and not answers.get((kind, new)).text:
+                    rows += [((kind, new), kind, text)] if new else []
+            after = [known for known in before if known != name]
+            if new and new not in before:
+                after.insert(before.index(name), new)
+            try:
+                self._record(rows, window, (before, after))
+            except (OSError, UserError):
+                answers.class_names[:] = before
+                raise
+            return num_images
+
+    def describe_class(self, window: str, name: str, text: str) -> None:
+        """Saves what a class is. Raises the same as `rename_class`."""
+        if len(text) > _LONGEST_DESCRIPTION or not text.isprintable():
+            raise RefusedError(
+                f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
+            )
+        with self._lock, self._answers.hold():
+            self.follow_table()
+            if name not in self._answers.class_names:
+                raise RefusedError("There is no such class.")
+            self._record([((DESCRIBE, name), DESCRIBE, text)], window)
+
+    def set_example(self, window: str, image: int) -> None:
+        """Makes a labeled photograph the example of its class. Raises as `rename_class` does."""
+        with self._lock, self._answers.hold():
+            self.follow_table()
+            self.get_path(image)
+            if not (label := self._get_state(image).label):
+                raise RefusedError("An example needs a label first.")
+            self._record([((EXAMPLE, label), EXAMPLE, self._files[image])], window)
+
+    def _check_ready(self) -> None:
         if self._phase != "ready":
             raise RefusedError("The photos are still being read.")
+
+    def _check(self, changes: Sequence[Change]) -> None:
+        self._check_ready()
         if len({change.image for change in changes}) < len(changes):
             raise RefusedError("A photo is listed twice.")
         for image, decision, label, revision in changes:
@@ -165,7 +293,7 @@ class Session:
                 raise ConflictError(f"{self._files[image]} was just labeled in another window.")
 
     def undo(self, window: str) -> list[dict[str, Any]]:
-        """Undoes the last step of a window and returns its photographs as `describe` does.
+        """Undoes the last step of a window and returns its first photographs as `describe` does.
 
         Raises:
             ConflictError: If another window has decided about one of them since.
@@ -176,18 +304,23 @@ class Session:
             self.follow_table()
             if not self._undo.get(window):
                 raise RefusedError("There is nothing to undo.")
-            step = self._undo[window][-1]
-            if any(self._get_state(image).revision != revision for image, _, revision in step):
+            step, classes = self._undo[window][-1]
+            if any(self._answers.get(key).revision != revision for key, _, revision in step):
                 self._undo[window].pop()
                 raise ConflictError("This label has since been changed in another window.")
             rows = []
-            for image, state, _ in step:
-                decision = state.decision if state.decision in (NONE, SKIP) else UNDO
-                rows.append((self._files[image], decision, state.label))
-            self._answers.append(rows)
-            self._refresh()
+            for key, state, _ in step:
+                kept = key[0] if isinstance(key, tuple) else state.decision
+                decision = kept if kept in (NONE, SKIP, *NOTES) else UNDO
+                rows.append((key, decision, state.label or state.text))
+            if rows:
+                self._answers.append(rows)
+            if classes:
+                self._answers.restore_classes(classes)
             self._undo[window].pop()
-            return [self.describe_image(image) for image, _, _ in step]
+            self._refresh()
+            files = [key for key, _, _ in step[:_NUM_RECENT] if key in self._index]
+            return [self.describe_image(self._index[key]) for key in files]
 
     def mark(self, images: Sequence[int]) -> None:
         """Shows photographs with wrong proposals next. Raises a RefusedError if one is missing."""
@@ -222,8 +355,11 @@ class Session:
         for image, state in self._list_states():
             if state.label:
                 labels[image] = index[state.label]
+        if self._probabilities.shape[1] > len(index):  # Classes are gone.
+            self._propagation = Propagation(self._propagation.graph)
         self._propagation.add_classes(len(index))
         changed = np.flatnonzero(labels != self._propagation.labels)
+        self.labels_version += len(changed) > 0
         self._propagation.update({int(i): int(labels[i]) for i in changed})
         self._probabilities = self._propagation.compute_probabilities()
         is_open = self._find_open()
@@ -251,9 +387,12 @@ class Session:
                 "phase": self._phase,
                 "message": self._message,
                 "progress": self._progress,
-                "folder": _show(self.root.resolve().name),
-                "command": _show(f"cls-jax train {shlex.quote(str(self.root))}"),
-                "classes": [{"name": k, "count": num_labels[k]} for k in self._answers.class_names],
+                "folder": show_name(self.root.resolve().name),
+                "command": show_name(f"cls-jax train {shlex.quote(str(self.root))}"),
+                "classes": [
+                    {"name": name, "count": num_labels[name], **self._describe_notes(name)}
+                    for name in self._answers.class_names
+                ],
                 "counts": {
                     "images": len(self._files),
                     "labeled": counts[LABEL],
@@ -264,6 +403,15 @@ class Session:
                 "recent": [self.describe_image(image) for image, _ in recent],
                 "can_undo": bool(self._undo.get(window)),
             }
+
+    def _describe_notes(self, name: str) -> dict[str, Any]:
+        """The description of a class and its example, which must still have this class."""
+        example = self._answers.get((EXAMPLE, name)).text
+        has_class = self._phase == "ready" and self._answers.get(example).label == name
+        return {
+            "description": self._answers.get((DESCRIBE, name)).text,
+            "example": self._index.get(example) if has_class else None,
+        }
 
     def _share_out(self, window: str) -> list[int]:
         """Chooses what to show next in a window. Photographs of other windows come last."""
@@ -284,7 +432,7 @@ class Session:
         state = self._get_state(image)
         return {
             "image": image,
-            "name": _show(self._files[image]),
+            "name": show_name(self._files[image]),
             "decision": state.decision,
             "label": state.label,
             "revision": state.revision,
@@ -355,24 +503,19 @@ class Session:
                 "right": num_right,
                 "tried": num_tried,
                 "interval": wilson_interval(num_right, num_tried),
+                "unreadable": [
+                    {"name": show_name(name), "reason": make_printable(reason)}
+                    for name, reason in sorted(self._unreadable.items())[:_NUM_UNREADABLE]
+                ],
+                "num_unreadable": len(self._unreadable),
             }
 
-    def write_proposals(self) -> Iterator[str]:
-        """The table of all photographs as CSV, in parts: file, label, source and probability."""
+    def list_states(self) -> list[tuple[str, State]]:
+        """All photographs with their states."""
         with self._lock:
-            files, names = list(self._files), list(self._answers.class_names)
-            states = [self._get_state(i) for i in range(len(files))]
-            probabilities = self._probabilities
-            has_labels = any(state.label for state in states)
-        yield "file,label,source,probability\n"
-        for i, (file, state) in enumerate(zip(files, states, strict=True)):
-            row: tuple[Any, ...] = (file, state.label, state.decision, "")
-            if not state.decision and has_labels and i < len(probabilities):
-                k = int(probabilities[i].argmax())
-                row = (file, names[k], "proposal", f"{probabilities[i, k]:.4f}")
-            yield to_csv([row])
+            return [(name, self._answers.get(name)) for name in self._files]
 
 
-def _show(name: str) -> str:
+def show_name(name: str) -> str:
     """A name as JSON can hold it, where bytes that are not Unicode become "?"."""
     return name.encode("utf-8", "replace").decode()

@@ -11,37 +11,44 @@ import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from cls_jax.data.images.files import list_images
-from cls_jax.data.sources.folder_layout import find_table, label_by_folder, list_labelable
-from cls_jax.data.sources.label_table import LABELS_CSV, read_label_table
 from cls_jax.errors import StoppedError, UserError
-from cls_jax.features.extract import load_features
+from cls_jax.features.extract import Progress
 from cls_jax.io import make_printable
-from cls_jax.labeling import server
-from cls_jax.labeling.answers import Answers, check_writable
-from cls_jax.labeling.session import Features, Progress, Session
+from cls_jax.labeling import photographs, server
+from cls_jax.labeling.answers import RefusedError
+from cls_jax.labeling.classifier import JAX_THREAD
+from cls_jax.labeling.session import Features
+from cls_jax.labeling.training import Training
 
+_TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")
 _STOP_SECONDS = 3.0  # Enough for a batch of features, not for compiling their network.
 
 
 def label_folder(
-    folder: str, class_names: Sequence[str] = (), port: int = 0, *, opens_browser: bool = True
+    folder: str,
+    class_names: Sequence[str] = (),
+    port: int = 0,
+    *,
+    opens_browser: bool = True,
+    arguments: Sequence[str] = (),
 ) -> None:
     """Serves the page until the process is interrupted, and opens it in a browser.
 
-    `class_names` are offered from the start. Port 0 stands for any free one.
+    `class_names` are offered from the start. Port 0 stands for any free one. `arguments` are more
+    of those of `cls-jax train`, for trainings that the page starts.
 
     Raises:
         UserError: If there is no image, labels.csv cannot be read or the port is in use.
     """
-    session = open_session(pathlib.Path(folder).expanduser(), class_names)
+    session = photographs.open_session(pathlib.Path(folder).expanduser(), class_names)
     listener = server.open_socket(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
     address = f"http://{server.HOST}:{port}/#"  # Browsers do not send what follows the #.
-    app = server.create_app(session, token, port, [code])
+    training = Training(session.root, arguments)
+    app = server.create_app(session, token, [code], training)
+    running = server.create_server(app)
+    training.is_closing = lambda: running.should_exit
     is_stopping = threading.Event()
 
     def load_features(on_progress: Progress) -> Features:
@@ -50,7 +57,7 @@ def label_folder(
                 raise StoppedError("Stopped.", signal.SIGINT)
             on_progress(done, total)
 
-        return _load_features(session, report)
+        return photographs.load_all(session.list_paths(), report)
 
     def load() -> None:
         try:
@@ -60,25 +67,60 @@ def label_folder(
         except StoppedError:
             pass
 
-    loading = threading.Thread(target=load, daemon=True)
-    loading.start()
+    threading.Thread(target=load, name=JAX_THREAD, daemon=True).start()
     listener.listen()  # The browser may be faster than the server.
     print(f"Label {make_printable(folder)} in the browser: {address}{token}")
     print("Answers are saved immediately. Press Ctrl-C to stop.", flush=True)
     with contextlib.suppress(KeyboardInterrupt), _write_redirect(address + code) as page:
-        if opens_browser:
-            # In a thread: it returns only after the page was left if the browser is a text browser.
-            threading.Thread(target=webbrowser.open, args=[page.as_uri()], daemon=True).start()
-        server.create_server(app).run(sockets=[listener])
+        if opens_browser and (browser := _find_browser(port)):
+            # In a thread: some browsers return only after the page was left.
+            threading.Thread(target=browser.open, args=[page.as_uri()], daemon=True).start()
+        running.run(sockets=[listener])
     is_stopping.set()
+    busy = [thread for thread in threading.enumerate() if thread.name == JAX_THREAD]
     with contextlib.suppress(KeyboardInterrupt):
-        loading.join(_STOP_SECONDS)
+        for thread in busy:
+            thread.join(_STOP_SECONDS)
+    _end(training)
     state = session.describe()
     print(
         f"\n{state['counts']['labeled']:,} images are labeled. Next: {state['command']}", flush=True
     )
-    if loading.is_alive():
+    if any(thread.is_alive() for thread in busy):
         os._exit(0)  # It compiles, and Python aborts if a thread is in JAX at an orderly exit.
+
+
+def _find_browser(port: int) -> webbrowser.BaseBrowser | None:
+    """The browser of this machine. Without one that can show the page, says what to do instead."""
+    try:
+        browser = webbrowser.get()
+        name = os.path.basename(getattr(browser, "name", ""))
+        if name not in _TEXT_BROWSERS:
+            return browser
+        reason = f"{name} cannot show the page, which needs JavaScript"
+    except webbrowser.Error:
+        reason = "There is no browser on this machine"
+    print(
+        f"{reason}: open the address elsewhere, through ssh -L {port}:localhost:{port} HOST.",
+        flush=True,
+    )
+    return None
+
+
+def _end(training: Training) -> None:
+    """Asks what becomes of a training that is in progress. Without an answer, it is stopped."""
+    if not training.is_running():
+        return
+    state, answer = training.describe(), "y"
+    if sys.stdin.isatty():
+        with contextlib.suppress(KeyboardInterrupt, EOFError):
+            answer = input(f"\nA training is in progress in {state['run']}. Stop it? [Y/n] ")
+    if answer.strip().lower() in ("n", "no"):
+        print("It goes on.", end="")
+        return
+    with contextlib.suppress(RefusedError):  # It has just ended.
+        training.stop()
+    print(f"\nThe training saves and stops. To go on: {state['command']}", end="")
 
 
 @contextlib.contextmanager
@@ -96,36 +138,3 @@ def _write_redirect(address: str) -> Iterator[pathlib.Path]:
         yield pathlib.Path(name)
     finally:
         os.unlink(name)
-
-
-def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session:
-    """A session on a folder, before its features are computed. Says if folders label all of it.
-
-    Raises:
-        UserError: If there is no image, or labels.csv cannot be read or written.
-    """
-    if not root.is_dir():
-        raise UserError(f"{root} is not a folder. Pass a folder of images.")
-    listing = list_images(root)
-    table = find_table(listing)
-    rows = read_label_table(root / table) if table else []
-    splits, folder_labels = label_by_folder(listing, rows)
-    files = list_labelable(listing, splits)
-    if not files:
-        raise UserError(f"There is no image in {root}: pass a folder of images.")
-    check_writable(root / (table or LABELS_CSV))
-    names = [file.name for file in listing.files]
-    answers = Answers(root / (table or LABELS_CSV), names, folder_labels, class_names)
-    if folder_labels.keys() >= set(files):
-        print(
-            f"Every image is labeled by its folder, such as {make_printable(files[0])!r}: move "
-            f"those without a label to {root / 'unlabeled'}."
-        )
-    return Session(root, files, answers)
-
-
-def _load_features(session: Session, on_progress: Progress) -> Features:
-    paths = session.list_paths()
-    features_BC = load_features(paths, on_progress=on_progress)
-    readable = np.flatnonzero(features_BC.any(axis=1))
-    return Features(readable, features_BC[readable])

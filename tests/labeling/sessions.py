@@ -8,9 +8,10 @@ import threading
 import numpy as np
 from PIL import Image
 
+from cls_jax.features.extract import FrozenFeatures
 from cls_jax.labeling import server
+from cls_jax.labeling.photographs import open_session
 from cls_jax.labeling.session import Change, Features, Session
-from cls_jax.labeling.start import open_session
 
 CLASSES = ("cat", "dog", "owl")
 _COLORS = ((200, 60, 40), (40, 160, 80), (50, 80, 200))
@@ -41,10 +42,15 @@ def create_features(kinds, num_features: int = 32) -> np.ndarray:
     return (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
 
 
+def describe_some(readable, features) -> Features:
+    """The files at some places can be read and have these features."""
+    return Features(np.array(readable), FrozenFeatures(features, features, features[:, :0]))
+
+
 def open_ready(root: pathlib.Path, kinds, class_names=()) -> Session:
     """A session that is ready for labels, with `create_features`."""
     session = open_session(root, class_names)
-    session.load(lambda report: Features(np.arange(len(kinds)), create_features(kinds)))
+    session.load(lambda report: describe_some(range(len(kinds)), create_features(kinds)))
     return session
 
 
@@ -57,11 +63,11 @@ def decide(session: Session, image: int, label: str, window: str = "w", decision
 
 
 @contextlib.contextmanager
-def serve(session: Session):
+def serve(session: Session, training=None):
     """Serves a session with the secrets "token" and "code" from a thread. Gives the port."""
     with server.open_socket(0) as listener:
         port = listener.getsockname()[1]
-        running = server.create_server(server.create_app(session, "token", port, ["code"]))
+        running = server.create_server(server.create_app(session, "token", ["code"], training))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         listener.listen()  # The browser may be faster than the thread.
         thread.start()

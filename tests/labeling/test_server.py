@@ -1,24 +1,32 @@
 """Only the page itself gets an answer, and nothing that comes from a client is a path or markup."""
 
 import contextlib
+import hashlib
 import io
 import json
 import os
 import pathlib
+import random
 import re
 import socket
 import stat
+import struct
+import types
 import urllib.request
 import webbrowser
+import zlib
 
+import numpy as np
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from cls_jax.data.images.decode import decode_image
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
-from cls_jax.labeling import server, start
-from tests.labeling.sessions import create_photographs, open_ready, serve
+from cls_jax.features.extract import FrozenFeatures
+from cls_jax.labeling import classifier, photographs, server, start
+from tests.labeling.sessions import create_features, create_photographs, open_ready, serve
 
 PORT = 8123
 TOKEN, CODE = "secret", "once"
@@ -38,7 +46,7 @@ def folder(tmp_path, folder_name):
 @pytest.fixture
 def app(folder):
     session = open_ready(folder, create_photographs(folder, 12), ["cat", "dog"])
-    return server.create_app(session, TOKEN, PORT, [CODE])
+    return server.create_app(session, TOKEN, [CODE])
 
 
 @pytest.fixture
@@ -113,8 +121,8 @@ def test_the_page_needs_nothing_inline_and_nothing_from_outside(client):
 @pytest.mark.parametrize(
     "host",
     [
-        *("evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT}.evil.example"),
-        *("127.0.0.1:1", "0.0.0.0", f"[::1]:{PORT}", ""),
+        *("evil.example", f"evil.example:{PORT}", f"127.0.0.1:{PORT}.evil.example", ""),
+        *("0.0.0.0", f"127.0.0.1:{PORT}0000", "127.0.0.1:", "localhost.evil.example", "[::1]]:80"),
     ],
 )
 def test_other_hosts_are_refused(client, host):
@@ -199,7 +207,8 @@ def test_a_whole_conversation(client):
     state = decide(client).json()
     assert state["counts"]["labeled"] == 1
     assert client.post("/api/classes", json={"name": "<b>owl"}).json()["label"] == "<b>owl"
-    assert decide(client, 1, "<b>owl").json()["classes"][2] == {"name": "<b>owl", "count": 1}
+    owl = decide(client, 1, "<b>owl").json()["classes"][2]
+    assert (owl["name"], owl["count"]) == ("<b>owl", 1)
     stale = decide(client, 1, "dog")
     assert stale.status_code == 409
     assert "another window" in stale.json()["message"]
@@ -295,11 +304,136 @@ def test_the_browser_is_opened_while_the_page_is_served_and_gets_no_secret_as_ar
             ended.append(True)
 
     monkeypatch.setattr(server, "create_server", create_known_server)
-    monkeypatch.setattr(webbrowser, "open", open_like_a_text_browser)
-    monkeypatch.setattr(start, "load_features", compute_for_ever)
+    browser = types.SimpleNamespace(name="browser", open=open_like_a_text_browser)
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    monkeypatch.setattr(photographs, "load_all", compute_for_ever)
     start.label_folder(str(folder))
     ((address, path, code, token),) = answers
     assert not any(secret in address for secret in (code, token))
     assert f"/#{token}\n" in capsys.readouterr().out
     assert not path.exists()
     assert ended  # Otherwise Python would abort while the thread computes.
+
+
+@pytest.mark.parametrize("name", ["w3m", ""])
+def test_without_a_browser_that_can_show_the_page_one_sentence_says_so(monkeypatch, capsys, name):
+    def get():
+        if not name:
+            raise webbrowser.Error("could not locate runnable browser")
+        return webbrowser.GenericBrowser(f"/usr/bin/{name}")
+
+    monkeypatch.setattr(webbrowser, "get", get)
+    assert start._find_browser(8000) is None
+    reason = "w3m cannot show the page, which needs JavaScript" if name else "There is no browser"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(reason)
+    assert "ssh -L 8000:localhost:8000" in line
+
+
+@pytest.mark.parametrize("host", ["localhost:9", "127.0.0.1:65535", "[::1]:9000", "LOCALHOST"])
+def test_the_port_may_be_forwarded(app, host):
+    headers = {"Host": host, "Origin": f"http://{host.lower()}", "X-Token": TOKEN}
+    client = TestClient(app, base_url=HERE, headers=headers)
+    assert decide(client).status_code == 200
+    assert decide(client, headers={"Origin": "http://localhost:9001"}).status_code == 403
+
+
+PHOTO = io.BytesIO()
+Image.new("RGB", (40, 30), "teal").save(PHOTO, "PNG")
+PHOTO = PHOTO.getvalue()
+BOMB = PHOTO[:16] + struct.pack(">II", 60_000, 60_000) + PHOTO[24:]
+BOMB = BOMB[:29] + struct.pack(">I", zlib.crc32(BOMB[12:29])) + BOMB[33:]
+BODIES = [b"", b"GIF89a", b"\xff\xd8\xff" * 50, b"<svg/>", b"PK\3\4", BOMB, PHOTO[:60], PHOTO]
+WRONG_JSON = [b"{}", b"[]", b"null", b'{"name": 1, "text": []}', b'{"image": true}', b"\xff", b""]
+WRONG_JSON += [b'{"name": "fish", "text": "x"}', b'{"image": -1}', b'{"kind": "x", "minutes": 1}']
+WRONG_JSON += [b'{"kind": "trained", "minutes": NaN}', b'{"kind": "trained", "minutes": -1e999}']
+
+
+def send_hostile(client, rng):
+    """One request at random. All but a real photograph that the page sends are refused."""
+    path = rng.choice(["try", "add", "rename", "describe", "example", "train", "resume", "stop"])
+    body = rng.choice(BODIES if path in server.PHOTOGRAPH_VERBS else WRONG_JSON)
+    kind = "octet-stream" if path in server.PHOTOGRAPH_VERBS else "json"
+    headers = {"Content-Type": f"application/{kind}", "X-Name": rng.choice(["../../x", "/etc/x"])}
+    fault = rng.choice(["", "", "token", "host", "origin", "site", "type", "path"])
+    faults = {"token": {"X-Token": "x"}, "host": {"Host": "evil.example"}}
+    faults |= {"origin": {"Origin": "http://localhost:1"}, "site": {"Sec-Fetch-Site": "same-site"}}
+    faults |= {"type": {"Content-Type": "text/plain"}}
+    expected = {"": 422, "host": 421, "type": 415, "path": 404}.get(fault, 403)
+    if fault == "path":
+        path = rng.choice(["report/x", "table/-1", "../report/" + "x" * 32, "nothing", "table/x"])
+        headers["Content-Type"] = "application/json"
+        answer = client.get(f"/api/{path}")
+        assert answer.status_code in (404, 405), path
+        return
+    answer = client.post(f"/api/{path}", content=body, headers=headers | faults.get(fault, {}))
+    if not fault and body is PHOTO:
+        expected = 200
+    assert answer.status_code == expected or (fault == "" and answer.status_code == 400), path
+    assert answer.status_code != 422 or answer.json()["message"].endswith((".", ":"))
+
+
+def recognize(file):
+    """Features without a network."""
+    mean = decode_image(file, (8, 8, 3)).mean(dtype=np.float32)
+    features = create_features([0]) + mean / 1000
+    return FrozenFeatures(features, features, features[:, :0])
+
+
+@pytest.fixture
+def labeled(client, monkeypatch):
+    monkeypatch.setattr(classifier, "read_photograph", recognize)
+    for image in range(6):
+        decide(client, image, ["cat", "dog"][image % 3 == 0])
+    return client
+
+
+def test_hostile_requests_to_the_routes_for_photographs_change_nothing(labeled, folder):
+    before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
+    rng = random.Random(0)
+    for _ in range(300):
+        send_hostile(labeled, rng)
+    added = f"added-{hashlib.sha256(PHOTO).hexdigest()[:16]}.png"
+    assert sorted(os.listdir(folder)) == sorted([*before[1], added])
+    assert (folder / added).read_bytes() == PHOTO
+    assert labeled.get("/api/state").json() == before[0]
+
+
+def test_a_photograph_is_classified_and_kept_only_if_asked_and_the_folder_is_copied(
+    labeled, folder
+):
+    headers = {"Content-Type": "application/octet-stream"}
+    before = sorted(os.listdir(folder))
+    answer = labeled.post("/api/try", content=PHOTO, headers=headers).json()
+    assert answer["label"] == "dog"  # Kind 0.
+    assert [near["label"] for near in answer["nearest"]][:2] == ["dog", "dog"]
+    assert sorted(os.listdir(folder)) == before
+    large = labeled.post("/api/try", content=b"\0" * (2**26 + 1), headers=headers)
+    assert (large.status_code, large.json()["message"][:24]) == (413, "The request is too large")
+    described = labeled.get("/api/classifier").json()
+    assert (described["labels"], described["classes"]) == (6, 2)
+    low, high = described["interval"]
+    assert low < described["accuracy"] / 100 <= high <= 1
+    table = labeled.get("/api/table/0").json()
+    assert table["total"] == len(table["rows"]) == 12
+    assert {row["source"] for row in table["rows"]} == {"label", "proposal"}
+    assert labeled.get("/api/table/11").json()["rows"] == table["rows"][11:]
+    for number in ("", "-2"):  # A second copy never touches the first one.
+        copies = labeled.post("/api/copies", json={}).json()
+        assert (copies["copies"], copies["folder"]) == (12, f"{folder}-classes{number}")
+        target = folder.with_name(f"{folder.name}-classes{number}")
+        copied = {path.name: path.parent.name for path in target.rglob("*.png")}
+        assert copied == {row["file"]: row["label"] for row in table["rows"]}
+    assert len(list(folder.glob("*.png"))) == 12
+
+
+def test_a_training_that_fails_says_why_in_one_sentence(client, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert client.post("/api/train", json={"kind": "instant", "minutes": 1}).status_code == 200
+    assert client.post("/api/train", json={"kind": "instant", "minutes": 1}).status_code == 422
+    lines = [line for line in client.get("/api/events").text.split("\n\n") if line]
+    states = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert (states[0]["phase"], states[-1]["phase"]) == ("running", "failed")
+    assert "no labeled image" in states[-1]["message"]
+    assert client.get("/api/state").json()["is_training"] is False
+    assert client.get("/report/x").status_code == 404

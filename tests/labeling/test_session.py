@@ -18,11 +18,19 @@ from cls_jax.data.sources import label_table
 from cls_jax.data.sources.folder_layout import read_layout
 from cls_jax.data.sources.label_table import LABELS_CSV
 from cls_jax.errors import UserError
+from cls_jax.labeling import photographs
 from cls_jax.labeling.answers import RefusedError
-from cls_jax.labeling.session import Change, ConflictError, Features
-from cls_jax.labeling.start import open_session
+from cls_jax.labeling.classifier import SessionClassifier
+from cls_jax.labeling.photographs import open_session
+from cls_jax.labeling.session import Change, ConflictError
 from tests.labeling import writers
-from tests.labeling.sessions import create_features, create_photographs, decide, open_ready
+from tests.labeling.sessions import (
+    create_features,
+    create_photographs,
+    decide,
+    describe_some,
+    open_ready,
+)
 from tests.outcomes import read_table
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -317,7 +325,7 @@ def test_labels_of_unreadable_photographs_are_no_others(folder):
     create_photographs(folder, 3, ["1.png", "camera/1.png", "camera/2.png"])
     (folder / LABELS_CSV).write_text("file,label\n1.png,cat\n2.png,dog\n")
     session = open_session(folder)
-    session.load(lambda report: Features([1, 2], create_features([0, 1])))
+    session.load(lambda report: describe_some([1, 2], create_features([0, 1])))
     assert read_states(session) == {"camera/2.png": ("label", "dog")}
 
 
@@ -356,7 +364,7 @@ def test_tables_without_times_count_in_the_order_of_their_rows(folder):
 
 def test_photographs_that_cannot_be_read_are_left_out(folder, kinds):
     session = open_session(folder)
-    session.load(lambda report: Features([2, 5, 9], create_features(kinds)[[2, 5, 9]]))
+    session.load(lambda report: describe_some([2, 5, 9], create_features(kinds)[[2, 5, 9]]))
     assert [path.name for path in session.list_paths()] == [f"IMG_000{i}.png" for i in (2, 5, 9)]
 
 
@@ -399,10 +407,117 @@ def test_views_follow_the_labels(folder, kinds):
     assert [(image["image"], image["proposals"][0]["label"]) for image in doubtful] == [(9, "a")]
     decide(session, 9, "b")  # Who says so again is believed.
     assert session.describe_doubtful()["images"] == []
-    head, *table = csv.reader("".join(session.write_proposals()).splitlines())
+    head, *table = csv.reader("".join(SessionClassifier(session).write_table()).splitlines())
     assert head == ["file", "label", "source", "probability"]
     labels = ["abc"[kind] for kind in kinds]
     assert [row[1] for row in table] == [*labels[:9], "b", *labels[10:]]
+
+
+CLASS_NAMES = ["cat", "dog", "owl"]
+FILES = [f"labeled/{name}/{i}.png" for name in CLASS_NAMES for i in range(2)]
+
+
+def look(folder, session):
+    """What a session, the next one and training know: states, used classes, notes, test labels."""
+    again = open_ready(folder, [0] * 8)
+    for one in (session, again):
+        one.follow_table()
+    used = [
+        [(row["name"], row["count"], row["description"], row["example"]) for row in classes]
+        for classes in (one.describe()["classes"] for one in (session, again))
+    ]
+    labels, layout = read_training(folder)
+    tests = sorted(name for _, name in layout.test)
+    assert sorted(used[0]) == sorted(used[1])
+    states = read_states(session)
+    assert states == read_states(again)
+    assert {n: s[1] for n, s in states.items()} == {n: k for n, k in labels.items() if k}
+    return states, used[0], tests
+
+
+@pytest.mark.parametrize("start", ["folders", "own table", "other table"])
+@pytest.mark.parametrize("new", ["kitten", "dog", ""])
+def test_a_class_is_renamed_merged_or_deleted_and_all_of_it_undone(tmp_path, start, new):
+    """Also where folders or the table of another program say what is in it."""
+    folder = tmp_path / "photos"
+    names = FILES if start == "folders" else [f"unlabeled/{n.replace('/', '-')}" for n in FILES]
+    labels = [name for name in CLASS_NAMES for _ in range(2)]
+    create_photographs(folder, 8, [*names, "unlabeled/x.png", "unlabeled/y.png"])
+    create_photographs(folder, 2, ["test/cat/t.png", "test/dog/t.png"])
+    if start == "other table":
+        rows = "".join(f"{label};{name}\n" for name, label in zip(names, labels, strict=True))
+        (folder / LABELS_CSV).write_text("class;image\n" + rows)
+    session = open_ready(folder, [0] * 8, [] if start == "other table" else ["dog"])
+    if start == "own table":
+        for i, label in enumerate(labels):
+            decide(session, i, label)
+    session.describe_class("w", "cat", 'has = whiskers, and "fur"')
+    session.set_example("w", 1)
+    before = look(folder, session)
+    assert ("cat", 2, 'has = whiskers, and "fur"', 1) in before[1]
+    assert session.rename_class("w", "cat", new) == 2
+    states, used, tests = look(folder, session)
+    renamed = {n: (d, new if label == "cat" else label) for n, (d, label) in before[0].items()}
+    assert states == {name: state for name, state in renamed.items() if state[1]}
+    assert sorted(row[0] for row in used) == sorted({new or "dog", "dog", "owl"})
+    assert tests == sorted(name for name in (new, "dog") if name)
+    notes = [row[2:] for row in used if row[0] == new]
+    assert notes == [note[2:] for note in before[1] if note[0] == "cat" and new]
+    session.undo("w")
+    assert look(folder, session) == before
+    for _ in range(2):  # The example, then the description.
+        session.undo("w")
+    assert ("cat", 2, "", None) in look(folder, session)[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda session: session.rename_class("w", "fish", "cat"),
+        lambda session: session.rename_class("w", "cat", "a\nb"),
+        lambda session: session.rename_class("w", "cat", "CAT"),
+        lambda session: session.describe_class("w", "cat", "a\nb"),
+        lambda session: session.describe_class("w", "cat", "x" * 501),
+        lambda session: session.describe_class("w", "fish", ""),
+        lambda session: session.set_example("w", 5),
+        lambda session: session.set_example("w", 99),
+    ],
+)
+def test_changes_of_classes_that_make_no_sense_write_nothing(session, folder, change):
+    decide(session, 0, "cat")
+    before = (folder / LABELS_CSV).read_bytes(), session.describe()["classes"]
+    with pytest.raises(RefusedError):
+        change(session)
+    assert ((folder / LABELS_CSV).read_bytes(), session.describe()["classes"]) == before
+
+
+def test_photographs_that_come_later_are_offered_and_broken_ones_are_tried_again(folder, kinds):
+    session = open_ready(folder, kinds, ["cat"])
+    decide(session, 3, "cat")
+    (folder / "labeled" / "dog").mkdir(parents=True)
+    for name in ("labeled/dog/a.png", "b.png"):
+        shutil.copy(folder / "IMG_0000.png", folder / name)
+    (folder / "c.png").write_bytes(b"half of a photo")
+
+    def load(paths):
+        is_broken = [b"half" in path.read_bytes() for path in paths]
+        read = [i for i, broken in enumerate(is_broken) if not broken]
+        reasons = {i: "damaged" for i, broken in enumerate(is_broken) if broken}
+        return describe_some(read, create_features([0] * len(read)))._replace(reasons=reasons)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(photographs, "load_all", load)
+        assert photographs.find_new(session) == {"new": 2, "unreadable": 1}
+        result = session.describe_result()
+        assert result["unreadable"] == [{"name": "c.png", "reason": "damaged"}]
+        shutil.copy(folder / "IMG_0000.png", folder / "c.png")
+        assert photographs.find_new(session) == {"new": 1, "unreadable": 0}
+        assert photographs.find_new(session) == {"new": 0, "unreadable": 0}
+    assert session.describe_result()["num_unreadable"] == 0
+    assert session.describe()["counts"]["images"] == 33
+    assert read_states(session)["IMG_0003.png"] == ("label", "cat")
+    decide(session, 32, "cat")
+    assert read_states(open_ready(folder, [*kinds, 0, 0, 0])) == read_states(session)
 
 
 def test_what_was_marked_as_wrong_is_asked_next(session):

@@ -199,6 +199,13 @@ def decode_image(
         return np.asarray(square.convert(_MODES[channels])).reshape(image_shape)
 
 
+def find_suffix(file: BinaryIO) -> str:
+    """How the name of an image file ends, by its content. Raises as `decode_image` does."""
+    decode_image(file, (32, 32, 3))
+    with _decoding(file) as image:
+        return ".jpg" if _is_jpeg(image) else _FORMATS[str(image.format)][0]
+
+
 @functools.cache
 def _get_formats() -> tuple[str, ...]:
     """Pillow's names of the formats that the installed packages read."""

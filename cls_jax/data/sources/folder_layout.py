@@ -21,6 +21,7 @@ from cls_jax.data.images.files import ImageFile, ImageFiles, Listing, SkippedFil
 from cls_jax.data.sources.label_table import (
     LABELS_CSV,
     NONE,
+    NOTES,
     LabelRow,
     fold,
     order_rows,
@@ -390,7 +391,7 @@ def _read_classes(
     splits, by_folder = label_by_folder(listing, rows)
     classes: dict[str, str | None] = {}
     conflicting, unmatched = set(), dict[str, list[str]]()
-    for row in order_rows(rows):
+    for row in order_rows(row for row in rows if row.decision not in NOTES):
         name, label = find(row), row.label.strip()
         if not name:
             reason = "not in the folder" if name == "" else "it could be several images"

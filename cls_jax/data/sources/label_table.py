@@ -25,6 +25,7 @@ from cls_jax.io import describe_error, read_bytes, to_csv
 
 LABELS_CSV = "labels.csv"
 LABEL, NONE, SKIP, UNDO = "label", "none", "skip", "undo"
+NOTES = EXAMPLE, DESCRIBE = "example", "describe"  # Of rows about a class, which label nothing.
 LONGEST_CLASS = 255  # Characters, as in the name of a folder.
 _HEAD_CHARACTERS = 10_000  # At least the header and a row.
 _MAX_BYTES = 2**28  # Some five million rows.
@@ -37,7 +38,7 @@ _FILE_COLUMNS = (
 )
 _LABEL_COLUMNS = ("label", "labels", "class", "classname", "category", "target", "species", "y")
 _OWN_COLUMNS = ("decision", "time")
-_DECISIONS = (LABEL, NONE, SKIP, UNDO)
+_DECISIONS = (LABEL, NONE, SKIP, UNDO, *NOTES)
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
 _LAST_TIME = "9999"  # From here on there may be no later one.
@@ -46,10 +47,10 @@ _LAST_TIME = "9999"  # From here on there may be no later one.
 class LabelRow(NamedTuple):
     """A row of the table."""
 
-    file: str  # Name as written, relative to the folder.
+    file: str  # Name as written, relative to the folder. In "describe", what the class is.
     label: str  # Class, or "".
-    # "label", "none" (the image belongs to no class), "skip" or "undo" (`label` is what it was
-    # before). "" in rows that other programs wrote.
+    # "label", "none" (the image belongs to no class), "skip", "undo" (`label` is what it was
+    # before) or one of `NOTES`. "" in rows that other programs wrote.
     decision: str = ""
     time: str = ""  # UTC, ISO 8601 to the microsecond. "" if unknown.
 
@@ -138,7 +139,7 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, byte
     """Appends rows and waits until they are on the disk.
 
     All rows are one write at the end of the file, in the columns that it has. Where it has none for
-    decisions, "none" and "skip" get two cells behind the last column.
+    decisions, others than labels get two cells behind the last column.
 
     Returns:
         The byte of the file where the rows begin, and all that was appended.
@@ -157,7 +158,7 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, byte
     lines = []
     for row in rows:
         # The first row says who has begun the table.
-        is_plain = before and not form.has_decisions and row.decision not in (NONE, SKIP)
+        is_plain = before and not form.has_decisions and row.decision in ("", LABEL, UNDO)
         line = [""] * max(len(form.header), 0 if is_plain else form.places[3] + 1)
         for place, value in zip(form.places[: 2 if is_plain else 4], row, strict=False):
             line[place] = value

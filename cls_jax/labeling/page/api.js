@@ -38,6 +38,23 @@ export function post(verb, content = {}) {
   return send(`/api/${verb}`, { method: "POST", headers, body: JSON.stringify(content) });
 }
 
+/** Sends a file as it is: "try" says what it shows, "add" keeps it. Its name stays here. */
+export function upload(verb, file) {
+  const headers = { "Content-Type": "application/octet-stream" };
+  return send(`/api/${verb}`, { method: "POST", headers, body: file });
+}
+
+/** Calls `onEvent` for each server-sent event. An EventSource could not send the token. */
+export async function follow(name, onEvent, signal) {
+  const { body } = await request(`/api/${name}`, { signal });
+  let text = "";
+  for await (const part of body.pipeThrough(new TextDecoderStream())) {
+    const events = (text + part).split("\n\n");
+    text = events.pop();
+    for (const event of events) onEvent(JSON.parse(event.replace(/^data: /, "")));
+  }
+}
+
 /** A file that the server makes, as a Blob. */
 export async function getFile(path) {
   return (await request(path, {})).blob();

@@ -1,6 +1,6 @@
 // The classes as buttons, with number keys and a search field.
 
-import { create, createButton, formatPercent } from "./dom.js";
+import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 
 const NUM_KEYS = 9;
 
@@ -12,6 +12,7 @@ export function createChooser(onChoose) {
   let classes = [];
   let proposals = [];
   let shown = [];
+  const examples = new Map(); // Pictures by photo.
 
   const search = create("input", {
     type: "search",
@@ -51,7 +52,8 @@ export function createChooser(onChoose) {
       ...shown.map(({ name, isNew }, i) => {
         const probability = proposals.find((proposal) => proposal.label === name)?.probability ?? 0;
         const isFirst = typed ? i === 0 : name === proposals[0]?.label;
-        return create("li", {}, createClassButton(name, probability, isNew, isFirst, typed ? null : i));
+        const button = createClassButton(name, probability, isNew, isFirst, typed ? null : i);
+        return create("li", {}, button);
       }),
     );
   }
@@ -64,9 +66,17 @@ export function createChooser(onChoose) {
       { click: () => choose(name), class: isFirst ? "class proposed" : "class" },
       bar,
       create("kbd", {}, isFirst && key === "" ? "↵" : key),
-      create("span", { class: "name" }, isNew ? `Add “${name}”` : name),
+      create("span", { class: "name" }, isNew ? `Add “${name}”` : name, ...describeClass(name)),
       create("span", { class: "share" }, probability ? formatPercent(probability) : ""),
     );
+  }
+
+  function describeClass(name) {
+    const { description, example } = classes.find((known) => known.name === name) ?? {};
+    const parts = description ? [create("span", { class: "note" }, description)] : [];
+    if (!Number.isInteger(example)) return parts;
+    if (!examples.has(example)) examples.set(example, createPhoto({ image: example, name: "" }, "small"));
+    return [examples.get(example), ...parts];
   }
 
   function orderClasses() {

@@ -50,6 +50,13 @@ export function formatPercent(share) {
   return `${Math.round(100 * share)}%`;
 }
 
-export function formatCount(count, noun) {
-  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+export function formatCount(count, noun, plural = `${noun}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
+}
+
+/** Lets the user save a file that the server makes. A link cannot carry the token. */
+export function save(blob, name) {
+  const href = URL.createObjectURL(blob);
+  create("a", { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }

@@ -2,14 +2,17 @@
 
 import * as api from "./api.js";
 import * as check from "./check.js";
+import * as classes from "./classes.js";
 import * as doubtful from "./doubtful.js";
 import * as next from "./next.js";
 import * as result from "./result.js";
+import * as tryIt from "./try.js";
 import { create, createButton, createPhoto, formatCount } from "./dom.js";
 
-const VIEWS = { next, check, doubtful, result };
+const VIEWS = { next, check, doubtful, classes, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
+const SCAN_MS = 30_000; // At least so long between two looks for new photos.
 
 const byId = (id) => document.getElementById(id);
 const root = byId("view");
@@ -17,6 +20,7 @@ let view = null;
 let viewName = "next";
 let busy = false;
 let toastTimer = 0;
+let scanned = Date.now();
 
 const app = {
   state: null,
@@ -53,6 +57,19 @@ const app = {
     app.pinned = item;
     render();
   },
+  /** Looks for photos that came since. */
+  async scan(isAsked = false) {
+    if (app.state?.phase !== "ready" || (!isAsked && Date.now() - scanned < SCAN_MS)) return;
+    scanned = Date.now();
+    try {
+      const { new: added, unreadable } = await api.post("scan");
+      const broken = unreadable ? `, and ${formatCount(unreadable, "file")} that cannot be read` : "";
+      if (added || unreadable || isAsked) app.announce(`${formatCount(added, "new photo")}${broken}.`, true);
+    } catch (error) {
+      if (isAsked) report(error);
+    }
+  },
+  report,
   /** Shows a photo in the view "next". */
   open(item) {
     app.pinned = item;
@@ -85,6 +102,7 @@ function show(name) {
     if (button.dataset.view === name) button.setAttribute("aria-current", "page");
     else button.removeAttribute("aria-current");
   }
+  view?.unmount?.();
   view = null;
   render();
 }
@@ -155,7 +173,8 @@ async function poll() {
     try {
       const state = await api.get("state");
       // A decision that was made meanwhile has a newer state.
-      const isNew = !app.state || state.version > app.state.version;
+      const { version, is_training: wasTraining } = app.state ?? { version: -1 };
+      const isNew = state.version > version || state.is_training !== wasTraining;
       if (isNew && !busy) {
         app.state = state;
         await render();
@@ -205,6 +224,9 @@ byId("undo").addEventListener("click", (event) => {
 });
 document.addEventListener("keydown", ignoreRepeats, { capture: true });
 document.addEventListener("keydown", onKey);
+addEventListener("focus", () => app.scan());
+// A file that is dropped beside the field would replace the page.
+for (const type of ["dragover", "drop"]) addEventListener(type, (event) => event.preventDefault());
 // The printed address, opened where the page is already.
 addEventListener("hashchange", () => location.reload());
 await api.open();

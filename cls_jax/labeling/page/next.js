@@ -13,6 +13,13 @@ export function mount(root, app) {
   const caption = create("figcaption");
   const chooser = createChooser((label) => decide("label", label));
   const none = createButton({ click: () => decide("none") }, create("kbd", {}, "0"), "None of these");
+  const example = createButton({
+    click: () =>
+      app.run(async () => {
+        await app.post("example", { image: current.image });
+        app.announce(`${current.name} is the example of ${current.label}.`, true);
+      }),
+  });
   const panel = create(
     "section",
     { class: "panel", "aria-label": "What is it?" },
@@ -23,6 +30,7 @@ export function mount(root, app) {
       { class: "others" },
       none,
       createButton({ click: () => decide("skip") }, create("kbd", {}, "Space"), "Skip"),
+      example,
     ),
   );
   const photograph = create("figure", { class: "photograph" }, frame, caption);
@@ -52,6 +60,8 @@ export function mount(root, app) {
     show(state);
     chooser.update(state.classes, current.proposals);
     none.hidden = !state.classes.length;
+    example.hidden = !current.label;
+    example.textContent = `Example of ${current.label}`;
     if (!state.classes.length) chooser.focus();
   }
 

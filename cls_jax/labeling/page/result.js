@@ -1,13 +1,17 @@
 // What the labels amount to, and how to go on.
 
-import { create, createButton, formatCount, formatPercent } from "./dom.js";
+import { create, createButton, formatCount, formatPercent, save } from "./dom.js";
+import { createTraining } from "./training.js";
 
 export function mount(root, app) {
   const content = create("div", { class: "page" });
-  root.append(content);
+  const training = createTraining(app);
+  const others = create("div", { class: "page" });
+  root.append(content, create("div", { class: "page" }, training.element), others);
   let version = -1;
 
   async function update(state) {
+    training.update(state);
     if (state.version === version) return;
     version = state.version;
     const result = await app.get("result");
@@ -15,8 +19,9 @@ export function mount(root, app) {
       create("h2", {}, "Result"),
       createFigures(state, result),
       createTable(state, result),
-      createNextStep(state.command),
     );
+    others.replaceChildren(createNextStep(state.command), createUnreadable(result));
+    training.fit();
   }
 
   function createFigures({ counts }, { right, tried, interval, confident }) {
@@ -71,17 +76,12 @@ export function mount(root, app) {
       await navigator.clipboard.writeText(command);
       app.announce("Copied.", true);
     };
-    // A link cannot carry the token.
-    const download = async () => {
-      const href = URL.createObjectURL(await app.getFile("/api/proposals.csv"));
-      create("a", { href, download: "proposals.csv" }).click();
-      setTimeout(() => URL.revokeObjectURL(href), 60_000);
-    };
+    const download = async () => save(await app.getFile("/api/proposals.csv"), "proposals.csv");
     return create(
       "section",
       { class: "go-on" },
-      create("h3", {}, "Go on"),
-      create("p", { class: "hint" }, "labels.csv is in the folder. Train on it in a terminal:"),
+      create("h3", {}, "In a terminal"),
+      create("p", { class: "hint" }, "The labels are in labels.csv in the folder. This trains on them:"),
       create(
         "div",
         { class: "command" },
@@ -96,5 +96,20 @@ export function mount(root, app) {
     );
   }
 
-  return { update, onKey: () => false };
+  function createUnreadable({ unreadable, num_unreadable: count }) {
+    return create(
+      "section",
+      { class: "go-on" },
+      create("h3", {}, "Photos in the folder"),
+      create(
+        "p",
+        { class: "hint" },
+        count ? `${formatCount(count, "file")} cannot be read:` : "All files can be read.",
+      ),
+      create("ul", {}, ...unreadable.map(({ name, reason }) => create("li", {}, `${name}: ${reason}`))),
+      createButton({ click: () => app.scan(true), class: "download" }, "Look for new photos"),
+    );
+  }
+
+  return { update, unmount: training.close, onKey: () => false };
 }

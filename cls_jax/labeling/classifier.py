@@ -1,0 +1,192 @@
+"""The instant classifier of a labeling session: about its folder, and photographs from elsewhere.
+
+It is what `cls-jax train FOLDER --instant` fits to the same labels. It is fitted in a thread of its
+own, so that no answer waits for it.
+
+Shape suffixes: B photographs of the folder, C features, K classes.
+"""
+
+import functools
+import itertools
+import os
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from cls_jax.data.images.decode import decode_image
+from cls_jax.features.extract import FrozenFeatures, extract_from_arrays, open_network
+from cls_jax.features.instant import INSTANT_C, Head, PropagatedLabels, fit_head, label_images
+from cls_jax.features.neighbors import find_neighbors, normalize_rows
+from cls_jax.inference.predict_files import sort_files
+from cls_jax.io import describe_error, make_printable, to_csv
+from cls_jax.labeling.answers import RefusedError
+from cls_jax.labeling.session import Session, show_name
+from cls_jax.runs.result import wilson_interval
+
+JAX_THREAD = "jax"  # Threads of this name must end before the process may.
+_NUM_NEAREST = 3
+# A photograph may belong to no class if it is less similar to the folder than all but this share
+# of the folder's own photographs are.
+_FAR = 0.05
+_ROWS_AT_ONCE = 100
+_get_network = functools.cache(open_network)
+
+
+class Fitted(NamedTuple):
+    """The classifier of some labels."""
+
+    class_names: list[str]  # Those with a label.
+    labels: np.ndarray  # int [B], -1 for photographs without a label.
+    spread: PropagatedLabels
+    head: Head
+    descriptors: np.ndarray  # float32 [B, C], of unit length.
+    least_similar: float  # To its most similar photograph, all but `_FAR` have at least this.
+
+
+class SessionClassifier:
+    """The classifier of the labels of this moment. All methods may be called from any thread."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+        self._version = -1  # Of the labels that it is fitted to, or will be.
+        self._thread = threading.Thread()
+        self._fitted: Fitted | None = None
+        self._message = ""
+
+    def describe(self) -> dict[str, Any]:
+        """How far it is, and how accurate. Fits it again if labels have changed."""
+        with self._lock:
+            is_busy = self._thread.is_alive()
+            if self._session.labels_version != self._version and not is_busy:
+                self._thread = threading.Thread(target=self._fit, name=JAX_THREAD, daemon=True)
+                self._thread.start()
+                is_busy = True
+            described = {"is_fitting": is_busy, "message": self._message}
+            if self._fitted is None:
+                return described
+            num_labels = int((self._fitted.labels >= 0).sum())
+            accuracy = self._fitted.spread.figures.get("accuracy_instant")
+            interval = None
+            if accuracy is not None:
+                interval = wilson_interval(round(accuracy * num_labels / 100), num_labels)
+            classes = len(self._fitted.class_names)
+            described |= {"labels": num_labels, "classes": classes}
+            return described | {"accuracy": accuracy, "interval": interval}
+
+    def _fit(self) -> None:
+        fitted, message = None, ""
+        version, frozen, labels, names = self._session.take_labels()
+        self._version = version
+        try:
+            fitted = fit(frozen, labels, names)
+        except RefusedError as error:
+            message = str(error)
+        except Exception as error:  # The page shows it, and labeling goes on.
+            message = f"The classifier could not be fitted: {describe_error(error)}"
+        with self._lock:
+            self._fitted, self._message = fitted, message
+
+    def _wait(self) -> Fitted | None:
+        """The classifier of the present labels, None if there is none."""
+        self.describe()
+        self._thread.join()
+        return self._fitted
+
+    def classify(self, file: BinaryIO) -> dict[str, Any]:
+        """What a photograph shows: class, confidence, and the most similar labeled photographs.
+
+        Nothing of it is kept.
+
+        Raises:
+            RefusedError: If there is no classifier yet.
+            ImageError: If the file is no image.
+            UserError: If the pretrained weights cannot be read.
+        """
+        with self._turn:  # One at a time, which bounds the memory.
+            if (fitted := self._wait()) is None:
+                raise RefusedError(self._message)
+            found = read_photograph(file)
+        p_K = fitted.head.compute_probabilities(found.pooled)[0]
+        similarities = fitted.descriptors @ normalize_rows(found.descriptors)[0]
+        labeled = np.flatnonzero(fitted.labels >= 0)
+        nearest = labeled[np.argsort(-similarities[labeled], kind="stable")[:_NUM_NEAREST]]
+        return {
+            "label": fitted.class_names[p_K.argmax()],
+            "probability": round(float(p_K.max()), 4),
+            "is_far": bool(similarities.max() < fitted.least_similar),
+            "nearest": [self._session.describe_image(int(image)) for image in nearest],
+        }
+
+    def list_rows(self) -> list[dict[str, Any]]:
+        """All photographs: file, label, source (a decision or "proposal") and probability."""
+        fitted, rows = self._wait(), []
+        for i, (name, state) in enumerate(self._session.list_states()):
+            row: dict[str, Any] = {"file": name, "label": state.label, "source": state.decision}
+            if fitted and not state.decision and i < len(fitted.labels):
+                p_K = fitted.spread.probabilities[i]
+                row |= {"label": fitted.class_names[p_K.argmax()], "source": "proposal"}
+                row["probability"] = float(p_K.max())
+            rows.append(row)
+        return rows
+
+    def describe_table(self, first: int) -> dict[str, Any]:
+        """A part of the table of all photographs, from the row `first` on."""
+        rows = self.list_rows()
+        part = [{**row, "file": show_name(row["file"])} for row in rows[first:][:_ROWS_AT_ONCE]]
+        return {"total": len(rows), "rows": part}
+
+    def write_table(self) -> Iterator[str]:
+        """The table of all photographs as CSV, in parts."""
+        yield "file,label,source,probability\n"
+        for row in self.list_rows():
+            cells = [row["file"], row["label"], row["source"]]
+            yield to_csv([[*cells, f"{row['probability']:.4f}" if "probability" in row else ""]])
+
+    def copy_by_class(self) -> tuple[int, str]:
+        """Copies all photographs that have a class or a proposal into FOLDER-classes/<class>/.
+
+        The folder is a new one beside the session's. Returns the number of copies and its path.
+        Raises a UserError if it cannot be written.
+        """
+        root = self._session.root.resolve()
+        rows = [(str(root / row["file"]), row["label"]) for row in self.list_rows() if row["label"]]
+        target = find_free(root.with_name(f"{root.name}-classes"))
+        sort_files(rows, target)
+        return len(rows), make_printable(str(target))
+
+
+def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> Fitted:
+    """Fits the classifier to labels int [B]. Raises a RefusedError without two classes."""
+    is_labeled = labels >= 0
+    present, own = np.unique(labels[is_labeled], return_inverse=True)
+    if frozen is None or len(present) < 2:
+        raise RefusedError("A classifier needs labels of two classes.")
+    labels = np.full(len(labels), -1)
+    labels[is_labeled] = own
+    spread = label_images(frozen, labels, len(present))
+    weights = spread.sample_weights
+    head = fit_head(frozen.pooled, spread.labels, len(present), INSTANT_C, weights)
+    _, similarities = find_neighbors(frozen.descriptors, 1)
+    descriptors, least = normalize_rows(frozen.descriptors), float(np.quantile(similarities, _FAR))
+    return Fitted([names[k] for k in present], labels, spread, head, descriptors, least)
+
+
+def read_photograph(file: BinaryIO) -> FrozenFeatures:
+    """Features of one photograph, which are not kept.
+
+    Raises an ImageError if it is no image, and a UserError if the weights cannot be read.
+    """
+    network = _get_network()
+    shape = (network.image_size, network.image_size, network.channels)
+    image = decode_image(file, shape, network.decoding)
+    return extract_from_arrays(image[None], network, lambda *_: None)
+
+
+def find_free(path: pathlib.Path) -> pathlib.Path:
+    """The path, or the first of PATH-2, PATH-3 and so on where nothing is."""
+    numbers = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
+    return next(free for free in itertools.chain([path], numbers) if not os.path.lexists(free))

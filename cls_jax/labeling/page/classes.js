@@ -1,0 +1,64 @@
+// The classes: their names, descriptions and examples.
+
+import { create, createButton, createPhoto, formatCount } from "./dom.js";
+
+export function mount(root, app) {
+  const rows = create("div", { class: "rows", focusout: () => setTimeout(() => update(app.state)) });
+  const hint = create("p", { class: "hint" });
+  root.append(create("div", { class: "page" }, create("h2", {}, "Classes"), hint, rows));
+  let version = -1;
+
+  function update(state) {
+    const isTyping = rows.contains(document.activeElement) && document.activeElement.matches("input");
+    if (state.version === version || isTyping) return;
+    version = state.version;
+    hint.textContent = state.classes.length
+      ? "Give a class the name of another one to merge them. To choose an example, open a labeled photo from the strip."
+      : "There is no class yet.";
+    rows.replaceChildren(...state.classes.map(createRow));
+  }
+
+  function createRow({ name, count, description, example }) {
+    const change = (verb, content) =>
+      app.run(async () => {
+        const answer = await app.post(verb, content);
+        if (verb === "rename") app.announce(`${describe(name, content.text, answer.renamed)} Ctrl Z undoes it.`, true);
+      });
+    const field = (verb, value, title, limit) =>
+      create("input", {
+        value,
+        class: "search",
+        "aria-label": `${title} of ${name}`,
+        placeholder: title,
+        maxlength: limit,
+        autocomplete: "off",
+        keydown: ({ key, target }) => key === "Enter" && target.blur(),
+        change: ({ target }) => {
+          const text = target.value.trim();
+          if (text || verb === "describe") change(verb, { name, text });
+          else target.value = value;
+        },
+      });
+    const remove = createButton(
+      { click: () => change("rename", { name, text: "" }), "aria-label": `Delete ${name}` },
+      "Delete",
+    );
+    const picture = example === null ? "" : createPhoto({ image: example, name: `Example of ${name}` }, "small");
+    return create(
+      "section",
+      { class: "class-row", "aria-label": name },
+      create("div", { class: "example" }, picture),
+      field("rename", name, "Name", "255"),
+      field("describe", description, "Description", "500"),
+      create("span", { class: "share" }, formatCount(count, "photo")),
+      remove,
+    );
+  }
+
+  return { update, onKey: () => false };
+}
+
+function describe(name, text, count) {
+  const photos = formatCount(count, "photo");
+  return text ? `${name} is ${text} now (${photos}).` : `${name} is deleted: ${photos} without a label.`;
+}

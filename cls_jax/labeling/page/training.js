@@ -1,0 +1,157 @@
+// The classifier of this moment, saved as a run or trained longer.
+
+import { follow } from "./api.js";
+import { create, createButton, formatCount, formatPercent } from "./dom.js";
+
+const FIT_MS = 700; // Between two looks at a classifier that is being fitted.
+const CURVE = { width: 300, height: 80 }; // As in index.html.
+const ENDS = { done: "Finished", stopped: "Stopped", failed: "Failed" };
+
+export function createTraining(app) {
+  const closing = new AbortController();
+  let timer = 0;
+  let phase = null;
+  let isFollowing = false;
+
+  const about = create("p", { class: "hint about" }, "Fitting a classifier to the labels…");
+  const minutes = create("input", {
+    type: "number",
+    id: "minutes",
+    min: "1",
+    max: "100000",
+    step: "any",
+    value: "10",
+    class: "search minutes",
+  });
+  const start = (kind) => () => act("train", { kind, minutes: Number(minutes.value) });
+  const save = createButton({ click: start("instant"), class: "primary", id: "save" }, "Save as a run");
+  const train = createButton({ click: start("trained"), id: "train" }, "Train longer");
+  const title = create("p", {});
+  const bar = create("progress", { "aria-label": "Training", max: 1, value: 0 });
+  const curve = createCurve();
+  const detail = create("p", { class: "hint" });
+  const command = create("code", {});
+  const stop = createButton({ click: () => act("stop"), id: "stop" }, "Stop");
+  const resume = createButton({ click: () => act("resume"), id: "resume" }, "Go on");
+  const report = createButton({ click: openReport, id: "report" }, "Open the report");
+  const progress = create(
+    "div",
+    { class: "training", hidden: true },
+    title,
+    bar,
+    curve.element,
+    detail,
+    create("div", { class: "actions" }, stop, resume, report),
+    create("div", { class: "command" }, command),
+  );
+  const element = create(
+    "section",
+    { class: "go-on", "aria-label": "Classifier" },
+    create("h3", {}, "Classifier"),
+    about,
+    create(
+      "div",
+      { class: "actions" },
+      save,
+      train,
+      create("label", { for: "minutes" }, "Minutes:"),
+      minutes,
+    ),
+    progress,
+  );
+
+  const act = (verb, content) => app.run(() => app.post(verb, content));
+
+  function openReport() {
+    return app.run(async () => window.open((await app.post("report")).report, "_blank", "noopener"));
+  }
+
+  /** Asks for the classifier of the present labels until it is there. */
+  async function fit() {
+    clearTimeout(timer);
+    try {
+      const found = await app.get("classifier");
+      about.textContent = describe(found);
+      if (found.is_fitting && !closing.signal.aborted) timer = setTimeout(fit, FIT_MS);
+    } catch (error) {
+      app.report(error);
+    }
+  }
+
+  async function watch() {
+    if (isFollowing) return;
+    isFollowing = true;
+    try {
+      await follow("events", show, closing.signal);
+    } catch (error) {
+      if (!closing.signal.aborted) app.report(error);
+    }
+    isFollowing = false;
+  }
+
+  function show(state) {
+    const isRunning = ["running", "stopping"].includes(state.phase);
+    progress.hidden = state.phase === "none";
+    save.disabled = train.disabled = minutes.disabled = isRunning;
+    if (progress.hidden) return;
+    const verb = state.kind === "instant" ? "Saving" : "Training";
+    title.textContent = `${ENDS[state.phase] ?? verb}: ${state.run}`;
+    bar.hidden = !isRunning;
+    if (state.steps) [bar.max, bar.value] = [state.steps, state.step];
+    else bar.removeAttribute("value");
+    curve.show(state.curve);
+    if (state.phase === "stopping") detail.textContent = "Saving, then stopping…";
+    else if (state.message) detail.textContent = state.message;
+    else if (isRunning) detail.textContent = state.steps ? `Step ${state.step} of ${state.steps}` : "";
+    else detail.textContent = state.phase === "done" ? `To use it: cls-jax predict ${state.run} IMAGES` : "";
+    command.textContent = state.command;
+    stop.hidden = state.phase !== "running";
+    resume.hidden = !["stopped", "failed"].includes(state.phase);
+    report.hidden = !(state.has_report && state.phase === "done");
+    if (phase && phase !== state.phase) app.announce(`${title.textContent}. ${state.message}`);
+    phase = state.phase;
+  }
+
+  watch(); // How the last one ended.
+  return {
+    element,
+    fit,
+    update: (state) => state.is_training && watch(),
+    close() {
+      clearTimeout(timer);
+      closing.abort();
+    },
+  };
+}
+
+function describe({ is_fitting: isFitting, message, labels, classes, accuracy, interval }) {
+  if (isFitting) return "Fitting a classifier to the labels…";
+  if (message) return message;
+  const what = `Fitted to ${formatCount(labels, "label")} of ${formatCount(classes, "class", "classes")}.`;
+  if (!interval) return `${what} Its accuracy can be estimated once each class has two labels.`;
+  const [low, high] = interval.map(formatPercent);
+  const right = formatPercent(accuracy / 100);
+  return `${what} It gets about ${right} right (95% interval: ${low} to ${high}), judged by held-out labels.`;
+}
+
+/** The loss over the steps so far. */
+function createCurve() {
+  const element = document.getElementById("curve").content.firstElementChild.cloneNode(true);
+  const line = element.firstElementChild;
+  return {
+    element,
+    show(points) {
+      element.toggleAttribute("hidden", points.length < 2);
+      if (points.length < 2) return;
+      const [first, last] = [points[0], points.at(-1)];
+      const highest = Math.max(...points.map(([, loss]) => loss)) || 1;
+      const places = points.map(([step, loss]) => {
+        const x = ((step - first[0]) / (last[0] - first[0])) * CURVE.width;
+        return `${x.toFixed(1)},${((1 - loss / highest) * (CURVE.height - 4) + 2).toFixed(1)}`;
+      });
+      line.setAttribute("points", places.join(" "));
+      const text = `Loss: ${first[1]} at step ${first[0]}, ${last[1]} at step ${last[0]}`;
+      element.setAttribute("aria-label", text);
+    },
+  };
+}

@@ -1,0 +1,159 @@
+// What the classifier says about photos from elsewhere, and about the whole folder.
+
+import { upload } from "./api.js";
+import { create, createButton, createPhoto, formatCount, formatPercent, save } from "./dom.js";
+
+const MAX_BYTES = 2 ** 26;
+const ROWS_AT_ONCE = 100; // As in classifier.py.
+
+export function mount(root, app) {
+  const queue = [];
+  let isWorking = false;
+  let isMounted = true;
+  let version = -1;
+  let first = 0;
+  let done = 0;
+
+  const input = create("input", {
+    type: "file",
+    id: "files",
+    multiple: true,
+    accept: "image/*",
+    change: () => {
+      add(input.files);
+      input.value = "";
+    },
+  });
+  const zone = create(
+    "div",
+    { class: "drop", drop: (event) => add(event.dataTransfer.files) },
+    create("label", { for: "files" }, "Drop photos here, or choose some. They are not kept."),
+    input,
+  );
+  const count = create("p", { class: "hint" });
+  const cards = create("div", { class: "cards" });
+  const table = create("div", { class: "page-part" });
+  const download = createButton({ click: () => app.run(saveTable), class: "download" }, "Download as CSV");
+  const copies = createButton({ click: () => app.run(copy), id: "copies" }, "Copy into class folders");
+  root.append(
+    create(
+      "div",
+      { class: "page" },
+      create("h2", {}, "Try it"),
+      zone,
+      count,
+      cards,
+      create("h2", {}, "The whole folder"),
+      create("div", { class: "actions" }, download, copies),
+      table,
+    ),
+  );
+
+  const saveTable = async () => save(await app.getFile("/api/proposals.csv"), "proposals.csv");
+
+  async function copy() {
+    const { copies: number, folder } = await app.post("copies");
+    app.announce(`${formatCount(number, "photo")} copied into ${folder}.`, true);
+  }
+
+  function add(files) {
+    for (const file of files) {
+      const answer = create("div", { class: "answer" }, create("p", { class: "hint" }, "Waiting…"));
+      const href = URL.createObjectURL(file);
+      const close = () => URL.revokeObjectURL(href);
+      const picture = create("img", { alt: "", src: href, loading: "lazy", load: close, error: close });
+      const title = create("h3", {}, file.name);
+      cards.append(create("article", { class: "card", "aria-label": file.name }, picture, title, answer));
+      queue.push({ file, answer });
+    }
+    work();
+  }
+
+  /** One after the other, however many there are. */
+  async function work() {
+    if (isWorking) return;
+    isWorking = true;
+    while (queue.length && isMounted) {
+      const { file, answer } = queue.shift();
+      try {
+        if (file.size > MAX_BYTES) throw new Error("The file has more than 64 MB.");
+        const result = await upload("try", file);
+        answer.replaceChildren(...describe(result, file));
+        app.announce(`${file.name}: ${result.label}, ${formatPercent(result.probability)}`);
+      } catch (error) {
+        answer.replaceChildren(create("p", { class: "wrong" }, error.message));
+        app.announce(`${file.name}: ${error.message}`);
+      }
+      done += 1;
+      count.textContent = `${formatCount(done, "photo")} classified${queue.length ? `, ${queue.length} waiting` : ""}.`;
+    }
+    isWorking = false;
+  }
+
+  function describe({ label, probability, is_far: isFar, nearest }, file) {
+    const keep = createButton({ click: () => addToFolder(file, keep) }, "Add to the folder");
+    keep.setAttribute("aria-label", `Add ${file.name} to the folder`);
+    const isUnknown = "It may be none of these: it is unlike all photos of the folder. Most similar:";
+    return [
+      create("p", {}, create("b", { class: "verdict" }, label), ` ${formatPercent(probability)}`),
+      create("p", { class: "hint" }, isFar ? isUnknown : "Most similar:"),
+      create(
+        "ul",
+        { class: "nearest" },
+        ...nearest.map((item) =>
+          create("li", {}, createPhoto(item, "small"), create("span", { class: "share" }, item.label)),
+        ),
+      ),
+      keep,
+    ];
+  }
+
+  async function addToFolder(file, button) {
+    button.disabled = true;
+    try {
+      const { name } = await upload("add", file);
+      button.textContent = `Added as ${name}`;
+      await app.scan(true);
+    } catch (error) {
+      button.disabled = false;
+      app.report(error);
+    }
+  }
+
+  async function update(state) {
+    if (state.version === version) return;
+    version = state.version;
+    await showRows();
+  }
+
+  async function showRows() {
+    const { rows, total } = await app.get(`table/${first}`);
+    const head = ["File", "Class", "From", "Probability"].map((title) => create("th", { scope: "col" }, title));
+    const body = rows.map(({ file, label, source, probability }) => {
+      const cells = [label || "–", source || "–", probability ? formatPercent(probability) : "–"];
+      return create("tr", {}, create("th", { scope: "row" }, file), ...cells.map((text) => create("td", {}, text)));
+    });
+    const go = (step) => () => {
+      first += step;
+      return app.run(showRows);
+    };
+    const caption = `${total ? first + 1 : 0} to ${first + rows.length} of ${formatCount(total, "photo")}`;
+    table.replaceChildren(
+      create(
+        "table",
+        { class: "result" },
+        create("caption", {}, caption),
+        create("thead", {}, create("tr", {}, ...head)),
+        create("tbody", {}, ...body),
+      ),
+      create(
+        "div",
+        { class: "actions" },
+        createButton({ click: go(-ROWS_AT_ONCE), disabled: first === 0 }, "Previous"),
+        createButton({ click: go(ROWS_AT_ONCE), disabled: first + ROWS_AT_ONCE >= total }, "Following"),
+      ),
+    );
+  }
+
+  return { update, unmount: () => (isMounted = false), onKey: () => false };
+}
