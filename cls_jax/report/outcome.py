@@ -56,8 +56,7 @@ def describe_gain(result: dict[str, Any]) -> str | None:
     if final is None or probe is None:
         return None
     return (
-        f"On the test images, the classifier used for prediction is {abs(final - probe):.1f} "
-        "points "
+        f"On the test images, the classifier used for prediction is {abs(final - probe):.1f} points "
         f"{'above' if final >= probe else 'below'} a linear probe on frozen features."
     )
 
@@ -74,8 +73,7 @@ def describe_predictor(result: dict[str, Any]) -> str | None:
     verb = "gained" if gain >= 0 else "lost"
     return (
         f"On the {result.get('answer_images')} images, fine-tuning {verb} {abs(gain):.1f} points "
-        "over "
-        f"the instant classifier. {use}"
+        f"over the instant classifier. {use}"
     )
 
 

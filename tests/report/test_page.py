@@ -197,7 +197,7 @@ def test_baselines_stand_beside_the_result():
     result |= {"test_accuracy_instant": 72.5, "test_accuracy_probe": 65.0}
     result |= {"answer": "instant", "answer_gain": -1.5, "answer_images": "test"}
     text = Page(render_page(create_run(result=result))).text
-    words = ("72.5%", "65.0%", "7.5 points above", "Training lost 1.5 points", "Linear probe")
+    words = ("72.5%", "65.0%", "7.5 points above", "fine-tuning lost 1.5 points", "Linear probe")
     assert all(part in text for part in words)
     assert "Linear probe" not in Page(render_page(create_run())).text
 

@@ -68,7 +68,7 @@ def test_finished_run_is_left_alone_and_another_configuration_refused(finished, 
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
     assert train(create_tiny_config(), workdir) == expected
     assert "is finished" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"method\.tau: 0\.85 → 0\.5.*new folder"):
+    with pytest.raises(UserError, match=r"method\.tau: 0\.85 → 0\.5.*new --workdir"):
         train(create_tiny_config(method__tau=0.5), workdir)
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
 
