@@ -55,9 +55,10 @@ def describe_gain(result: dict[str, Any]) -> str | None:
         final = result.get("test_accuracy_instant")
     if final is None or probe is None:
         return None
+    side = "above" if final >= probe else "below"
     return (
-        f"On the test images, the classifier used for prediction is {abs(final - probe):.1f} points "
-        f"{'above' if final >= probe else 'below'} a linear probe on frozen features."
+        f"On the test images, the classifier used for prediction is {abs(final - probe):.1f} "
+        f"points {side} a linear probe on frozen features."
     )
 
 
