@@ -180,7 +180,8 @@ class _Service:
                 if text != last:
                     yield f"data: {text}\n\n"
                 last = text
-                await asyncio.sleep(_EVENT_SECONDS)
+                if is_running:
+                    await asyncio.sleep(_EVENT_SECONDS)
 
         return StreamingResponse(follow(), media_type="text/event-stream")
 

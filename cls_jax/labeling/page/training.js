@@ -83,6 +83,10 @@ export function createTraining(app) {
     isFollowing = true;
     try {
       await follow("events", show, closing.signal);
+      while (app.state.is_training) { // Another one began while these events ended.
+        await new Promise((resolve) => setTimeout(resolve, FIT_MS));
+        await follow("events", show, closing.signal);
+      }
     } catch (error) {
       if (!closing.signal.aborted) app.report(error);
     }
