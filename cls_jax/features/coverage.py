@@ -50,13 +50,15 @@ class Coverage:
             # Gains only fall as others are chosen, so one that is still the largest after it has
             # been computed again is the largest of all (Minoux, 1978).
             best = int(gain_B.argmax())
-            row = self._reach_BB[[best]]
-            gain = np.maximum(row.data - covered_B[row.indices], 0).sum()
+            # Not `self._reach_BB[best]`, which takes as long as all the rest.
+            row = slice(*self._reach_BB.indptr[best : best + 2])
+            reached, reach = self._reach_BB.indices[row], self._reach_BB.data[row]
+            gain = np.maximum(reach - covered_B[reached], 0).sum()
             if gain < gain_B[best]:
                 gain_B[best] = gain
                 continue
             chosen.append(best)
             increases.append(float(gain))
             gain_B[best] = -1
-            covered_B[row.indices] = np.maximum(covered_B[row.indices], row.data)
+            covered_B[reached] = np.maximum(covered_B[reached], reach)
         return np.array(chosen, int), np.array(increases, float)
