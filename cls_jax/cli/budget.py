@@ -127,14 +127,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     fit_rest("data.image_size", "batch_size", "num_steps")
     if "eval_every" not in given.is_set and num_evaluations[size] == 1:
         config.eval_every = config.num_steps
-    reason = ""
-    if len(sizes) > 1 and fitting:
-        shown = ", ".join(map(str, sizes))
-        reason = f", the highest of {shown} pixels with at least {_ENOUGH_STEPS} steps"
-    elif len(sizes) > 1:
-        reason = f", too few steps for more than {size} pixels"
-    if config.model.graph_images:
-        reason += f", {config.model.graph_images:,} unlabeled images in the graph"
+    reason = _explain_choice(config, sizes, bool(fitting))
     if left[size] < _ROUNDING * step:
         minutes = (total - left[size] + config.num_steps * step) / 60
         reason += ", more than was asked for"
@@ -143,6 +136,19 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
         f"with {batch_size} labeled images each, and {total - left[size]:.0f} s for all else "
         f"(measured: {measured.step_seconds:.2f} s at {measured.image_size} pixels{reason})."
     )
+
+
+def _explain_choice(config: ConfigDict, sizes: list[int], is_enough: bool) -> str:
+    """Why this resolution among `sizes`, if there was a choice, and how large the graph is."""
+    reason = ""
+    if len(sizes) > 1 and is_enough:
+        shown = ", ".join(map(str, sizes))
+        reason = f", the highest of {shown} pixels with at least {_ENOUGH_STEPS} steps"
+    elif len(sizes) > 1:
+        reason = f", too few steps for more than {config.data.image_size} pixels"
+    if config.model.graph_images:
+        reason += f", {config.model.graph_images:,} unlabeled images in the graph"
+    return reason
 
 
 def _estimate_rest(given: Plan, measured: Rehearsal, image_size: int) -> tuple[float, float]:

@@ -58,6 +58,7 @@ def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) ->
         return groups[1 + method.unlabeled_views.index(view)]
 
     def loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
+        """The method's own loss, and the terms of the options."""
         state, terms = dict(context.method_state), {}
         added = {name: state.pop(name) for name in STATES if name in state}
         if is_balanced:

@@ -220,6 +220,7 @@ def create_train_setup(
     optimizer = create_optimizer(config, model)
 
     def start_state(key: jax.Array, params: PyTree, batch_stats: PyTree) -> TrainState:
+        """The state before the first step, whose averages are the parameters themselves."""
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             key=jax.random.key_data(key),

@@ -3,11 +3,11 @@
 python -m experiments.paper.table3 --budgets 10,20 --seeds 0,1,2,3,4,5,6,7
 python -m experiments.paper.table3 --imbalance 10 --output experiments/results/imbalance_digits.md
 python -m experiments.paper.table3 --imbalance 50 --labels reversed --output reversed.md
-python -m experiments.paper.table3 --unknown 4 --budgets 24 --rows cls,cls+strangers=removed
+python -m experiments.paper.table3 --unknown 4 --budgets 24 --rows cls,cls+no_class=removed
 
 A row is a method, or a method with settings: cls_plus+lambda_cutmix=0.0+tau=0.5. With --unknown
-there are images of unknown classes among the unlabeled ones, unless strangers=removed, and
-strangers=ranked removes the half of the unlabeled images that is ranked as most unlike the labeled
+there are images of unknown classes among the unlabeled ones, unless no_class=removed, and
+no_class=ranked removes the half of the unlabeled images that is ranked as most unlike the labeled
 ones. Seeds are trained one after the other, each with all rows, so that an interrupted grid still
 compares rows on the same splits: --report-only makes the table of what is finished.
 """
@@ -39,7 +39,7 @@ ROWS = (
 # Class frequencies of the labels beside those of the unlabeled images, with --imbalance.
 LABELS = ("alike", "uniform", "reversed")
 BASELINES = {"cls": "CLS", "freematch": "FreeMatch"}
-REMOVED = "+strangers=removed"
+REMOVED = "+no_class=removed"
 
 # Short enough for dozens of runs on a shared core.
 RECIPE = {"batch_size": "10", "mu": "4", "num_steps": "300", "ema_decay": "0.98"}
@@ -61,11 +61,11 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
     changes = {f"method__{name}": text for name, _, text in (s.partition("=") for s in settings)}
     if arguments.imbalance != 1:
         changes["data__imbalance"] = arguments.imbalance
-    kept = changes.pop("method__strangers", "kept")
+    kept = changes.pop("method__no_class", "kept")
     cell = grid.create_cell(arguments, budget, method, seed, **changes)
     suffix = f"-labels={arguments.labels}" if arguments.labels != LABELS[0] else ""
     if arguments.unknown:
-        suffix += f"-unknown={arguments.unknown}-strangers={kept}"
+        suffix += f"-unknown={arguments.unknown}-no_class={kept}"
     cell = dataclasses.replace(cell, workdir=cell.workdir.with_name(cell.workdir.name + suffix))
     if arguments.unknown:  # A dataset in one file is read as CIFAR.
         cell.config.data.name, cell.config.data.data_dir = "cifar10", f"{cell.workdir}.npz"
@@ -160,7 +160,7 @@ def list_baselines(row: str, rows: Iterable[str]) -> dict[str, str]:
     """What a row is compared with: in words → the baseline's row."""
     baselines = {title: name for name, title in BASELINES.items()}
     if any(name.endswith(REMOVED) for name in rows):
-        baselines["itself without images of no class"] = row.split("+strangers=")[0] + REMOVED
+        baselines["itself without images of no class"] = row.split("+no_class=")[0] + REMOVED
     return baselines
 
 

@@ -353,10 +353,16 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(open_page, folder, axe, viewpo
             assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], view
 
 
-def test_pictures_that_arrive_move_nothing(open_page, folder):
-    session = open_ready(folder, create_photographs(folder, 24), CLASSES)
+def open_labeled(folder, num_images):
+    """A session in which another window has given the first six photographs their classes."""
+    session = open_ready(folder, create_photographs(folder, num_images), CLASSES)
     for image in range(6):
         decide(session, image, CLASSES[image % 3], "other")
+    return session
+
+
+def test_pictures_that_arrive_move_nothing(open_page, folder):
+    session = open_labeled(folder, 24)
     with serve(session) as port:
         page = open_page(port)
         read_name(page)
@@ -376,9 +382,7 @@ def test_pictures_that_arrive_move_nothing(open_page, folder):
 
 
 def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, folder):
-    session = open_ready(folder, create_photographs(folder, 12), CLASSES)
-    for image in range(6):
-        decide(session, image, CLASSES[image % 3], "other")
+    session = open_labeled(folder, 12)
     with serve(session) as port:
         page = open_page(port)
         read_name(page)
