@@ -8,11 +8,13 @@ Shape suffixes: N networks, B images, C features, K classes.
 """
 
 import concurrent.futures
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import sparse
 
+from cls_jax.features.deflation import prepare_solver
 from cls_jax.features.neighbors import find_neighbors
 from cls_jax.features.sharded import has_many_devices, spread_on_devices
 from cls_jax.parallel.cpus import available_cpus
@@ -32,6 +34,10 @@ _SINKHORN_ITERATIONS = 30
 _MAX_ITERATIONS, _TOLERANCE = 1000, 1e-8
 # Classes whose system a thread solves, and threads: together they bound the memory.
 _CLASSES_AT_ONCE, _MAX_THREADS = 16, 4
+# From here on, groups of images are worth the time to find them. 60,000 images of 1,000 overlapping
+# clusters, three labels each: 23 instead of 153 CPU seconds on two busy cores, 566 MiB, the same
+# most probable classes, and probabilities that differ by at most 2.5e-5.
+_MANY_CLASSES, _MANY_TOLERANCE = 100, 1e-6
 _ROWS_AT_ONCE = 4096  # In double precision.
 
 
@@ -81,7 +87,9 @@ def propagate_labels(
     """Spreads labels along a graph S: solves (I - alpha S) F = Y, with Y the one-hot labels.
 
     The columns of F are scaled to equal sums, its entries raised to the tenth power, and its rows
-    scaled to 1. With known frequencies, Sinkhorn's algorithm then scales columns and rows in turns
+    scaled to 1. From 100 classes on, the system is solved in float32.
+
+    With known frequencies, Sinkhorn's algorithm then scales columns and rows in turns
     until each class has its share of the images.
 
     Args:
@@ -103,19 +111,25 @@ def propagate_labels(
 
     def spread(first: int) -> None:
         """Fills the columns of a few classes."""
-        classes = np.arange(first, min(first + _CLASSES_AT_ONCE, num_classes))
+        classes = np.arange(first, min(first + at_once, num_classes))
         one_hot = np.zeros((len(labels_B), len(classes)))
         one_hot[labeled] = labels_B[labeled, None] == classes
-        scores = solve(graph, one_hot)
+        scores = solve_columns(one_hot)
         sums = scores.sum(axis=0)
         probabilities[:, classes] = scores / np.where(sums > 0, sums, 1)
 
+    solve_columns: Callable[[np.ndarray], np.ndarray] = functools.partial(solve, graph)
+    at_once = _CLASSES_AT_ONCE
+    if num_classes >= _MANY_CLASSES and not has_many_devices():
+        potential = solve(graph, np.ones((len(labels_B), 1)), tolerance=1e-3)[:, 0]
+        solve_columns = prepare_solver(graph, potential, ALPHA, _MANY_TOLERANCE)
+        at_once *= 4  # Of float32, and the small dense system takes as long for more of them.
     num_threads = min(_MAX_THREADS, available_cpus())
     if has_many_devices():
         probabilities = spread_on_devices(graph, labels_B, num_classes, ALPHA, _TOLERANCE)
     else:
         with concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
-            list(executor.map(spread, range(0, num_classes, _CLASSES_AT_ONCE)))
+            list(executor.map(spread, range(0, num_classes, at_once)))
     is_reached = np.asarray(probabilities.any(axis=1))
     sharpen(probabilities)
     if is_known and is_reached.any():

@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from cls_jax.features import neighbors
+from cls_jax.features import deflation, neighbors
+from cls_jax.features import graph as graphs
 from cls_jax.features.graph import ALPHA, build_graph, compute_weight, propagate_labels
 from cls_jax.features.neighbors import find_neighbors, normalize_rows
 
@@ -77,6 +78,22 @@ def test_graph_and_probabilities_agree_with_dense_linear_algebra(features, label
     np.testing.assert_allclose(actual.sum(axis=1), 1, rtol=1e-5)
     if features is CLUSTERS and frequencies is None:
         assert (actual.argmax(axis=1) == TRUTH).mean() > 0.9
+
+
+def test_many_classes_have_the_probabilities_of_few(monkeypatch):
+    features, truth = _make_features(900, 7)
+    features[5] = 0
+    # Copies are parts of their own.
+    features = np.concatenate([features, np.repeat(features[:3], 30, axis=0)])
+    graph, labels = build_graph(features, 10), _label(np.resize(truth, 990), list(range(0, 300, 9)))
+    few = propagate_labels(graph, labels, 7)
+    monkeypatch.setattr(graphs, "_MANY_CLASSES", 7)
+    for most in (2048, 60, 3):  # Groups of groups, and images in none.
+        monkeypatch.setattr(deflation, "_MAX_GROUPS", most)
+        np.testing.assert_allclose(propagate_labels(graph, labels, 7), few, atol=1e-4)
+    monkeypatch.setattr(deflation, "_MAX_ITERATIONS", 2)
+    with pytest.raises(ValueError, match="tolerance 1e-06"):
+        propagate_labels(graph, labels, 7)
 
 
 def test_duplicates_of_a_labeled_image_get_its_label():
