@@ -1,10 +1,10 @@
-"""Heads that are fitted again after the last step (`model.final_head=graph`).
+"""Refits the heads after the last step (`model.final_head=graph`).
 
-Frozen features and fine-tuned networks err differently, so the product of their probabilities
-labels more images right than either does. Where classes are clusters, training draws the clusters
-further apart, and a graph of the trained features labels still more. On other data it is wrong, so
-its exponent follows the weight that held-out labels gave to graphs of frozen features. Heads that
-learn from these labels carry this into the networks.
+Frozen features and fine-tuned networks err differently, so the product of their probabilities is
+more accurate than either. Where classes form clusters, training pulls the clusters further apart,
+and labels propagated along a graph of the trained features are more accurate still. Elsewhere that
+graph is wrong, so its exponent depends on the weight that held-out labels gave to the graphs of
+frozen features. Heads fitted to the combined labels bring this into the networks.
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -24,7 +24,7 @@ from cls_jax.training.instant import Start
 from cls_jax.training.probe import RecordLabels, compute_trained_features, replace_heads
 from cls_jax.training.setup import TrainSetup, TrainState
 
-# Labeled images that heads are fitted to, and others. More would take minutes on a CPU.
+# At most so many labeled and so many other images. More would take minutes on a CPU.
 _MAX_IMAGES = 10_000
 # The exponent of the graph of trained features is this many times the ratio of graphs to probes
 # among the weights of the start. From 3 to 6, clothing, rubbish, scans and CIFAR-10 differ by at
@@ -40,14 +40,14 @@ def fit_final_heads(
     start: Start,
     record: RecordLabels = lambda *columns: None,
 ) -> TrainState:
-    """Fits the heads of the EMA networks to labels of the start, of these networks and their graph.
+    """Fits the heads of the EMA networks to the labels of the start, the networks, and their graph.
 
-    All networks share the graph, whose descriptors are those of all networks side by side. Each
-    has a head on all of its own features. At most 10,000 labeled images are used, and as many
-    others, evenly spaced among those of the start. `record` gets the labels of all others.
+    All networks share the graph: its descriptors are those of all networks, concatenated. Each
+    network's head sees all of its features. At most 10,000 labeled images are used, and as many
+    others, evenly spaced among the start's. `record` gets the labels of all others.
 
     Returns:
-        The state with other heads in `ema_params`.
+        The state with the new heads in `ema_params`.
     """
     is_labeled, spread = start.is_labeled, start.spread
     parts = [take_rows(np.flatnonzero(part), _MAX_IMAGES) for part in (is_labeled, ~is_labeled)]
@@ -68,12 +68,12 @@ def fit_final_heads(
     labels = np.where(is_labeled[used], spread.labels[used], p_BK.argmax(axis=1))
     weights = np.where(is_labeled[used], spread.sample_weights[used], compute_weight(p_BK))
     heads = [fit_head(f_BC, labels, num_classes, INSTANT_C, weights) for f_BC in features_NBC]
-    # Sums on several devices round differently, and here a difference must not cost the run.
+    # Processes round sums differently, so all use process 0's heads.
     heads = arrays_from_main_process(heads)
     is_new = ~is_labeled[used]
     columns = [(start.rows[used][is_new], labels[is_new], weights[is_new])]
     others = start.rows[np.setdiff1d(np.flatnonzero(~is_labeled), used)]
-    for first in range(0, len(others), _MAX_IMAGES):  # All of their features would fill the memory.
+    for first in range(0, len(others), _MAX_IMAGES):  # All at once would fill the memory.
         part = others[first : first + _MAX_IMAGES]
         p_BK = _predict(heads, compute_trained_features(setup, state, dataset.train_images, part))
         columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
@@ -82,6 +82,6 @@ def fit_final_heads(
 
 
 def _predict(heads: list[Head], features_NBC: np.ndarray) -> np.ndarray:
-    """Probabilities [B, K], the mean of those of all networks."""
+    """The networks' mean probabilities [B, K]."""
     pairs = zip(heads, features_NBC, strict=True)
     return np.mean([head.compute_probabilities(f_BC) for head, f_BC in pairs], axis=0)

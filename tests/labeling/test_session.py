@@ -331,7 +331,7 @@ def test_labels_of_unreadable_photographs_are_no_others(folder):
 
 def test_a_folder_that_cannot_be_written_is_refused_at_the_start(folder, kinds, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(UserError, match="photos cannot be written: change its permissions"):
+    with pytest.raises(UserError, match="photos is not writable: change its permissions"):
         open_session(folder)
 
 
