@@ -68,7 +68,7 @@ def test_description_of_impossible_images_is_refused(tmp_path, read, change):
 def test_damaged_file_of_a_run_names_the_remedy(tmp_path, name, text):
     (tmp_path / name).write_text(text, errors="surrogateescape")
     if name == "result.json":
-        with pytest.raises(UserError, match="delete it, and the command that trained"):
+        with pytest.raises(UserError, match="delete it and rerun the command that trained"):
             read_result(tmp_path)
     else:
         message = "not the configuration of a run .*pass the folder of an"

@@ -228,7 +228,7 @@ def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
         (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
         (["train", "IMAGES", "--config.mu=0"], "choose an integer from 1 to"),
         (["train", "IMAGES", "--minutes=0"], "must be positive and below 1,000,000, not 0"),
-        (["train", "IMAGES", *SHORT, "--config.optimizer.warmup_steps=30"], "would last for all"),
+        (["train", "IMAGES", *SHORT, "--config.optimizer.warmup_steps=30"], "covers all"),
         (["train", "IMAGES", "--config.model.init_head=probe"], "set model.init, or model.init_h"),
         (["train", "IMAGES", "--from", "nothing"], "nothing is not the folder of a run"),
         (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),
