@@ -16,9 +16,11 @@ from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import FolderSummary, find_short_side, load_sample
 from cls_jax.features.extract import extract_from_arrays
+from cls_jax.inference import suspects
 from cls_jax.methods import get_method
 from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.parallel.distributed import from_main_process
+from cls_jax.training import final_heads
 from cls_jax.training.instant import open_frozen_network
 from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
 from cls_jax.training.step import compile_step, create_train_step
@@ -103,7 +105,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     if measured.feature_seconds and "model.graph_images" not in given.is_set:
         per_image = measured.feature_seconds + measured.decode_seconds + _FIT_SECONDS
         affordable = int(_FEATURE_SHARE * total / per_image)
-        if affordable < given.summary.num_unlabeled:
+        if affordable < _count_training(given)[1]:
             config.model.graph_images = max(affordable, 1)
     cost = measured.step_seconds / (measured.image_size**2 * measured.batch_size)
     enough = _ENOUGH_STEPS * cost
@@ -162,17 +164,27 @@ def _estimate_rest(given: Plan, measured: Rehearsal, image_size: int) -> tuple[f
     infer = measured.step_seconds * (image_size / measured.image_size) ** 2
     infer /= 3 * measured.batch_size * num_views * num_networks
     num_held_out = summary.num_validation + summary.num_test
-    num_train = num_graph = summary.num_labeled + summary.num_unlabeled
-    if config.model.graph_images:
-        num_graph = min(num_train, summary.num_labeled + config.model.graph_images)
+    num_labeled, num_others = _count_training(given)
+    num_linked = min(num_others, config.model.graph_images or num_others)
     seconds = _FIXED_SECONDS + measured.compile_seconds
-    seconds += (num_train + num_held_out) * measured.decode_seconds
+    seconds += (num_labeled + num_others + num_held_out) * measured.decode_seconds
     if measured.feature_seconds:
         per_image = measured.feature_seconds + measured.decode_seconds
-        seconds += (num_graph + num_held_out) * per_image + num_graph * _FIT_SECONDS
-        if config.model.final_head == "graph":
-            seconds += num_networks * num_graph * infer
+        seconds += (num_labeled + num_linked) * (per_image + _FIT_SECONDS)
+        seconds += num_held_out * per_image
+    # What the trained networks see after the last step: for the report, and for their last layers.
+    num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)
+    if config.model.final_head == "graph":
+        num_seen += sum(min(n, final_heads.MAX_IMAGES) for n in (num_labeled, num_linked))
+    seconds += num_networks * num_seen * infer
     return seconds, 2 * num_networks * num_held_out * infer
+
+
+def _count_training(given: Plan) -> tuple[int, int]:
+    """The numbers of training images whose label is used, and of all others."""
+    most = given.summary.num_labeled
+    num_labeled = min(given.config.num_labels or most, most)
+    return num_labeled, most - num_labeled + given.summary.num_unlabeled
 
 
 def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:

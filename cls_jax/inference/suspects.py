@@ -16,8 +16,8 @@ from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"
 # More would take minutes on a CPU.
-_MAX_IMAGES = 10_000
-_MAX_UNLABELED = 1_000
+MAX_IMAGES = 10_000
+MAX_UNLABELED = 1_000
 _COLUMNS = ("rank", "file", "part", "label", "suggested", "quality", "neighbors", "networks")
 
 
@@ -45,8 +45,8 @@ def find_suspects(
     """
     train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
     all_labeled, labeled = labeled, labeled[train_labels[labeled] >= 0]
-    labeled = take_rows(np.sort(labeled), _MAX_IMAGES)
-    test = take_rows(np.flatnonzero(test_labels >= 0), _MAX_IMAGES)
+    labeled = take_rows(np.sort(labeled), MAX_IMAGES)
+    test = take_rows(np.flatnonzero(test_labels >= 0), MAX_IMAGES)
     # Unlabeled images connect labeled ones that have no neighbor in common.
     train = np.concatenate([labeled, take_unlabeled(len(train_labels), all_labeled)])
     if len(labeled) + len(test) < 2:
@@ -120,4 +120,4 @@ def take_unlabeled(num_images: int, labeled: np.ndarray) -> np.ndarray:
 
     Deterministic, so callers share the networks' outputs.
     """
-    return take_rows(np.setdiff1d(np.arange(num_images), labeled), _MAX_UNLABELED)
+    return take_rows(np.setdiff1d(np.arange(num_images), labeled), MAX_UNLABELED)

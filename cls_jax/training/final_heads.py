@@ -25,7 +25,7 @@ from cls_jax.training.probe import RecordLabels, compute_trained_features, repla
 from cls_jax.training.setup import TrainSetup, TrainState
 
 # At most so many labeled and so many other images. More would take minutes on a CPU.
-_MAX_IMAGES = 10_000
+MAX_IMAGES = 10_000
 # The exponent of the graph of trained features is this many times the ratio of graphs to probes
 # among the weights of the start. From 3 to 6, clothing, rubbish, scans and CIFAR-10 differ by at
 # most 1 point (experiments/results/any_folder.md).
@@ -50,7 +50,7 @@ def fit_final_heads(
         The state with the new heads in `ema_params`.
     """
     is_labeled, spread = start.is_labeled, start.spread
-    parts = [take_rows(np.flatnonzero(part), _MAX_IMAGES) for part in (is_labeled, ~is_labeled)]
+    parts = [take_rows(np.flatnonzero(part), MAX_IMAGES) for part in (is_labeled, ~is_labeled)]
     used = np.sort(np.concatenate(parts))
     both_NBC = compute_trained_features(
         setup, state, dataset.train_images, start.rows[used], DESCRIPTORS
@@ -73,8 +73,8 @@ def fit_final_heads(
     is_new = ~is_labeled[used]
     columns = [(start.rows[used][is_new], labels[is_new], weights[is_new])]
     others = start.rows[np.setdiff1d(np.flatnonzero(~is_labeled), used)]
-    for first in range(0, len(others), _MAX_IMAGES):  # All at once would fill the memory.
-        part = others[first : first + _MAX_IMAGES]
+    for first in range(0, len(others), MAX_IMAGES):  # All at once would fill the memory.
+        part = others[first : first + MAX_IMAGES]
         p_BK = _predict(heads, compute_trained_features(setup, state, dataset.train_images, part))
         columns.append((part, p_BK.argmax(axis=1), compute_weight(p_BK)))
     record(*map(np.concatenate, zip(*columns, strict=True)))

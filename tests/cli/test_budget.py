@@ -90,6 +90,20 @@ def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatc
     )
     assert 0 < many.model.graph_images < 60_000
     assert f"{many.model.graph_images:,} unlabeled images in the graph" in sentence
+    # Also if their labels are there, but not used.
+    folder = {"class_counts": {"cat": 30_000, "dog": 30_000}, "num_unlabeled": 0}
+    hidden, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.003, folder=folder, num_labels=40)
+    assert hidden.model.graph_images == many.model.graph_images
+    # After the last step, networks see up to 10,000 labeled and 1,000 others for the report.
+    all_labeled = {"class_counts": {"cat": 5_000, "dog": 5_000}, "num_unlabeled": 0}
+    rest = [
+        int(re.search(r"(\d+) s for all else", choose(monkeypatch, 1.0, 20.0, **folder)[1])[1])
+        for folder in (
+            {"folder": {"num_unlabeled": 9_960}, "model.final_head": "graph"},
+            {"folder": all_labeled, "model.final_head": "graph"},
+        )
+    ]
+    assert rest[1] > rest[0] + 10
     slow, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"num_test": 20_000})
     assert slow.eval_every == slow.num_steps  # An evaluation takes minutes.
     long, sentence, _ = choose(monkeypatch, 60.0, 3.0)

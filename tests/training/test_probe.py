@@ -105,7 +105,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
 @pytest.mark.parametrize("most", [10_000, 600])
 def test_final_heads_say_what_start_and_trained_networks_say_together(most, monkeypatch):
     """Images beyond those that the heads are fitted to are labeled by the networks."""
-    monkeypatch.setattr(final_heads, "_MAX_IMAGES", most)
+    monkeypatch.setattr(final_heads, "MAX_IMAGES", most)
     config = create_tiny_config(model__final_head="graph")
     dataset, labeled, recorded = load_dataset(config), np.arange(0, 600, 6), []
     used = np.arange(len(dataset.train_images) - 100)
