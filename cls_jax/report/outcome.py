@@ -34,17 +34,16 @@ def describe_labelers(result: dict[str, Any]) -> str | None:
     weights: list[Any] = [result.get(f"labels_weight_{name}") for name in ("graph", "stages")]
     if not all(isinstance(weight, int | float) for weight in weights):
         return None
-    sentence = (
-        f"Weights chosen by held-out labels: graph of similar images {weights[0]:.0f}%, linear "
-        f"probe {100 - weights[0]:.0f}%. Earlier layers get {weights[1]:.0f}% of the weight"
-    )
-    names = ("graph", "probe", "instant")
-    right: list[Any] = [result.get(f"labels_accuracy_{name}") for name in names]
-    if not all(isinstance(value, int | float) for value in right):
-        return f"{sentence}. Accuracy on held-out labels: unknown (a class has a single label)."
+    right: list[Any] = [result.get(f"labels_accuracy_{n}") for n in ("graph", "probe", "instant")]
+    is_known = all(isinstance(value, int | float) for value in right)
+    some = "" if is_known else " of the classes with two or more (by default if there are none)"
+    accuracy = "unknown (a class has a single label)"
+    if is_known:
+        accuracy = f"graph {right[0]:.0f}%, probe {right[1]:.0f}%, combined {right[2]:.0f}%"
     return (
-        f"{sentence}. Accuracy on held-out labels: graph {right[0]:.0f}%, probe {right[1]:.0f}%, "
-        f"combined {right[2]:.0f}%."
+        f"Weights chosen by held-out labels{some}: graph of similar images {weights[0]:.0f}%, "
+        f"linear probe {100 - weights[0]:.0f}%. Earlier layers get {weights[1]:.0f}% of the "
+        f"weight. Accuracy on held-out labels: {accuracy}."
     )
 
 
