@@ -1,9 +1,9 @@
-"""Forecasts what a training step costs on an H100 or H200, without having one.
+"""Forecasts the cost of a training step on an H100 or H200, without having one.
 
 make gpu-forecast
 
-JAX's CUDA wheels hold the whole compiler. It needs no driver where the device is described in
-words, autotuning is off (it runs kernels) and matrix products are left to cuBLAS (Triton's need
+JAX's CUDA wheels contain the whole compiler. It needs no driver if the device is described in text,
+autotuning is off (it runs kernels) and matrix products are left to cuBLAS (Triton's need
 autotuning). In the text of the compiled step, every instruction that becomes a kernel takes the
 longer of bytes / bandwidth and, for convolutions and matrix products, operations / peak: the
 roofline (Williams et al., 2009). Bytes are what a kernel has to read and write once, so one that
@@ -74,9 +74,9 @@ between kernels (a few microseconds each where they are launched one by one, les
 how far from the peak cuDNN's convolutions stay, which with 16 to 128 channels may be a factor of 2
 to 4; which algorithms autotuning would pick (it is off, since it needs the device) and what they
 read twice; what the cache keeps from one kernel to the next; how long devices wait for each other.
-Use them to compare forms of the step, not to promise times."""
+Use them to compare variants of the step, not to predict times."""
 
-# Opcodes that move nothing: they name memory, or compute while compiling.
+# Opcodes that move no data: they name memory, or are computed at compile time.
 _FREE = {"parameter", "constant", "bitcast", "get-tuple-element", "tuple", "after-all"}
 _FREE |= {"opt-barrier", "partition-id", "replica-id"}
 _SLICES = ("slice", "dynamic-slice", "gather")
@@ -128,7 +128,7 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What one step of a variant costs."""
+    """The cost of one step of a variant."""
 
     variant: str  # As in `experiments.benchmarks.variants`.
     num_devices: int  # How many devices it runs on.
@@ -313,7 +313,7 @@ def compile_step(variant: str, config, num_devices: int = 1) -> Forecast:
 
 
 def create_topology(num_devices: int) -> topologies.TopologyDescription:
-    """H100s that are not there.
+    """A description of H100s that this machine does not have.
 
     Raises:
         UserError: If the CUDA wheels are missing.
@@ -332,7 +332,7 @@ def create_topology(num_devices: int) -> topologies.TopologyDescription:
 
 @contextlib.contextmanager
 def _without_compilation_cache() -> Iterator[None]:
-    """A program for a device that is not there would be written to the cache but not read back."""
+    """A program for an absent device would be written to the cache but not read back."""
     was_enabled = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()  # JAX decides once whether it uses the cache.

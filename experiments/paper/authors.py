@@ -126,7 +126,7 @@ def _import_authors_modules(path: str):
     if not (pathlib.Path(path) / "models" / "wideresnet.py").is_file():
         raise UserError(
             f"{path} is not a checkout of the authors' code (it has no models/wideresnet.py): "
-            "give --peer the folder of one."
+            "pass the folder of one as --peer."
         )
     sys.path.insert(0, path)
     try:
@@ -147,7 +147,7 @@ def _create_optimizer(torch, model, config):
 
 
 def _interleave(values, size: int):
-    """The released order of a joint batch. Applied with the other factor it is undone."""
+    """The released order of a joint batch. The other factor undoes it."""
     shape = values.shape
     return values.reshape(-1, size, *shape[1:]).transpose(0, 1).reshape(shape)
 

@@ -30,7 +30,7 @@ MONITORS = {
         "monitors/pseudo_label_overlap": "same pseudo-label",
         "monitors/complementary_label_overlap": "same complementary label",
         "monitors/exchange_ratio": "exchanged (w ≥ τ)",
-        "monitors/pseudo_label_accuracy": "pseudo-label is right",
+        "monitors/pseudo_label_accuracy": "correct pseudo-label",
     },
     "Euclidean distance of parameters": {
         "monitors/distance_networks": "network 1 to network 2",
@@ -93,7 +93,7 @@ def save_figure(figure, path: str, title: str) -> None:
 
 
 def draw_figure_3(arguments: argparse.Namespace):
-    """Trains what is missing and draws accuracies, one panel per budget."""
+    """Trains missing runs and draws accuracies, one panel per budget."""
     cells = {
         (budget, method): grid.create_cells(arguments, budget, method)
         for budget in arguments.budgets
@@ -110,7 +110,7 @@ def draw_figure_3(arguments: argparse.Namespace):
 
 
 def draw_figure_4(arguments: argparse.Namespace):
-    """Trains what is missing and draws overlaps and distances for the first budget."""
+    """Trains missing runs and draws overlaps and distances for the first budget."""
     budget = arguments.budgets[0]
     cells = grid.create_cells(arguments, budget, "cls")
     grid.run_grid(cells)
@@ -124,7 +124,7 @@ def draw_figure_4(arguments: argparse.Namespace):
 
 
 def draw_figure_5(arguments: argparse.Namespace):
-    """Trains what is missing and draws one panel per hyperparameter for the first budget."""
+    """Trains missing runs and draws one panel per hyperparameter for the first budget."""
     budget = arguments.budgets[0]
     default = flatten(grid.create_config(arguments).to_dict())
     cells = {}
@@ -150,7 +150,7 @@ def draw_figure_5(arguments: argparse.Namespace):
     return figure
 
 
-# Number → what draws it, default budgets, title.
+# Number → drawing function, default budgets, title.
 FIGURES = {
     3: (draw_figure_3, "20,40", "test accuracy over training"),
     4: (draw_figure_4, "40", "agreement and distances of the networks of CLS"),

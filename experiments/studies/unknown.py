@@ -1,4 +1,4 @@
-"""Images of no class among unlabeled ones: what they cost, and which score tells them apart.
+"""Images of no class among unlabeled ones: their cost, and scores that detect them.
 
     python -m experiments.studies.unknown FOLDER 1 4 25
     python -m experiments.studies.unknown digits 1 4 25
