@@ -1,4 +1,4 @@
-"""What the documents name exists: files, tests that keep a promise, and keys."""
+"""Files, tests and keys named by the documents exist."""
 
 import ast
 import re

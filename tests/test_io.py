@@ -1,4 +1,4 @@
-"""Files that anybody may have made: bounded, checked, and only shown."""
+"""Untrusted files: bounded, checked, and only displayed."""
 
 import concurrent.futures
 import json

@@ -1,4 +1,4 @@
-"""Nothing is imported that is not declared, and what is installed is what is locked."""
+"""All imports are declared dependencies, and the installed versions are the locked ones."""
 
 import ast
 import functools

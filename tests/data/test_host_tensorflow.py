@@ -1,4 +1,4 @@
-"""TensorFlow never sees an accelerator, whichever way it comes in."""
+"""TensorFlow never sees an accelerator, however it is imported."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What labels say about other images, which of them to believe, and what to label next."""
+"""Label propagation, doubtful labels, weights of labelers, and which images to label next."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_a_class_that_lost_its_labels_is_proposed_for_nothing(graph):
 
 def test_leaving_one_label_out_is_propagating_the_others(graph):
     labels = np.where(np.arange(len(KINDS)) < 9, KINDS, -1)
-    labels[10] = 2  # Not what it is.
+    labels[10] = 2  # A wrong label.
     propagation = propagate(graph, 3, {i: labels[i] for i in np.flatnonzero(labels >= 0)})
     for image, found in zip(*propagation.leave_one_out(), strict=True):
         others = labels.copy()

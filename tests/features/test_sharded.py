@@ -1,4 +1,4 @@
-"""What all devices compute together is what one computes alone."""
+"""All devices together compute the same as one alone."""
 
 import jax
 import numpy as np

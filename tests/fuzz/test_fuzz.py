@@ -52,7 +52,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Guard:
-    """Fails if what happens while it is entered reaches beyond a folder, or takes too much."""
+    """Fails if the block reaches beyond a folder, or takes too much time or memory."""
 
     def __init__(self, folder):
         self.folder, self.violations, self.is_active = str(folder), [], False
@@ -194,7 +194,7 @@ def test_damaged_input_is_read_or_refused(name, tmp_path, monkeypatch):
         try_to_read(name, b"", tmp_path)  # Imports do not count.
         for seed in range(int(os.environ.get("FUZZ_EXAMPLES", COUNTS.get(name, 40)))):
             content = create_input(name, random.Random(seed))
-            (tmp_path / "seed").write_text(f"{seed}")  # For whoever sees a failure.
+            (tmp_path / "seed").write_text(f"{seed}")  # To reproduce a failure.
             with guard:
                 try_to_read(name, content, tmp_path)
 

@@ -1,4 +1,4 @@
-"""What is fitted after training: honest confidences, and a score for images of no class."""
+"""Assessments after training: calibration, and a score for images of no class."""
 
 import dataclasses
 import json
@@ -80,7 +80,7 @@ def test_images_of_no_class_score_higher_and_many_are_noticed():
     without = unknown.fit_unknown(features[groups < K], labels[groups < K], K)
     assert "of the unlabeled images are farther" in unknown.describe_far(score)
     assert unknown.describe_far(without) is None
-    # With one label per class nothing says how far the images of a class are from each other.
+    # With one label per class, distances within a class are unknown.
     assert unknown.fit_unknown(*sample(5, per_class=1)[::2], K).far_share is None
     # Without labels or without unlabeled images there is no score.
     assert unknown.fit_unknown(features, groups, 5) is None
@@ -126,7 +126,7 @@ def test_what_was_fitted_for_another_checkpoint_is_left_out_and_a_damaged_file_n
 
 @pytest.fixture(scope="module")
 def assessed(trained_run, tmp_path_factory):
-    """A copy of a run that was evaluated after its training, as if it had validation images."""
+    """A copy of a run, evaluated after its training as if it had validation images."""
     workdir = shutil.copytree(trained_run, tmp_path_factory.mktemp("assessed") / "run")
     assess_run(open_validated(workdir))
     return workdir

@@ -61,7 +61,7 @@ def folder(tmp_path_factory, dataset):
 def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, trained_run):
     images = dataset.test_images
     p_NBK, features = classifier.compute_both(images)
-    for rows in ([3], [5, 3, 9, 3, 1], []):  # Which may be computed once each.
+    for rows in ([3], [5, 3, 9, 3, 1], []):  # Repeated images may be computed once.
         alone = classifier.predict_probabilities(images[rows])
         np.testing.assert_allclose(alone, p_NBK[:, rows], rtol=1e-5)
         run = Run(classifier.config, trained_run)

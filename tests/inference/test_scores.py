@@ -93,7 +93,7 @@ def test_calibration_is_the_mean_gap_over_bins():
 
 
 @pytest.mark.parametrize("num_images", [100, 300, 20_000])
-def test_honest_confidences_have_little_error_at_any_size(num_images):
+def test_calibrated_confidences_have_little_error_at_any_size(num_images):
     """With 15 bins of 100 images it was 12% on average."""
     rng = np.random.default_rng(0)
     errors = []
@@ -159,7 +159,7 @@ def test_quality_is_the_probability_of_a_label_that_is_not_the_only_one_of_its_c
 
 
 def test_suspects_of_a_run_are_found_although_the_networks_repeat_the_labels(digits):
-    """Those that they were trained on. They are right everywhere else."""
+    """They repeat the labels that they were trained on and are right elsewhere."""
     pixels, truth = digits
     images, labels = pixels.astype(np.uint8).reshape(-1, 8, 8, 1), truth.astype(np.int32)
     labels[[6, 1506]] = (labels[[6, 1506]] + 4) % 10  # A labeled image and a test image.

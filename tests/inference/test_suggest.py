@@ -31,7 +31,7 @@ def fill(folder, size=12):
 
 @pytest.fixture(autouse=True)
 def no_weights(monkeypatch):
-    """As where the pretrained weights are not installed: a network takes seconds to compile."""
+    """As if the pretrained weights were not installed: a network takes seconds to compile."""
     monkeypatch.setattr(suggest, "is_installed", lambda init: False)
 
 

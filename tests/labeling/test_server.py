@@ -1,4 +1,4 @@
-"""Only the page itself gets an answer, and nothing that comes from a client is a path or markup."""
+"""Only the page gets answers, and nothing from a client is used as a path or markup."""
 
 import contextlib
 import hashlib

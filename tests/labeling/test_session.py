@@ -350,7 +350,7 @@ def test_views_follow_the_labels(folder, kinds):
     decide(session, 9, "b")  # Is of kind a.
     doubtful = session.describe_doubtful()["images"]
     assert [(image["image"], image["proposals"][0]["label"]) for image in doubtful] == [(9, "a")]
-    decide(session, 9, "b")  # Who says so again is believed.
+    decide(session, 9, "b")  # A repeated label counts as confirmed.
     assert session.describe_doubtful()["images"] == []
     head, *table = csv.reader("".join(SessionClassifier(session).write_table()).splitlines())
     assert head == ["file", "label", "source", "probability"]

@@ -1,4 +1,4 @@
-"""Programs that answer about the same photographs until they are killed, and what must be left.
+"""Programs that label the same photographs until they are killed, and a check of the outcome.
 
 python writers.py FOLDER NAME SEED answers as a session named NAME or, for "other", as a program
 that only appends rows, and prints each answer once it is saved.
@@ -35,7 +35,7 @@ def write(folder: pathlib.Path, name: str, seed: int) -> None:
     session_module.build_graph = lambda features: sparse.csr_matrix(np.eye(len(features)))
     session = None if name == "other" else open_ready(folder, KINDS)
     while True:
-        time.sleep(rng.uniform(0, 0.04))  # Who never waits leaves the lock to nobody else.
+        time.sleep(rng.uniform(0, 0.04))  # Without a pause, no other program would get the lock.
         image = rng.randrange(NUM_IMAGES)
         label = "" if rng.random() < 0.1 and session else f"{CLASSES[KINDS[image]]} by {name}"
         if session is None:
@@ -85,7 +85,7 @@ def run_and_kill(start, folder: pathlib.Path, num_answers: int, seconds: float) 
 
 
 def check(folder: pathlib.Path, programs, rows_before) -> tuple[int, int]:
-    """Nothing that was printed is lost, and no label is on another file.
+    """Checks that no printed answer is lost, and no label is on another file.
 
     Returns the numbers of answers that were reported as saved, and of rows.
     """

@@ -1,4 +1,4 @@
-"""What holds for every method, and pieces of losses.
+"""Properties of every method, and parts of losses.
 
 The losses themselves, with given draws, are compared with NumPy in `test_oracles.py`.
 """

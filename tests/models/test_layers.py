@@ -1,4 +1,4 @@
-"""What architectures are made of, against Flax, XLA and published numbers."""
+"""The layers of architectures against Flax, XLA and published numbers."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Threads are counted by what a process may use, not by what the machine has."""
+"""The number of threads follows what a process may use, not what the machine has."""
 
 import os
 import pathlib

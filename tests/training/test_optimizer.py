@@ -120,7 +120,7 @@ def test_updates_equal_pytorchs_formulas_with_decay_on_kernels_only(rule, fine_t
     history, _ = run(create_optimizer(config, WideResNet(3)), params, gradients, frozen_stages)
     for ours, theirs in zip(history, oracle(params, gradients, config.optimizer), strict=True):
         for (module, name), leaf in theirs.items():
-            # Far below the least difference that any option makes.
+            # Far below the smallest effect of any option.
             np.testing.assert_allclose(ours[module][name], leaf, rtol=2e-5, atol=2e-6)
 
 
@@ -175,10 +175,10 @@ def test_head_is_trained_first_then_all_but_the_frozen_stages(start):
     assert find_changed(first.params, second.params) == {"head"}
     changed = {"stage2_block1", "stage3_block1", "norm", "head"}
     assert find_changed(second.params, third.params) == changed
-    # Frozen or not, BatchNorm gets to know the new images.
+    # Frozen or not, BatchNorm's statistics follow the new images.
     for before, after in ((first, second), (second, third)):
         assert find_changed(before.batch_stats, after.batch_stats) == set(before.batch_stats)
-    # What is frozen has neither momentum nor an average of its own.
+    # Frozen parameters have neither momentum nor an average.
     frozen = {"stem", "stage1_block1"}
     assert not frozen & set(third.opt_state[0].mu)
     assert not frozen & find_changed(third.params, third.ema_params)

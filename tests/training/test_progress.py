@@ -77,7 +77,7 @@ def test_a_value_that_is_not_finite_is_found_in_every_step(name, value):
         queue.drain()
     error = caught.value
     assert (error.step, error.name, error.step_input) == (1, f"train/{name}", "input 1")
-    assert error.monitors["train/share"] == 0.25  # Also what is not watched.
+    assert error.monitors["train/share"] == 0.25  # Unchecked metrics are included.
 
 
 def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
@@ -112,7 +112,7 @@ def test_the_bar_shows_validation_accuracies_where_test_images_should_stay_unsee
 
 
 def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
-    """Also what the user asked to trace before that is there."""
+    """The requested trace of earlier steps exists, too."""
     options = {"optimizer__learning_rate": 100.0, "num_steps": 40, "data__pipeline": "device"}
     config = create_tiny_config("20,fixmatch", **options, profile="0:1")
     workdir = tmp_path / "run"

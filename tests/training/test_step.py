@@ -213,9 +213,9 @@ def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_s
     config.mesh.network, config.mesh.data = mesh
     setup = create_train_setup(config, DATASET_SPEC)
     state = setup.init_state()
-    # Averages that are the other network's parameters, so that mixing them up shows.
+    # Averages are the other network's parameters, so that confusing them shows.
     averages = jax.tree.map(lambda leaf: leaf[::-1], state.params)
-    # Of a black image, as padding is, network 1 thinks what padding has as its label.
+    # For a black image, such as padding, network 1 predicts the padding's label.
     black = predict_plainly(setup, averages, state.batch_stats, 0 * images[:1])[0].argmax()
     averages["head"] = jax.tree.map(lambda leaf: np.roll(leaf, -black, axis=-1), averages["head"])
     state = state.replace(ema_params=averages)

@@ -1,4 +1,4 @@
-"""Images are decoded once for each content, and what is read is what was decoded."""
+"""Images are decoded once per content, and read back as decoded."""
 
 import concurrent.futures
 import contextlib

@@ -1,4 +1,4 @@
-"""Every kind of image file comes out as a person sees it."""
+"""Every kind of image file is decoded as displayed."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Files of PyTorch, read without it and without running what they ask for."""
+"""PyTorch files, read without PyTorch and without executing what they name."""
 
 import contextlib
 import io
