@@ -130,7 +130,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     reason = _explain_choice(config, sizes, bool(fitting))
     if left[size] < _ROUNDING * step:
         minutes = (total - left[size] + config.num_steps * step) / 60
-        reason += ", more than was asked for"
+        reason += ", more than requested"
     return (
         f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
         f"with {batch_size} labeled images each, and {total - left[size]:.0f} s for all else "

@@ -93,7 +93,7 @@ def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatc
     slow, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"num_test": 20_000})
     assert slow.eval_every == slow.num_steps  # An evaluation takes minutes.
     long, sentence, _ = choose(monkeypatch, 60.0, 3.0)
-    assert (long.num_steps, long.batch_size, "more than was asked for" in sentence) == (20, 4, True)
+    assert (long.num_steps, long.batch_size, "more than requested" in sentence) == (20, 4, True)
 
 
 def test_most_likely_choice_is_measured_so_that_its_program_serves_the_run(monkeypatch):
