@@ -7,7 +7,7 @@ from collections.abc import Iterator
 class UserError(Exception):
     """A problem that the user can fix. The message is one sentence that names the remedy.
 
-    `main.py` prints the message without a traceback and exits with code 2.
+    Programs print the message without a traceback and exit with code 2.
     """
 
 

@@ -65,7 +65,7 @@ DAMAGED = ["[]", "", '{"step": 1, "test_accuracy": "x"}', DEEP, '{"num_labels": 
 def test_damaged_file_of_a_run_names_the_remedy(tmp_path, text):
     for name in ("result.json", "config.json"):
         (tmp_path / name).write_text(text, errors="surrogateescape")
-    with pytest.raises(UserError, match="delete it, and the command that trained"):
+    with pytest.raises(UserError, match="delete it and rerun the command that trained"):
         read_result(tmp_path)
     with pytest.raises(UserError, match=r"not the configuration of a run .*pass the folder of an"):
         read_config(tmp_path / "config.json")

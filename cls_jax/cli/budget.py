@@ -1,4 +1,4 @@
-"""`--minutes`: resolution and number of steps that fit a time, by rehearsal and arithmetic."""
+"""`--minutes`: the resolution and number of steps that fit a time budget, by rehearsal."""
 
 import contextlib
 import statistics
@@ -23,33 +23,33 @@ from cls_jax.training.instant import open_frozen_network
 from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
 from cls_jax.training.step import compile_step, create_train_step
 
-# Minutes where the user names none, with and without an accelerator.
+# The default number of minutes, by whether there is an accelerator.
 _ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
-# At most this share is for features of the unlabeled images, and for a single evaluation. Of more
-# images, some are left out of the graph, and networks are only evaluated after the last step.
+# At most this share of the time goes to features of the unlabeled images, and to one evaluation.
+# Beyond it, the graph leaves out images, and networks are evaluated after the last step only.
 _FEATURE_SHARE, _EVAL_SHARE = 0.25, 0.05
-# Seconds for each image in the graph: label propagation, probes and heads. And for everything that
-# does not grow: imports, compiling evaluation and features, the report (measured on two cores).
+# Seconds per image in the graph: label propagation, probes and heads. And fixed seconds: imports,
+# compiling evaluation and features, the report (measured on two cores).
 _FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
 _SIZES = (224, 160, 128, 96)  # For pretrained networks, in pixels.
 _CPU_SIZE = 160  # What two cores can afford in the default time.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
-# From here on, a higher resolution comes before more steps. Below, batches get smaller. On
+# From this many steps on, a higher resolution is preferred. Below, batches get smaller. On
 # photographs at 160 pixels, 80 steps ended at 79.2%, 40 steps at 78.4%.
 _ENOUGH_STEPS = 80
 _MAX_STEPS, _MAX_DEFAULT_STEPS = 20_000, 2_000
 _MIN_BATCH_SIZE = 4
 _ROUNDING = 20  # The number of steps is a multiple of this.
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
-_ENOUGH_SECONDS = 10.0  # From then on, three steps suffice.
+_ENOUGH_SECONDS = 10.0  # After this, three steps suffice.
 
 
 class Rehearsal(NamedTuple):
-    """What a few real steps and images took."""
+    """Measured times of a few real steps and images."""
 
     compile_seconds: float
     step_seconds: float  # The median of the steps after the first.
-    memory: str  # A sentence that compares what a step needs with what the device has.
+    memory: str  # A sentence that compares a step's memory with the device's.
     image_size: int
     batch_size: int
     decode_seconds: float = 0.0  # For an image.
@@ -66,8 +66,8 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
 
     Args:
         given: The context. Its configuration comes from `fit_to_folder` and is modified.
-        minutes: How long the whole training should take. None for the default, which only weights
-            that come with the project have.
+        minutes: How long the whole training should take. None for the default, which exists only
+            for weights that come with the project.
 
     Returns:
         A sentence about the choice and its reason. None if there was nothing to choose.
@@ -97,7 +97,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     validate_config(resolve_model(config))
     config.num_steps, started, total = likely, time.monotonic(), 60 * minutes
     measured = profile_folder(resolve_model(config), given.summary)
-    # Others measure other times.
+    # Measured times differ between processes.
     *numbers, spent = from_main_process((*measured, time.monotonic() - started))
     measured = Rehearsal(*numbers)
     if measured.feature_seconds and "model.graph_images" not in given.is_set:
@@ -114,7 +114,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
         left[size] = total - spent - rest - num_evaluations[size] * evaluation
     fitting = [size for size in sizes if left[size] >= enough * size**2 * config.batch_size]
     config.data.image_size = size = max(fitting, default=min(sizes))
-    fit_rest("data.image_size")  # With as many images as the memory then holds.
+    fit_rest("data.image_size")  # With the batch that then fits into memory.
     batch_size = config.batch_size
     if "batch_size" not in given.is_set:
         smallest = max(2 * _MIN_BATCH_SIZE, 2 * config.accumulate_steps)
@@ -152,9 +152,9 @@ def _explain_choice(config: ConfigDict, sizes: list[int], is_enough: bool) -> st
 
 
 def _estimate_rest(given: Plan, measured: Rehearsal, image_size: int) -> tuple[float, float]:
-    """Seconds at this resolution of all but rehearsal, steps and evaluations, and of one of these.
+    """Seconds at this resolution for all but rehearsal, steps and evaluations, and per evaluation.
 
-    A step takes about three times as long for an image as a prediction. Evaluations see each image
+    Per image, a step takes about three times as long as a prediction. Evaluations see each image
     with raw and with averaged parameters.
     """
     config, summary, method = given.config, given.summary, get_method(given.config.method.name)
@@ -186,11 +186,11 @@ def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
     started = time.perf_counter()
     dataset = load_sample(summary, shape, _NUM_SAMPLED, options)
     decode_seconds = (time.perf_counter() - started) / len(dataset.train_images)
-    # Constants of the program, which must be the run's for JAX to keep it for the run.
+    # Constants of the program. They must equal the run's for it to be reused.
     dataset = use_own_normalization(config, add_mean_and_std(config, dataset))
     labeled = np.flatnonzero(dataset.train_labels >= 0).astype(np.int32)
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
-    num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state for each.
+    num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state per image.
     setup, stream = create_setup(config, dataset, labeled, everything, num_images)
     inputs, input_specs, create_batch = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
     step: Any = create_train_step(setup, create_batch, input_specs)

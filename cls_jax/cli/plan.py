@@ -1,4 +1,4 @@
-"""The plan of a run on a folder of images: its configuration, its folder, and a dry run."""
+"""The plan of a run on a folder of images: configuration, run folder, dry run."""
 
 import importlib.util
 import pathlib
@@ -49,7 +49,7 @@ def plan_run(
     minutes: float | None = None,
     again: bool = False,
 ) -> Plan:
-    """Chooses what the user does not set. An existing run keeps its settings.
+    """Chooses every setting that the user leaves open. An existing run keeps its settings.
 
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
     run starts from the weights of `start_from`. An `instant` run takes no step and ends with a head
@@ -70,7 +70,7 @@ def plan_run(
     # An absolute path, so that evaluation finds the images from anywhere.
     config = create_folder_config(str(summary.root.resolve()), method)
     apply_settings(config, settings)
-    validate_config(config, is_whole=False)  # Rules divide by what the user has set.
+    validate_config(config, is_whole=False)  # The rules divide by the user's values.
     path = choose_run(config, workdir, summary.layout, again)
     plan = Plan(config, summary, find_resources(), settings, path)
     if (path / CONFIG).exists():
@@ -79,7 +79,7 @@ def plan_run(
             config.update_from_flattened_dict({key: stored[key]})
     else:
         fit_to_folder(plan)
-        check_same(to_json(config), path)  # Before they measure a step together.
+        check_same(to_json(config), path)  # Before all processes measure a step together.
         budget = fit_to_minutes(plan, minutes)
     config = resolve_model(config)
     validate_config(config)
@@ -87,7 +87,7 @@ def plan_run(
 
 
 def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
-    """Settings to start from another run's weights, in the same architecture."""
+    """Settings to start from another run's weights, with its architecture."""
     if not run:
         return {}
     stored = flatten(read_config(pathlib.Path(run) / CONFIG).to_dict())
@@ -103,11 +103,11 @@ def choose_run(
     layout: Layout | None,
     again: bool = False,
 ) -> pathlib.Path:
-    """The run's folder, which has no run on other images. Prints if a default name is taken.
+    """The run's folder, without a run on other images. Prints if a default name is taken.
 
-    `workdir` is None for the default under runs/, `layout` for a dataset that is no folder. `again`
-    chooses the next folder without a finished run. Raises a UserError if the folder that the user
-    chose has a run on other images or labels.
+    `workdir` is None for the default under runs/, `layout` for other datasets than a folder.
+    `again` chooses the next folder without a finished run. Raises a UserError if the folder that
+    the user chose has a run on other images or labels.
     """
     if again and workdir is not None:
         raise UserError("--again chooses the run's folder itself. Remove --workdir.")
@@ -166,11 +166,11 @@ def find_resources() -> Resources:
         has_pretrained=is_installed(PRETRAINED),
         num_devices=jax.device_count(),
     )
-    return Resources(*from_main_process(found))  # Processes choose the same.
+    return Resources(*from_main_process(found))  # All processes choose the same settings.
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
-    """A sentence about classes of which one has at least twice the labels of another, or None."""
+    """A warning if one class has at least twice as many labels as another, or None."""
     if summary.imbalance < 2:
         return None
     counts = summary.class_counts
@@ -226,7 +226,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
 
 
 def _describe_training(plan: Plan) -> list[str]:
-    """Lines about what would be trained."""
+    """Lines about the training."""
     config, method = plan.config, get_method(plan.config.method.name)
     verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
     labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
@@ -250,7 +250,7 @@ def _describe_training(plan: Plan) -> list[str]:
 
 
 def _describe_duration(seconds: float) -> str:
-    """A duration in the largest unit of which it has at least two."""
+    """A duration in the largest unit that gives at least 2."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

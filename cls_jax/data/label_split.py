@@ -1,7 +1,7 @@
 """Splits the training images into labeled, unlabeled and validation images, and long tails.
 
-All of it is a pure function of the labels, a few settings and the seed. Only the labeled images are
-stored, for people to read and to choose them by hand.
+All functions are pure functions of labels, settings and seed. Only the labeled images are stored,
+so that people can read and edit them.
 """
 
 import json
@@ -21,7 +21,7 @@ def choose_labeled_indices(
     """Draws the label budget: equally many images of each class, or a long tail.
 
     The labels are the true classes of all training images, int [n], -1 where unknown. A budget of 0
-    takes all labels there are. With an `imbalance` (see `choose_long_tail`), each class keeps at
+    takes all labels. With an `imbalance` (see `choose_long_tail`), each class keeps at
     least one.
 
     Returns:
@@ -43,7 +43,7 @@ def choose_labeled_indices(
 def _draw(
     pool: np.ndarray, labels: np.ndarray, counts: np.ndarray, seed: int | list[int]
 ) -> list[np.ndarray]:
-    """Draws so many images of each class, counts int [K], among the indices of a pool."""
+    """Draws counts int [K] of images of each class from the indices of a pool."""
     rng = np.random.default_rng(seed)
     by_class = (pool[labels[pool] == k] for k in range(len(counts)))
     return [rng.choice(rows, n, replace=False) for rows, n in zip(by_class, counts, strict=True)]
@@ -68,15 +68,15 @@ def choose_long_tail(
         return np.arange(len(labels), dtype=np.int32)
     if (labels < 0).any():
         raise UserError(
-            f"data.imbalance={imbalance:g} needs to know the class of every training image, and "
+            f"data.imbalance={imbalance:g} needs the class of every training image, and "
             f"{(labels < 0).sum():,} have none: set --config.data.imbalance=1."
         )
     profile = _create_profile(num_classes, imbalance)
     largest = (np.bincount(labels, minlength=num_classes) / profile).min()
-    # Rounded down, but not where floating point falls just short of an integer.
+    # Rounded down, with a margin for floating-point errors.
     counts = np.maximum(np.floor(profile * largest + 1e-6), 1).astype(int)
     everything = np.arange(len(labels), dtype=np.int32)
-    # Not the stream that draws the labels.
+    # A different stream than that of the labels.
     return np.sort(np.concatenate(_draw(everything, labels, counts, [seed, 1])))
 
 
@@ -145,7 +145,7 @@ def choose_validation_indices(
             "larger share, or add labels."
         )
     counts = _distribute(total, share * sizes, available, np.zeros(num_classes, int))
-    # Not the streams of the labels and of the long tail.
+    # A different stream than those of the labels and the long tail.
     return np.sort(np.concatenate(_draw(np.arange(len(labels)), labels, counts, [seed, 2])))
 
 
@@ -204,7 +204,7 @@ def check_labeled_indices(
 ) -> None:
     """Checks a stored label budget against `num_labels` (0: any) and the number of images.
 
-    Raises a UserError if it has another size, a repeated index or one that is out of range.
+    Raises a UserError if its size is wrong, or an index is repeated or out of range.
     """
     if num_labels and len(indices) != num_labels:
         raise UserError(

@@ -1,9 +1,8 @@
-"""Features of image files from a frozen network with pretrained weights, kept on disk.
+"""Features of image files from a frozen network with pretrained weights, cached on disk.
 
-They are computed once per image content and weights, whatever a file is called and whichever
-command asks for them, and kept by the digest of the bytes that were decoded. One forward pass gives
-those of several depths (Head2Toe: Evci et al., ICML 2022). The last layer knows objects. Scans and
-textures differ in what earlier layers see.
+They are computed once per image content and weights, for all commands, and stored by the digest of
+the file's bytes. One forward pass gives features of several depths (Head2Toe: Evci et al., ICML
+2022): the last layer separates objects, earlier layers separate scans and textures.
 
 Shape suffixes: B images, H rows, W columns, C channels or features.
 """
@@ -44,9 +43,9 @@ from cls_jax.parallel.distributed import gather_rows, take_own
 
 PRETRAINED = f"{BUILTIN}efficientnet_lite0"
 
-# Increase when features of the same image and weights come out differently.
+# Increase when features of the same image and weights change.
 _VERSION = 3
-_BATCH_SIZE = 16  # Per device. Larger ones are no faster on a CPU.
+_BATCH_SIZE = 16  # Per device. Larger batches are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
 _BLOCK = re.compile(r"(?:stage(\d+)_)?block(\d+)")
@@ -55,23 +54,23 @@ Progress = Callable[[int, int], None]  # Called with (images done, images in all
 
 
 class FrozenFeatures(NamedTuple):
-    """What a frozen network says about B images."""
+    """Features of B images from a frozen network."""
 
     pooled: np.ndarray  # The inputs of the network's heads, float16 [B, C].
-    # What similar images are found by, float16 [B, C], see `pool_descriptor`.
+    # Descriptors for the search of similar images, float16 [B, C], see `pool_descriptor`.
     descriptors: np.ndarray
-    # Mean and deviation over the positions of what leaves each stage, float16 [B, S]. S is 0 where
-    # pixels are the features.
+    # Mean and deviation over positions of each stage's output, float16 [B, S]. S is 0 if the
+    # features are pixels.
     stages: np.ndarray
 
 
 class FrozenNetwork(NamedTuple):
-    """A network whose features are used as they are."""
+    """A network whose features are used without training."""
 
     name: str  # One of `MODELS`.
     weights: Weights
     image_size: int  # The height and width of its images in pixels.
-    settings: tuple[tuple[str, Any], ...] = ()  # Keys of `config.model` that it has, and values.
+    settings: tuple[tuple[str, Any], ...] = ()  # Its own keys of `config.model`, with values.
     decoding: DecodeOptions = CENTER_CROP
     channels: int = 3  # 1 or 3.
 
@@ -106,14 +105,14 @@ def extract_features(
 ) -> FrozenFeatures:
     """Features of image files by a network. An image that cannot be read has zeros.
 
-    Several processes compute a part each, and get all. All must call this with the same files.
+    Each of several processes computes a part and gets all. All must call this with the same files.
 
     Args:
         files: Images of any size and color.
         network: The network, whose `decoding` makes them squares.
         on_progress: Called after each batch of files that are read. None shows a progress bar.
-        images: uint8 [B, H, W, C], the files as the network decodes them, if they are known. The
-            files are read all the same unless the images have `digests` of what was decoded.
+        images: uint8 [B, H, W, C], the files as decoded for the network, if known. The files are
+            still read unless the images have the `digests` of the files.
 
     Raises:
         UserError: If the weights are of another architecture.
@@ -131,7 +130,7 @@ def _extract_own(
     on_progress: Progress | None,
     images: ImageSource | None,
 ) -> FrozenFeatures:
-    """What `extract_features` returns, in this process alone."""
+    """`extract_features` in a single process."""
     store, paths, options = Store(), [os.fspath(file) for file in files], _name_options(network)
     decoded = None if images is None else getattr(images, "digests", None)
     digests = find_digests(store, paths) if decoded is None else decoded
@@ -141,9 +140,9 @@ def _extract_own(
     compute, row_length, batch_size = _compile(network)
     if not rows.shape[1]:
         rows = np.zeros((len(paths), row_length), np.float16)
-    # Of several files with the same content, the first. Without a digest, all.
+    # The first of several files with the same content. Files without a digest are all kept.
     todo = sorted({digests[i] or i: i for i in np.flatnonzero(~is_done)[::-1].tolist()}.values())
-    recalled = dict[bytes, bytes]()  # Rows of files that are known by their content only.
+    recalled = dict[bytes, bytes]()  # Rows found by content while reading.
 
     def is_known(digest: bytes) -> bool:
         with contextlib.suppress(OSError):
@@ -165,7 +164,7 @@ def _extract_own(
             if read:
                 rows[read] = compute(batch.images)
                 is_done[read] = True
-            # A full disk must not stop a command that only wants the features.
+            # A full disk must not stop a command that only needs the features.
             with contextlib.suppress(OSError):
                 new = {digests[i]: rows[i].tobytes() for i in read}
                 store.write(options, new, find_settled(batch))
@@ -180,7 +179,7 @@ def _extract_own(
 
 
 def _pack(last: np.ndarray, stages: np.ndarray) -> np.ndarray:
-    """The rows that are kept, float16 [B, 1 + 2C + S]: C as an integer's bits, [B, 2C], [B, S]."""
+    """Rows for the store, float16 [B, 1 + 2C + S]: C as an integer's bits, [B, 2C], [B, S]."""
     width = np.full((len(last), 1), last.shape[1] // 2, np.uint16).view(np.float16)
     features = np.concatenate([last, stages], axis=1)
     features = np.clip(features, -_FLOAT16_MAX, _FLOAT16_MAX).astype(np.float16)
@@ -188,7 +187,7 @@ def _pack(last: np.ndarray, stages: np.ndarray) -> np.ndarray:
 
 
 def _unpack(rows: np.ndarray) -> FrozenFeatures:
-    """What is in rows of `_pack`. Zeros for rows of zeros."""
+    """Undoes `_pack`. Rows of zeros become zeros."""
     width = int(np.ascontiguousarray(rows[:, :1]).view(np.uint16).max(initial=0))
     return FrozenFeatures(*np.split(rows[:, 1:], [width, 2 * width], axis=1))
 
@@ -208,7 +207,7 @@ def _cut_batches(
 
 
 def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Which digests have a row, bool [B], and the rows, [B, 0] if none has one."""
+    """Which digests have a row, bool [B], and the rows, [B, 0] if none has."""
     is_done, rows = np.zeros(len(digests), bool), np.zeros((len(digests), 0), np.float16)
 
     def put(places: list[int], row: bytes) -> None:
@@ -218,7 +217,7 @@ def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.nd
             rows = np.zeros((len(digests), len(values)), np.float16)
         rows[places], is_done[places] = values, True
 
-    with contextlib.suppress(OSError):  # They are computed then.
+    with contextlib.suppress(OSError):  # The rows are then computed.
         store.read(options, digests, put)
     return is_done, rows
 
@@ -226,7 +225,7 @@ def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.nd
 def extract_from_arrays(
     images: Any, network: FrozenNetwork, on_progress: Progress | None = None
 ) -> FrozenFeatures:
-    """Features of an `ImageSource` of uint8 [B, H, W, 1 or 3], which are not kept on disk.
+    """Features of an `ImageSource` of uint8 [B, H, W, 1 or 3], without caching.
 
     The images are scaled to the network's own resolution. Raises the same as `extract_features`.
     """
@@ -262,7 +261,7 @@ def _report(on_progress: Progress | None, total: int) -> Iterator[Callable[[int]
 
 
 def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray], int, int]:
-    """How a network computes features, as rows of the store, on all local devices.
+    """Compiles a network into a function that computes rows of the store on all local devices.
 
     Returns:
         A function uint8 [n, H, W, C] → rows float16 [n, R] for up to a batch of images, R, and the
@@ -361,7 +360,7 @@ def _forward(
 
 
 def _name_options(network: FrozenNetwork) -> str:
-    """A name for everything that features depend on but the images."""
+    """A name for everything that features depend on, except for the images."""
     settings = network._replace(weights=network.weights._replace(arrays={}))
     precision = jax.default_matmul_precision.value  # Of JAX's configuration.
     how = (_VERSION, settings, jax.__version__, jax.default_backend(), precision)

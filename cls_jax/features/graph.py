@@ -1,4 +1,4 @@
-"""A graph of similar images, and labels that spread along it.
+"""A graph of similar images, and label propagation along it.
 
 Label propagation (Zhou et al., "Learning with Local and Global Consistency", NIPS 2003) on the
 features of a deep network (Iscen et al., "Label Propagation for Deep Semi-supervised Learning",
@@ -17,20 +17,20 @@ from cls_jax.features.neighbors import find_neighbors
 from cls_jax.features.sharded import has_many_devices, spread_on_devices
 from cls_jax.parallel.cpus import available_cpus
 
-# Share of 2,768 photographs in ten unequal classes that get the right label with 1, 5 and 10 labels
-# per class (means of twelve draws): 58.4%, 70.6% and 75.6% with 10 neighbors and alpha 0.9, 59.8%,
-# 71.3% and 75.9% with 20 neighbors, 62.0%, 72.9% and 77.5% with alpha 0.99 as well.
+# Accuracy on 2,768 photographs in ten unequal classes with 1, 5 and 10 labels per class (means of
+# twelve draws): 58.4%, 70.6% and 75.6% with 10 neighbors and alpha 0.9, 59.8%, 71.3% and 75.9% with
+# 20 neighbors, 62.0%, 72.9% and 77.5% with alpha 0.99 as well.
 NUM_NEIGHBORS = 20
 ALPHA = 0.99
 _EXPONENT = 3  # Of the similarity, as in Iscen et al.
-# Power of the scores in the probabilities. Scores at alpha 0.99 hardly differ between classes. This
-# power makes the mean of the largest probability (73%, 75% and 76% at 1, 5 and 10 labels per class)
-# about the share of the photographs above that are right.
+# Exponent from scores to probabilities, since scores at alpha 0.99 hardly differ between classes.
+# With it, the mean confidence (73%, 75% and 76% with 1, 5 and 10 labels per class) is close to the
+# accuracy above.
 _SHARPNESS = 10
 _SINKHORN_ITERATIONS = 30
 
 _MAX_ITERATIONS, _TOLERANCE = 1000, 1e-8
-# Classes whose system a thread solves, and threads: together they bound the memory.
+# Classes per thread, and threads: together they bound memory.
 _CLASSES_AT_ONCE, _MAX_THREADS = 16, 4
 _ROWS_AT_ONCE = 4096  # In double precision.
 
@@ -81,15 +81,15 @@ def propagate_labels(
     """Spreads labels along a graph S: solves (I - alpha S) F = Y, with Y the one-hot labels.
 
     The columns of F are scaled to equal sums, its entries raised to the tenth power, and its rows
-    scaled to 1. With known frequencies, Sinkhorn's algorithm then scales columns and rows in turns
-    until each class has its share of the images.
+    scaled to 1. With known frequencies, Sinkhorn's algorithm then scales columns and rows
+    alternately until each class has its share of the images.
 
     Args:
         graph: S from `build_graph`, [B, B].
         labels_B: int [B] below K, -1 for images without a label.
         num_classes: K.
-        class_frequencies: How frequent the K classes are, in any unit, each more than 0. None if
-            that is not known.
+        class_frequencies: Frequencies of the K classes, in any unit, each above 0. None if
+            unknown.
 
     Returns:
         Probabilities, float32 [B, K]. Labeled images keep their label with probability 1. An image
@@ -131,8 +131,8 @@ def propagate_labels(
 def sharpen(scores_BK: np.ndarray) -> None:
     """Divides each row [B, K] by its largest entry, then takes the tenth power, in place.
 
-    The columns have equal sums. Rows of zeros stay as they are. Divided first, none of a million
-    images has less than float32 can hold.
+    The columns have equal sums. Rows of zeros stay as they are. Division comes first, so that
+    float32 does not underflow with a million images.
     """
     largest = scores_BK.max(axis=1, keepdims=True, initial=0)
     np.divide(scores_BK, largest, out=scores_BK, where=largest > 0)
@@ -144,8 +144,8 @@ def _balance(
 ) -> np.ndarray:
     """Sinkhorn's factors of the classes, float64 [K], for the rows that are not all 0.
 
-    Where no factors give all classes their share, for instance in unconnected parts, the number of
-    iterations bounds them.
+    If no factors give all classes their share, as in unconnected parts, the number of iterations
+    bounds them.
     """
     factors_K = np.ones_like(frequencies_K)
     starts = range(0, len(scores_BK), _ROWS_AT_ONCE)

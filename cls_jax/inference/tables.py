@@ -41,7 +41,7 @@ def check_path(
 
     An existing file must have the same `columns`, so that only earlier tables are overwritten.
     Without them, or with `overwrite`, any file may be. Raises a UserError if it has another suffix,
-    needs a package that is not installed, is a folder, or is somebody else's file.
+    needs a package that is not installed, is a folder, or is some other file.
     """
     suffix = path.suffix.lower()
     if suffix not in _WRITERS:
@@ -61,7 +61,7 @@ def check_path(
 
 
 def _read_columns(path: pathlib.Path) -> list[str] | None:
-    """The names of a table's columns. None if it is no table."""
+    """The names of a table's columns. None if it is not a table."""
     try:
         if path.suffix.lower() == ".parquet":
             return importlib.import_module("pyarrow.parquet").read_schema(path).names

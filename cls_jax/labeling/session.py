@@ -1,4 +1,4 @@
-"""A labeling session: the photographs, and what its page shows about them and their answers."""
+"""A labeling session: the photographs, their answers, and what the page shows of them."""
 
 import collections
 import pathlib
@@ -46,7 +46,7 @@ class Change(NamedTuple):
     image: int  # The index of the photograph.
     decision: str  # "label", "none" or "skip".
     label: str  # The class, or "".
-    revision: int  # Which the page saw.
+    revision: int  # The revision that the page has shown.
 
 
 class ConflictError(RefusedError):
@@ -68,15 +68,15 @@ class Session:
         self._progress = (0, len(files))
         self._version = 0
         self._set_files(files)
-        # Window → its steps. Each has what changed, its states before and revisions after, and the
+        # Window → its steps. Each has (key, state before, revision after) of what changed, and the
         # classes before if the step changed these.
         self._undo: dict[str, list[tuple[list[tuple[Key, State, int]], list[str]]]] = {}
         self._marked: list[int] = []
-        # Window → the photograph that it shows, and when it last asked.
+        # Window → the photograph that it shows, and the time of its last request.
         self._claims: dict[str, tuple[int, float]] = {}
         self._frozen: FrozenFeatures | None = None
         self._propagation: Propagation | None = None
-        self._unreadable: dict[str, str] = {}  # File → why.
+        self._unreadable: dict[str, str] = {}  # File → reason.
         self.labels_version = 0  # Increases with each change of labels.
         self._coverage: Coverage | None = None
         self._probabilities = np.zeros((0, 0), np.float32)
@@ -104,7 +104,7 @@ class Session:
             raise
 
     def _take_over(self, files: Sequence[str], found: Features, before: Sequence[str]) -> None:
-        """Adds files with features behind those `before`, whose numbers stay."""
+        """Appends files with features to those `before`, whose indices stay."""
         frozen = found.frozen
         if self._frozen is not None:
             frozen = FrozenFeatures(*map(np.concatenate, zip(self._frozen, frozen, strict=True)))
@@ -123,11 +123,11 @@ class Session:
         folder_labels: Mapping[str, str],
         load_features: Callable[[Sequence[pathlib.Path]], Features],
     ) -> dict[str, int]:
-        """Adds photographs that came since, of all `files` that may be labeled.
+        """Adds the new ones of all `files` that may be labeled.
 
         `names` and `folder_labels` are those of `Answers`. Files that could not be read are tried
-        again. Returns how many are new, and how many of the new ones cannot be read. What
-        `load_features` raises leaves the session as it was.
+        again. Returns how many are new, and how many of the new ones cannot be read. If
+        `load_features` raises an error, the session is unchanged.
         """
         with self._scanning:
             with self._lock:
@@ -177,7 +177,7 @@ class Session:
             name = self._answers.add_class(name)
             self._version += len(self._answers.class_names) > num_classes
             if self._answers.class_names[num_classes:] not in ([], [name]):
-                self._refresh()  # It came between others, whose columns move.
+                self._refresh()  # It was inserted before others, whose columns move.
             return name
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
@@ -250,7 +250,7 @@ class Session:
             return num_images
 
     def describe_class(self, window: str, name: str, text: str) -> None:
-        """Saves what a class is. Raises the same as `rename_class`."""
+        """Saves the description of a class. Raises the same as `rename_class`."""
         if len(text) > _LONGEST_DESCRIPTION or not text.isprintable():
             raise RefusedError(
                 f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
@@ -282,7 +282,7 @@ class Session:
             if not 0 <= image < len(self._files):
                 raise RefusedError("There is no such photo.")
             if decision not in (LABEL, NONE, SKIP):
-                raise RefusedError("There is no such decision.")
+                raise RefusedError("Unknown decision.")
             if (decision == LABEL) != bool(label) or (
                 label and label not in self._answers.class_names
             ):
@@ -355,7 +355,7 @@ class Session:
         for image, state in self._list_states():
             if state.label:
                 labels[image] = index[state.label]
-        if self._probabilities.shape[1] > len(index):  # Classes are gone.
+        if self._probabilities.shape[1] > len(index):  # Classes were removed.
             self._propagation = Propagation(self._propagation.graph)
         self._propagation.add_classes(len(index))
         changed = np.flatnonzero(labels != self._propagation.labels)
@@ -369,7 +369,7 @@ class Session:
         self._next = [*self._marked, *others][:_NUM_NEXT]
 
     def _find_open(self) -> np.ndarray:
-        """Whether each photograph is without an answer, bool [B]."""
+        """Which photographs have no answer, bool [B]."""
         is_open = np.ones(len(self._files), bool)
         is_open[[image for image, _ in self._list_states()]] = False
         return is_open
@@ -380,7 +380,7 @@ class Session:
             states = list(self._list_states())
             counts = collections.Counter(state.decision for _, state in states)
             num_labels = collections.Counter(state.label for _, state in states)
-            # Until then, photographs that cannot be read still have numbers.
+            # Before that, unreadable photographs still have indices.
             recent = states[:_NUM_RECENT] if self._phase == "ready" else []
             return {
                 "version": self._version,
@@ -414,14 +414,14 @@ class Session:
         }
 
     def _share_out(self, window: str) -> list[int]:
-        """Chooses what to show next in a window. Photographs of other windows come last."""
+        """Chooses what to show next in a window. Photographs shown in other windows come last."""
         now = time.monotonic()
         self._claims = {
             other: claim for other, claim in self._claims.items() if now - claim[1] < _CLAIM_SECONDS
         }
         own = self._claims.pop(window, (-1, 0))[0]
         taken = {image for image, _ in self._claims.values()}
-        # Sorting keeps the order of equals.
+        # Sorting is stable.
         order = sorted(self._next, key=lambda i: (i in taken, i not in self._marked, i != own))
         if order:
             self._claims[window] = (order[0], now)
@@ -457,7 +457,7 @@ class Session:
         """The most confident proposals of each class."""
         with self._lock:
             is_open, rows = self._find_open(), []
-            # Before `load` there are no columns, and a class that was just added has none yet.
+            # Before `load` there are no columns, and a class just added has none yet.
             for k, name in enumerate(self._answers.class_names[: self._probabilities.shape[1]]):
                 chosen = find_confident(self._probabilities, is_open, k, _NUM_PER_CLASS)
                 images = [self.describe_image(int(image)) for image in chosen]
@@ -465,7 +465,7 @@ class Session:
             return {"version": self._version, "rows": rows}
 
     def describe_doubtful(self) -> dict[str, Any]:
-        """Labels that all other labels contradict."""
+        """Labels that the other labels contradict."""
         with self._lock:
             images = []
             if self._propagation is not None:
@@ -517,5 +517,5 @@ class Session:
 
 
 def show_name(name: str) -> str:
-    """A name as JSON can hold it, where bytes that are not Unicode become "?"."""
+    """A name for JSON, with "?" for bytes that are not Unicode."""
     return name.encode("utf-8", "replace").decode()

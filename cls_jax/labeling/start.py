@@ -34,8 +34,8 @@ def label_folder(
 ) -> None:
     """Serves the page until the process is interrupted, and opens it in a browser.
 
-    `class_names` are offered from the start. Port 0 stands for any free one. `arguments` are more
-    of those of `cls-jax train`, for trainings that the page starts.
+    `class_names` are offered from the start. Port 0 picks a free port. `arguments` are passed on to
+    `cls-jax train` when the page starts a training.
 
     Raises:
         UserError: If there is no image, labels.csv cannot be read or the port is in use.
@@ -73,7 +73,7 @@ def label_folder(
     print("Answers are saved immediately. Press Ctrl-C to stop.", flush=True)
     with contextlib.suppress(KeyboardInterrupt), _write_redirect(address + code) as page:
         if opens_browser and (browser := _find_browser(port)):
-            # In a thread: some browsers return only after the page was left.
+            # In a thread: some browsers return only once the page is closed.
             threading.Thread(target=browser.open, args=[page.as_uri()], daemon=True).start()
         running.run(sockets=[listener])
     is_stopping.set()
@@ -87,11 +87,11 @@ def label_folder(
         f"\n{state['counts']['labeled']:,} images are labeled. Next: {state['command']}", flush=True
     )
     if any(thread.is_alive() for thread in busy):
-        os._exit(0)  # It compiles, and Python aborts if a thread is in JAX at an orderly exit.
+        os._exit(0)  # Python aborts if a thread is still in JAX at an orderly exit.
 
 
 def _find_browser(port: int) -> webbrowser.BaseBrowser | None:
-    """The browser of this machine. Without one that can show the page, says what to do instead."""
+    """The default browser. If there is none with JavaScript, prints what to do instead."""
     try:
         browser = webbrowser.get()
         name = os.path.basename(getattr(browser, "name", ""))
@@ -99,7 +99,7 @@ def _find_browser(port: int) -> webbrowser.BaseBrowser | None:
             return browser
         reason = f"{name} cannot show the page, which needs JavaScript"
     except webbrowser.Error:
-        reason = "There is no browser on this machine"
+        reason = "This machine has no browser"
     print(
         f"{reason}: open the address elsewhere, through ssh -L {port}:localhost:{port} HOST.",
         flush=True,
@@ -108,28 +108,28 @@ def _find_browser(port: int) -> webbrowser.BaseBrowser | None:
 
 
 def _end(training: Training) -> None:
-    """Asks what becomes of a training that is in progress. Without an answer, it is stopped."""
+    """Asks whether to stop a training in progress. Without an answer, stops it."""
     if not training.is_running():
         return
     state, answer = training.describe(), "y"
     if sys.stdin.isatty():
         with contextlib.suppress(KeyboardInterrupt, EOFError):
-            answer = input(f"\nA training is in progress in {state['run']}. Stop it? [Y/n] ")
+            answer = input(f"\nTraining is in progress in {state['run']}. Stop it? [Y/n] ")
     if answer.strip().lower() in ("n", "no"):
-        print("It goes on.", end="")
+        print("Training continues.", end="")
         return
     with contextlib.suppress(RefusedError):  # It has just ended.
         training.stop()
-    print(f"\nThe training saves and stops. To go on: {state['command']}", end="")
+    print(f"\nSaving and stopping the training. To resume: {state['command']}", end="")
 
 
 @contextlib.contextmanager
 def _write_redirect(address: str) -> Iterator[pathlib.Path]:
-    """A page that only this user can read and that leads to an address.
+    """A page that only this user can read, and that redirects to an address.
 
-    The address itself would be in the list of processes, as an argument of the browser.
+    As an argument of the browser, the address itself would be visible in the list of processes.
     """
-    # Browsers that were installed as snaps see no file elsewhere.
+    # Browsers installed as snaps cannot read files elsewhere.
     place = pathlib.Path.home() if pathlib.Path("/snap/bin").is_dir() else None
     descriptor, name = tempfile.mkstemp(".html", "cls-jax-label-", place)
     try:

@@ -1,7 +1,7 @@
 """Baselines that are a loss on logits: supervised, Pseudo-Label, Π-Model, Mean Teacher, UDA.
 
-Read from the top they show, one part at a time, what a method can ask for: views of the unlabeled
-images, separate passes, the EMA networks, a target view.
+From top to bottom, each introduces another feature of methods: views of the unlabeled images,
+separate passes, the EMA networks, a target view.
 """
 
 import jax

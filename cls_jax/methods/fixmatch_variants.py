@@ -34,7 +34,7 @@ class Targets(NamedTuple):
 
     labels: jax.Array  # int32 [N, U].
     weights: jax.Array  # float32 [N, U], 0 for images that are not trained on.
-    state: dict[str, jax.Array]  # What the method carries to the next step.
+    state: dict[str, jax.Array]  # The method's state after the step.
     monitors: dict[str, jax.Array]  # float32 [N].
 
 
@@ -80,7 +80,7 @@ def create_method(
 ) -> Method:
     """A method that differs from FixMatch by its targets, their state, and perhaps extra terms.
 
-    It has hyperparameters beside `lambda_u`, and other `settings` of `Method`.
+    It has further hyperparameters, and other `settings` of `Method`.
     """
     return Method(
         functools.partial(compute_loss, make_targets, extra_terms),
@@ -100,7 +100,7 @@ def create_method(
 def _init_flexmatch(_: Hyperparameters, spec: DatasetSpec) -> dict[str, jax.Array]:
     """The last confident label of every training image, int32 [images]: none at first.
 
-    `outside` counts the images that the unlabeled stream never shows: they never get a label, and
+    `outside` counts the images that the unlabeled stream never shows. They never get a label and
     must not count as images still to be learned.
     """
     return {
@@ -122,7 +122,7 @@ def flexmatch_targets(
     table, hparams = context.method_state["label"], context.hparams
     p = jax.nn.softmax(logits_weak)
     confidence, labels = jnp.max(p, axis=-1), jnp.argmax(p, axis=-1).astype(jnp.int32)
-    # Counted again at every step: increments would be wrong where an image occurs twice.
+    # Recounted at every step: increments would be wrong if an image occurs twice.
     counts = jax.vmap(lambda row: jnp.bincount(row + 1, length=p.shape[-1] + 1))(table)
     num_without, counts = counts[:, 0] - context.method_state["outside"], counts[:, 1:]
     largest = jnp.max(counts, axis=-1)
@@ -158,8 +158,8 @@ def adamatch_targets(
 ) -> Targets:
     """Pseudo-labels with argmax p̂ where max p̂ ≥ c · (mean confidence of the labeled batch).
 
-    p̂ is the aligned prediction. With `ramp`, the weight rises along a cosine over that share of the
-    run.
+    p̂ is the aligned prediction. With `ramp`, the weight rises along a cosine over that share of
+    the run.
     """
     hparams = context.hparams
     means = alignment.update_class_means(context, context.method_state, logits_weak, logits_x)
@@ -280,8 +280,8 @@ def softmatch_targets(
     confidence = jnp.max(jax.nn.softmax(logits_weak), axis=-1)
     if hparams["statistics"] == "aligned":
         confidence = aligned_confidence
-    # Over all devices' images: the variance is unbiased, so a mean of the devices' variances would
-    # be a different number.
+    # Over all devices' images: since the variance is unbiased, the mean of the devices' variances
+    # would differ.
     everywhere = context.ensemble.gather_over_data(confidence)
     batch_mean = jnp.mean(everywhere, axis=-1)
     squares = jnp.sum((everywhere - batch_mean[:, None]) ** 2, axis=-1)
@@ -290,7 +290,7 @@ def softmatch_targets(
     state["mean"] = decay * old["mean"] + (1 - decay) * batch_mean
     state["variance"] = decay * old["variance"] + (1 - decay) * batch_variance
     below = jnp.minimum(aligned_confidence - state["mean"][:, None], 0.0)
-    # A floor, because the variance vanishes if all images have the same confidence for long.
+    # A floor, because the variance vanishes if all images keep the same confidence.
     spread = 2 * jnp.maximum(state["variance"], 1e-12)[:, None] / hparams["sharpness"] ** 2
     weights = jnp.exp(-(below**2) / spread)
     monitors = {

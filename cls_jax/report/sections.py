@@ -1,4 +1,4 @@
-"""Values for the sections of the page, one function for each template."""
+"""The values of the report's templates, one function for each section."""
 
 import base64
 import dataclasses
@@ -24,11 +24,11 @@ from cls_jax.report.data import NUM_PICTURES, RunData, leave_out_folders
 from cls_jax.report.outcome import describe_outcome
 from cls_jax.runs.result import wilson_interval
 
-# Up to this number of classes, every count of the confusion matrix is written out.
+# Up to this number of classes, the confusion matrix shows every count.
 MAX_WRITTEN_CLASSES = 20
-# Larger images are reduced: a page holds hundreds.
+# Larger images are scaled down: a page holds hundreds.
 MAX_SIDE = 96
-# From this side on, WebP takes a fraction of PNG's bytes. In smaller images every pixel counts.
+# From this side on, WebP takes a fraction of PNG's bytes. Smaller images stay lossless.
 _LOSSY_SIDE = 64
 _RIGHT_COLOR, _WRONG_COLOR = (26, 127, 55), (207, 70, 20)  # As in style.css.
 _ACCURACY = "Test accuracy"
@@ -102,7 +102,7 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
     num_classes = len(run.class_names)
     confusions = confusion_matrix(labels, probabilities[0].argmax(-1), labels=range(num_classes))
     is_written = num_classes <= MAX_WRITTEN_CLASSES
-    f1 = [row.f1 for row in figures.classes]  # NaN comes last: classes without images.
+    f1 = [row.f1 for row in figures.classes]  # NaN, for classes without images, comes last.
     return {
         "figures": figures,
         "confusions": confusions.tolist(),
@@ -116,7 +116,7 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
 
 
 def color_confusions(confusions: np.ndarray) -> np.ndarray:
-    """The confusion matrix int [K, K] as a picture: right green, wrong orange, none transparent.
+    """The confusion matrix int [K, K] as a picture: right green, wrong orange, 0 transparent.
 
     Returns uint8 [K, K, 4], RGBA. Opacity is the square root of the share of the true class.
     """
@@ -156,7 +156,7 @@ def view_mistakes(run: RunData) -> dict[str, Any] | None:
 
 
 def view_doubtful(run: RunData) -> dict[str, Any] | None:
-    """Images that two networks classify differently, or that one network is least sure about."""
+    """Images that two networks classify differently, or that one is least confident about."""
     predictions = run.predictions
     if predictions is None or len(predictions.labels) == 0:
         return None
@@ -192,7 +192,7 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
     if run.dataset is None or run.labeled is None or len(run.dataset.train_images) == 0:
         return None
     labels = np.asarray(run.dataset.train_labels)[run.labeled]
-    # One image of each class before any class comes again.
+    # One image of each class before a second of any.
     first = np.sort(np.unique(labels, return_index=True)[1])
     order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
     chosen = run.labeled[order[:_NUM_AUGMENTED]]
@@ -232,7 +232,7 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
 
 
 def view_sessions(run: RunData) -> dict[str, Any]:
-    """The sessions, with commands that name no folders outside of the current one."""
+    """The sessions, with commands stripped of private folder names."""
     places, sessions = (run.workdir, run.config.data.data_dir), []
     for session in run.sessions:
         command = str(session.get("command", "unknown command"))
@@ -252,7 +252,7 @@ def view_config(run: RunData) -> dict[str, Any]:
 def _format_value(value: Any) -> str:
     separator = ", " if isinstance(value, list | tuple) else ","
     if isinstance(value, str) and os.path.isabs(os.path.expanduser(value)):
-        value = pathlib.Path(value).name  # Of a page that may be sent, nobody learns of folders.
+        value = pathlib.Path(value).name  # The page may be shared, so it names no folders.
     return show_value(value).replace(",", separator) or "(empty)"
 
 

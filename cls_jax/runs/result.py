@@ -29,7 +29,7 @@ _BASELINES = (
 def create_result(
     config: ConfigDict, workdir: pathlib.Path, num_labels: int, train_seconds: float
 ) -> dict[str, Any]:
-    """Collects the result from the run's metrics. Accuracies are None if there was no test set.
+    """Collects the result from the run's metrics. Accuracies are None without a test set.
 
     `test_accuracy` belongs to network 1's EMA weights at the last step, as the CLS authors
     evaluate. `test_balanced_accuracy` is the mean of its accuracies within each class, which counts

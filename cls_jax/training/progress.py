@@ -1,6 +1,6 @@
-"""What a run reports: how it starts, its speed, its metrics, and why it stops.
+"""Progress reports of a run: its start, its speed and metrics, and why it stops.
 
-A step's metrics are read when later steps are in flight. A loss or a gradient that is NaN or
+A step's metrics are read while later steps are in flight. A loss or a gradient that is NaN or
 infinite ends the run with one sentence, and its batch is saved.
 """
 
@@ -83,9 +83,9 @@ def announce(prepared: Prepared, first_step: int) -> None:
 
 
 def describe_slow_means(config: ConfigDict, has_batch_norm: bool) -> list[str]:
-    """A sentence for each running mean that the run is too short for.
+    """A sentence for each running mean whose decay is too slow for the run.
 
-    Such as after --config.num_steps, with a configuration that was made for a longer run.
+    For example if --config.num_steps shortens a configuration made for a longer run.
     """
     length = get_round_length(config)
     decays = {"ema_decay": config.ema_decay}
@@ -152,8 +152,8 @@ class MetricsQueue:
         self._pending: collections.deque[Any] = collections.deque()
         self._last_written: tuple[int, float, float] | None = None
         self._waited = 0.0  # Seconds that steps waited for their input.
-        self._loss_bound = 2 * math.log(num_classes)  # Twice the loss of a uniform guess.
-        self._high_since: int | None = None  # The first step of those with a loss above it.
+        self._loss_bound = 2 * math.log(num_classes)  # Twice the loss of random guessing.
+        self._high_since: int | None = None  # The first step since which the loss is above it.
         self._has_warned = False
 
     def append(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
@@ -203,7 +203,7 @@ class MetricsQueue:
         }
 
     def _warn_of_divergence(self, step: int, loss: float | None) -> None:
-        """Warns once if the supervised loss stays finite but far above that of a uniform guess."""
+        """Warns once if the supervised loss stays far above that of random guessing."""
         if loss is None or loss <= self._loss_bound:
             self._high_since = None
             return
@@ -237,7 +237,7 @@ class ProgressBar:
 
     def show_accuracies(self, step: int, accuracies: dict[str, float]) -> None:
         """Prints the accuracies and keeps the first in the bar."""
-        # Users who watch should decide by validation images, so that test images stay unseen.
+        # Decisions should rest on validation images, so that test images stay unseen.
         split = "validation" if "validation/accuracy" in accuracies else "test"
         self._accuracy = f"{accuracies[f'{split}/accuracy']:.2f}%"
         self.say(
@@ -283,14 +283,14 @@ def report_non_finite(
     except NonFiniteError as error:
         batch = recreate_batch(error.step, error.step_input)
         checkpointer.finish()
-        dump = "is with process 0"
+        dump = "is saved by process 0"
         if is_main_process():
             path = workdir / NOT_FINITE / f"step_{error.step}.npz"
             monitors = json.dumps({name: repr(value) for name, value in error.monitors.items()})
             try:
                 path.parent.mkdir(exist_ok=True)
                 np.savez_compressed(path, **batch._asdict(), monitors=np.array(monitors))
-                dump = f"is in {path}"
+                dump = f"is saved in {path}"
             except OSError as os_error:
                 dump = f"could not be written ({os_error.strerror})"
         good_step = describe_newest(checkpointer.latest_step(), "last good")
@@ -304,7 +304,7 @@ def report_non_finite(
         package, place = pathlib.Path(__file__).parents[1], ""
         for frame in traceback.extract_tb(error.__traceback__):
             path = pathlib.Path(frame.filename)
-            # The last line of this project called JAX. Those of loop.py are in every traceback.
+            # The last frame of this package called JAX. Those of loop.py are in every traceback.
             if package in path.parents and path.name != "loop.py":
                 place = f" in {path.relative_to(package.parent)}, line {frame.lineno}"
         raise UserError(f"NaN or Inf produced{place}: {describe_failure(error)}.") from error

@@ -1,8 +1,8 @@
 """The transition between rounds of a method that has several, such as UPS.
 
-The networks predict the unlabeled images several times with dropout, the method selects pseudo
-labels from the predictions, and training restarts from new networks with these labels. All of this
-is a pure function of the state and the step: a run resumed at the boundary repeats it exactly.
+The networks predict the unlabeled images several times with dropout, the method selects
+pseudo-labels, and training restarts from new networks with these labels. This is a pure function
+of the state and the step, so a run resumed at the boundary repeats it exactly.
 """
 
 import functools
@@ -41,10 +41,10 @@ def create_start_round(
 ) -> Callable[[TrainState, int], TrainState]:
     """Returns (state, step) → the state in which the round of this step starts.
 
-    `start` is that of the run, if it is known.
+    `start` is the run's, if known.
 
-    It has new networks, selected labels, and the same step. Labels are selected for images of the
-    unlabeled set that are not also labeled. Those that network 1 learns from go to `record`.
+    The new state has new networks, selected labels, and the same step. Labels are selected for
+    images of the unlabeled set that are not also labeled. Network 1's go to `record`.
     """
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     predict = create_mc_dropout(setup)

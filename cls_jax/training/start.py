@@ -49,8 +49,8 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.sessions import lock_run_folder
 from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup, restore_newest
 
-# Everything that training needs beside the state: what to train and on which devices, the images
-# and labels, the stream of batches, and the run's folder.
+# Everything that training needs besides the state: the setup, the images and labels, the stream of
+# batches, and the run's folder.
 Prepared = tuple[TrainSetup, Dataset, StreamSpec, pathlib.Path]
 
 
@@ -109,19 +109,19 @@ def hold_folder(config: ConfigDict, prepared: Prepared) -> Iterator[None]:
     """Creates the run's folder where there is none, and keeps other sessions out of it.
 
     Raises:
-        UserError: If another process trains there, or this one has another disk at its path.
+        UserError: If another process trains there, or the processes do not share the folder.
     """
     _, dataset, spec, workdir = prepared
     with contextlib.ExitStack() as stack:
         if is_main_process():
             stack.enter_context(lock_run_folder(workdir))
-            check_run_folder(workdir, config)  # Again: another session may have been faster.
+            check_run_folder(workdir, config)  # Again, since another session may have been faster.
             create_run_folder(workdir, config, spec.labeled_indices, dataset)
         barrier("folder")
         if not (workdir / CONFIG).exists():
             raise UserError(
                 f"Process {jax.process_index()} does not see the files of process 0 in "
-                f"{workdir}: give --workdir a folder that all machines share."
+                f"{workdir}: pass a --workdir that all machines share."
             )
         yield
 
@@ -145,7 +145,7 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
         return config
     if name != OPTIONS["model.name"].default:
         raise UserError(
-            f"model.init={init:.100} has the weights of another architecture than "
+            f"model.init={init:.100} has weights of another architecture than "
             f"model.name={name}: set only one of the two."
         )
     config = config.copy_and_resolve_references()
@@ -180,7 +180,7 @@ def use_own_normalization(
 ) -> Dataset:
     """The dataset with the mean and deviation that the pretrained weights expect.
 
-    Those that the user sets come first. A run that resumes has its own in its folder.
+    Values set by the user take precedence. A resumed run has its own in its folder.
     """
     if not config.model.init or config.data.mean:
         return dataset

@@ -1,7 +1,7 @@
 """One training step of all networks: normalize, forward, loss, gradients, optimizer, EMA.
 
-The step is written for the device it runs on: it sees its own networks and its shard of the batch,
-and names the mesh axes where devices must agree. On one device those agreements cost nothing.
+The step is written for a single device: it sees that device's networks and shard of the batch, and
+names the mesh axes of collectives, which cost nothing on one device.
 """
 
 import ctypes
@@ -60,9 +60,9 @@ def create_train_step(
             for name, value in metrics.items()
         }
 
-    # The state's shardings are fixed for input and output: an initial state, a restored one and the
-    # previous step's all run the same program, and donated buffers fit the new state.
-    # The metrics are replicated, so that every process can read them.
+    # The state's shardings are fixed for input and output, so that initial, restored and previous
+    # states run the same program, and donated buffers fit the new state. The metrics are
+    # replicated, so that every process can read them.
     state_shardings, input_shardings = to_shardings(setup.mesh, (setup.state_specs, input_specs))
     return jax.jit(
         train_step,
@@ -134,7 +134,7 @@ def split_batch(raw_batch: RawBatch, num_parts: int) -> tuple[jax.Array, RawBatc
 
 
 def create_context(setup: TrainSetup, state: TrainState) -> Context:
-    """What the method's loss may need in addition to parameters and batch."""
+    """The method's context: what its loss may need besides parameters and batch."""
     return Context(
         ensemble=setup.ensemble,
         hparams=setup.config.method,

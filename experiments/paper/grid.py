@@ -141,7 +141,7 @@ def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     All folders are checked before the first run starts.
 
     Raises:
-        UserError: If a folder holds a run of another configuration, or a run fails.
+        UserError: If a folder has a run of another configuration, or a run fails.
     """
     for cell in cells:
         check_run_folder(cell.workdir, cell.config)

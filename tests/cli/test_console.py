@@ -214,7 +214,7 @@ def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
         (["train", "IMAGES", "--config.sead=1"], 'Did you mean "seed"'),
         (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
         (["train", "IMAGES", "--minutes=0"], "must be positive and below 1,000,000, not 0"),
-        (["train", "IMAGES", *SHORT, "--config.optimizer.warmup_steps=30"], "would last for all"),
+        (["train", "IMAGES", *SHORT, "--config.optimizer.warmup_steps=30"], "covers all"),
         (["train", "IMAGES", "--config.model.init_head=probe"], "set model.init, or model.init_h"),
         (["train", "IMAGES", "--from", "nothing"], "nothing is not the folder of a run"),
         (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),

@@ -214,7 +214,7 @@ def test_shards_make_up_the_table(trained_run, classifier, noise, tmp_path, monk
         assert [row[column] for row in rows] == [row[column] for row in expected]
     assert min(map(len, parts)) == len(noise) // 3
     for shard in ("3/3", "1", "-1/2", "a/b"):
-        with pytest.raises(UserError, match="is not one of n: write i/n"):
+        with pytest.raises(UserError, match="is invalid: write i/n"):
             commands.predict(str(trained_run), noise, shard=shard)
 
 

@@ -94,7 +94,7 @@ def test_photographs_are_compared_by_frozen_features(tmp_path, monkeypatch, caps
 
 
 def test_mistakes_name_the_remedy(trained_run, tmp_path):
-    with pytest.raises(UserError, match="trained on digits, which has all its labels"):
+    with pytest.raises(UserError, match="trained on digits, which is fully labeled"):
         suggest_files(trained_run, 3)
     with pytest.raises(UserError, match=r"is not a folder\. Pass a folder of images"):
         suggest_files(tmp_path / "nothing", 3)

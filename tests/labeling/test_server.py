@@ -321,7 +321,11 @@ def test_without_a_browser_that_can_show_the_page_one_sentence_says_so(monkeypat
 
     monkeypatch.setattr(webbrowser, "get", get)
     assert start._find_browser(8000) is None
-    reason = "w3m cannot show the page, which needs JavaScript" if name else "There is no browser"
+    reason = (
+        "w3m cannot show the page, which needs JavaScript"
+        if name
+        else "This machine has no browser"
+    )
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(reason)
     assert "ssh -L 8000:localhost:8000" in line

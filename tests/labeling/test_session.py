@@ -516,7 +516,7 @@ def test_the_extra_and_folders_without_images_name_the_remedy(tmp_path, folder, 
             commands.label(str(tmp_path / name), "cat,dog", 0, no_browser=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: False)
-        with pytest.raises(UserError, match="photos cannot be written: change its permissions"):
+        with pytest.raises(UserError, match="photos is not writable: change its permissions"):
             open_session(folder)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install '\.\[label\]'"):

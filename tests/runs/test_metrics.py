@@ -115,7 +115,7 @@ def test_validation_images_choose_a_step_whose_test_accuracy_may_be_reported(tmp
     assert result["validation_best_step"] == 2
     assert result["test_accuracy_at_best_validation"] == 40.0
     said = outcome.describe_accuracies(result)
-    assert "40.00%  network 1 at the step of the best validation" in said
+    assert "40.00%  network 1 at the step of best validation" in said
     write_rows(tmp_path, [(0, {"monitors/mask_ratio": 0.5}), (1, {"test/accuracy": None})])
     result = create_result(create_tiny_config(), tmp_path, 20, 1.0)
     assert result["test_accuracy"] is result["test_accuracy_best"] is None

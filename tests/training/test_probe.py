@@ -134,5 +134,7 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     heads = [Head(*pair) for pair in zip(forced["kernel"], forced["bias"], strict=True)]
     state = state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
     unsure = start.spread._replace(probabilities=np.full_like(start.spread.probabilities, 0.1))
-    fit_final_heads(setup, state, dataset, start._replace(spread=unsure), record)
-    assert (recorded[-1][1] == 3).mean() > 0.5
+    for weight_graph in (0, 100):  # A graph overrules them where graphs were right before.
+        spread = unsure._replace(figures={"weight_graph": weight_graph})
+        fit_final_heads(setup, state, dataset, start._replace(spread=spread), record)
+        assert ((recorded[-1][1] == 3).mean() > 0.5) == (weight_graph == 0)

@@ -128,7 +128,7 @@ def test_share_of_the_labeled_images_validates(images, tmp_path, capsys):
 def test_test_set_may_be_added_later_and_elsewhere_and_classes_stay(finished, images, tmp_path):
     # Evaluation adds the figures of each class to the result.
     workdir = shutil.copytree(finished[0], tmp_path / "run")
-    with pytest.raises(UserError, match="has no test images to evaluate on: add them as test/"):
+    with pytest.raises(UserError, match="has no test images: add them as test/"):
         evaluate_run(workdir)
     moved = shutil.copytree(images, tmp_path / "moved")
     (moved / "test" / "bee").mkdir(parents=True)

@@ -26,10 +26,10 @@ NUM_TEST_DIGITS = 450
 
 
 def load_cifar(data_config: ConfigDict) -> Dataset:
-    """CIFAR from TFDS, or from the `.npz` that `data_config.data_dir` names.
+    """CIFAR from TFDS, or from the `.npz` at `data_config.data_dir`.
 
     Raises:
-        UserError: if neither of them has it, or its images have another size.
+        UserError: if it cannot be read, or its images have another size.
     """
     path = data_config.data_dir
     if path.endswith(_ARCHIVE_SUFFIXES):
@@ -49,12 +49,12 @@ def load_cifar(data_config: ConfigDict) -> Dataset:
 def read_tfds(data_config: ConfigDict) -> Arrays:
     """A TFDS dataset with features "image" and "label" and splits "train" and "test".
 
-    Prepared on first use: looked for, and downloaded to, `data_config.data_dir`.
+    Read from `data_config.data_dir`, or downloaded there on first use.
 
     Raises:
         UserError: if it is neither prepared nor can be downloaded.
     """
-    # Imported here: an `.npz` needs none of them.
+    # Imported here, since an `.npz` needs none of them.
     from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before TFDS.
     import requests
     import tensorflow_datasets as tfds
@@ -64,14 +64,14 @@ def read_tfds(data_config: ConfigDict) -> Arrays:
     builder = tfds.builder(name, data_dir=data_dir)
     try:
         if not builder.is_prepared():
-            # Asked once. TFDS itself retries for minutes where there is no network.
+            # A single attempt: TFDS would retry for minutes without a network.
             requests.head(_DOWNLOAD_PAGE, timeout=20, allow_redirects=True)
         builder.download_and_prepare()
-    except Exception as error:  # TFDS raises whatever its downloader and file system do.
+    except Exception as error:  # TFDS raises any exception of its downloader and file system.
         raise UserError(
             f"{name} is not prepared in {builder.data_dir} and could not be downloaded "
             f"({type(error).__name__}): connect to the internet once, or set "
-            "--config.data.data_dir to a TFDS folder that holds it."
+            "--config.data.data_dir to a TFDS folder that has it."
         ) from error
     # Files in order and one at a time: an image's index is the same on every machine.
     read_config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
@@ -80,7 +80,7 @@ def read_tfds(data_config: ConfigDict) -> Arrays:
         rows = builder.as_dataset(
             split=split, batch_size=_ROWS_AT_ONCE, shuffle_files=False, read_config=read_config
         )
-        # Not all at once, which TensorFlow would hold a second time.
+        # Not all at once: TensorFlow would keep a second copy.
         parts = [(part["image"], part["label"]) for part in tfds.as_numpy(rows)]
         images, labels = map(np.concatenate, zip(*parts, strict=True))
         arrays |= {f"{split}_images": images, f"{split}_labels": labels.astype(np.int32)}
@@ -122,8 +122,8 @@ def load_digits(data_config: ConfigDict) -> Dataset:
 def read_single_file(path: str) -> Arrays:
     """Reads an `.npz`.
 
-    It has `train_images`, `train_labels` (-1 where unknown), `test_images`, `test_labels` and maybe
-    `class_names`.
+    It has `train_images`, `train_labels` (-1 where unknown), `test_images`, `test_labels` and
+    optionally `class_names`.
 
     Raises:
         UserError: if the file is missing, damaged or has another layout.
@@ -147,8 +147,8 @@ def _read_npz(file: BinaryIO) -> Arrays:
             names.append("class_names")
         num_bytes = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
         if num_bytes > get_machine_memory() // 2:
-            raise ValueError(f"it holds {num_bytes / 2**30:.1f} GiB, too much for this machine")
-    # A header that claims more than the file holds costs address space, but no memory.
+            raise ValueError(f"it has {num_bytes / 2**30:.1f} GiB, too much for this machine")
+    # A header that claims more than the file has costs address space, but no memory.
     file.seek(0)
     with np.load(file, allow_pickle=False) as stored:
         arrays: Arrays = {name: stored[name] for name in names}
