@@ -324,10 +324,8 @@ def create_topology(num_devices: int) -> topologies.TopologyDescription:
             platform="cuda", topology=f"1x1x{num_devices}", target_config=_TARGET
         )
     except (RuntimeError, NotImplementedError) as error:
-        raise UserError(
-            "Compiling for a GPU needs JAX's CUDA wheels and JAX_PLATFORMS=cpu: "
-            "run make gpu-forecast."
-        ) from error
+        needed = "JAX's CUDA wheels and JAX_PLATFORMS=cpu: run make gpu-forecast."
+        raise UserError(f"Compiling for a GPU needs {needed}") from error
 
 
 @contextlib.contextmanager
@@ -353,20 +351,19 @@ def _add_assembler_to_path() -> None:
 def _trace(config, devices: list[jax.Device]):
     """The step, its state and its input as shapes: arrays would need the devices."""
     image_shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
-    setup = create_train_setup(
-        config, DatasetSpec(image_shape, variants.NUM_CLASSES, NUM_IMAGES), devices
-    )
+    spec = DatasetSpec(image_shape, variants.NUM_CLASSES, NUM_IMAGES)
+    setup = create_train_setup(config, spec, devices)
     if config.data.pipeline == "device":
         step_input, specs, create_batch = _trace_device_pipeline(config, setup)
         step = create_train_step(setup, create_batch, specs)
     else:
         step_input, specs = variants.create_random_batch(config), BATCH_SPECS
         step = create_train_step(setup)
-    abstract_input = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        step_input,
-        to_shardings(setup.mesh, specs),
-    )
+
+    def describe(leaf, sharding):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    abstract_input = jax.tree.map(describe, step_input, to_shardings(setup.mesh, specs))
     return step, setup.state_shapes, abstract_input
 
 
@@ -374,10 +371,8 @@ def _trace_device_pipeline(config, setup):
     """What `device.create_pipeline` returns, with shapes instead of the dataset."""
     method, image_shape = setup.method, setup.dataset_spec.image_shape
     indices = np.arange(NUM_IMAGES, dtype=np.int32)
-    spec = StreamSpec(
-        *(config, method.labeled_view, method.unlabeled_views),
-        *(indices[: config.num_labels], indices),
-    )
+    views = method.labeled_view, method.unlabeled_views
+    spec = StreamSpec(config, *views, indices[: config.num_labels], indices)
     images = jax.ShapeDtypeStruct((NUM_IMAGES, *image_shape), np.uint8)
     data = (np.uint32(config.seed), images, indices, indices, spec.labeled_indices, indices)
     return data, (P(),) * len(data), device.make_batch_creator(spec, image_shape, setup.mesh)

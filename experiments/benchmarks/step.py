@@ -55,11 +55,9 @@ def list_creators(arguments, methods: list[str]) -> dict[str, Callable[[], StepV
     if arguments.peer:
         from experiments.paper.authors import create_peer_variant
 
-        config = grid.create_config(arguments)
+        given = create_peer_variant, arguments.peer, grid.create_config(arguments)
         for name in arguments.peer_forms.split():
-            creators[f"peer {name}"] = functools.partial(
-                create_peer_variant, arguments.peer, config, name
-            )
+            creators[f"peer {name}"] = functools.partial(*given, name)
     return creators
 
 

@@ -175,17 +175,9 @@ def create_random_dataset(config) -> Dataset:
     """As many images as CIFAR has, of noise."""
     shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
     labels = (np.arange(NUM_IMAGES) % NUM_CLASSES).astype(np.int32)
-    return Dataset(
-        name="noise",
-        class_names=tuple(map(str, range(NUM_CLASSES))),
-        train_images=np.random.default_rng(0).integers(
-            0, 256, (NUM_IMAGES, *shape), dtype=np.uint8
-        ),
-        train_labels=labels,
-        test_images=np.zeros((0, *shape), np.uint8),
-        test_labels=labels[:0],
-        image_shape=shape,
-    )
+    images = np.random.default_rng(0).integers(0, 256, (NUM_IMAGES, *shape), dtype=np.uint8)
+    names = tuple(map(str, range(NUM_CLASSES)))
+    return Dataset("noise", names, images, labels, images[:0], labels[:0], shape)
 
 
 def create_random_batch(config) -> RawBatch:

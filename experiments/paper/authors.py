@@ -181,8 +181,7 @@ def _compute_losses(torch, outputs, labels, num_labeled: int, hparams):
 
 def _measure_distances(models, ema) -> None:
     """The released metrics of Figure 4, which wait for the device twice per parameter."""
-    for one, averaged, two in zip(
-        models[0].parameters(), ema.parameters(), models[1].parameters(), strict=True
-    ):
+    networks = models[0].parameters(), ema.parameters(), models[1].parameters()
+    for one, averaged, two in zip(*networks, strict=True):
         (one - averaged).pow(2).sum().item()
         (one - two).pow(2).sum().item()

@@ -68,14 +68,9 @@ def set_networks(state: TrainState, networks: list[Arrays]) -> TrainState:
         stacked = np.stack([network[key] for network in networks]).astype(np.float32)
         return jax.device_put(stacked.reshape(leaf.shape), leaf.sharding)
 
-    def fill(tree):
-        return jax.tree_util.tree_map_with_path(take, tree)
-
-    return state.replace(
-        params=fill(state.params),
-        batch_stats=fill(state.batch_stats),
-        ema_params=fill(state.ema_params),
-    )
+    trees = {name: getattr(state, name) for name in ("params", "batch_stats", "ema_params")}
+    fill = jax.tree_util.tree_map_with_path
+    return state.replace(**{name: fill(take, tree) for name, tree in trees.items()})
 
 
 def collect_ours(state: TrainState) -> dict[str, Arrays]:
@@ -175,10 +170,8 @@ def main() -> None:
     config = grid.create_config(arguments)
     config.mesh.network = config.mesh.data = 1
     rows = compare_steps(arguments.peer, config, arguments.steps)
-    table = grid.format_table(
-        ("quantity", "after step", "ours", "theirs"),
-        ((name, step, f"{ours:.1e}", f"{theirs:.1e}") for name, step, ours, theirs in rows),
-    )
+    lines = ((name, step, f"{ours:.1e}", f"{theirs:.1e}") for name, step, ours, theirs in rows)
+    table = grid.format_table(("quantity", "after step", "ours", "theirs"), lines)
     grid.write_page(arguments.output, "Parity with the authors' step", table)
 
 

@@ -222,11 +222,10 @@ def main() -> None:
     keys = itertools.product(arguments.seeds, arguments.budgets, rows)
     cells = {key: create_cell(arguments, key[2], key[1], key[0]) for key in keys}
     if not arguments.report_only:
-        if arguments.unknown:
-            digits = load_dataset(grid.create_config(arguments))
-            for cell in cells.values():
-                if not (cell.workdir / LABELED_INDICES).exists():
-                    write_known_classes(digits, cell, arguments.unknown)
+        digits = load_dataset(grid.create_config(arguments)) if arguments.unknown else None
+        for cell in cells.values() if digits else ():
+            if not (cell.workdir / LABELED_INDICES).exists():
+                write_known_classes(digits, cell, arguments.unknown)
         write_labels(cells.values(), arguments.labels)
         grid.run_grid(list(cells.values()))
     outcomes: dict[int, dict[str, Results]] = {

@@ -98,9 +98,8 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     features = frozen.pooled
     spread = label_images(FrozenFeatures(*(part[train] for part in frozen)), labels, num_classes)
     probe = fit_head(features[train[labeled]], labels[labeled], num_classes, PROBE_C)
-    instant = fit_head(
-        features[train], spread.labels, num_classes, INSTANT_C, spread.sample_weights
-    )
+    taught = spread.labels, num_classes, INSTANT_C, spread.sample_weights
+    instant = fit_head(features[train], *taught)
     return {
         "linear probe": np.mean(probe.predict(features[test]) == truth[test]),
         "propagated labels": np.mean(spread.labels == truth[train]),

@@ -161,11 +161,7 @@ def choose_randomly(pool: Pool, num_answers: int) -> np.ndarray:
     return np.random.default_rng(pool.seed).permutation(len(pool.labels))[:num_answers]
 
 
-ORDERS = {
-    "suggested": choose_by_coverage,
-    "k-means": choose_typical,
-    "random": choose_randomly,
-}
+ORDERS = {"suggested": choose_by_coverage, "k-means": choose_typical, "random": choose_randomly}
 
 
 if __name__ == "__main__":

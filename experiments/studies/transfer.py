@@ -30,31 +30,17 @@ from cls_jax.training.start import prepare_run, resolve_model
 from experiments.paper import grid
 
 _INIT = "builtin:efficientnet_lite0"
-# A run of minutes on a CPU. Running means and EMA must forget their start by its end.
-_SHORT = {
-    "num_steps": 300,
-    "batch_size": 16,
-    "mu": 3,
-    "ema_decay": 0.99,
-    "model.bn_momentum": 0.99,
-    "log_every": 10,
-    "eval_every": 100,
-    "checkpoint_every": 50,
-}
-# Frozen stages save the part of the backward pass with the largest feature maps.
-_FINE_TUNING = {
-    **_SHORT,
-    "model.init": _INIT,
-    "model.init_head": "probe",
-    "model.bn_frozen": True,  # With batch statistics, 9 points less: see results/transfer.md.
-    "optimizer.name": "adamw",
-    "optimizer.learning_rate": 3e-4,
-    "optimizer.layer_decay": 0.9,
-    "optimizer.warmup_steps": 20,
-    "optimizer.frozen_stages": 2,
-}
-_FAST = {"method.weak_pass": "fast"}  # The same gradients at less cost, since BatchNorm is frozen.
-# Running class means must forget their start, too.
+# A run of minutes on a CPU. Running means and EMA must have forgotten their start by its end.
+_SHORT = {"num_steps": 300, "batch_size": 16, "mu": 3, "ema_decay": 0.99, "model.bn_momentum": 0.99}
+_SHORT |= {"log_every": 10, "eval_every": 100, "checkpoint_every": 50}
+# Frozen stages save their part of the backward pass, which is large for large feature maps.
+_FINE_TUNING = _SHORT | {"model.init": _INIT, "model.init_head": "probe"}
+_FINE_TUNING |= {"model.bn_frozen": True}  # With batch statistics, 9 points less.
+_FINE_TUNING |= {"optimizer.name": "adamw", "optimizer.learning_rate": 3e-4}
+_FINE_TUNING |= {"optimizer.layer_decay": 0.9, "optimizer.warmup_steps": 20}
+_FINE_TUNING |= {"optimizer.frozen_stages": 2}
+_FAST = {"method.weak_pass": "fast"}  # With frozen BatchNorm the same gradients, for less.
+# Running class means, too, must forget their start.
 _DECAY = {"method.statistics_decay": 0.99}
 PROBE = "probe"
 Outcomes = dict[tuple[str, int], list[dict[str, Any]]]  # Row and budget → results.
