@@ -4,7 +4,7 @@
 
 FOLDER/test/<class>/ is for testing. Without it, each seed draws 300 photographs for testing. For
 each number of labels per class it prints, over the seeds 300 to 311, mean and standard error in
-percent: the accuracies of the probe, of the propagated labels on the training images, and of the
+percent: the accuracies of the probe, of the propagated labels on the unlabeled images, and of the
 instant classifier, and the weights of graph and earlier layers.
 """
 
@@ -102,7 +102,7 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     instant = fit_head(features[train], *taught)
     return {
         "linear probe": np.mean(probe.predict(features[test]) == truth[test]),
-        "propagated labels": np.mean(spread.labels == truth[train]),
+        "propagated labels": np.mean((spread.labels == truth[train])[labels < 0]),
         "instant classifier": np.mean(instant.predict(features[test]) == truth[test]),
         "weight of the graph": spread.figures["weight_graph"] / 100,
         "weight of earlier layers": spread.figures["weight_stages"] / 100,
