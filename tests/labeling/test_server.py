@@ -124,7 +124,7 @@ def test_other_hosts_are_refused(client, host):
 
 
 JSON_VERBS = ("decide", "undo", "classes", "mark", "rename", "describe", "example")
-JSON_VERBS += ("train", "resume", "stop", "copies")
+JSON_VERBS += ("train", "resume", "stop", "scan", "copies")
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def recognize(file):
     return FrozenFeatures(features, features, features[:, :0])
 
 
-@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-1], *server.PHOTOGRAPH_VERBS])
+@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-2], *server.PHOTOGRAPH_VERBS])
 def test_nothing_but_photographs_and_sensible_changes_gets_through(labeled, folder, verb):
     before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
     is_photograph = verb in server.PHOTOGRAPH_VERBS
