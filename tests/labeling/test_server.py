@@ -124,7 +124,7 @@ def test_other_hosts_are_refused(client, host):
 
 
 JSON_VERBS = ("decide", "undo", "classes", "mark", "rename", "describe", "example")
-JSON_VERBS += ("train", "resume", "stop", "copies")
+JSON_VERBS += ("train", "resume", "stop", "scan", "copies")
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def recognize(file):
     return FrozenFeatures(features, features, features[:, :0])
 
 
-@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-1], *server.PHOTOGRAPH_VERBS])
+@pytest.mark.parametrize("verb", [*JSON_VERBS[4:-2], *server.PHOTOGRAPH_VERBS])
 def test_nothing_but_photographs_and_sensible_changes_gets_through(labeled, folder, verb):
     before = labeled.get("/api/state").json(), sorted(os.listdir(folder))
     is_photograph = verb in server.PHOTOGRAPH_VERBS
@@ -387,8 +387,10 @@ def test_a_photograph_is_classified_and_a_folder_copied(labeled, folder):
     assert answer["label"] == "dog"  # Kind 0.
     assert [near["label"] for near in answer["nearest"]][:2] == ["dog", "dog"]
     assert sorted(os.listdir(folder)) == before
-    large = labeled.post("/api/try", content=b"\0" * (2**26 + 1), headers=headers)
-    assert (large.status_code, large.json()["message"][:24]) == (413, "The request is too large")
+    for verb, size, kind in (("try", 2**26, "octet-stream"), ("mark", 2**16, "json")):
+        given = {"Content-Type": f"application/{kind}"}
+        large = labeled.post(f"/api/{verb}", content=b"\0" * (size + 1), headers=given)
+        assert (large.status_code, large.json()["message"][:11]) == (413, "The request")
     described = labeled.get("/api/classifier").json()
     assert (described["labels"], described["classes"]) == (6, 2)
     low, high = described["interval"]

@@ -21,6 +21,7 @@ from tests.labeling.sessions import CLASSES, decide, open_ready
 
 NUM_IMAGES = 30
 NAMES = [f"IMG_{i:04}.png" for i in range(NUM_IMAGES)]
+WRITERS = ("one", "two", "other")
 KINDS = [i % len(CLASSES) for i in range(NUM_IMAGES)]
 
 
@@ -61,10 +62,10 @@ def run_and_kill(start, folder: pathlib.Path, num_answers: int, num_kills: int) 
 
     try:
         for i in range(num_kills):
-            for name in {"one", "two", "other"} - alive.keys():
+            for name in set(WRITERS) - alive.keys():
                 seed = rng.randrange(2**32)
                 alive[name] = start(folder, name, seed, program=pathlib.Path(__file__))
-            name, enough = ("one", "two", "other")[i % 3], rng.randrange(num_answers)
+            name, enough = WRITERS[i % 3], rng.randrange(num_answers)
             alive[name].wait_until(lambda name=name, n=enough: alive[name].read().count("\n") >= n)
             kill(name)
     finally:

@@ -24,13 +24,10 @@ EXACT_POOL = tuple(
     if op.kind in (OpKind.KEEP, OpKind.LOOKUP, OpKind.EQUALIZE, OpKind.AFFINE)
 )
 SHAPES = [(16, 16, 1), (20, 28, 3)]
+LEVELS = (1, 2, 3, 64, 101, 128, 200, 255, 256)  # Of 256.
 PRESETS = {
     "authors": (pil_views.apply_authors_op, range(1, 10), pil_views.make_authors_view),
-    "torchssl": (
-        pil_views.apply_torchssl_op,
-        (1, 2, 3, 64, 101, 128, 200, 255, 256),
-        pil_views.make_torchssl_view,
-    ),
+    "torchssl": (pil_views.apply_torchssl_op, LEVELS, pil_views.make_torchssl_view),
 }
 
 
