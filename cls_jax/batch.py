@@ -42,7 +42,7 @@ class RawBatch(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch as a method's loss sees it."""
+    """The input of a method's loss."""
 
     x: jax.Array  # float32 [B, H, W, C], normalized.
     y: jax.Array  # int32 [B].

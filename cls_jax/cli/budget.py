@@ -132,7 +132,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     reason = _explain_choice(config, sizes, bool(fitting))
     if left[size] < _ROUNDING * step:
         minutes = (total - left[size] + config.num_steps * step) / 60
-        reason += ", more than was asked for"
+        reason += ", more than requested"
     return (
         f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
         f"with {batch_size} labeled images each, and {total - left[size]:.0f} s for all else "
@@ -175,7 +175,7 @@ def _estimate_rest(given: Plan, measured: Rehearsal, image_size: int) -> tuple[f
     # What the trained networks see after the last step: for the report, and for their last layers.
     num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)
     if config.model.final_head == "graph":
-        num_seen += sum(min(n, final_heads.MAX_IMAGES) for n in (num_labeled, num_linked))
+        num_seen += min(num_labeled, final_heads.MAX_IMAGES) + num_linked
     seconds += num_networks * num_seen * infer
     return seconds, 2 * num_networks * num_held_out * infer
 

@@ -119,7 +119,7 @@ def _choose_init_head(given: Plan) -> str:
 
 
 def _choose_final_head(given: Plan) -> str:
-    """Refitted to the start's labels times the trained networks', with 2 to 25 labels per class.
+    """Refitted to labels of the start and the trained networks, with 2 to 25 labels per class.
 
     With 5 labels per class, refitted heads were 1.4 and 1.5 points better than trained ones
     (experiments/results/any_folder.md). Other numbers of labels were not measured.

@@ -188,8 +188,8 @@ OPTIONS: dict[str, Option] = {
         "the labeled images (probe), or of all images with labels propagated along a graph of "
         "similar images (graph)."),
     "model.final_head": Option("trained", one_of("trained", "graph"),
-        "Last layer of the averaged networks after the last step: as it was trained, or fitted to "
-        "the product of propagated labels and the networks' own predictions (graph)."),
+        "Last layer of the averaged networks after the last step: as trained, or fitted to "
+        "labels from frozen features, the networks and a graph of their features (graph)."),
     "model.graph_images": Option(0, between(0),
         "Unlabeled images in the graph, evenly spaced among all. 0 for all of them."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),

@@ -434,7 +434,7 @@ def open_socket(port: int) -> socket.socket:
 
 
 def create_server(app: ASGIApp) -> uvicorn.Server:
-    """A server without access logs, which nobody would read."""
+    """A server without access logs."""
     return uvicorn.Server(
         uvicorn.Config(
             app,

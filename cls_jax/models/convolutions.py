@@ -176,7 +176,7 @@ def _pads(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> Any:
 def _sum_products(
     padded: jax.Array, kernel: jax.Array, stride: int, size: tuple[int, ...]
 ) -> jax.Array:
-    """The convolution of padded images, of which `size` rows and columns come out.
+    """The convolution of padded images, with `size` rows and columns as output.
 
     Summed in float32, as grouped convolutions are.
     """

@@ -78,7 +78,7 @@ def describe_predictor(result: dict[str, Any]) -> str | None:
 
 
 def describe_monitors(monitors: dict[str, float]) -> str:
-    """Aligned lines of what a run without a test set knows about its quality."""
+    """Aligned lines of the quality measures of a run without a test set."""
     shares = {
         "pseudo_label_overlap": "of images: both networks predict the same class",
         "exchange_ratio": "of pseudo-labels: confident enough to train the other network",

@@ -419,9 +419,7 @@ def wait_for_phase(page, text):
 
 
 @pytest.mark.slow
-def test_the_whole_way_from_the_first_photograph_to_a_report_by_keyboard(
-    open_page, tmp_path, monkeypatch
-):
+def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch):
     """Drawings, EfficientNet's own features, and three drawings from elsewhere."""
     from docs.draw_images import KINDS, draw_picture  # Needs Playwright.
 

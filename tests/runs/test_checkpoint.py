@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def collect_here():
-    """Their complaints come when they are collected: here, not within another test."""
+    """Orbax's warnings appear at garbage collection: here, not within another test."""
     yield
     gc.collect()
 

@@ -127,7 +127,7 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     kept = fitted.ema_params | {"head": state.ema_params["head"]}
     given = fitted.replace(ema_params=kept)
     jax.tree.map(np.testing.assert_array_equal, given, state)
-    # Trained networks that are sure overrule a start that is not, but no label.
+    # Confident networks overrule an uncertain start, but no given label.
     sure = np.zeros_like(head["bias"])
     sure[:, 3] = 100
     forced = jax.tree.map(np.zeros_like, head) | {"bias": sure}
