@@ -60,9 +60,8 @@ def train(
         apply_settings(config, values)
         run = open_run(config, workdir)
     else:
-        plan = plan_run(
-            folder_or_config, method, workdir, values, start_from, instant, minutes, again
-        )
+        how = start_from, instant, minutes, again
+        plan = plan_run(folder_or_config, method, workdir, values, *how)
         run = Run(plan.config, plan.workdir, plan.summary.layout)
     train_assessed(run)
     return Run(run.config, run.workdir)  # Without the images and networks in memory.

@@ -12,11 +12,7 @@ class UserError(Exception):
 
 
 class StoppedError(Exception):
-    """The user or the system asked the program to stop, and it did so cleanly.
-
-    Attributes:
-        signal: The number of the signal. `main.py` exits with 128 plus this, as shells do.
-    """
+    """The program stopped cleanly, as the user or system asked by `signal`. Exits with 128 + it."""
 
     def __init__(self, message: str, signal: int):
         super().__init__(message)

@@ -74,10 +74,7 @@ def read_json(path: str | os.PathLike) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Parses JSON.
-
-    Raises a ValueError if it is not JSON or nested too deeply.
-    """
+    """Parses JSON. Raises a ValueError if it is not JSON or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -159,14 +156,11 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def hold_lock(path: pathlib.Path, seconds: float = 10) -> Iterator[None]:
-    """Holds a lock file, which remains. Where there are no locks, this does nothing.
-
-    Raises an OSError if another process holds it for `seconds`.
-    """
+def hold_lock(path: pathlib.Path) -> Iterator[None]:
+    """Holds a lock file, where there are locks. Raises an OSError if it is held for 10 seconds."""
     with contextlib.ExitStack() as stack:
         try:
-            lock = filelock.FileLock(path, timeout=seconds)
+            lock = filelock.FileLock(path, timeout=10)
             stack.enter_context(lock.acquire(poll_interval=0.01))
         except filelock.Timeout as error:
             reason = "another program holds its lock"

@@ -64,18 +64,10 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
 
     Everything but the number of steps is validated first. Cost is assumed to grow in proportion to
     pixels and to images per batch. The most likely choice is measured, because the run can then
-    reuse its compiled program.
-
-    Args:
-        given: The context. Its configuration comes from `fit_to_folder` and is modified.
-        minutes: How long the whole training should take. None for the default, which exists only
-            for weights that come with the project.
-
-    Returns:
-        A sentence about the choice and its reason. None if there was nothing to choose.
-
-    Raises:
-        UserError: Same as `profile_folder` and `validate_config`.
+    reuse its compiled program. The configuration of `given`, from `fit_to_folder`, is modified.
+    `minutes` is the time for the whole training, None for the default, which exists only for
+    weights that come with the project. Returns a sentence about the choice and its reason, or None
+    if there was nothing to choose. Raises as `profile_folder` and `validate_config` do.
     """
     config, is_pretrained = given.config, given.config.model.init.startswith(BUILTIN)
     is_fast, most = given.resources.has_accelerator, _MAX_STEPS
@@ -190,9 +182,8 @@ def _count_training(given: Plan) -> tuple[int, int]:
 def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
     """Compiles the step of a run and takes a few on a sample of its images. Writes nothing.
 
-    Raises:
-        UserError: If pretrained weights cannot be read, the step does not fit into the device's
-            memory, or the devices cannot be arranged as `config.mesh` says.
+    Raises a UserError if pretrained weights cannot be read, the step does not fit into the device's
+    memory, or the devices cannot be arranged as `config.mesh` says.
     """
     options, shape = get_decode_options(config.data), get_image_shape(config.data)
     started = time.perf_counter()
@@ -227,12 +218,6 @@ def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
         started = time.perf_counter()
         extract_from_arrays(images, network, lambda *_: None)
         feature_seconds = (time.perf_counter() - started) / len(images)
-    return Rehearsal(
-        compile_seconds,
-        statistics.median(seconds[1:]),
-        memory,
-        config.data.image_size,
-        config.batch_size,
-        decode_seconds,
-        feature_seconds,
-    )
+    sizes = config.data.image_size, config.batch_size
+    step_seconds = statistics.median(seconds[1:])
+    return Rehearsal(compile_seconds, step_seconds, memory, *sizes, decode_seconds, feature_seconds)

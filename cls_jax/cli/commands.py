@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 from ml_collections import ConfigDict
@@ -30,22 +30,16 @@ if TYPE_CHECKING:
 
 
 def train(
-    folder: str,
-    method: str,
-    workdir: str | None,
-    overrides: Sequence[str],
-    start_from: str | None,
-    instant: bool,
-    minutes: float | None,
-    dry_run: bool,
-    again: bool = False,
+    folder: str, method: str, overrides: Sequence[str], dry_run: bool, **options: Any
 ) -> None:
-    """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
+    """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
+
+    Other options are those of `plan_run`.
+    """
     from cls_jax.cli.plan import describe_dry_run, describe_imbalance, parse_overrides, plan_run
     from cls_jax.inference.run import Run
 
-    settings = parse_overrides(overrides, method)
-    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes, again)
+    plan = plan_run(folder, method, settings=parse_overrides(overrides, method), **options)
     if dry_run:
         print(describe_dry_run(plan))
         return
@@ -56,10 +50,7 @@ def train(
 
 
 def train_config(config: ConfigDict, workdir: str | None) -> None:
-    """Starts or resumes training, then prints the accuracy and the next commands.
-
-    `workdir` is None for the default under runs/.
-    """
+    """Trains in `workdir`, None for the default, and prints the accuracy and the next commands."""
     from cls_jax.cli.plan import open_run
 
     _train_to_end(open_run(config, workdir))
@@ -88,10 +79,8 @@ def _train_to_end(run: "Run") -> None:
             f"{no_test}Averages over the last logged batches (step {result['step']:,}):\n{monitors}"
         )
     else:  # A run without steps has no monitors.
-        outcome = (
-            f"{no_test}To measure the accuracy on labeled images: "
-            f"{_write_command('evaluate', folder)} FOLDER"
-        )
+        evaluate = f"{_write_command('evaluate', folder)} FOLDER"
+        outcome = f"{no_test}To measure the accuracy on labeled images: {evaluate}"
     print(f"\n{outcome}", flush=True)
     far = describe_far(read_unknown(folder, result["step"]))
     for sentence in filter(None, [*describe_outcome(result), far]):
@@ -124,11 +113,8 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
             raise UserError("evaluate FOLDER runs in a single process. Start only one.")
         accuracies, figures, num_images, num_unreadable = evaluate_folder(workdir, folder)
         if num_known := count_training_images(workdir, folder):
-            print(
-                f"{num_known:,} of these images are identical to training images, so the accuracy "
-                "is too high.",
-                file=sys.stderr,
-            )
+            known = f"{num_known:,} of these images are identical to training images"
+            print(f"{known}, so the accuracy is too high.", file=sys.stderr)
         left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
         title = f"Accuracy on {num_images:,} labeled images in {folder}{left_out}:"
     if not is_main_process():
@@ -224,9 +210,8 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
         way = f"Move each one into {make_printable(places)}"
         if table := find_table(list_images(root)):
             way = f"Add a row for each one to {make_printable(str(root / table))}"
-        print(
-            f"{way}, or label them in the browser: {_write_command('label', root)}", file=sys.stderr
-        )
+        way += f", or label them in the browser: {_write_command('label', root)}"
+        print(way, file=sys.stderr)
 
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
@@ -240,10 +225,7 @@ def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None
 
 
 def cache(clear: bool = False) -> None:
-    """Shows the size of cached images, features and compiled programs, or deletes them.
-
-    Runs in progress keep their open files.
-    """
+    """Shows the size of cached images, features and compiled programs, or deletes them."""
     from cls_jax.data.images.store import Store
 
     store = Store()

@@ -165,10 +165,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parses the command line. Options such as --config.KEY=VALUE end up in `overrides`.
-
-    Wrong arguments end the program with one line and exit code 2.
-    """
+    """Parses the command line, --config.… into `overrides`. Ends with code 2 if it is wrong."""
     parser = create_parser()
     parsed, rest = parser.parse_known_args(arguments)
     for argument in rest:

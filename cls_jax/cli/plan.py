@@ -51,14 +51,11 @@ def plan_run(
 ) -> Plan:
     """Chooses every setting that the user leaves open. An existing run keeps its settings.
 
-    `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
-    run starts from the weights of `start_from`. An `instant` run takes no step and ends with a head
-    for propagated labels. `minutes` is the training time, None for the default, see
-    `fit_to_minutes`. With `again`, a finished run is not reused.
-
-    Raises:
-        UserError: If the folder has no layout, there is no such method, key or value, or what was
-            chosen contradicts what was set.
+    `workdir` is None for the default under runs/, `settings` are values by dotted key, and the run
+    starts from the weights of `start_from`. An `instant` run takes no step and ends with a head for
+    propagated labels. `minutes` is the training time, None for the default, see `fit_to_minutes`.
+    With `again`, a finished run is not reused. Raises a UserError if the folder has no layout,
+    there is no such method, key or value, or what was chosen contradicts what was set.
     """
     settings = _begin_with(start_from) | dict(settings or {})
     if instant:
@@ -128,11 +125,7 @@ def choose_run(
 
 
 def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
-    """The run of any configuration, in its folder.
-
-    Raises the same UserError as `validate_config` and `choose_run`, or if the images are not a
-    folder that can be trained on.
-    """
+    """The run of any configuration. Raises the UserErrors of `validate_config` and `choose_run`."""
     validate_config(config)
     root = pathlib.Path(config.data.data_dir).expanduser()
     has_layout = config.data.name == "folder" and config.data.data_dir and root.is_dir()
@@ -183,10 +176,7 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
 
 
 def describe_dry_run(plan: Plan) -> str:
-    """Summarizes the plan of a run and times a few of its steps. Writes no file of the run.
-
-    Raises a UserError if no labeled image can be read or a step does not fit into memory.
-    """
+    """Summarizes a plan and times a few steps. Writes nothing. Raises as `profile_folder` does."""
     lines = [*describe_folder(plan.summary), *_describe_training(plan)]
     if plan.config.num_steps:
         measured = profile_folder(plan.config, plan.summary)
@@ -207,7 +197,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
     lines = [
         f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
-        f"{validation} and {summary.num_test:,} test images; {len(counts):,} classes with labels:",
+        f"{validation} and {summary.num_test:,} test images; {len(counts):,} classes with labels:"
     ]
     for name, count in list(counts.items())[:_NUM_SHOWN_CLASSES]:
         lines.append(f"  {make_printable(name):{width}}  {count:,}")

@@ -67,13 +67,9 @@ def show_value(value: Any) -> str:
 
 
 def validate_config(config: ConfigDict, is_whole: bool = True) -> None:
-    """Checks everything that can be checked without the data.
+    """Checks everything that can be checked without the data, or raises a UserError.
 
-    Unless `is_whole`, only each value alone: values still to be chosen may fit the others.
-
-    Raises:
-        UserError: At the first key that is missing or unknown, or value that is invalid, naming
-            the remedy.
+    Unless `is_whole`, each value alone: values still to be chosen may fit the others.
     """
     values = flatten(config.to_dict())
     keys = get_options(values.get("method.name", "cls"))
@@ -209,10 +205,7 @@ def _restore_type(value: Any, default: Any) -> Any:
 
 
 def describe_differences(config: ConfigDict, other: ConfigDict) -> list[str]:
-    """Lists where two configurations differ, as "key: other's value → value".
-
-    Runtime keys, which may change when a run resumes, are left out.
-    """
+    """Differences, but for those of runtime keys, as "key: other's value → value"."""
     ours, theirs = flatten(config.to_dict()), flatten(other.to_dict())
     return [
         f"{key}: {show_value(theirs.get(key))} → {show_value(ours.get(key))}"

@@ -283,10 +283,7 @@ RULES: dict[str, Callable[[Plan], Any]] = {
 
 
 def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
-    """Sets dotted keys of a configuration.
-
-    Raises a UserError if a key does not exist or a value has another type.
-    """
+    """Sets dotted keys. Raises a UserError if a key does not exist or a value has another type."""
     for key, value in settings.items():
         if key not in flatten(config.to_dict()):
             raise UserError(

@@ -247,10 +247,7 @@ OPTIONS: dict[str, Option] = {
 
 
 def get_options(method_name: str) -> dict[str, Option]:
-    """The table for one method: with its own `mu`, and its hyperparameters as `method.*`.
-
-    Raises a UserError if there is no such method.
-    """
+    """A method's table: its own `mu`, and `method.*`. Raises the UserError of `get_method`."""
     method = get_method(method_name)
     options = OPTIONS | {
         "mu": OPTIONS["mu"]._replace(default=method.mu),

@@ -21,14 +21,9 @@ def choose_labeled_indices(
     """Draws the label budget: equally many images of each class, or a long tail.
 
     The labels are the true classes of all training images, int [n], -1 where unknown. A budget of 0
-    takes all labels. With an `imbalance` (see `choose_long_tail`), each class keeps at
-    least one.
-
-    Returns:
-        int32 [num_labels], indices into the training images, class by class, sorted within each.
-
-    Raises:
-        UserError: if the budget cannot be split over the classes or is more than a class has.
+    takes all labels. With an `imbalance` (see `choose_long_tail`), each class keeps at least one.
+    Returns training images, int32 [num_labels], class by class, sorted within each. Raises a
+    UserError if the budget cannot be split over the classes or is more than a class has.
     """
     pool = choose_long_tail(labels, num_classes, imbalance, seed)
     pool = pool[np.argsort(labels[pool], kind="stable")]
@@ -52,17 +47,12 @@ def _draw(
 def choose_long_tail(
     labels: np.ndarray, num_classes: int, imbalance: float, seed: int
 ) -> np.ndarray:
-    """Makes classes unequal: the training images, labeled or not, that a run may use.
+    """Makes classes unequal: the training images, int32 and sorted, that a run may use.
 
     Class k keeps a share of imbalance^(-k / (K - 1)) of what class 0 keeps, the exponential profile
     of long-tailed recognition (Cui et al., CVPR 2019, section 5), and class 0 as many as possible.
-    With imbalance 1 all images are kept. Labels are int [n], -1 where unknown.
-
-    Returns:
-        int32, indices of the images that are kept, sorted.
-
-    Raises:
-        UserError: if classes are to be made unequal and the class of an image is unknown.
+    With imbalance 1 all images are kept. Labels are int [n]. Raises a UserError if classes are to
+    be made unequal and a label is -1, unknown.
     """
     if imbalance == 1:
         return np.arange(len(labels), dtype=np.int32)
@@ -85,11 +75,7 @@ def _create_profile(num_classes: int, imbalance: float) -> np.ndarray:
 
 
 def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> np.ndarray:
-    """Labels of each class, int [K], at least one. `available`, int [K], are its images.
-
-    Raises:
-        UserError: if they cannot be divided equally among the classes, or there are too few images.
-    """
+    """Labels of each class, int [K]. A UserError if `available`, int [K], cannot give them."""
     num_classes = len(available)
     per_class, remainder = divmod(num_labels, num_classes)
     if per_class == 0 or (imbalance == 1 and remainder):
@@ -128,13 +114,8 @@ def choose_validation_indices(
 ) -> np.ndarray:
     """Draws a share of the images of known class for validation, in the classes' proportions.
 
-    Every class keeps at least one image for training. Labels are int [n], -1 where unknown.
-
-    Returns:
-        int64, sorted indices into the training images.
-
-    Raises:
-        UserError: if the share is less than one image.
+    Every class keeps at least one image for training. Labels are int [n], -1 where unknown. Returns
+    sorted training images, int64. Raises a UserError if the share is less than one image.
     """
     sizes = np.bincount(labels[labels >= 0], minlength=num_classes)
     available = np.maximum(sizes - 1, 0)
@@ -152,10 +133,7 @@ def choose_validation_indices(
 def choose_unlabeled_indices(
     candidates: np.ndarray, labeled: np.ndarray, includes_labeled: bool
 ) -> np.ndarray:
-    """The unlabeled set, int [n]: all candidates (authors' code) or those without labels (paper).
-
-    Raises a UserError if no image is left.
-    """
+    """All candidates (authors) or the unlabeled (paper), int [n]. Raises a UserError if none."""
     if includes_labeled:
         return candidates
     rest = np.setdiff1d(candidates, labeled)
@@ -176,10 +154,7 @@ def labeled_indices_to_json(
 
 
 def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
-    """Reads what `labeled_indices_to_json` wrote, int32 [num_labels].
-
-    Raises a UserError if the file is damaged or lists other classes.
-    """
+    """Indices int32 [num_labels] from JSON. Raises a UserError if damaged or of other classes."""
     try:
         by_class = read_json(path)
         indices = np.concatenate([_to_indices(by_class[name]) for name in class_names])

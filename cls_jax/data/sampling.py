@@ -91,17 +91,11 @@ def sample_indices(
 ) -> Array:
     """The samples of one step, int32 [..., batch_size]: every epoch shows each image once.
 
-    Every epoch has its own permutation. Epochs follow each other without a gap, so a batch may
-    contain the end of one and the start of the next, and a set smaller than the batch repeats.
-
-    Args:
-        indices: int32 [n], what to sample from.
-        step: a scalar, or an array [...] of several steps.
-        batch_size: the number of samples per step.
-        seed: the seed of the run, below 2^31.
-        tag: distinguishes the labeled and the unlabeled stream.
-        xp: `numpy` or `jax.numpy`. Both give the same samples.
-        rows: which of the samples to draw, by default all.
+    Every epoch has its own permutation of `indices`, int32 [n]. Epochs follow each other without a
+    gap, so a batch may contain the end of one and the start of the next, and a set smaller than the
+    batch repeats. `step` is a scalar, or an array [...] of several steps. The seed is below 2^31,
+    and the tag distinguishes the labeled and the unlabeled stream. `xp` is `numpy` or `jax.numpy`,
+    which give the same samples. `rows` are the samples to draw, by default all.
     """
     n = xp.uint32(len(indices))
     first = xp.asarray(step).astype(xp.uint32) * xp.uint32(batch_size)

@@ -34,9 +34,8 @@ class Coverage:
     def choose(self, is_open_B: np.ndarray, num_images: int) -> tuple[np.ndarray, np.ndarray]:
         """Chooses among the images without a label (`is_open_B`, bool [B]), the most helpful first.
 
-        Returns:
-            At most `num_images` images, int [M], and the gain in the sum of the coverage by each,
-            float [M]. An image covers itself by 1.
+        Returns at most `num_images` images, int [M], and by how much each increases the sum of the
+        coverage, in which an image counts 1 for itself, float [M].
         """
         covered_B = np.zeros(len(is_open_B), np.float32)
         answered = self._reach_BB[~is_open_B]

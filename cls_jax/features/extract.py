@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,12 +24,7 @@ from tqdm import tqdm
 
 from cls_jax.batch import normalize
 from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions
-from cls_jax.data.images.files import (
-    ImageBatch,
-    find_digests,
-    find_settled,
-    read_ahead,
-)
+from cls_jax.data.images.files import ImageBatch, find_digests, find_settled, read_ahead
 from cls_jax.data.images.store import Store
 from cls_jax.data.types import ImageSource, Selection
 from cls_jax.errors import UserError
@@ -76,25 +70,16 @@ class FrozenNetwork(NamedTuple):
 
 
 def open_network() -> FrozenNetwork:
-    """Reads the weights `PRETRAINED`, to be used at the network's own resolution.
-
-    Raises a UserError if the weights cannot be read.
-    """
+    """`PRETRAINED` at its own resolution. Raises a UserError if the weights cannot be read."""
     name = PRETRAINED.removeprefix(BUILTIN)
     weights, entry = read_init(PRETRAINED), MODELS[name]
     weights = weights._replace(normalization=weights.normalization or entry.layout.normalization)
     return FrozenNetwork(name, weights, entry.image_size)
 
 
-def load_features(
-    files: Sequence[str | os.PathLike], on_progress: Progress | None = None
-) -> np.ndarray:
-    """Descriptors of image files by `open_network`, each of Euclidean norm 1: float32 [B, C].
-
-    An image that cannot be read has zeros. `on_progress` is the same as in `extract_features`.
-    Raises a UserError if the pretrained weights cannot be read.
-    """
-    return normalize_rows(extract_features(files, open_network(), on_progress).descriptors)
+def load_features(files: Sequence[str | os.PathLike]) -> np.ndarray:
+    """Descriptors by `open_network`, float32 [B, C] of norm 1. Zeros where one cannot be read."""
+    return normalize_rows(extract_features(files, open_network()).descriptors)
 
 
 def extract_features(
@@ -106,16 +91,10 @@ def extract_features(
     """Features of image files by a network. An image that cannot be read has zeros.
 
     Each of several processes computes a part and gets all. All must call this with the same files.
-
-    Args:
-        files: Images of any size and color.
-        network: The network, whose `decoding` makes them squares.
-        on_progress: Called after each batch of files that are read. None shows a progress bar.
-        images: uint8 [B, H, W, C], the files as decoded for the network, if known. The files are
-            still read unless the images have the `digests` of the files.
-
-    Raises:
-        UserError: If the weights are of another architecture.
+    `on_progress` is called after each batch of files that are read. None shows a progress bar.
+    `images` are the files as decoded for the network, uint8 [B, H, W, C], if known. The files are
+    still read unless the images have the `digests` of the files. Raises a UserError if the weights
+    are of another architecture.
     """
     own = take_own(len(files))
     if images is not None and jax.process_count() > 1:
@@ -254,18 +233,14 @@ def _report(on_progress: Progress | None, total: int) -> Iterator[Callable[[int]
     if on_progress is not None:
         yield lambda done: on_progress(done, total)
         return
-    with tqdm(
-        total=total, unit="image", desc="Features", dynamic_ncols=True, disable=not total
-    ) as bar:
+    with tqdm(None, "Features", total, unit="image", dynamic_ncols=True, disable=not total) as bar:
         yield lambda done: bar.update(done - bar.n)
 
 
 def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray], int, int]:
-    """Compiles a network into a function that computes rows of the store on all local devices.
+    """Compiles a network: a function uint8 [n, H, W, C] → rows of the store, float16 [n, R].
 
-    Returns:
-        A function uint8 [n, H, W, C] → rows float16 [n, R] for up to a batch of images, R, and the
-        largest batch.
+    It uses all local devices. Returns it with R and the largest n, a batch.
     """
     model, variables = create_network(network)
     image_shape = (network.image_size, network.image_size, network.channels)
@@ -277,11 +252,8 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 
     per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
     batch_size = per_device * len(devices)
-
     ends = find_stage_ends(variables["params"])
-
-    def forward(images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _forward(model, mean, std, ends, variables, images)
+    forward = functools.partial(_forward, model, mean, std, ends, variables)
 
     def compute(images: np.ndarray) -> np.ndarray:
         padded = np.zeros((batch_size, *image_shape), np.uint8)
@@ -294,10 +266,7 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 
 
 def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Architecture, Any]:
-    """The architecture and its variables, NumPy arrays, with a head of zeros.
-
-    Raises a UserError if the weights are of another architecture.
-    """
+    """An architecture and its variables, with a head of zeros, or a UserError if they differ."""
     entry = MODELS[network.name]
     model = entry.create(num_classes=num_classes, **dict(network.settings))
     shape = (1, network.image_size, network.image_size, network.channels)
@@ -316,10 +285,7 @@ def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Archit
 
 
 def find_stage_ends(names: Iterable[str]) -> tuple[str, ...]:
-    """The blocks after which a stage ends, by the names of a network's parameters.
-
-    A network without stages, such as a transformer, has four of equal numbers of blocks.
-    """
+    """The blocks after which a stage ends. Without stages, four have equally many blocks."""
     blocks = [match for name in names if (match := _BLOCK.fullmatch(name))]
     order = sorted(blocks, key=lambda match: (int(match[1] or 0), int(match[2])))
     last = {match[1]: match[0] for match in order}
@@ -340,15 +306,11 @@ def _forward(
     images: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Pooled features and descriptors side by side, float32 [B, 2C], and stages [B, S]."""
-
-    def is_wanted(module: nn.Module, method: str) -> bool:
-        return module.name in ends and method == "__call__"
-
     last, captured = model.apply(
         variables,
         normalize(images, mean, std),
         head=DESCRIPTORS,
-        capture_intermediates=is_wanted,
+        capture_intermediates=lambda module, name: module.name in ends and name == "__call__",
         mutable=["intermediates"],
     )
     outputs = [captured["intermediates"][name]["__call__"][0] for name in ends]

@@ -38,19 +38,11 @@ _ROWS_AT_ONCE = 4096  # In double precision.
 def build_graph(features_BC: np.ndarray, num_neighbors: int = NUM_NEIGHBORS) -> sparse.csr_matrix:
     """Builds the normalized graph of nearest neighbors by cosine similarity.
 
-    Image i has an edge of weight max(0, cosine)³ to each of its nearest neighbors. W is the mean of
-    these weights and their transpose, D has the sums of its rows, and the graph is D^-½ W D^-½.
-    Memory grows linearly with the number of images.
-
-    Args:
-        features_BC: Floating [B, C], need not be normalized. Rows of zeros have no neighbors.
-        num_neighbors: Neighbors per image, itself excluded.
-
-    Returns:
-        float64 [B, B], symmetric, with zeros on the diagonal and eigenvalues in [-1, 1].
-
-    Raises:
-        ValueError: If a feature is not finite.
+    Image i has an edge of weight max(0, cosine)³ to each of its nearest neighbors, itself excluded.
+    W is the mean of these weights and their transpose, D has the sums of its rows, and the graph is
+    D^-½ W D^-½, float64 [B, B], symmetric, with zeros on the diagonal and eigenvalues in [-1, 1].
+    Memory grows linearly with the number of images. Features are floating [B, C], need not be
+    normalized, and rows of zeros have no neighbors. Raises a ValueError if one is not finite.
     """
     num_images = len(features_BC)
     neighbors, similarities = find_neighbors(features_BC, min(num_neighbors, num_images - 1))
@@ -80,21 +72,13 @@ def propagate_labels(
 ) -> np.ndarray:
     """Spreads labels along a graph S: solves (I - alpha S) F = Y, with Y the one-hot labels.
 
-    The columns of F are scaled to equal sums, its entries raised to the tenth power, and its rows
-    scaled to 1. With known frequencies, Sinkhorn's algorithm then scales columns and rows
-    alternately until each class has its share of the images.
-
-    Args:
-        graph: S from `build_graph`, [B, B].
-        labels_B: int [B] below K, -1 for images without a label.
-        num_classes: K.
-        class_frequencies: Frequencies of the K classes, in any unit, each above 0. None if
-            unknown.
-
-    Returns:
-        Probabilities, float32 [B, K]. Labeled images keep their label with probability 1. An image
-        that no label reaches has the class frequencies themselves, and a class without a label
-        has probability 0 in the others.
+    S [B, B] is from `build_graph`, labels are int [B] below K, -1 for images without one. The
+    columns of F are scaled to equal sums, its entries raised to the tenth power, and its rows
+    scaled to 1. With known frequencies of the K classes, in any unit, each above 0, Sinkhorn's
+    algorithm then scales columns and rows alternately until each class has its share of the images.
+    Returns probabilities, float32 [B, K]. Labeled images keep their label with probability 1. An
+    image that no label reaches has the class frequencies themselves, and a class without a label
+    has probability 0 in the others.
     """
     is_known = class_frequencies is not None
     frequencies = np.asarray(class_frequencies if is_known else np.ones(num_classes), float)
@@ -144,8 +128,7 @@ def _balance(
 ) -> np.ndarray:
     """Sinkhorn's factors of the classes, float64 [K], for the rows that are not all 0.
 
-    If no factors give all classes their share, as in unconnected parts, the number of iterations
-    bounds them.
+    In unconnected parts there may be none. Then the number of iterations bounds them.
     """
     factors_K = np.ones_like(frequencies_K)
     starts = range(0, len(scores_BK), _ROWS_AT_ONCE)
@@ -170,21 +153,12 @@ def solve(
 ) -> np.ndarray:
     """Conjugate gradients on (I - alpha S) F = Y, for all columns at once.
 
-    The condition number is at most (1 + alpha) / (1 - alpha), so the number of iterations (about
-    150 at alpha 0.99) does not grow with the number of images.
-
-    Args:
-        graph: S from `build_graph`, [B, B].
-        source_BM: Y, float64 [B, M], not negative.
-        alpha: The share that an image takes from its neighbors, in [0, 1).
-        tolerance: The largest norm of Y - (I - alpha S) F per column, relative to the norm of Y.
-        start_BM: An earlier solution to begin from, float64 [B, M]. None for 0.
-
-    Returns:
-        F, float64 [B, M].
-
-    Raises:
-        ValueError: If the tolerance is not reached.
+    S [B, B] is from `build_graph`, Y, float64 [B, M], is not negative, and alpha in [0, 1) is the
+    share that an image takes from its neighbors. The condition number is at most (1 + alpha) / (1 -
+    alpha), so the number of iterations (about 150 at alpha 0.99) does not grow with the number of
+    images. The tolerance bounds the norm of Y - (I - alpha S) F per column, relative to the norm of
+    Y. It begins from an earlier solution `start_BM`, None for 0. Returns F, float64 [B, M]. Raises
+    a ValueError if the tolerance is not reached.
     """
     solution = np.zeros_like(source_BM) if start_BM is None else start_BM.copy()
     residual = source_BM - solution + alpha * (graph @ solution)

@@ -27,21 +27,13 @@ _CANDIDATES_KEPT = 64  # Kept while faiss follows the links. More of them find m
 
 
 def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the nearest neighbors of each image by cosine similarity.
+    """Finds the k nearest neighbors of each image by cosine similarity, itself excluded.
 
     From 100,000 images on, the search is approximate: by `jax.lax.approx_max_k` on an accelerator,
     by faiss on a CPU. Without faiss, a CPU searches exactly and prints how long that takes. Several
-    devices always search exactly.
-
-    Args:
-        features_BC: Floating [B, C], need not be normalized.
-        num_neighbors: k, less than B, the image itself excluded.
-
-    Returns:
-        Indices int32 [B, k] and cosines float32 [B, k], the nearest first.
-
-    Raises:
-        ValueError: If a feature is not finite.
+    devices always search exactly. Features are floating [B, C], need not be normalized, and k is
+    less than B. Returns indices int32 [B, k] and cosines float32 [B, k], the nearest first. Raises
+    a ValueError if a feature is not finite.
     """
     num_images = len(features_BC)
     if num_neighbors <= 0:

@@ -79,10 +79,7 @@ def write_fitted(path: pathlib.Path, fitted: Fitted) -> None:
 
 
 def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
-    """The calibration of the checkpoint of a step, or None.
-
-    Raises a UserError if the file is damaged.
-    """
+    """The calibration for the checkpoint of a step, or None. Raises a UserError if damaged."""
 
     def parse(stored: dict) -> Calibration:
         calibration = Calibration(**stored)

@@ -101,10 +101,8 @@ class Classifier:
 
         `images` are uint8 [n, H, W, C] of `image_shape`, or any number of image files, PIL images
         and arrays uint8 [h, w] or [h, w, c] of any size, or a single one, or a generator of them.
-
-        Raises:
-            ImageError: If a file cannot be read as an image.
-            ValueError: If the images have another shape or type.
+        Raises an ImageError if a file cannot be read as an image, and a ValueError if the images
+        have another shape or type.
         """
         given: Any = images
         kind = getattr(getattr(images, "dtype", None), "kind", "")
@@ -154,17 +152,15 @@ class Classifier:
     def predict_probabilities(self, images: ImageSource) -> np.ndarray:
         """Probabilities of all classes by every network, float32 [N, n, K].
 
-        The mean over N is the prediction of the ensemble. `images` are uint8 [n, H, W, C] of
-        `image_shape`, an array or anything read by index. Raises a ValueError if the images have
-        another shape or type.
+        The mean over N is the ensemble's. `images` are uint8 [n, H, W, C] of `image_shape`, an
+        array or anything read by index. Raises a ValueError if they have another shape or type.
         """
         return self._collect(images, 0)[0]
 
     def compute_features(self, images: ImageSource) -> np.ndarray:
         """The inputs of the networks' last layers, scaled to unit length for each network.
 
-        Takes and raises the same as `predict_probabilities`. The result is float32 [n, N C] for C
-        features per network.
+        Takes and raises the same as `predict_probabilities`. Returns float32 [n, N C].
         """
         return join_features(self._collect(images, 1)[0])
 
@@ -257,13 +253,10 @@ def load(
 ) -> Classifier:
     """Opens a run's classifier: its newest checkpoint, or its instant classifier.
 
-    Args:
-        run: The run's folder, or what `cls_jax.train` returned, or RUN/instant.
-        trained: Whether to open the checkpoint in any case. A run without steps has none.
-        end: Setup, state and step of the checkpoint, if this process has just written it.
-
-    Raises:
-        UserError: If there is no run, no checkpoint yet, or a damaged file.
+    `run` is its folder, or what `cls_jax.train` returned, or RUN/instant. If `trained`, the
+    checkpoint is opened in any case, which a run without steps does not have. `end` are setup,
+    state and step of the checkpoint, if this process has just written it. Raises a UserError if
+    there is no run, no checkpoint yet, or a damaged file.
     """
     path = pathlib.Path(run).expanduser()
     if not is_instant(path):

@@ -89,11 +89,10 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
             "probability: install the versions of requirements.txt and export again."
         )
-    weights = None
+    files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: None}
     if importlib.util.find_spec("safetensors"):
         parts = (classifier.config, classifier.ensemble.model, classifier.networks)
-        weights = to_safetensors(collect_weights(*parts))
-    files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: weights}
+        files[WEIGHTS_FILE] = to_safetensors(collect_weights(*parts))
     _write(output, files, describe(classifier, workdir, [name for name in files if files[name]]))
     return reason
 
@@ -102,11 +101,9 @@ def check_output(output: pathlib.Path) -> None:
     """Raises a UserError if anything but an earlier export would be overwritten."""
     if not output.exists():
         return
-    names = None
-    if output.is_dir():  # File managers leave hidden files behind.
-        found = (path.name for path in output.iterdir())
-        names = {name for name in found if not is_left_by_system(name)}
-    if names is None or (names and not (LABELS in names and names <= _FILES)):
+    found = [path.name for path in output.iterdir()] if output.is_dir() else [output.name]
+    names = {name for name in found if not is_left_by_system(name)}
+    if not output.is_dir() or (names and not (LABELS in names and names <= _FILES)):
         raise UserError(
             f"{output} is not empty and not an earlier export: choose a new folder, as in "
             "cls-jax export RUN DIR."
@@ -145,16 +142,13 @@ def measure_difference(function: Function, images: np.ndarray, expected: np.ndar
 
 
 def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
-    """Serializes the function with `jax.export`, for any batch size and platform.
-
-    JAX stores the source files of all operations. Their folders are removed.
-    """
+    """Serializes the function with `jax.export`, for any batch size and platform."""
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
     platforms = ("cpu", "cuda", "tpu")
     name = "jax_hlo_source_file_canonicalization_regex"
     before = getattr(jax.config, name)
-    jax.config.update(name, r".*[/\\]")
+    jax.config.update(name, r".*[/\\]")  # No folders of source files.
     try:
         return bytes(jax.export.export(jax.jit(function), platforms=platforms)(images).serialize())
     finally:

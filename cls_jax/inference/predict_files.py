@@ -34,14 +34,9 @@ def predict_files(
 
     Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
     interruption, the same command continues with the first file without a row. With `overwrite`,
-    the output may replace a file that is not a table of predictions.
-
-    Returns:
-        Each file with its class, or None if unreadable, the total seconds, and the share of these
-        spent in the networks.
-
-    Raises:
-        UserError: If the output cannot be written, or another process is writing it.
+    the output may replace a file that is not a table of predictions. Returns each file with its
+    class, or None if unreadable, the total seconds, and the share of these spent in the networks.
+    Raises a UserError if the output cannot be written, or another process is writing it.
     """
     check_path(output, PREDICTION_COLUMNS, overwrite)
     journal = output.with_name(f"{output.name}.{_identify(classifier, files)}{PARTIAL}")
@@ -72,10 +67,7 @@ def predict_files(
 def take_shard(
     files: Sequence[str], output: pathlib.Path, shard: str
 ) -> tuple[list[str], pathlib.Path]:
-    """The files of shard "i/n" of n, counted from 0, and the name of the shard's table.
-
-    Raises a UserError if the shard is invalid.
-    """
+    """The files of shard "i/n", from 0, and its table. Raises a UserError for an invalid shard."""
     index, _, count = shard.partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise UserError(
@@ -199,10 +191,7 @@ def _lock(output: pathlib.Path) -> Iterator[None]:
 
 
 def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str, Any]]:
-    """A row of `PREDICTION_COLUMNS` for each file of a batch.
-
-    Most columns are the fields of a `Prediction`.
-    """
+    """A row of `PREDICTION_COLUMNS` for each file, mostly the fields of a `Prediction`."""
     columns = prediction._asdict() | {"network_1": prediction.network_labels[0]}
     if len(prediction.network_labels) > 1:
         columns["network_2"] = prediction.network_labels[1]

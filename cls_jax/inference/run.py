@@ -92,10 +92,7 @@ class Run:
         }
 
     def compute_both(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`Classifier.compute_both` of "train", "validation" or "test" images at `rows`, int64 [n].
-
-        Results are cached.
-        """
+        """`Classifier.compute_both`, cached, of images of a part at `rows`, int64 [n]."""
         images = getattr(self.dataset, f"{part}_images")
         if part not in self._computed:
             missing = np.unique(rows)

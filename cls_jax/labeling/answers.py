@@ -53,10 +53,8 @@ class Answers:
         """Reads the answers so far. The table need not exist.
 
         `names` are all images of the folder, `folder_labels` the classes of those in class folders.
-        `class_names` are offered from the start, in this order.
-
-        Raises:
-            UserError: If a class has an unusable name or the table cannot be read.
+        `class_names` are offered from the start, in this order. Raises a UserError if a class has
+        an unusable name or the table cannot be read.
         """
         self.path = path
         self.states: dict[Key, State] = {}
@@ -77,8 +75,7 @@ class Answers:
     def add_class(self, name: str) -> str:
         """Adds a class without labels and returns its name, as spelled first.
 
-        Raises:
-            RefusedError: If the name is empty, too long or contains control characters.
+        Raises a RefusedError if the name is empty, too long or contains control characters.
         """
         name = unicodedata.normalize("NFC", name).strip()
         if not name or len(name) > label_table.LONGEST_CLASS:
@@ -122,8 +119,7 @@ class Answers:
     def follow(self) -> bool:
         """Reads the table again if another program has changed it. Returns whether it has.
 
-        Raises:
-            UserError: If it cannot be read. Nothing changes then.
+        Raises a UserError if it cannot be read. Nothing changes then.
         """
         has_changed = self._stamp != self._stat()
         if has_changed:
@@ -156,7 +152,9 @@ class Answers:
         """Reads the table, or only its end if it has grown."""
         stamp, content = self._stat(), label_table.read_content(self.path)
         states, start = dict(self.states), len(self._content)
-        if not content.startswith(self._content) or not _ends_a_row(self._content):
+        # Whether the part that is known ends with a complete row, by a quick check.
+        is_whole = self._content.endswith((b"\n", b"\n\0")) and not self._content.count(b'"') % 2
+        if not content.startswith(self._content) or not is_whole:
             start = 0
         rows = self._read_rows(content, start)
         if start and any("" < row.time < self._last_time for row in rows):  # They come earlier.
@@ -199,11 +197,6 @@ class Answers:
         return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def _ends_a_row(content: bytes) -> bool:
-    """Whether this part of a table ends with a complete row, by a quick check."""
-    return content.endswith((b"\n", b"\n\0")) and not content.count(b'"') % 2
-
-
 def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
     """The class of this name, ignoring case. It is added if there is none."""
     folded = fold(name)
@@ -216,11 +209,7 @@ def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
 
 
 def _apply(
-    states: dict[Key, State],
-    known: dict[str, str],
-    class_names: list[str],
-    key: Key,
-    row: LabelRow,
+    states: dict[Key, State], known: dict[str, str], class_names: list[str], key: Key, row: LabelRow
 ) -> None:
     """Applies a row to the state of a file or note."""
     before, label = states.pop(key, State()), row.label.strip()

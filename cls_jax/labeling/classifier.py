@@ -73,14 +73,12 @@ class SessionClassifier:
             interval = None
             if accuracy is not None:
                 interval = wilson_interval(round(accuracy * num_labels / 100), num_labels)
-            classes = len(self._fitted.class_names)
-            described |= {"labels": num_labels, "classes": classes}
+            described |= {"labels": num_labels, "classes": len(self._fitted.class_names)}
             return described | {"accuracy": accuracy, "interval": interval}
 
     def _fit(self) -> None:
         fitted, message = None, ""
-        version, frozen, labels, names = self._session.take_labels()
-        self._version = version
+        self._version, frozen, labels, names = self._session.take_labels()
         try:
             fitted = fit(frozen, labels, names)
         except RefusedError as error:
@@ -99,12 +97,7 @@ class SessionClassifier:
     def classify(self, file: BinaryIO) -> dict[str, Any]:
         """Classifies a photograph: class, confidence, and the most similar labeled photographs.
 
-        Nothing is stored.
-
-        Raises:
-            RefusedError: If there is no classifier yet.
-            ImageError: If the file is not an image.
-            UserError: If the pretrained weights cannot be read.
+        Nothing is stored. Raises a RefusedError without a classifier, or as `read_photograph`.
         """
         with self._turn:  # One at a time, to bound memory.
             if (fitted := self._wait()) is None:
@@ -176,10 +169,7 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
 
 
 def read_photograph(file: BinaryIO) -> FrozenFeatures:
-    """Features of one photograph, which are not stored.
-
-    Raises an ImageError if it is not an image, and a UserError if the weights cannot be read.
-    """
+    """Features of a photograph. Raises an ImageError, or a UserError for unreadable weights."""
     network = _get_network()
     shape = (network.image_size, network.image_size, network.channels)
     image = decode_image(file, shape, network.decoding)

@@ -38,8 +38,7 @@ def _list_folder(root: pathlib.Path) -> tuple[pathlib.Path, list[str], list[str]
 def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session:
     """A session on a folder, before its features are computed. Prints a hint if folders label all.
 
-    Raises:
-        UserError: If there is no image, or labels.csv cannot be read or written.
+    Raises a UserError if there is no image, or labels.csv cannot be read or written.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of images.")
@@ -81,10 +80,7 @@ def add_photograph(root: pathlib.Path, file: BinaryIO) -> str:
     """Saves a photograph, in `unlabeled/` if there is one, and returns its name in `root`.
 
     The name is derived from the content, so no name comes from outside and no file is replaced.
-
-    Raises:
-        ImageError: If the file is not an image.
-        OSError: If the system refuses.
+    Raises an ImageError if the file is not an image, and an OSError if the system refuses.
     """
     suffix = find_suffix(file)
     file.seek(0)

@@ -186,10 +186,7 @@ class _Service:
         return StreamingResponse(follow(), media_type="text/event-stream")
 
     def get_report(self, request: Request) -> Response:
-        """The report of the last run, once for each code.
-
-        Its own scripts and styles run in a sandbox, which cannot reach this server.
-        """
+        """The last run's report, once for each code, in a sandbox that cannot reach this server."""
         code, path = request.path_params["code"], self._training.find_report()
         if code not in self._report_codes or path is None:
             return PlainTextResponse("Open the report from the page.\n", 404)
@@ -224,9 +221,8 @@ class _Service:
             return Response(status_code=400)  # The client is gone.
 
     def _change(self, request: Request, body: IO[bytes]) -> Response:
-        session, window = self._session, _get_window(request)
+        session, window, verb = self._session, _get_window(request), request.path_params["verb"]
         answer: dict[str, Any] = {}
-        verb = request.path_params["verb"]
         try:
             content = _parse(verb, body)
         except ValueError as error:
@@ -293,10 +289,7 @@ def encode_photograph(path: pathlib.Path, size: str) -> bytes:
 
 
 def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
-    """Lets only requests from the page through, and adds security headers to every response.
-
-    The arguments are those of `create_app`.
-    """
+    """Lets requests from the page through, and adds security headers. See `create_app`."""
     unused = set(codes)
 
     def answer_early(request: Request) -> Response | None:
@@ -415,10 +408,7 @@ class _Connection(H11Protocol):
 
 
 def open_socket(port: int) -> socket.socket:
-    """Binds a port of 127.0.0.1. Port 0 picks a free one.
-
-    Raises a UserError if the port is in use or not allowed.
-    """
+    """Binds a port of 127.0.0.1, with 0 a free one. Raises a UserError if it cannot be used."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

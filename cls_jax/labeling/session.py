@@ -54,13 +54,15 @@ class ConflictError(RefusedError):
 
 
 class Session:
-    """The state behind the page. All methods may be called from any thread."""
+    """The state behind the page. All methods may be called from any thread.
+
+    Those that change an answer raise a ConflictError if another window has decided about the same
+    photograph, a RefusedError if what they get does not exist or makes no sense, and an OSError if
+    labels.csv cannot be written. Nothing has changed then.
+    """
 
     def __init__(self, root: pathlib.Path, files: Sequence[str], answers: Answers):
-        """A session without photographs to show: `load` must follow.
-
-        `files` are the photographs that may be labeled, by their names in the folder `root`.
-        """
+        """`files` may be labeled, by their names in `root`. `load` must follow."""
         self.root = root
         self._answers = answers
         self._lock, self._scanning = threading.RLock(), threading.Lock()
@@ -181,13 +183,7 @@ class Session:
             return name
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
-        """Records decisions about different photographs on the disk and here, as one step to undo.
-
-        Raises:
-            ConflictError: If another window has decided about one of the photographs.
-            RefusedError: If a photograph, decision or class does not exist.
-            OSError: If labels.csv cannot be written. Nothing has changed then.
-        """
+        """Records decisions about photographs on the disk and here, as one step to undo."""
         with self._lock, self._answers.hold():
             self.follow_table()
             self._check(changes)
@@ -217,10 +213,6 @@ class Session:
 
         Its photographs get the other class, or none. Its description and its example stay if the
         other class has none. Returns the number of photographs.
-
-        Raises:
-            RefusedError: If there is no such class, or the new name is unusable.
-            OSError: If labels.csv cannot be written. Nothing has changed then.
         """
         with self._lock, self._answers.hold():
             self._check_ready()
@@ -262,7 +254,7 @@ class Session:
             self._record([((DESCRIBE, name), DESCRIBE, text)], window)
 
     def set_example(self, window: str, image: int) -> None:
-        """Makes a labeled photograph the example of its class. Raises as `rename_class` does."""
+        """Makes a labeled photograph the example of its class."""
         with self._lock, self._answers.hold():
             self.follow_table()
             self.get_path(image)
@@ -279,27 +271,20 @@ class Session:
         if len({change.image for change in changes}) < len(changes):
             raise RefusedError("A photo is listed twice.")
         for image, decision, label, revision in changes:
-            if not 0 <= image < len(self._files):
-                raise RefusedError("There is no such photo.")
+            path = self.get_path(image)
             if decision not in (LABEL, NONE, SKIP):
                 raise RefusedError("Unknown decision.")
             if (decision == LABEL) != bool(label) or (
                 label and label not in self._answers.class_names
             ):
                 raise RefusedError("There is no such class.")
-            if not (self.root / self._files[image]).is_file():
+            if not path.is_file():
                 raise RefusedError(f"{self._files[image]} is no longer in the folder.")
             if self._get_state(image).revision != revision:
                 raise ConflictError(f"{self._files[image]} was just labeled in another window.")
 
     def undo(self, window: str) -> list[dict[str, Any]]:
-        """Undoes the last step of a window and returns its first photographs as `describe` does.
-
-        Raises:
-            ConflictError: If another window has decided about one of them since.
-            RefusedError: If there is nothing to undo.
-            OSError: If labels.csv cannot be written. Nothing has changed then.
-        """
+        """Undoes the last step of a window and returns its first photographs as `describe` does."""
         with self._lock, self._answers.hold():
             self.follow_table()
             if not self._undo.get(window):
@@ -416,9 +401,8 @@ class Session:
     def _share_out(self, window: str) -> list[int]:
         """Chooses what to show next in a window. Photographs shown in other windows come last."""
         now = time.monotonic()
-        self._claims = {
-            other: claim for other, claim in self._claims.items() if now - claim[1] < _CLAIM_SECONDS
-        }
+        recent = [row for row in self._claims.items() if now - row[1][1] < _CLAIM_SECONDS]
+        self._claims = dict(recent)
         own = self._claims.pop(window, (-1, 0))[0]
         taken = {image for image, _ in self._claims.values()}
         # Sorting is stable.
@@ -436,22 +420,15 @@ class Session:
             "decision": state.decision,
             "label": state.label,
             "revision": state.revision,
-            "proposals": self._describe_proposals(self._probabilities[image])
-            if len(self._probabilities)
-            else [],
+            "proposals": self._describe_proposals(self._probabilities, image),
         }
 
-    def _describe_proposals(self, probabilities_K: np.ndarray) -> list[dict[str, Any]]:
+    def _describe_proposals(self, p_BK: np.ndarray, row: int) -> list[dict[str, Any]]:
         if not self._propagation or not (self._propagation.labels >= 0).any():
             return []
-        order = np.argsort(-probabilities_K, kind="stable")[:_NUM_PROPOSALS]
-        return [
-            {
-                "label": self._answers.class_names[k],
-                "probability": round(float(probabilities_K[k]), 4),
-            }
-            for k in order
-        ]
+        order = np.argsort(-p_BK[row], kind="stable")[:_NUM_PROPOSALS]
+        names = self._answers.class_names
+        return [{"label": names[k], "probability": round(float(p_BK[row, k]), 4)} for k in order]
 
     def describe_check(self) -> dict[str, Any]:
         """The most confident proposals of each class."""
@@ -473,9 +450,8 @@ class Session:
                 own = self._propagation.labels[labeled]
                 is_open = np.array([not self._get_state(i).is_confirmed for i in labeled], bool)
                 for row in find_doubtful(probabilities, own, is_open, _NUM_DOUBTFUL):
-                    described = self.describe_image(int(labeled[row]))
-                    described["proposals"] = self._describe_proposals(probabilities[row])
-                    images.append(described)
+                    proposals = self._describe_proposals(probabilities, row)
+                    images.append(self.describe_image(int(labeled[row])) | {"proposals": proposals})
             return {"version": self._version, "images": images}
 
     def describe_result(self) -> dict[str, Any]:

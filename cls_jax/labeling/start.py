@@ -25,27 +25,19 @@ _STOP_SECONDS = 3.0  # Enough for a batch of features, not for compiling their n
 
 
 def label_folder(
-    folder: str,
-    class_names: Sequence[str] = (),
-    port: int = 0,
-    *,
-    opens_browser: bool = True,
-    arguments: Sequence[str] = (),
+    folder: str, class_names: Sequence[str] = (), port: int = 0, *, opens_browser: bool = True
 ) -> None:
     """Serves the page until the process is interrupted, and opens it in a browser.
 
-    `class_names` are offered from the start. Port 0 picks a free port. `arguments` are passed on to
-    `cls-jax train` when the page starts a training.
-
-    Raises:
-        UserError: If there is no image, labels.csv cannot be read or the port is in use.
+    `class_names` are offered from the start. Port 0 picks a free port. Raises a UserError if there
+    is no image, labels.csv cannot be read or the port is in use.
     """
     session = photographs.open_session(pathlib.Path(folder).expanduser(), class_names)
     listener = server.open_socket(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
     address = f"http://{server.HOST}:{port}/#"  # Browsers do not send what follows the #.
-    training = Training(session.root, arguments)
+    training = Training(session.root)
     app = server.create_app(session, token, [code], training)
     running = server.create_server(app)
     training.is_closing = lambda: running.should_exit
@@ -83,9 +75,8 @@ def label_folder(
             thread.join(_STOP_SECONDS)
     _end(training)
     state = session.describe()
-    print(
-        f"\n{state['counts']['labeled']:,} images are labeled. Next: {state['command']}", flush=True
-    )
+    num_labeled = state["counts"]["labeled"]
+    print(f"\n{num_labeled:,} images are labeled. Next: {state['command']}", flush=True)
     if any(thread.is_alive() for thread in busy):
         os._exit(0)  # Python aborts if a thread is still in JAX at an orderly exit.
 
@@ -100,10 +91,8 @@ def _find_browser(port: int) -> webbrowser.BaseBrowser | None:
         reason = f"{name} cannot show the page, which needs JavaScript"
     except webbrowser.Error:
         reason = "This machine has no browser"
-    print(
-        f"{reason}: open the address elsewhere, through ssh -L {port}:localhost:{port} HOST.",
-        flush=True,
-    )
+    tunnel = f"ssh -L {port}:localhost:{port} HOST"
+    print(f"{reason}: open the address elsewhere, through {tunnel}.", flush=True)
     return None
 
 

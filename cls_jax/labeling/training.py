@@ -51,8 +51,7 @@ class Training:
     def start(self, kind: str, minutes: float = 0) -> None:
         """Begins a run: `INSTANT` saves the classifier, `FINE_TUNE` trains for some minutes.
 
-        Raises:
-            RefusedError: If one is in progress, or an argument is invalid.
+        Raises a RefusedError if one is in progress, or an argument is invalid.
         """
         with self._lock:
             self._check_idle()
@@ -69,10 +68,7 @@ class Training:
             self._launch()
 
     def resume(self) -> None:
-        """Resumes a stopped training with the photographs and labels that it began with.
-
-        Raises a RefusedError if nothing was stopped.
-        """
+        """Resumes what was stopped, with the same data. Raises a RefusedError if nothing was."""
         with self._lock:
             self._check_idle()
             if self._state["phase"] not in ("stopped", "failed"):
@@ -167,14 +163,11 @@ class Training:
             else:
                 self._state |= {"step": done, "steps": total, "message": ""}
                 if loss := _LOSS.search(part):
-                    self._add_point(done, float(loss[1]))
+                    curve = [row for row in self._state["curve"] if row[0] < done]
+                    self._state["curve"] = curve = [*curve, (done, float(loss[1]))]
+                    if len(curve) > _MAX_POINTS:
+                        del curve[1::2]
         return make_printable(self._last)[:500]
-
-    def _add_point(self, step: int, loss: float) -> None:
-        curve = self._state["curve"] = [row for row in self._state["curve"] if row[0] < step]
-        curve.append((step, loss))
-        if len(curve) > _MAX_POINTS:
-            del curve[1::2]
 
 
 def _look(folder: pathlib.Path) -> tuple[list[str], list[str], bytes]:

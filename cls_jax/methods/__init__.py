@@ -8,15 +8,7 @@ its entry in `METHODS`, and list a new file here.
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
-from cls_jax.methods import (
-    baselines,
-    cls,
-    cls_plus,
-    fixmatch_variants,
-    mixmatch,
-    simpro,
-    ups,
-)
+from cls_jax.methods import baselines, cls, cls_plus, fixmatch_variants, mixmatch, simpro, ups
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
 from cls_jax.methods.options import add_options
 

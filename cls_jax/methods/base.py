@@ -154,7 +154,8 @@ class Method:
             logits, batch_stats = [logits for logits, _ in passes], passes[0][1]
         elif target is not None and (
             context.hparams.get("weak_pass") == "fast"
-            or not ensemble.has_batch_statistics(batch_stats)
+            or not jax.tree.leaves(batch_stats)
+            or ensemble.model.bn_frozen
         ):
             images = groups.pop(target)
             logits, logits_target, batch_stats = ensemble.forward_with_frozen_group(

@@ -15,8 +15,7 @@ from cls_jax.methods.losses import make_pseudo_labels, positive_cross_entropy, s
 def compute_supervised_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
     """L = mean cross-entropy of the labeled images. Signature, here and below: see `Method.loss`.
 
-    With strong views of them, "Supervised w/ RA" in the paper's Table 1: the accuracy without
-    unlabeled images.
+    With strong views "Supervised w/ RA" of the paper's Table 1: without unlabeled images.
     """
     (logits_x,) = logits
     losses = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)

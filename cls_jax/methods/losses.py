@@ -27,10 +27,7 @@ class PseudoLabels(NamedTuple):
 
 
 def make_pseudo_labels(logits_BK: jax.Array) -> PseudoLabels:
-    """Derives labels from logits float32 [..., B, K]. No gradient flows back.
-
-    ỹ = argmax p, ȳ = argmin p, w = 1 - H(p) / log K.
-    """
+    """ỹ = argmax p, ȳ = argmin p, w = 1 - H(p) / log K of float32 [..., B, K], without gradient."""
     log_p_BK = jax.nn.log_softmax(jax.lax.stop_gradient(logits_BK))
     num_classes = logits_BK.shape[-1]
     weight_B = 1.0 - compute_entropy(log_p_BK) / jnp.log(num_classes)

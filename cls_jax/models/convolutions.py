@@ -176,10 +176,7 @@ def _pads(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> Any:
 def _sum_products(
     padded: jax.Array, kernel: jax.Array, stride: int, size: tuple[int, ...]
 ) -> jax.Array:
-    """The convolution of padded images, with `size` rows and columns as output.
-
-    Summed in float32, as grouped convolutions are.
-    """
+    """The convolution of padded images to `size` rows and columns, summed in float32."""
     entries = kernel.reshape(-1, kernel.shape[-1]).astype(jnp.float32)
     shifts = _shifts(padded, kernel.shape[0], stride, size)
     products = [shift * entry for shift, entry in zip(shifts, entries, strict=True)]

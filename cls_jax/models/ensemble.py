@@ -132,10 +132,6 @@ class Ensemble:
         batch_stats = jax.tree.map(lambda old, new: old + share * (new - old), batch_stats, moments)
         return logits, logits_beside, batch_stats
 
-    def has_batch_statistics(self, batch_stats: PyTree) -> bool:
-        """Whether a training pass normalizes images by statistics of the batch."""
-        return bool(jax.tree.leaves(batch_stats)) and not self.model.bn_frozen
-
     def average_over_data(self, value: jax.Array) -> jax.Array:
         """The mean of a batch mean over the devices that share the batch."""
         return jax.lax.pmean(value, DATA_AXIS)
@@ -242,10 +238,7 @@ def take_network(tree: PyTree, index: int) -> PyTree:
 
 
 def stack_networks(trees: Sequence[PyTree]) -> PyTree:
-    """Stacks pytrees of one structure and dtype, one per network, into leaves [N, ...].
-
-    Through one array, not leaf by leaf: see `flatten_before_update`.
-    """
+    """Stacks networks into leaves [N, ...] of one dtype, as `flatten_before_update` does."""
     rows, unravel = zip(*map(jax.flatten_util.ravel_pytree, trees), strict=True)
     return jax.vmap(unravel[0])(jax.lax.optimization_barrier(jnp.stack(rows)))
 

@@ -31,15 +31,12 @@ def attend(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array
     the platform that it is lowered for. Returns the inputs' dtype, [B, T, H, D / H].
     """
     is_half = q_BTHD.dtype in (jnp.bfloat16, jnp.float16)
-    if not (is_half and q_BTHD.shape[-1] % 8 == 0 and _has_cudnn()):
+    has_cudnn = "cuda" in get_backend().platform_version
+    if not (is_half and q_BTHD.shape[-1] % 8 == 0 and has_cudnn):
         return jax.nn.dot_product_attention(q_BTHD, k_BTHD, v_BTHD)
     return jax.lax.platform_dependent(
         q_BTHD, k_BTHD, v_BTHD, cuda=_attend_by_cudnn, default=jax.nn.dot_product_attention
     )
-
-
-def _has_cudnn() -> bool:
-    return "cuda" in get_backend().platform_version
 
 
 def _attend_by_cudnn(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array:

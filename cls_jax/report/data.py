@@ -102,9 +102,8 @@ class RunData:
     @property
     def data_name(self) -> str:
         """The name of the dataset, or of the folder of images."""
-        if self.config.data.name != "folder":
-            return self.config.data.name
-        return pathlib.Path(self.config.data.data_dir).expanduser().resolve().name or "folder"
+        name, folder = self.config.data.name, pathlib.Path(self.config.data.data_dir).expanduser()
+        return folder.resolve().name or name if name == "folder" else name
 
     @property
     def num_labels(self) -> int | None:
@@ -132,10 +131,8 @@ class RunData:
             common = os.path.commonpath([root, self.workdir.resolve()])
         except ValueError:  # On different drives of Windows.
             return None
-        is_private = pathlib.Path(common) in (
-            *pathlib.Path.home().parents,
-            pathlib.Path(root.anchor),
-        )
+        private = *pathlib.Path.home().parents, pathlib.Path(root.anchor)
+        is_private = pathlib.Path(common) in private
         return None if is_private else f"./{pathlib.Path(relative).as_posix()}"
 
     def take_picture(self, index: int, is_test: bool) -> dict[str, Any]:
@@ -153,10 +150,7 @@ class RunData:
 def collect_run(
     workdir: pathlib.Path, data_dir: str | None = None, opened: Run | None = None
 ) -> RunData:
-    """Reads a run, finished or not, loads its dataset, and predicts with its newest checkpoint.
-
-    Takes and raises the same as `write_report`.
-    """
+    """Reads a run and its dataset, and predicts. Takes and raises the same as `write_report`."""
     run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
     if data_dir is not None:
         run.config.data.data_dir = data_dir
@@ -184,7 +178,7 @@ def collect_run(
         return source.dataset
 
     run.dataset = attempt("No images", load_same_dataset)
-    path = workdir / LABELED_INDICES
+    path, both = workdir / LABELED_INDICES, source.compute_both
     run.labeled = labeled = attempt(
         "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
     )
@@ -194,11 +188,8 @@ def collect_run(
         run.calibration = attempt("No calibration", lambda: read_calibration(workdir, found.step))
         run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
         if labeled is not None:
-            run.suspects = attempt(
-                "No suspect labels",
-                lambda: find_suspects(source.compute_both, source.dataset, labeled),
-                [],
-            )
+            find = functools.partial(find_suspects, both, source.dataset, labeled)
+            run.suspects = attempt("No suspect labels", find, [])
     return run
 
 
@@ -241,7 +232,7 @@ def predict(run: Run, labeled: np.ndarray | None) -> Predictions:
     Raises a UserError if there is no checkpoint yet, and a ValueError with several processes,
     since one of them cannot predict alone.
     """
-    if jax.process_count() > 1:
+    if jax.process_count() > 1:  # One cannot predict alone.
         raise ValueError(
             "several processes trained this run, so add predictions with cls-jax report "
             f"{run.workdir}"

@@ -49,7 +49,7 @@ def write_report(
     opened: Run | None = None,
     has_images: bool = True,
 ) -> pathlib.Path:
-    """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run, finished or not.
+    """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run. Returns the page's path.
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
     `opened` is the same run, if its dataset and checkpoint may have been read already. Without
@@ -95,14 +95,10 @@ def create_environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "percent": format_percent,
-        "thousands": format_thousands,
+        # Anything else than an integer in a result stays as it is.
+        "thousands": lambda value: f"{value:,}" if isinstance(value, int) else str(value),
         "sha256": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
         "data_uri": sections.encode_image,
         "overlay": sections.overlay_heat_map,
     }
     return environment
-
-
-def format_thousands(value: Any) -> str:
-    """An integer with separators. Anything else in a result stays as it is."""
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -158,10 +158,9 @@ def view_mistakes(run: RunData) -> dict[str, Any] | None:
 def view_doubtful(run: RunData) -> dict[str, Any] | None:
     """Images that two networks classify differently, or that one is least confident about."""
     predictions = run.predictions
-    if predictions is None or len(predictions.labels) == 0:
+    if predictions is None or not len(predictions.labels):
         return None
-    doubtful = predictions.doubtful
-    has_two = len(predictions.probabilities) == 2
+    doubtful, has_two = predictions.doubtful, len(predictions.probabilities) == 2
     labels = predictions.labels[doubtful]
     right = predictions.predicted[:, doubtful] == labels
     num_right = [*right.sum(axis=1).tolist(), int(np.sum(~right.any(axis=0)))]
@@ -259,8 +258,7 @@ def _format_value(value: Any) -> str:
 def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
     """Paints a heat map, float32 [h, w] from 0 to 1, over the gray version of uint8 [H, W, 1 or 3].
 
-    Returns uint8 [H, W, 3], at least 96 pixels wide so that the map stays smooth, or as wide as the
-    image.
+    Returns uint8 of the image's size or, so that the map stays smooth, a multiple up to 96 pixels.
     """
     height, width = pixels.shape[:2]
     scale = max(1, MAX_SIDE // max(height, width))
@@ -274,10 +272,7 @@ def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
 
 
 def encode_image(image: np.ndarray, is_exact: bool = False) -> str:
-    """A data URI of uint8 [H, W, C], gray (1), RGB (3) or RGBA (4).
-
-    It has at most `MAX_SIDE` pixels per side, unless `is_exact`.
-    """
+    """A data URI of uint8 [H, W, 1, 3 or 4], reduced to `MAX_SIDE` pixels unless `is_exact`."""
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
     if not is_exact:
         picture.thumbnail((MAX_SIDE, MAX_SIDE))

@@ -10,7 +10,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +29,8 @@ CHECKPOINTS = "checkpoints"
 DAMAGED = "damaged_checkpoints"
 
 
-class Restored(NamedTuple):
-    """The content of a checkpoint."""
-
-    step: int
-    state: PyTree
-    metadata: dict[str, Any]  # Includes that given to `Checkpointer.save`.
+# The content of a checkpoint: step, state, and metadata, which include those given to `save`.
+Restored = tuple[int, PyTree, dict[str, Any]]
 
 
 class Checkpointer:
@@ -198,7 +194,7 @@ class Checkpointer:
         # its own spelling of the same shardings, and the step would be compiled again.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
         copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state), out_shardings=shardings)
-        return Restored(step, copy(state), metadata), None
+        return (step, copy(state), metadata), None
 
     def _read(
         self, step: int, like: PyTree, older: PyTree
@@ -256,11 +252,7 @@ def _digest(metadata: dict[str, Any]) -> str:
 
 
 def fetch_to_host(state: PyTree) -> PyTree:
-    """Copies a state's arrays whole into NumPy arrays, in every process. All must call this.
-
-    Raises:
-        jax.errors.JaxRuntimeError: If the computation that makes the state has failed.
-    """
+    """A state's arrays as whole NumPy arrays, in every process. All must call this."""
     if jax.process_count() > 1:  # Another process holds a part of every array.
         with jax.transfer_guard("allow"):  # Gathering counts as implicit.
             return multihost_utils.process_allgather(state, tiled=True)

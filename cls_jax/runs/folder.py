@@ -57,10 +57,7 @@ _BEFORE_A_RUN = {LOCK, LABELED_INDICES, INSTANT}
 
 
 def get_default_workdir(config: ConfigDict) -> pathlib.Path:
-    """runs/<dataset>-<labels>-<method>-seed<seed>. A folder of images counts by its own name.
-
-    The method of a run without steps is called "instant".
-    """
+    """runs/<dataset, or a folder's name>-<labels>-<method, or instant>-seed<seed>."""
     dataset = config.data.name
     if dataset == "folder":
         dataset = pathlib.Path(config.data.data_dir).expanduser().resolve().name or dataset
@@ -73,10 +70,9 @@ def get_default_workdir(config: ConfigDict) -> pathlib.Path:
 def choose_workdir(
     config: ConfigDict, layout: Layout, again: bool = False
 ) -> tuple[pathlib.Path, str | None]:
-    """The first of NAME, NAME-2, NAME-3, … without a run on other images or labels.
+    """The first of NAME, NAME-2, … without a run on other images or labels, or one to do `again`.
 
-    With `again`, also without a finished run. Returns it with a sentence about the last run that
-    was skipped, or None.
+    Returns it with a sentence about the last run that was skipped, or None.
     """
     path = first = get_default_workdir(config)
     number, sentence = 1, None
@@ -199,13 +195,10 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
                 f"{workdir} has a run of another configuration ({'; '.join(differences)}): "
                 "choose a new --workdir, or use this run's own configuration to resume it."
             )
-    elif workdir.exists() and (
-        not workdir.is_dir()
-        or any(
-            file.name not in _BEFORE_A_RUN and not file.name.endswith(PARTIAL)
-            for file in workdir.iterdir()
-        )
-    ):
+        return
+    names = [file.name for file in workdir.iterdir()] if workdir.is_dir() else [""]
+    others = [name for name in names if name not in _BEFORE_A_RUN and not name.endswith(PARTIAL)]
+    if workdir.exists() and others:
         raise UserError(
             f"{workdir} is not empty and not the folder of a run: choose a new --workdir."
         )
@@ -222,10 +215,7 @@ def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
 
 
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
-    """Writes the list of a run's labeled training images, also for unequal classes.
-
-    `indices` are int [num_labels]. The folder need not exist.
-    """
+    """Writes which training images, int [num_labels], are labeled. The folder need not exist."""
     workdir.mkdir(parents=True, exist_ok=True)
     text = labeled_indices_to_json(np.asarray(indices), dataset.train_labels, dataset.class_names)
     write_atomically(workdir / LABELED_INDICES, text)
@@ -258,30 +248,22 @@ def create_run_folder(
         if dataset.skipped_files:
             text = to_csv([("file", "reason"), *dataset.skipped_files])
             write_atomically(workdir / SKIPPED_FILES, text)
-        if dataset.train_files:
-            rows = [
-                (dataset.train_files[i], dataset.class_names[dataset.train_labels[i]])
-                for i in np.sort(labeled_indices)
-            ]
+        if files := dataset.train_files:
+            names, labels = dataset.class_names, dataset.train_labels
+            rows = [(files[i], names[labels[i]]) for i in np.sort(labeled_indices)]
             write_atomically(workdir / LABELED_FILES, to_csv([("file", "label"), *rows]))
 
 
-def write_pseudo_labels(
-    workdir: pathlib.Path,
-    dataset: Dataset,
-    indices: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray,
-) -> None:
+def write_pseudo_labels(workdir: pathlib.Path, dataset: Dataset, *columns: np.ndarray) -> None:
     """Writes the pseudo-labels of unlabeled images by file, if they are files.
 
-    Indices of training images and pseudo-labels are int [m], weights from 0 to 1 float [m].
+    The columns are training images int [m], labels int [m] and weights float [m] from 0 to 1.
     """
     if not dataset.train_files or not is_main_process():
         return
     rows = [
         (dataset.train_files[i], dataset.class_names[label], f"{weight:.6f}")
-        for i, label, weight in zip(indices, labels, weights, strict=True)
+        for i, label, weight in zip(*columns, strict=True)
     ]
     write_atomically(workdir / PSEUDO_LABELS, to_csv([("file", "label", "weight"), *rows]))
 
@@ -308,10 +290,7 @@ def use_mean_and_std(config: ConfigDict, mean: Sequence[float], std: Sequence[fl
 
 
 def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], DatasetSpec]:
-    """The class names of a run's dataset and its sizes.
-
-    Raises a UserError if dataset.json is missing or damaged.
-    """
+    """Class names and sizes of a run's dataset. Raises a UserError without a sound dataset.json."""
     with _open_description(workdir) as stored:
         names = stored["class_names"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -323,10 +302,7 @@ def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], Da
 
 
 def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of a run's training images, per channel.
-
-    Raises a UserError if dataset.json is missing or damaged.
-    """
+    """Mean and deviation of each channel. Raises a UserError without a sound dataset.json."""
     with _open_description(workdir) as stored:
         mean, std = tuple(stored["mean"]), tuple(stored["std"])
         if not all(map(is_number, mean + std)) or len(mean) != len(std) or min(std) <= 0:
@@ -358,7 +334,7 @@ def _to_size(value: Any, largest: int) -> int:
 def load_labeled_indices(
     workdir: pathlib.Path, dataset: Dataset, num_labels: int, seed: int, imbalance: float = 1.0
 ) -> np.ndarray:
-    """The run's labeled images, int [num_labels]: indices of training images.
+    """The run's labeled training images, int [num_labels], stored or else drawn.
 
     They are stored in the folder, which need not exist yet, or drawn by `choose_labeled_indices`.
     Raises a UserError if the stored ones do not fit the dataset or the configuration, or the
@@ -369,23 +345,17 @@ def load_labeled_indices(
         labeled = read_labeled_indices(path, dataset.class_names)
         check_labeled_indices(path, labeled, num_labels, len(dataset.train_images))
         return labeled
-    return choose_labeled_indices(
-        dataset.train_labels, num_labels, dataset.num_classes, seed, imbalance
-    )
+    labels, num_classes = dataset.train_labels, dataset.num_classes
+    return choose_labeled_indices(labels, num_labels, num_classes, seed, imbalance)
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """The result of a finished run, or None.
-
-    Raises a UserError if the file is damaged.
-    """
+    """The result of a finished run, or None. Raises a UserError if the file is damaged."""
     path = workdir / RESULT
     if not path.exists():
         return None
     try:
-        result = read_json(path)
-        _check_result(result)
-        return result
+        return _check_result(read_json(path))
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is not the result of a run ({describe_error(error)}): delete it and "
@@ -393,7 +363,7 @@ def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
         ) from error
 
 
-def _check_result(result: Any) -> None:
+def _check_result(result: Any) -> dict[str, Any]:
     """Raises a ValueError unless the values read from a result have their types."""
     if not isinstance(result, dict) or type(result.get("step")) is not int:
         raise ValueError("it has no step")
@@ -407,13 +377,13 @@ def _check_result(result: Any) -> None:
     known = [value for value in figures.values() if value is not None]
     if not all(map(is_number, [*known, *monitors.values()])):
         raise ValueError("an accuracy or a monitor is not a number")
+    return result
 
 
 def find_predictor(workdir: pathlib.Path) -> pathlib.Path:
     """The path of the classifier that predicts for a run: the run, or its instant classifier.
 
-    The result decides, see `runs.result.choose_predictor`. Raises a UserError if the
-    result is damaged.
+    A finished result decides. Raises a UserError if the result is damaged.
     """
     chosen, instant = (read_result(workdir) or {}).get("answer"), workdir / INSTANT
     is_there = (instant / CONFIG).exists() or is_instant(instant)

@@ -60,10 +60,7 @@ def hold_at_once(
 
 @contextlib.contextmanager
 def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
-    """Keeps other sessions out of a run's folder, which is created if it does not exist.
-
-    Raises a UserError if another process trains there, or the folder cannot be written.
-    """
+    """Creates a run's folder, and raises a UserError while another process trains there."""
     path, another = workdir / LOCK, "choose another --workdir"
     busy = lambda: f"{workdir} is in use by {_read_holder(path)}: wait for it, or {another}."  # noqa: E731
     with hold_at_once(path, workdir, busy, another):

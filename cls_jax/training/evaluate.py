@@ -65,10 +65,10 @@ def create_eval_step(setup: TrainSetup) -> Callable:
 def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
     """Returns a function (state, images, labels) → accuracies in percent, each image counted once.
 
-    Its result has "test/accuracy" (network 1 with EMA parameters: the figure to report),
-    "test/balanced_accuracy" (the same network's mean of the accuracies within each class that has
-    test images), "test/accuracy_network_<i>" and "test/accuracy_ensemble" (EMA), and
-    "test/accuracy_live_network_<i>" (raw). It is empty without images or if interrupted.
+    They are "test/accuracy" (network 1 with EMA parameters: the figure to report),
+    "test/balanced_accuracy" (its mean of the accuracies within each class that has test images),
+    "test/accuracy_network_<i>" and "test/accuracy_ensemble" (EMA), and
+    "test/accuracy_live_network_<i>" (raw). None without images or if interrupted.
     """
     eval_step = create_eval_step(setup)
 

@@ -63,10 +63,8 @@ def compute_start(
     """The start of a run, or None if neither heads nor loss need one.
 
     Features are computed at the network's own resolution. Without pretrained weights they are
-    pixels. A resumed run uses the network stored in its folder.
-
-    Raises:
-        UserError: If the pretrained weights cannot be read or do not fit.
+    pixels. A resumed run uses the network stored in its folder. Raises a UserError if the
+    pretrained weights cannot be read or do not fit.
     """
     config, has_steps = setup.config, setup.config.num_steps > 0
     init_head = config.model.init_head
@@ -106,10 +104,7 @@ def init_round(
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
-    `start` is from `compute_start`.
-
-    Raises:
-        UserError: If the pretrained weights cannot be read or do not fit.
+    Raises a UserError if the pretrained weights cannot be read or do not fit.
     """
     state, seed = setup.init_state(round_index), (setup.config.seed, round_index)
     if start is not None and setup.config.method.get("graph"):

@@ -70,11 +70,9 @@ def train(
 
     `load` loads the dataset. `keep` is called with the setup, the last state and its step. Neither
     is called for a finished run. A run without steps has no state, only its instant classifier.
-
-    Raises:
-        UserError: If the folder, the data or the devices do not fit the configuration, another
-            process trains there, a loss is not finite, or the last state cannot be written.
-        StoppedError: If the user or the system asks the run to stop. It has been saved.
+    Raises a UserError if the folder, the data or the devices do not fit the configuration, another
+    process trains there, a loss is not finite, or the last state cannot be written, and a
+    StoppedError once a run is saved that the user or the system asked to stop.
     """
     config = resolve_model(config)
     check_run_folder(workdir, config)
@@ -148,8 +146,8 @@ class _Session:
                 self._start = None  # Its tables take memory and are no longer needed.
             self._first_step, self._timer = 0, PausableTimer()
         else:
-            self.state, self._first_step = restored.state, restored.step
-            self._timer = PausableTimer(restored.metadata["train_seconds"])
+            self._first_step, self.state, metadata = restored
+            self._timer = PausableTimer(metadata["train_seconds"])
         if is_main_process():
             announce(prepared, self._first_step)
         self._inputs: Any = None
@@ -160,7 +158,10 @@ class _Session:
             self._train_step: Any = create_train_step(self._setup, create_batch, input_specs)
             self._make_batch = make_batch_fn(self._setup, create_batch, input_specs)
         self._evaluate = create_evaluate(self._setup)
-        self._start_round: Any = None  # Most methods have a single round.
+        if self._setup.method.select_labels:
+            self._start_round = create_start_round(
+                self._setup, self._dataset, self._spec, self._record, self._get_start
+            )
         self._bar = ProgressBar(self._first_step, config.num_steps)
         self._checkpointer.warn = self._bar.say
         # Baselines are measured once, at step 0. A run that resumes there keeps these rows.
@@ -234,7 +235,9 @@ class _Session:
     def _take_step(self, step: int) -> None:
         config = self._config
         if is_round_start(config, step):
-            self._begin_round(step)
+            # Nothing is in flight between rounds, so copies to the host delay nothing.
+            with self._timer.paused(), jax.transfer_guard("allow"):
+                self.state = self._start_round(self.state, step)
         with self._metrics.waiting():
             step_input = next(self._inputs)
         if step == self._first_step and not config.debug_nans:
@@ -260,30 +263,23 @@ class _Session:
             self._timer.start()
             self._has_begun()
 
-    def _begin_round(self, step: int) -> None:
-        # Nothing is in flight between rounds, so copies to the host delay nothing.
-        with self._timer.paused(), jax.transfer_guard("allow"):
-            if self._start_round is None:
-                self._start_round = create_start_round(
-                    self._setup, self._dataset, self._spec, self._record, self._start
-                )
-            self.state = self._start_round(self.state, step)
-
     def _fit_final_heads(self) -> None:
         self._bar.say("refitting the heads to labels from frozen features and the trained networks")
         self._metrics.drain()
         with self._timer.paused(), jax.transfer_guard("allow"):
-            start = self._start or self._recompute_start()
+            start = self._get_start()
             assert start is not None, "a run with final heads has a start"
             self.state = fit_final_heads(
                 self._setup, self.state, self._dataset, start, self._record
             )
 
-    def _recompute_start(self) -> Start | None:
-        """The start of an interrupted run, from the network that it has stored."""
+    def _get_start(self) -> Start | None:
+        """The start, of an interrupted run from the network that it has stored."""
         path = (self._workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
-        network = read_instant(path).network if path.exists() else None
-        return compute_start(self._setup, self._dataset, self._spec, network)
+        if self._start is None:
+            network = read_instant(path).network if path.exists() else None
+            self._start = compute_start(self._setup, self._dataset, self._spec, network)
+        return self._start
 
     def _recreate_batch(self, step: int, step_input: Any) -> Any:
         # A batch is a function of seed and step, so the newest state also makes an older one.

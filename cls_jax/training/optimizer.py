@@ -84,13 +84,10 @@ def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.Gradi
     # Each round starts from a new optimizer state, so its schedule starts over.
     num_steps = get_round_length(config)
 
-    def create_schedule(learning_rate: float, start: int) -> optax.Schedule:
-        return create_learning_rate_schedule(
-            learning_rate, num_steps, settings.cosine_cycles, settings.warmup_steps, start
-        )
-
-    head = create_schedule(settings.head_learning_rate or settings.learning_rate, start=0)
-    others = create_schedule(settings.learning_rate, start=settings.head_steps)
+    shape = num_steps, settings.cosine_cycles, settings.warmup_steps
+    learning_rate = settings.learning_rate
+    head = create_learning_rate_schedule(settings.head_learning_rate or learning_rate, *shape)
+    others = create_learning_rate_schedule(learning_rate, *shape, settings.head_steps)
 
     def update(
         updates: PyTree, state: optax.ScaleByScheduleState, params: PyTree = None
@@ -124,10 +121,8 @@ def split_frozen(
     """Splits parameters into trained ones and those frozen by `optimizer.frozen_stages`.
 
     Only trained ones have gradients, optimizer state and a moving average. They include parameters
-    that wait for `head_steps`, whose momentum is estimated from the start.
-
-    Raises:
-        UserError: If there are fewer stages than `optimizer.frozen_stages`.
+    that wait for `head_steps`, whose momentum is estimated from the start. Raises a UserError if
+    there are fewer stages than `optimizer.frozen_stages`.
     """
     _, stages = order_layers(params, model.stem_names, model.head_names)
     num_stages = max(stages.values(), default=0)
@@ -151,11 +146,10 @@ def order_layers(
     block, and the heads compute the logits. Any other module, such as a last normalization, belongs
     to the last block's layer.
 
-    Returns:
-        The positions, 0 for the stem, then one number per residual or transformer block, the
-        largest for the heads. And the stages, 0 for the stem, then the number of the stage, or of
-        the block where there are no stages. The heads, and what lies between them and the last
-        block, are in none.
+    Returns the positions, 0 for the stem, then one number per residual or transformer block, the
+    largest for the heads. And the stages, 0 for the stem, then the number of the stage, or of the
+    block where there are no stages. Heads, and what lies between them and the last block, are in
+    none.
     """
     places: dict[str, tuple[int, int]] = {}  # Stage and block. Without stages, each block is one.
     for name in names:

@@ -59,17 +59,12 @@ def compute_trained_features(
     indices: np.ndarray,
     kind: str = FEATURES,
 ) -> np.ndarray:
-    """Features of clean images by the EMA networks, normalized by their running statistics.
-
-    They are float32 [N, len(indices), C], or 2C with the `kind` DESCRIPTORS.
-    """
-
-    def apply(state: TrainState, images: jax.Array) -> jax.Array:
-        return setup.infer(state.ema_params, state.batch_stats, images, kind)
-
-    specs = setup.state_specs, P(DATA_AXIS)
+    """Features of clean images by the EMA networks, float32 [N, len(indices), C]."""
     sharded = jax.shard_map(
-        apply, mesh=setup.mesh, in_specs=specs, out_specs=P(NETWORK_AXIS, DATA_AXIS)
+        lambda state, batch: setup.infer(state.ema_params, state.batch_stats, batch, kind),
+        mesh=setup.mesh,
+        in_specs=(setup.state_specs, P(DATA_AXIS)),
+        out_specs=P(NETWORK_AXIS, DATA_AXIS),
     )
     compute = jax.jit(sharded, out_shardings=NamedSharding(setup.mesh, P()))
     batches = iterate_on_mesh(setup, Selection(images, indices), indices)

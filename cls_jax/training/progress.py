@@ -58,14 +58,12 @@ def announce(prepared: Prepared, first_step: int) -> None:
         )
     record_session(workdir, first_step)
     num_labeled, num_images = len(spec.labeled_indices), len(dataset.train_images)
-    for warning in dataset.warnings:
-        print(f"Warning: {warning}")
-    if num_labeled == num_images:
-        print(
-            "Warning: Every training image is labeled: add others in unlabeled/, or set "
-            "--config.num_labels=N to use only N of the labels."
-        )
-    for warning in describe_slow_means(config, bool(shapes.batch_stats)):
+    every = (
+        "Every training image is labeled: add others in unlabeled/, or set --config.num_labels=N "
+        "to use only N of the labels."
+    )
+    warnings = [*dataset.warnings, *([every] if num_labeled == num_images else [])]
+    for warning in (*warnings, *describe_slow_means(config, bool(shapes.batch_stats))):
         print(f"Warning: {warning}")
     num_networks, name = setup.method.num_networks, config.method.name
     if not config.num_steps:
@@ -159,8 +157,7 @@ class MetricsQueue:
     def append(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
         """Adds step t, just dispatched, and finishes step t - 2: two steps stay in flight.
 
-        Raises:
-            NonFiniteError: If the loss or gradient of that step is not finite. `drain` does, too.
+        As `drain`, it raises a NonFiniteError if a loss or gradient is not finite.
         """
         self._pending.append((step, step_input, monitors))
         self.drain(_MAX_IN_FLIGHT)
@@ -222,13 +219,8 @@ class ProgressBar:
 
     def __init__(self, first_step: int, num_steps: int):
         self._num_steps, self._accuracy = num_steps, "–"
-        self._bar = tqdm(
-            total=num_steps,
-            initial=first_step,
-            unit="step",
-            dynamic_ncols=True,
-            disable=not is_main_process(),
-        )
+        shown = {"unit": "step", "dynamic_ncols": True, "disable": not is_main_process()}
+        self._bar = tqdm(total=num_steps, initial=first_step, **shown)
 
     def advance(self, loss: float) -> None:
         """Counts a finished step."""
@@ -269,14 +261,10 @@ def report_non_finite(
     checkpointer: Checkpointer,
     recreate_batch: Callable[[int, Any], RawBatch],
 ) -> Iterator[None]:
-    """Ends a run with NaN or infinite metrics with one sentence, and saves the step's batch.
+    """Raises a UserError for a `NonFiniteError`, and for what `--config.debug_nans` raises.
 
-    The file is `not_finite/step_<step>.npz`: the arrays of `RawBatch` by their names, and all
-    metrics of the step as `monitors`, JSON as text. `recreate_batch` takes a step and its input and
-    returns the batch on the host.
-
-    Raises:
-        UserError: Instead of `NonFiniteError` and of what `--config.debug_nans` makes JAX raise.
+    The step's batch goes to `not_finite/step_<step>.npz`: the arrays of `RawBatch` by name, and all
+    metrics as `monitors`, JSON as text. `recreate_batch` makes it of a step and the step's input.
     """
     try:
         yield

@@ -68,8 +68,7 @@ class TrainState(flax.struct.PyTreeNode):
 
 def nest_method_state(state: TrainState) -> TrainState:
     """The state in the form of older checkpoints, whose method state was nested."""
-    nested: Any = {k: v for k, v in dict(state.method_state).items() if k not in STATES}
-    nested = nested or ()
+    nested: Any = {k: v for k, v in dict(state.method_state).items() if k not in STATES} or ()
     for name in STATES:
         if name in state.method_state:
             nested = nested, state.method_state[name]
@@ -88,11 +87,12 @@ def flatten_method_state(state: TrainState, names: Collection[str]) -> TrainStat
 def restore_newest(checkpointer: Checkpointer, setup: "TrainSetup") -> Restored | None:
     """Restores the newest checkpoint of a run, see `Checkpointer.restore_newest`."""
     like = setup.state_shapes
-    restored = checkpointer.restore_newest(like, nest_method_state(like))
-    if restored is None or isinstance(restored.state.method_state, type(like.method_state)):
-        return restored
-    flat = flatten_method_state(restored.state, like.method_state.keys())
-    return restored._replace(state=flat)
+    if (restored := checkpointer.restore_newest(like, nest_method_state(like))) is None:
+        return None
+    step, state, metadata = restored
+    if not isinstance(state.method_state, type(like.method_state)):
+        state = flatten_method_state(state, like.method_state.keys())
+    return step, state, metadata
 
 
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
@@ -122,9 +122,7 @@ class TrainSetup:
     def init_state(self, round_index: int = 0) -> TrainState:
         """Initializes the state on the mesh, with new parameters for each round of a method.
 
-        Raises:
-            UserError: If the pretrained weights cannot be read, do not fit, or differ between
-                processes.
+        Raises a UserError if weights cannot be read, do not fit, or differ between processes.
         """
         model = self.ensemble.model
         read_weights = self.read_weights if self.config.model.init else None
@@ -170,8 +168,7 @@ class TrainSetup:
     ) -> jax.Array:
         """Runs stacked networks on clean images uint8 [B, H, W, C], as training's evaluation does.
 
-        The result is float32 [N, B, K], logits, or with `head=FEATURES` [N, B, C], the heads'
-        inputs.
+        Returns logits float32 [N, B, K], or with `head=FEATURES` the heads' inputs [N, B, C].
         """
         images = self.normalize(images)
         return self.ensemble.forward(params, batch_stats, images, train=False, head=head)[0]
@@ -191,10 +188,7 @@ def create_train_setup(
 
     The dataset's split affects no shapes, so only a new run needs it. By default, classes are
     equally frequent and every image is in the stream. Without `read_weights`, networks start from
-    random weights.
-
-    Raises:
-        UserError: If the devices cannot be arranged as `config.mesh` says.
+    random weights. Raises a UserError if the devices cannot be arranged as `config.mesh` says.
     """
     hparams = config.method
     method = apply_options(get_method(hparams.name), hparams, dataset_spec.num_classes)
@@ -244,25 +238,14 @@ def create_train_setup(
         state,
         to_shardings(mesh, specs),
     )
-    return TrainSetup(
-        config,
-        method,
-        ensemble,
-        optimizer,
-        mesh,
-        dataset_spec,
-        start_state,
-        shapes,
-        specs,
-        read_weights,
-    )
+    how = config, method, ensemble, optimizer, mesh, dataset_spec
+    return TrainSetup(*how, start_state, shapes, specs, read_weights)
 
 
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:
     """Builds the architecture that `config.model` describes, with the heads the method asks for.
 
-    Raises:
-        UserError: If images of `data.image_size` cannot be divided into its patches.
+    Raises a UserError if images of `data.image_size` cannot be divided into its patches.
     """
     settings, image_size = config.model, config.data.image_size
     entry = MODELS[settings.name]

@@ -25,11 +25,7 @@ from cls_jax.models.ensemble import take_network
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
-from cls_jax.parallel.distributed import (
-    barrier,
-    check_same_data,
-    is_main_process,
-)
+from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,
@@ -59,10 +55,8 @@ def prepare_run(
 ) -> Prepared:
     """Loads the data, chooses the labels, and builds the networks. Writes nothing.
 
-    The configuration is what `resolve_model` returned, and the folder need not exist.
-
-    Raises:
-        UserError: If the folder, the data or the devices do not fit the configuration.
+    The configuration is what `resolve_model` returned, and the folder need not exist. Raises a
+    UserError if the folder, the data or the devices do not fit the configuration.
     """
     dataset = use_own_normalization(config, load(config), workdir)
     check_dataset(workdir, dataset)
@@ -108,8 +102,7 @@ def create_setup(
 def hold_folder(config: ConfigDict, prepared: Prepared) -> Iterator[None]:
     """Creates the run's folder where there is none, and keeps other sessions out of it.
 
-    Raises:
-        UserError: If another process trains there, or the processes do not share the folder.
+    Raises a UserError if another process trains there, or the processes do not share the folder.
     """
     _, dataset, spec, workdir = prepared
     with contextlib.ExitStack() as stack:
@@ -129,8 +122,7 @@ def hold_folder(config: ConfigDict, prepared: Prepared) -> Iterator[None]:
 def resolve_model(config: ConfigDict) -> ConfigDict:
     """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
 
-    Raises:
-        UserError: If `model.name` was set to another architecture, or images are not of 3 channels.
+    Raises a UserError if another `model.name` was set, or images are not of 3 channels.
     """
     init, name = config.model.init, config.model.name
     is_folder, channels = config.data.name == "folder", config.data.channels
@@ -193,11 +185,7 @@ def use_own_normalization(
 
 
 def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
-    """The setup of a run, and its newest checkpoint's state and step, on the devices at hand.
-
-    Raises:
-        UserError: If the folder holds no run, or no checkpoint yet.
-    """
+    """Setup, newest state and its step, on the devices at hand. Raises a UserError without them."""
     config = read_config(workdir / CONFIG)
     config.mesh.network = config.mesh.data = 0  # The devices at hand, not the training's.
     checkpointer = Checkpointer(workdir)
@@ -219,4 +207,5 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
     restored = restore_newest(checkpointer, setup)
     checkpointer.close()
     assert restored is not None, workdir  # It has a latest step.
-    return setup, restored.state, restored.step
+    step, state, _ = restored
+    return setup, state, step

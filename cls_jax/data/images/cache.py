@@ -26,12 +26,7 @@ from cls_jax.data.images.files import (
 from cls_jax.data.images.packed import open_packed
 from cls_jax.data.images.store import Store
 from cls_jax.errors import UserError
-from cls_jax.parallel.distributed import (
-    from_all_processes,
-    gather_rows,
-    is_main_process,
-    take_own,
-)
+from cls_jax.parallel.distributed import from_all_processes, gather_rows, is_main_process, take_own
 
 # Increase when the pixels of any file change.
 _VERSION = 4
@@ -69,11 +64,7 @@ class DecodedImages:
         return len(self._rows)
 
     def __getitem__(self, indices: Any) -> np.ndarray:
-        """Returns uint8 [n, H, W, C] for int indices [n] or a slice.
-
-        Raises:
-            OSError: if an image is not in the store and its file cannot be decoded.
-        """
+        """uint8 [n, H, W, C] for int [n] or a slice. Raises an OSError if one cannot be decoded."""
         rows = self._rows[indices]
         digests: list[bytes] = self._digests[rows].tolist()
         trusted = set(self._digests[rows[self._is_checked[rows]]].tolist())
@@ -142,10 +133,8 @@ def load_decoded(
 
     Beyond `max_gigabytes`, the store deletes the least recently used rows. Each of several
     processes decodes a part, and other images on demand. All must call this with the same files. A
-    packed folder has its digests in the index and is decoded on demand.
-
-    Raises:
-        UserError: if the store cannot be written.
+    packed folder has its digests in the index and is decoded on demand. Raises a UserError if the
+    store cannot be written.
     """
     store, folder = Store(), os.path.abspath(root)
     row_bytes, packed = int(np.prod(shape)), open_packed(root)

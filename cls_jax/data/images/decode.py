@@ -129,18 +129,14 @@ def read_image(
 
 
 def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
-    """Width and height of an image file in pixels, and its channels, read from its header.
+    """Width and height of an image file in pixels, and its channels, 1 if it is gray or 3.
 
     A gray image has 1 channel. Others have 3, with transparency on white. Raises
     an ImageError if it cannot be read or is not an image.
     """
     with open_file(path) as file, _decoding(file) as image:
-        return *image.size, _count_channels(image)
-
-
-def _count_channels(image: Image.Image) -> int:
-    is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
-    return 1 if is_gray and not image.has_transparency_data else 3
+        is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
+        return *image.size, 1 if is_gray and not image.has_transparency_data else 3
 
 
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
@@ -158,10 +154,7 @@ def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
 
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
-    """Opens a file for reading bytes, also one in a packed folder.
-
-    Raises an ImageError if the system refuses.
-    """
+    """Opens a file for reading, also a packed one. Raises an ImageError if the system refuses."""
     try:
         file = open_regular(path)
     except (OSError, ValueError) as error:  # A name with a zero byte is a ValueError.
@@ -182,16 +175,11 @@ def decode_image(
     image_shape: tuple[int, int, int],
     options: DecodeOptions = CENTER_CROP,
 ) -> np.ndarray:
-    """Decodes an image to a square: upright, with transparency on white.
+    """Decodes an image to a square, uint8 [H, W, C]: upright, with transparency on white.
 
     Takes the first frame of an animation. In the shape (H, W, C), H must equal W, and C is 1 (gray)
-    or 3 (RGB), regardless of the file.
-
-    Returns:
-        uint8 [H, W, C].
-
-    Raises:
-        ImageError: if it is not an image, damaged, or so large that it would fill memory.
+    or 3 (RGB), regardless of the file. Raises an ImageError if it is not an image, damaged, or so
+    large that it would fill memory.
     """
     size, _, channels = image_shape
     with _decoding(file) as image, _bound_memory(image):
@@ -222,11 +210,7 @@ def _get_formats() -> tuple[str, ...]:
 def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) -> np.ndarray:
     """Reads a whole image for display: upright, with transparency on white, scaled down to fit.
 
-    Returns:
-        uint8 [H, W, 3] with neither H nor W above `max_side`.
-
-    Raises:
-        ImageError: same as `read_image`.
+    Returns uint8 [H, W, 3], at most `max_side`. Raises an ImageError as `read_image` does.
     """
     with open_file(path) as file, _decoding(file) as image, _bound_memory(image):
         _draft(image, _REDUCING_GAP * max_side / max(image.size))
@@ -328,11 +312,11 @@ def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.I
         shape, Image.Resampling.BICUBIC, box=_choose_box(image, options), reducing_gap=_REDUCING_GAP
     )
     square = _turn_upright(square, file)
-    if square.size != (size, size):
-        whole = Image.new(square.mode, (size, size), (_PADDING,) * len(square.getbands()))
-        whole.paste(square, ((size - square.width) // 2, (size - square.height) // 2))
-        return whole
-    return square
+    if square.size == (size, size):
+        return square
+    whole = Image.new(square.mode, (size, size), (_PADDING,) * len(square.getbands()))
+    whole.paste(square, ((size - square.width) // 2, (size - square.height) // 2))
+    return whole
 
 
 def _draft(image: Image.Image, shrink: float) -> None:
@@ -346,9 +330,12 @@ def _turn_upright(image: Image.Image, file: Image.Image) -> Image.Image:
 
     The file must be loaded: Pillow transposes TIFFs while loading, and then resets the orientation.
     """
-    orientation = _read_orientation(file)
-    if orientation in _TRANSPOSITIONS:
-        image = image.transpose(_TRANSPOSITIONS[orientation])
+    turn = None
+    # The image may be intact even if its metadata are damaged.
+    with contextlib.suppress(Exception):
+        turn = _TRANSPOSITIONS.get(file.getexif().get(_EXIF_ORIENTATION, 1))
+    if turn is not None:
+        image = image.transpose(turn)
     if image.mode == "RGBA":
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image).convert("RGB")
@@ -417,12 +404,9 @@ def _scale_deep_colors(image: Image.Image, bit_depth: int) -> None:
 
 
 def _iterate_levels(image: Any) -> Iterator[tuple[tuple[int, int, int, int], np.ndarray]]:
-    """Boxes of an image with 16-bit colors, from top to bottom, and their levels uint16 [h, w, C].
-
-    Pillow loads one byte of each color, so the file is decoded twice.
-    """
+    """Boxes of an image with 16-bit colors, from the top, and their levels uint16 [h, w, C]."""
     file = image.fp
-    image.load()
+    image.load()  # One byte of each color. The others take a second pass.
     file.seek(0)
     with Image.open(file, formats=_get_formats()) as low:
         low.tile = [tile._replace(args=_take_other_byte(tile.args)) for tile in low.tile]
@@ -438,11 +422,3 @@ def _take_other_byte(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return _take_other_byte(arguments[0]), *arguments[1:]
     return _DEEP_COLORS.sub(lambda found: found[1] + _OTHER_BYTE[found[2]], arguments)
-
-
-def _read_orientation(image: Image.Image) -> int:
-    """The EXIF orientation. 1 is upright."""
-    try:
-        return image.getexif().get(_EXIF_ORIENTATION, 1)
-    except Exception:  # The image may be intact even if its metadata are damaged.
-        return 1

@@ -194,8 +194,7 @@ def list_images(root: str | os.PathLike) -> Listing:
 def stat_image(path: str | os.PathLike) -> ImageFile:
     """The current state of a file under the given name, also in a packed folder.
 
-    Raises:
-        OSError: if there is none. ValueError: if no file can have the name.
+    Raises an OSError if there is none, and a ValueError if no file can have the name.
     """
     try:
         stat = os.stat(path)
@@ -232,20 +231,12 @@ def _find_fault(entry: os.DirEntry) -> str:
     if not entry.is_file():
         is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
         return "a broken link" if is_dangling else "not a file"
-    if not _is_image(entry):
-        return f"not an image extension; supported: {' '.join(SUFFIXES)}"
-    return ""
-
-
-def _is_image(entry: os.DirEntry) -> bool:
-    if "." in entry.name:
-        return entry.name.lower().endswith(SUFFIXES)
-    try:
-        with open_regular(entry.path) as file:
+    is_image, start = entry.name.lower().endswith(SUFFIXES), b""
+    if "." not in entry.name:
+        with contextlib.suppress(OSError), open_regular(entry.path) as file:
             start = file.read(12)
-    except OSError:
-        return False
-    return start.startswith(_SIGNATURES) or start[4:8] == b"ftyp"
+        is_image = start.startswith(_SIGNATURES) or start[4:8] == b"ftyp"
+    return "" if is_image else f"not an image extension; supported: {' '.join(SUFFIXES)}"
 
 
 def find_images(pattern: str) -> list[str]:
@@ -259,11 +250,12 @@ def find_images(pattern: str) -> list[str]:
     expanded = os.path.expanduser(pattern)
     if os.path.isdir(expanded):
         listing = list_images(expanded)
-        names = [file.name for file in listing.files]
-        for name, reason in listing.skipped:
-            if name.lower().endswith(SUFFIXES) or reason.startswith(_CLOSED):
-                names.append(name)
-        files = [os.path.join(expanded, name) for name in names]
+        unreadable = [
+            name
+            for name, reason in listing.skipped
+            if name.lower().endswith(SUFFIXES) or reason.startswith(_CLOSED)
+        ]
+        files = [os.path.join(expanded, name) for name in (*listing.files.names(), *unreadable)]
         if not files:
             raise UserError(
                 f"There is no image in {pattern}: pass a folder with files that end in "
@@ -370,10 +362,7 @@ def _describe_open(path: str, file: BinaryIO) -> ImageFile:
 
 @contextlib.contextmanager
 def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]:
-    """A file's content with its digest and key, so that the hashed bytes are decoded.
-
-    An image in memory has neither digest nor key.
-    """
+    """A file's content with its digest and key. An image in memory has neither."""
     if not isinstance(path, str | os.PathLike):
         yield path, b"", b""
         return

@@ -48,11 +48,9 @@ def pack_folder(
     """Writes the files of a folder, by their names in order, to a new packed folder.
 
     `failures` are those that cannot be read as images, with the reason. `copied` are names of
-    tables such as labels.csv, which stay files. Returns the number of shards.
-
-    Raises:
-        UserError: if the package array_record is missing, there is no file, the output is not
-            empty, or a file cannot be read or written.
+    tables such as labels.csv, which stay files. Returns the number of shards. Raises a UserError if
+    the package array_record is missing, there is no file, the output is not empty, or a file cannot
+    be read or written.
     """
     _check_package()
     from array_record.python.array_record_module import ArrayRecordWriter
@@ -110,11 +108,7 @@ def _check_package() -> None:
 
 
 def open_packed(root: str | os.PathLike) -> PackedFolder | None:
-    """The images of a packed folder, or None for any other folder.
-
-    Raises:
-        UserError: if its index is damaged, or the package array_record is missing.
-    """
+    """The images of a packed folder, or None. Raises a UserError if its index cannot be read."""
     path = os.path.join(os.path.abspath(root), INDEX)
     try:
         stat = os.stat(path)
@@ -144,11 +138,9 @@ def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
             f"{path} is not a valid index of packed images ({describe_error(error)}): pack the "
             "folder again."
         ) from error
-    rows = {name: row for row, name in enumerate(names)}
-    times = mtime_ns, ctime_ns
-    return PackedFolder(
-        rows, sizes, digests, dict(json.loads(failures)), times, records.__getitem__
-    )
+    rows, times = {name: row for row, name in enumerate(names)}, (mtime_ns, ctime_ns)
+    reasons = dict(json.loads(failures))
+    return PackedFolder(rows, sizes, digests, reasons, times, records.__getitem__)
 
 
 def find_packed(path: str | os.PathLike) -> tuple[PackedFolder, int] | None:

@@ -121,10 +121,7 @@ def make_view_creator(
 def read_ahead(
     spec: StreamSpec, dataset: Dataset, mesh: Mesh, steps: range
 ) -> Generator[Any, None, None]:
-    """The seed and the samples of each step, on the devices. A thread reads ahead.
-
-    Every process reads only the samples of its own devices.
-    """
+    """The seed and this process's samples of each step, on the devices. A thread reads ahead."""
     images, labels = dataset.train_images, dataset.train_labels
     truths, part, seed = spec.hide_labeled(labels), get_process_shard(mesh), spec.config.seed
     x, u = (spec.config.batch_size,), (spec.unlabeled_batch_size,)

@@ -82,8 +82,13 @@ def create_stream(
         function = tf.autograph.experimental.do_not_convert(function)
         pieces = pieces.map(function, num_parallel_calls=at_once, deterministic=True)
     pieces = pieces.prefetch(num_parallel - at_once)
+    options = tf.data.Options()
     # Reading waits for disks, making views for cores, so each has its own threads.
-    iterator = pieces.with_options(_create_options(2 * num_threads)).as_numpy_iterator()
+    options.threading.private_threadpool_size = 2 * num_threads
+    options.threading.max_intra_op_parallelism = 1
+    # An iterator cannot be freed before Autotune's thread wakes, which sleeps longer each time.
+    options.autotune.enabled = False
+    iterator = pieces.with_options(options).as_numpy_iterator()
     made = map(RawBatch._make, iterator)
     try:
         if num_pieces == 1:
@@ -128,15 +133,6 @@ def _join(pieces: Iterable[RawBatch], shapes: RawBatch, num_pieces: int) -> RawB
         for whole, rows, axis in zip(batch, piece, _ROW_AXES, strict=True):
             np.split(whole, num_pieces, axis)[i][...] = rows
     return batch
-
-
-def _create_options(num_threads: int) -> tf.data.Options:
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = num_threads
-    options.threading.max_intra_op_parallelism = 1
-    # An iterator cannot be freed before Autotune's thread wakes, which sleeps longer each time.
-    options.autotune.enabled = False
-    return options
 
 
 def _create_piece_functions(

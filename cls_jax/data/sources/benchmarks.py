@@ -26,11 +26,7 @@ NUM_TEST_DIGITS = 450
 
 
 def load_cifar(data_config: ConfigDict) -> Dataset:
-    """CIFAR from TFDS, or from the `.npz` at `data_config.data_dir`.
-
-    Raises:
-        UserError: if it cannot be read, or its images have another size.
-    """
+    """CIFAR from TFDS or an `.npz`. Raises a UserError without it or for images of another size."""
     path = data_config.data_dir
     if path.endswith(_ARCHIVE_SUFFIXES):
         raise UserError(
@@ -49,10 +45,8 @@ def load_cifar(data_config: ConfigDict) -> Dataset:
 def read_tfds(data_config: ConfigDict) -> Arrays:
     """A TFDS dataset with features "image" and "label" and splits "train" and "test".
 
-    Read from `data_config.data_dir`, or downloaded there on first use.
-
-    Raises:
-        UserError: if it is neither prepared nor can be downloaded.
+    Read from `data_config.data_dir`, or downloaded there on first use. Raises a UserError if it is
+    neither prepared nor can be downloaded.
     """
     # Imported here, since an `.npz` needs none of them.
     from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before TFDS.
@@ -123,10 +117,8 @@ def read_single_file(path: str) -> Arrays:
     """Reads an `.npz`.
 
     It has `train_images`, `train_labels` (-1 where unknown), `test_images`, `test_labels` and
-    optionally `class_names`.
-
-    Raises:
-        UserError: if the file is missing, damaged or has another layout.
+    optionally `class_names`. Raises a UserError if the file is missing, damaged or has another
+    layout.
     """
     file = pathlib.Path(path).expanduser()
     try:
@@ -156,18 +148,13 @@ def _read_npz(file: BinaryIO) -> Arrays:
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
         if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
             raise ValueError(f"{split}_images is not uint8 [n, H, W, C] with n labels")
-        arrays[f"{split}_labels"] = _to_classes(labels, split)
+        is_whole, lowest = labels.dtype.kind in "iu", -1 if split == "train" else 0
+        if not is_whole or labels.min(initial=0) < lowest or labels.max(initial=0) >= _MAX_CLASSES:
+            raise ValueError(f"{split}_labels are not integers from {lowest}")
+        arrays[f"{split}_labels"] = labels.astype(np.int32)
     num_classes = int(max(arrays[f"{split}_labels"].max(initial=0) for split in _SPLITS)) + 1
     class_names = arrays["class_names"].ravel() if "class_names" in arrays else range(num_classes)
     arrays["class_names"] = tuple(map(str, class_names))
     if not len(arrays["train_images"]) or len(class_names) < num_classes:
         raise ValueError("it has no training images, or labels without a class name")
     return arrays
-
-
-def _to_classes(labels: np.ndarray, split: str) -> np.ndarray:
-    is_whole = labels.dtype.kind in "iu"
-    lowest = -1 if split == "train" else 0
-    if not is_whole or labels.min(initial=0) < lowest or labels.max(initial=0) >= _MAX_CLASSES:
-        raise ValueError(f"{split}_labels are not integers from {lowest}")
-    return labels.astype(np.int32)

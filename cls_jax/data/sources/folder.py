@@ -35,11 +35,7 @@ from cls_jax.data.sources.folder_layout import (
 from cls_jax.data.types import Dataset, Selection
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.parallel.distributed import (
-    check_same_data,
-    compute_in_main_process,
-    is_main_process,
-)
+from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
 
 NO_CLASS = -1
 COPY_OF = "the same image as"  # Reason for skipping a copy.
@@ -52,10 +48,8 @@ _NUM_SAMPLED = 200  # Files sampled for their headers and bit depth.
 def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Dataset:
     """Reads the folder `data_config.data_dir`, by its `layout` if that is known.
 
-    Training images are ordered by name, labeled before unlabeled (label -1).
-
-    Raises:
-        UserError: if there is nothing to train on, or a class has no image.
+    Training images are ordered by name, labeled before unlabeled (label -1). Raises a UserError if
+    there is nothing to train on, or a class has no image.
     """
     root = pathlib.Path(data_config.data_dir).expanduser()
     if not data_config.data_dir or not root.is_dir():
@@ -125,9 +119,7 @@ def _find_repeats(
 ) -> tuple[dict[int, int], list[str]]:
     """Compares the bytes of the training, validation and test images, given by their indices.
 
-    Returns:
-        Unlabeled image → the first labeled one with the same bytes, and a sentence for each kind of
-        repeated image.
+    Returns unlabeled image → the first identical labeled one, and sentences about repeats.
     """
     train, *held_out = parts
     first = {digests[i]: i for i in train[::-1] if labels[i] != NO_CLASS}
@@ -164,19 +156,12 @@ def _describe_bit_depth(paths: Sequence[pathlib.Path], options: DecodeOptions) -
             f"data.bit_depth is {options.bit_depth}."
         ]
     depth = find_bit_depth(paths)
-    if depth == 16:
-        return []
-    return [
-        f"The 16-bit images use {depth} bits and will be dark: set --config.data.bit_depth={depth}."
-    ]
+    text = f"The 16-bit images use {depth} bits and will be dark: set --config.data.bit_depth="
+    return [f"{text}{depth}."] if depth < 16 else []
 
 
 def list_layout(root: pathlib.Path) -> Layout:
-    """Lists a folder and sorts its files. Process 0 does so for all processes.
-
-    Raises:
-        UserError: As `read_layout` does, or if a process does not see the same files.
-    """
+    """Lists a folder in process 0, for all, and sorts its files. Raises as `read_layout` does."""
     if jax.process_count() == 1:
         return read_layout(root, list_images(root))
     packed = compute_in_main_process(lambda: pack_layout(read_layout(root, list_images(root))))
@@ -274,9 +259,8 @@ class FolderSummary(NamedTuple):
 def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
     """Reads the names in a folder and a sample of the images' sizes.
 
-    Raises:
-        UserError: if it is not a folder, its layout is not one of docs/own_images.md, or none of
-            the sampled images can be read.
+    Raises a UserError if it is not a folder, its layout is not one of docs/own_images.md, or none
+    of the sampled images can be read.
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
@@ -347,14 +331,9 @@ def load_sample(
     limit: int,
     options: DecodeOptions = CENTER_CROP,
 ) -> Dataset:
-    """Decodes up to `limit` labeled and as many unlabeled training images to (H, W, C).
-
-    Raises:
-        UserError: if none of the chosen labeled images can be read.
-    """
+    """Up to `limit` labeled and as many other images. Raises a UserError if no label is left."""
     train = summary.layout.train
-    num_labeled = summary.num_labeled
-    places, rest = np.split(np.arange(len(train)), [num_labeled])
+    places, rest = np.split(np.arange(len(train)), [summary.num_labeled])
     places = np.concatenate([take_rows(places, limit), take_rows(rest, limit)])
     files = [str(summary.root / train[i][0].name) for i in places]
     (batch,) = read_ahead(files, shape, len(files), options)

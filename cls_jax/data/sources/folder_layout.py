@@ -88,11 +88,7 @@ class Layout(NamedTuple):
 
 
 def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
-    """Detects the layout of a folder and sorts its files.
-
-    Raises:
-        UserError: if it has no layout, fewer than two classes, or a class without an image.
-    """
+    """Sorts the files of a folder. Raises a UserError without two classes that all have images."""
     files, skipped, warnings = listing.files, list(listing.skipped), list[str]()
     if table := find_table(listing):
         skipped[:] = [row for row in skipped if row[0] != table]
@@ -307,10 +303,8 @@ def label_by_folder(
     """The labels by folder, given a table with these rows, in the order of the file.
 
     A table of `cls-jax label`, even an empty one, adds to the labels of all class folders. Any
-    other table replaces them, except for labeled/<class>/.
-
-    Returns:
-        Folder → its contents, a value of `_SPLITS`, and image → class.
+    other table replaces them, except for labeled/<class>/. Returns folder → its contents, a value
+    of `_SPLITS`, and image → class.
     """
     names = listing.files.names
     if not rows or rows[0].decision:
@@ -351,8 +345,7 @@ def list_labelable(listing: Listing, splits: Mapping[str, str]) -> list[str]:
 def sort_by_label(root: pathlib.Path, listing: Listing) -> tuple[list[str], list[str]]:
     """The images that a person may label, without and with a class.
 
-    Images marked as none of the classes are left out. Raises a UserError if labels.csv cannot be
-    read.
+    Those marked as no class are left out. Raises a UserError if labels.csv cannot be read.
     """
     if table := find_table(listing):
         splits, classes = _read_classes(root / table, listing, [], [])
@@ -373,13 +366,9 @@ def _read_classes(
 ) -> tuple[dict[str, str], dict[str, str | None]]:
     """Reads the table beside the folders. The last row of a file counts.
 
-    Rows that name no file, or could name several, are skipped, with a warning.
-
-    Returns:
-        Folder → its contents, and file → class, NO_CLASS_NAME, or None for an image of no class.
-
-    Raises:
-        UserError: if it cannot be read or lacks one of the two columns.
+    Rows that name no file, or could name several, are skipped, with a warning. Returns folder → its
+    contents, and file → class, NO_CLASS_NAME, or None for an image of no class. Raises a UserError
+    if it cannot be read or lacks one of the two columns.
     """
 
     def names_file(cell: str) -> bool:

@@ -37,7 +37,6 @@ _FILE_COLUMNS = (
     *("imageid", "imgid", "id", "name"),
 )
 _LABEL_COLUMNS = ("label", "labels", "class", "classname", "category", "target", "species", "y")
-_OWN_COLUMNS = ("decision", "time")
 _DECISIONS = (LABEL, NONE, SKIP, UNDO, *NOTES)
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
@@ -55,22 +54,11 @@ class LabelRow(NamedTuple):
     time: str = ""  # UTC, ISO 8601 to the microsecond. "" if unknown.
 
 
-class _Format(NamedTuple):
-    """The format of a table."""
-
-    delimiter: str
-    header: list[str]  # Cells of the first line. Without a header, "" for each.
-    # Columns of file, label, decision and time. A table without the last two has them after its
-    # last column, in rows that need them.
-    places: tuple[int, ...]
-
-    @property
-    def has_decisions(self) -> bool:
-        """Whether there is a column for decisions."""
-        return self.places[2] < len(self.header)
-
-
-_NEW = _Format(",", ["file", "label", *_OWN_COLUMNS], (0, 1, 2, 3))
+# The format of a table: its delimiter, the cells of its first line, each "" without a header, and
+# the columns of file, label, decision and time. A table without the last two has them after its
+# last column, in rows that need them.
+_Format = tuple[str, list[str], tuple[int, ...]]
+_NEW: _Format = ",", ["file", "label", "decision", "time"], (0, 1, 2, 3)
 
 
 def fold(name: str) -> str:
@@ -90,28 +78,29 @@ def read_label_table(
 
     Headers of appended tables are skipped. In a table of two columns with unusual names, the first
     line is a row if it has a number or an image's name, or if `names_file` recognizes its file.
-    Rows before the byte `start`, the beginning of a row, are left out.
-
-    Raises:
-        UserError: if it cannot be read, or has no columns of files and labels.
+    Rows before the byte `start`, the beginning of a row, are left out. Raises a UserError if it
+    cannot be read, or has no columns of files and labels.
     """
     content = read_content(path) if content is None else content
     text, encoding = _decode(path, content)
     if not text.strip():
         return []
-    form, lines = _parse(path, _take_head(text) if start else text, names_file)
+    (delimiter, header, places), lines = _parse(
+        path, _take_head(text) if start else text, names_file
+    )
     if start:
-        lines = _read_csv(path, content[start:].decode(encoding), form.delimiter)
-    headers = ([form.header[place] for place in form.places[:2]], _NEW.header[:2])
+        lines = _read_csv(path, content[start:].decode(encoding), delimiter)
+    has_decisions = places[2] < len(header)
+    headers = ([header[place] for place in places[:2]], _NEW[1][:2])
     rows, labels = [], dict[str, str]()  # Each label is stored once.
     for line in lines:
-        cells = [line[place] if place < len(line) else "" for place in form.places]
-        if len(line) <= form.places[0] or cells[:2] in headers:
+        cells = [line[place] if place < len(line) else "" for place in places]
+        if len(line) <= places[0] or cells[:2] in headers:
             continue
         file, label, decision, moment = *cells[:3], _read_time(cells[3])
-        if decision not in _DECISIONS or not (moment or form.has_decisions):
+        if decision not in _DECISIONS or not (moment or has_decisions):
             decision = ""
-            if not form.has_decisions:
+            if not has_decisions:
                 moment = ""
         rows.append(LabelRow(file, labels.setdefault(label, label), decision, moment))
     if any(len(row.label) > LONGEST_CLASS for row in rows):
@@ -120,10 +109,7 @@ def read_label_table(
 
 
 def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
-    """The rows of a table in the order in which they count: by `time`.
-
-    A row without a time comes after all rows above it.
-    """
+    """The rows of a table by `time`. One without a time comes after all rows above it."""
     rows = list(rows)
     if not any(row.time for row in rows):
         return rows
@@ -138,31 +124,27 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, byte
     """Appends rows and waits until they are on disk.
 
     All rows are appended by one write, in the table's columns. Without a column for decisions,
-    decisions other than labels get two cells after the last column.
-
-    Returns:
-        The byte where the rows begin, and the appended bytes.
-
-    Raises:
-        OSError: if the system refuses.
-        UserError: if the table is a link, or cannot be read as a table.
+    decisions other than labels get two cells after the last column. Returns the byte where the rows
+    begin, and the appended bytes. Raises an OSError if the system refuses, and a UserError if the
+    table is a link, or cannot be read as a table.
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link: replace it with the file itself.")
     text, encoding = _decode(path, read_content(path))
-    form, start, before = _NEW, to_csv([_NEW.header]), list[list[str]]()
+    delimiter, header, places = _NEW
+    start, before, lines = to_csv([header]), list[list[str]](), []
     if text.strip():
-        form, before = _parse(path, _take_head(text), lambda cell: False)
-        start = _find_end(path, text, form.delimiter)
-    lines = []
+        (delimiter, header, places), before = _parse(path, _take_head(text), lambda cell: False)
+        start = _find_end(path, text, delimiter)
     for row in rows:
         # The first row shows who started the table.
-        is_plain = before and not form.has_decisions and row.decision in ("", LABEL, UNDO)
-        line = [""] * max(len(form.header), 0 if is_plain else form.places[3] + 1)
-        for place, value in zip(form.places[: 2 if is_plain else 4], row, strict=False):
+        is_label = row.decision in ("", LABEL, UNDO)
+        is_plain = before and places[2] >= len(header) and is_label
+        line = [""] * max(len(header), 0 if is_plain else places[3] + 1)
+        for place, value in zip(places[: 2 if is_plain else 4], row, strict=False):
             line[place] = value
         lines.append(line)
-    added = (start + to_csv(lines, form.delimiter)).encode(encoding)
+    added = (start + to_csv(lines, delimiter)).encode(encoding)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o666)
     try:
         num_written = os.write(descriptor, added)
@@ -262,12 +244,12 @@ def _parse(
     if places is None:  # Two columns without a usual name.
         places, start = (0, 1), cells[0].strip()
         if start.lower().endswith(SUFFIXES) or start.isdecimal() or names_file(cells[0]):
-            return _Format(delimiter, ["", ""], (0, 1, 2, 3)), lines
+            return (delimiter, ["", ""], (0, 1, 2, 3)), lines
     width = len(cells)
     own = (width, width + 1)
     if "decision" in cells:  # Otherwise "time" may mean anything.
         own = (cells.index("decision"), cells.index("time") if "time" in cells else width)
-    return _Format(delimiter, cells, (*places, *own)), lines[1:]
+    return (delimiter, cells, (*places, *own)), lines[1:]
 
 
 def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:

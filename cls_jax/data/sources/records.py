@@ -33,9 +33,8 @@ def load_records(data_config: ConfigDict) -> Dataset:
 
     It needs the features "image" and "label". With `data.labeled_subset`, another TFDS dataset or a
     text file of names, it also needs "file_name", and only images of the subset keep their label.
-
-    Raises:
-        UserError: if one of them is not prepared in ArrayRecord, or the subset names other images.
+    Raises a UserError if one of them is not prepared in ArrayRecord, or the subset names other
+    images.
     """
     options, shape = get_decode_options(data_config), get_image_shape(data_config)
     builder = _open_builder(data_config.name, data_config.data_dir)

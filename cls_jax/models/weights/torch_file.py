@@ -40,8 +40,7 @@ class _Tensor(NamedTuple):
 def read_torch_file(file: BinaryIO) -> dict[str, np.ndarray]:
     """Reads the tensors of a state dict, or of the state dict in a training checkpoint, by name.
 
-    Raises a ValueError if the pickle does anything but describe tensors. A damaged file raises any
-    of `PARSE_ERRORS`.
+    Raises a ValueError if there is anything but tensors. Damage raises `PARSE_ERRORS`.
     """
     content, storages = _read_zip(file) if zipfile.is_zipfile(file) else _read_legacy(file)
     for key in ("state_dict", "model"):
