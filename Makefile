@@ -90,7 +90,7 @@ sbom: $(VENV)/installed-dev
 
 # Ranges of pyproject.toml → every direct and indirect dependency with version and hashes, for all
 # platforms and Pythons in one file. Versions stay while they fit; UPGRADE=--upgrade takes the newest.
-# No index is written down: whoever installs brings their own.
+# The lock names no index, so that any can be used.
 UPGRADE :=
 COMPILE := .ci/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock'

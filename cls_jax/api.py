@@ -35,11 +35,11 @@ def train(
         workdir: The run's folder. None for the default under runs/.
         method: The name of a method, for a folder of images. A configuration has its own.
         start_from: The folder of another run to start from, for a folder of images.
-        instant: Whether to stop before the first step, with a classifier of frozen features, for a
-            folder of images.
+        instant: Whether to fit only the instant classifier, without training, for a folder of
+            images.
         minutes: How long training should take, for a folder of images. None for the default: 10 for
             pretrained networks, 30 with an accelerator.
-        again: Whether to start another run if there is a finished one on the same folder of images.
+        again: Whether to start another run if a finished one exists, for a folder of images.
         **settings: Keys of docs/configuration.md with "__" for ".", as in data__image_size=64.
 
     Raises:
@@ -60,9 +60,8 @@ def train(
         apply_settings(config, values)
         run = open_run(config, workdir)
     else:
-        plan = plan_run(
-            folder_or_config, method, workdir, values, start_from, instant, minutes, again
-        )
+        how = start_from, instant, minutes, again
+        plan = plan_run(folder_or_config, method, workdir, values, *how)
         run = Run(plan.config, plan.workdir, plan.summary.layout)
     train_assessed(run)
     return Run(run.config, run.workdir)  # Without the images and networks in memory.

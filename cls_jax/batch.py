@@ -16,16 +16,16 @@ Leaf = Any
 
 
 class DatasetSpec(NamedTuple):
-    """What networks, and the first state of a method, depend on in a dataset."""
+    """The properties of a dataset that networks and a method's initial state depend on."""
 
     image_shape: tuple[int, int, int]  # (H, W, C).
     num_classes: int  # K.
     num_images: int  # Training images, which `Batch.u_index` counts.
-    num_unlabeled: int = 0  # How many of them the unlabeled stream shows.
+    num_unlabeled: int = 0  # Those in the unlabeled stream.
     class_frequencies: tuple[float, ...] = ()  # Shares of the K classes in the labeled images.
 
     def split(self, labels: np.ndarray, num_unlabeled: int) -> "DatasetSpec":
-        """The same with the last two fields, from the labels int [m] of the labeled images."""
+        """A copy with the last two fields, given the labels int [m] of the labeled images."""
         counts = np.bincount(labels, minlength=self.num_classes)
         shares = tuple((counts / counts.sum()).tolist())
         return self._replace(num_unlabeled=num_unlabeled, class_frequencies=shares)
@@ -34,15 +34,15 @@ class DatasetSpec(NamedTuple):
 class RawBatch(NamedTuple):
     """The batch of one step as it travels to the device."""
 
-    x: Leaf  # uint8 [B, H, W, C], labeled images under the method's labeled view.
+    x: Leaf  # uint8 [B, H, W, C], the labeled view of labeled images.
     y: Leaf  # int32 [B], their classes.
-    u: Leaf  # uint8 [V, U, H, W, C], unlabeled images under each of the method's views.
+    u: Leaf  # uint8 [V, U, H, W, C], each view of the unlabeled images.
     u_index: Leaf  # int32 [U], which training images they are.
     u_truth: Leaf  # int32 [U], their true classes, or -1 where unknown. Only monitors read it.
 
 
 class Batch(NamedTuple):
-    """A batch as a method's loss sees it."""
+    """The input of a method's loss."""
 
     x: jax.Array  # float32 [B, H, W, C], normalized.
     y: jax.Array  # int32 [B].

@@ -1,7 +1,7 @@
-"""Reads files that anybody may have made, and writes files and messages that quote them.
+"""Reads untrusted files, and writes files and messages that quote them.
 
-The content of a folder is data: it is never executed, and its size, depth or kind must not
-keep the program busy for long or fill its memory.
+The content of a folder is data: it is never executed, and its size, depth or kind must not block
+the program or fill its memory.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, TextIO
 
 import filelock
 
-# Everything that a damaged file raises in this project's parsers, the standard library's, and
-# NumPy's, whose headers are Python literals.
+# Everything that a damaged file raises in our parsers, the standard library's, and NumPy's, whose
+# headers are Python literals.
 # fmt: off
 PARSE_ERRORS: tuple[type[Exception], ...] = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
@@ -31,7 +31,7 @@ PARSE_ERRORS: tuple[type[Exception], ...] = (
     zipfile.BadZipFile, zlib.error,
 )
 # fmt: on
-PARTIAL = ".partial"  # Ends the name of a file that is being written.
+PARTIAL = ".partial"  # Suffix of a file that is being written.
 # Enough for the labeled indices of three million images.
 MAX_JSON_BYTES = 32 * 2**20
 _LONGEST_REASON = 200
@@ -43,7 +43,7 @@ def open_regular(path: str | os.PathLike) -> BinaryIO:
 
     Raises an OSError if the system refuses or it is not a regular file.
     """
-    # Otherwise opening a pipe waits for a writer. Windows has no such flag, nor such pipes.
+    # Otherwise opening a pipe waits for a writer. Windows has neither the flag nor such pipes.
     at_once = getattr(os, "O_NONBLOCK", 0)
     file = open(  # noqa: SIM115
         path, "rb", opener=lambda path, flags: os.open(path, flags | at_once)
@@ -74,10 +74,7 @@ def read_json(path: str | os.PathLike) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Parses JSON.
-
-    Raises a ValueError if it is not JSON or nested too deeply.
-    """
+    """Parses JSON. Raises a ValueError if it is not JSON or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -97,7 +94,7 @@ def describe_error(error: Exception) -> str:
 
 
 def make_printable(text: str) -> str:
-    """Escapes every character that would do more than be shown in one line of a terminal.
+    """Escapes every character that is not plain text on one line of a terminal.
 
     Names of files and classes may contain characters that move the cursor, change colors, break
     lines, reverse the direction of writing or are not Unicode.
@@ -112,11 +109,11 @@ def _escape(character: str) -> str:
 
 
 def write_rows(file: TextIO, rows: Iterable[Sequence[Any]], delimiter: str = ",") -> None:
-    """Appends rows, quoting those that need it. Every cell reads back as it was.
+    """Appends rows, quoting cells that need it. Every cell reads back unchanged.
 
     A cell that starts with =, +, - or @ is written as it is, although a spreadsheet may take it for
-    a formula: names of files and classes have to come back unchanged for the programs that read
-    them. Import the file as text where the names are not your own.
+    a formula: programs must read names of files and classes back unchanged. Import the file as
+    text if the names are not your own.
 
     Python's writer quotes cells with a line feed, but before 3.13 not always those with a carriage
     return, which its reader then takes for the end of the row. Cells with spaces around them
@@ -138,10 +135,10 @@ def to_csv(rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
 
 
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
-    """Writes a file that is there either complete or not at all, whenever the process dies.
+    """Writes a file atomically: it exists either completely or not at all.
 
-    Of several threads and processes that write the same file, the last one wins. Raises an OSError
-    if the system refuses. What was there before remains.
+    If several threads or processes write the same file, the last one wins. Raises an OSError
+    if the system refuses. An earlier file then remains.
     """
     partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
     try:
@@ -154,19 +151,16 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
         partial.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
-            partial.unlink()  # A full disk needs the space.
+            partial.unlink()  # A full disk needs the space back.
         raise
 
 
 @contextlib.contextmanager
-def hold_lock(path: pathlib.Path, seconds: float = 10) -> Iterator[None]:
-    """Holds a lock file, which remains. Where there are no locks, this does nothing.
-
-    Raises an OSError if another process holds it for so long.
-    """
+def hold_lock(path: pathlib.Path) -> Iterator[None]:
+    """Holds a lock file, where there are locks. Raises an OSError if it is held for 10 seconds."""
     with contextlib.ExitStack() as stack:
         try:
-            lock = filelock.FileLock(path, timeout=seconds)
+            lock = filelock.FileLock(path, timeout=10)
             stack.enter_context(lock.acquire(poll_interval=0.01))
         except filelock.Timeout as error:
             reason = "another program holds its lock"

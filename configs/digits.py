@@ -8,7 +8,7 @@ from cls_jax.config import create_config
 from cls_jax.methods import choose_decay, get_round_length
 
 _NUM_STEPS = 500
-# Running means over the methods' own 1,000 steps would still be near their start at the end.
+# Running means over the methods' default of 1,000 steps would end near their start.
 _SHORT_MEANS = {"statistics_decay": choose_decay(_NUM_STEPS)}
 METHOD_SETTINGS = {
     **dict.fromkeys(("adamatch", "cls_plus", "freematch", "infomatch", "softmatch"), _SHORT_MEANS),

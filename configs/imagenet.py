@@ -9,13 +9,13 @@ from cls_jax.errors import UserError
 
 SUBSETS = {"1%": "imagenet2012_subset/1pct", "10%": "imagenet2012_subset/10pct"}
 NETWORKS = ("resnet50", "vit_small")
-_NUM_STEPS, _SIZE = 100_000, 224  # 140 times through all images.
+_NUM_STEPS, _SIZE = 100_000, 224  # 140 epochs.
 
 
 def get_config(argument: str = "1%"):
-    """Returns the configuration; `argument` is SHARE, maybe with a METHOD, maybe with a network.
+    """Returns the configuration; `argument` is SHARE[,METHOD][,NETWORK].
 
-    As in "1%", "1%,fixmatch", "10%,cls,vit_small". The default network is resnet50.
+    For example "1%", "1%,fixmatch" or "10%,cls,vit_small". The default network is resnet50.
     """
     share, *rest = argument.split(",")
     network = rest.pop() if rest and rest[-1] in NETWORKS else NETWORKS[0]

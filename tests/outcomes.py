@@ -1,4 +1,4 @@
-"""What a finished run leaves behind, and whether two runs left the same."""
+"""The outcome of a finished run, and comparisons of two outcomes."""
 
 import csv
 import json

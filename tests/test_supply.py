@@ -1,4 +1,4 @@
-"""Nothing is imported that is not declared, and what is installed is what is locked."""
+"""All imports are declared dependencies, and the installed versions are the locked ones."""
 
 import ast
 import functools
@@ -12,6 +12,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from cls_jax.config import OPTIONS, get_options
+from cls_jax.methods import METHODS
+from docs.write_configuration import PAGE, create_page
 from tests.conftest import ROOT
 
 # PyTorch and its models, and the released code of the paper's authors: compared with by hand.
@@ -82,9 +85,9 @@ def test_nothing_is_unpickled_or_run_that_was_read():
     assert names == {"pickle._Unpickler", "pickle.UnpicklingError", "super().__init__"}
     for path in [ROOT / "main.py", *(ROOT / "cls_jax").rglob("*.py")]:
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))
-        calls = [node for node in nodes if isinstance(node, ast.Call)]
-        checked = [node for node in calls if "allow_pickle=False" not in ast.unparse(node)]
-        assert not {ast.unparse(node.func) for node in checked} & forbidden, path
+        calls = {ast.unparse(node) for node in nodes if isinstance(node, ast.Call)}
+        checked = {call.split("(")[0] for call in calls if "allow_pickle=False" not in call}
+        assert not checked & forbidden, path
         # The page starts the same command that a person would type, never a shell.
         allowed = {weights: {"pickle"}, training: {"subprocess"}}.get(path, set())
         assert not set(find_imports(path)) & modules - allowed, path
@@ -107,10 +110,65 @@ def test_locks_agree_and_their_versions_are_within_declared_ranges(python):
 
 
 def test_what_is_installed_is_what_is_locked():
-    installed = {
-        canonicalize_name(distribution.metadata["Name"]): distribution.version
-        for distribution in importlib.metadata.distributions()
-    }
+    found = importlib.metadata.distributions()
+    installed = {canonicalize_name(one.metadata["Name"]): one.version for one in found}
     cpu, dev = read_pins("requirements-cpu.txt"), read_pins("requirements-dev.txt")
     assert cpu.items() <= installed.items()
     assert {name: installed[name] for name in installed.keys() & dev.keys()}.items() <= dev.items()
+
+
+PAGES = [
+    path for where in ("*.md", "docs/*.md", "experiments/**/*.md") for path in ROOT.glob(where)
+]
+
+
+def find_links(text):
+    """Relative targets of links and pictures, and places on the page itself."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    return {target for target in targets if not re.match(r"\w+:", target)}
+
+
+def leads_somewhere(page, link):
+    path, _, place = link.partition("#")
+    target = page.parent / path if path else page
+    headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.M) if place else []
+    anchors = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
+    return target.exists() and (not place or place in anchors)
+
+
+def find_tests(text):
+    """(file or folder, name of a test or "") for everything quoted that begins with tests/."""
+    return set(re.findall(r"`(tests/[\w/.]*)(?:::(\w+))?`", text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere_and_named_tests_exist(page):
+    text = page.read_text("utf-8")
+    assert [link for link in find_links(text) if not leads_somewhere(page, link)] == []
+    for file, name in find_tests(text):
+        assert (ROOT / file).exists(), file
+        if name:
+            nodes = ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
+            assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_package_is_on_the_page_of_the_architecture():
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    for package in (ROOT / "cls_jax").iterdir():
+        if not package.name.startswith("__") and package.suffix != ".typed":
+            assert f"`{package.name}{'/' if package.is_dir() else ''}`" in page, package
+    assert find_links(page)
+    assert find_tests((ROOT / "docs" / "trust.md").read_text("utf-8"))
+
+
+def test_page_of_the_configuration_is_current_and_has_every_key_in_tables_of_even_rows():
+    page = create_page()
+    assert PAGE.read_text("utf-8") == page, "run python -m docs.write_configuration"
+    assert all(f"| `{key}`" in page for key in OPTIONS if key != "method.name")
+    for method in METHODS:
+        for key in set(get_options(method)) - set(OPTIONS):
+            assert f"| `{method}` | `{key}` | " in page
+    for table in page.split("\n\n"):
+        if table.startswith("|"):
+            rows = [line for line in table.splitlines() if not line.startswith("| --")]
+            assert len({row.count(" | ") for row in rows}) == 1

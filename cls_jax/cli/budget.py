@@ -1,4 +1,4 @@
-"""`--minutes`: resolution and number of steps that fit a time, by rehearsal and arithmetic."""
+"""`--minutes`: the resolution and number of steps that fit a time budget, by rehearsal."""
 
 import contextlib
 import statistics
@@ -16,40 +16,42 @@ from cls_jax.data.images.decode import get_decode_options, get_image_shape
 from cls_jax.data.pipelines import create_pipeline
 from cls_jax.data.sources.folder import FolderSummary, find_short_side, load_sample
 from cls_jax.features.extract import extract_from_arrays
+from cls_jax.inference import suspects
 from cls_jax.methods import get_method
 from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.parallel.distributed import from_main_process
+from cls_jax.training import final_heads
 from cls_jax.training.instant import open_frozen_network
 from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
 from cls_jax.training.step import compile_step, create_train_step
 
-# Minutes where the user names none, with and without an accelerator.
+# The default number of minutes, by whether there is an accelerator.
 _ACCELERATOR_MINUTES, _CPU_MINUTES = 30.0, 10.0
-# At most this share is for features of the unlabeled images, and for a single evaluation. Of more
-# images, some are left out of the graph, and networks are only evaluated after the last step.
+# At most this share of the time goes to features of the unlabeled images, and to one evaluation.
+# Beyond it, the graph leaves out images, and networks are evaluated after the last step only.
 _FEATURE_SHARE, _EVAL_SHARE = 0.25, 0.05
-# Seconds for each image in the graph: label propagation, probes and heads. And for everything that
-# does not grow: imports, compiling evaluation and features, the report (measured on two cores).
+# Seconds per image in the graph: label propagation, probes and heads. And fixed seconds: imports,
+# compiling evaluation and features, the report (measured on two cores).
 _FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
 _SIZES = (224, 160, 128, 96)  # For pretrained networks, in pixels.
 _CPU_SIZE = 160  # What two cores can afford in the default time.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
-# From here on, a higher resolution comes before more steps. Below, batches get smaller. On
+# From this many steps on, a higher resolution is preferred. Below, batches get smaller. On
 # photographs at 160 pixels, 80 steps ended at 79.2%, 40 steps at 78.4%.
 _ENOUGH_STEPS = 80
 _MAX_STEPS, _MAX_DEFAULT_STEPS = 20_000, 2_000
 _MIN_BATCH_SIZE = 4
 _ROUNDING = 20  # The number of steps is a multiple of this.
 _NUM_STEPS, _NUM_SAMPLED = 5, 64
-_ENOUGH_SECONDS = 10.0  # From then on, three steps suffice.
+_ENOUGH_SECONDS = 10.0  # After this, three steps suffice.
 
 
 class Rehearsal(NamedTuple):
-    """What a few real steps and images took."""
+    """Measured times of a few real steps and images."""
 
     compile_seconds: float
     step_seconds: float  # The median of the steps after the first.
-    memory: str  # A sentence that compares what a step needs with what the device has.
+    memory: str  # A sentence that compares a step's memory with the device's.
     image_size: int
     batch_size: int
     decode_seconds: float = 0.0  # For an image.
@@ -62,18 +64,10 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
 
     Everything but the number of steps is validated first. Cost is assumed to grow in proportion to
     pixels and to images per batch. The most likely choice is measured, because the run can then
-    reuse its compiled program.
-
-    Args:
-        given: The context. Its configuration comes from `fit_to_folder` and is modified.
-        minutes: How long the whole training should take. None for the default, which only weights
-            that come with the project have.
-
-    Returns:
-        A sentence about the choice and its reason. None if there was nothing to choose.
-
-    Raises:
-        UserError: Same as `profile_folder` and `validate_config`.
+    reuse its compiled program. The configuration of `given`, from `fit_to_folder`, is modified.
+    `minutes` is the time for the whole training, None for the default, which exists only for
+    weights that come with the project. Returns a sentence about the choice and its reason, or None
+    if there was nothing to choose. Raises as `profile_folder` and `validate_config` do.
     """
     config, is_pretrained = given.config, given.config.model.init.startswith(BUILTIN)
     is_fast, most = given.resources.has_accelerator, _MAX_STEPS
@@ -97,13 +91,13 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     validate_config(resolve_model(config))
     config.num_steps, started, total = likely, time.monotonic(), 60 * minutes
     measured = profile_folder(resolve_model(config), given.summary)
-    # Others measure other times.
+    # Measured times differ between processes.
     *numbers, spent = from_main_process((*measured, time.monotonic() - started))
     measured = Rehearsal(*numbers)
     if measured.feature_seconds and "model.graph_images" not in given.is_set:
         per_image = measured.feature_seconds + measured.decode_seconds + _FIT_SECONDS
         affordable = int(_FEATURE_SHARE * total / per_image)
-        if affordable < given.summary.num_unlabeled:
+        if affordable < _count_training(given)[1]:
             config.model.graph_images = max(affordable, 1)
     cost = measured.step_seconds / (measured.image_size**2 * measured.batch_size)
     enough = _ENOUGH_STEPS * cost
@@ -114,7 +108,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
         left[size] = total - spent - rest - num_evaluations[size] * evaluation
     fitting = [size for size in sizes if left[size] >= enough * size**2 * config.batch_size]
     config.data.image_size = size = max(fitting, default=min(sizes))
-    fit_rest("data.image_size")  # With as many images as the memory then holds.
+    fit_rest("data.image_size")  # With the batch that then fits into memory.
     batch_size = config.batch_size
     if "batch_size" not in given.is_set:
         smallest = max(2 * _MIN_BATCH_SIZE, 2 * config.accumulate_steps)
@@ -130,7 +124,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     reason = _explain_choice(config, sizes, bool(fitting))
     if left[size] < _ROUNDING * step:
         minutes = (total - left[size] + config.num_steps * step) / 60
-        reason += ", more than was asked for"
+        reason += ", more than requested"
     return (
         f"{minutes:.3g} minutes: {config.num_steps:,} steps of about {step:.2f} s at {size} pixels "
         f"with {batch_size} labeled images each, and {total - left[size]:.0f} s for all else "
@@ -152,9 +146,9 @@ def _explain_choice(config: ConfigDict, sizes: list[int], is_enough: bool) -> st
 
 
 def _estimate_rest(given: Plan, measured: Rehearsal, image_size: int) -> tuple[float, float]:
-    """Seconds at this resolution of all but rehearsal, steps and evaluations, and of one of these.
+    """Seconds at this resolution for all but rehearsal, steps and evaluations, and per evaluation.
 
-    A step takes about three times as long for an image as a prediction. Evaluations see each image
+    Per image, a step takes about three times as long as a prediction. Evaluations see each image
     with raw and with averaged parameters.
     """
     config, summary, method = given.config, given.summary, get_method(given.config.method.name)
@@ -162,35 +156,44 @@ def _estimate_rest(given: Plan, measured: Rehearsal, image_size: int) -> tuple[f
     infer = measured.step_seconds * (image_size / measured.image_size) ** 2
     infer /= 3 * measured.batch_size * num_views * num_networks
     num_held_out = summary.num_validation + summary.num_test
-    num_train = num_graph = summary.num_labeled + summary.num_unlabeled
-    if config.model.graph_images:
-        num_graph = min(num_train, summary.num_labeled + config.model.graph_images)
+    num_labeled, num_others = _count_training(given)
+    num_linked = min(num_others, config.model.graph_images or num_others)
     seconds = _FIXED_SECONDS + measured.compile_seconds
-    seconds += (num_train + num_held_out) * measured.decode_seconds
+    seconds += (num_labeled + num_others + num_held_out) * measured.decode_seconds
     if measured.feature_seconds:
         per_image = measured.feature_seconds + measured.decode_seconds
-        seconds += (num_graph + num_held_out) * per_image + num_graph * _FIT_SECONDS
-        if config.model.final_head == "graph":
-            seconds += num_networks * num_graph * infer
+        seconds += (num_labeled + num_linked) * (per_image + _FIT_SECONDS)
+        seconds += num_held_out * per_image
+    # What the trained networks see after the last step: for the report, and for their last layers.
+    num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)
+    if config.model.final_head == "graph":
+        num_seen += min(num_labeled, final_heads.MAX_IMAGES) + num_linked
+    seconds += num_networks * num_seen * infer
     return seconds, 2 * num_networks * num_held_out * infer
+
+
+def _count_training(given: Plan) -> tuple[int, int]:
+    """The numbers of training images whose label is used, and of all others."""
+    most = given.summary.num_labeled
+    num_labeled = min(given.config.num_labels or most, most)
+    return num_labeled, most - num_labeled + given.summary.num_unlabeled
 
 
 def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
     """Compiles the step of a run and takes a few on a sample of its images. Writes nothing.
 
-    Raises:
-        UserError: If pretrained weights cannot be read, the step does not fit into the device's
-            memory, or the devices cannot be arranged as `config.mesh` says.
+    Raises a UserError if pretrained weights cannot be read, the step does not fit into the device's
+    memory, or the devices cannot be arranged as `config.mesh` says.
     """
     options, shape = get_decode_options(config.data), get_image_shape(config.data)
     started = time.perf_counter()
     dataset = load_sample(summary, shape, _NUM_SAMPLED, options)
     decode_seconds = (time.perf_counter() - started) / len(dataset.train_images)
-    # Constants of the program, which must be the run's for JAX to keep it for the run.
+    # Constants of the program. They must equal the run's for it to be reused.
     dataset = use_own_normalization(config, add_mean_and_std(config, dataset))
     labeled = np.flatnonzero(dataset.train_labels >= 0).astype(np.int32)
     everything = np.arange(len(dataset.train_images), dtype=np.int32)
-    num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state for each.
+    num_images = summary.num_labeled + summary.num_unlabeled  # Some methods keep a state per image.
     setup, stream = create_setup(config, dataset, labeled, everything, num_images)
     inputs, input_specs, create_batch = create_pipeline(stream, dataset, setup.mesh, 0, _NUM_STEPS)
     step: Any = create_train_step(setup, create_batch, input_specs)
@@ -215,12 +218,6 @@ def profile_folder(config: ConfigDict, summary: FolderSummary) -> Rehearsal:
         started = time.perf_counter()
         extract_from_arrays(images, network, lambda *_: None)
         feature_seconds = (time.perf_counter() - started) / len(images)
-    return Rehearsal(
-        compile_seconds,
-        statistics.median(seconds[1:]),
-        memory,
-        config.data.image_size,
-        config.batch_size,
-        decode_seconds,
-        feature_seconds,
-    )
+    sizes = config.data.image_size, config.batch_size
+    step_seconds = statistics.median(seconds[1:])
+    return Rehearsal(compile_seconds, step_seconds, memory, *sizes, decode_seconds, feature_seconds)

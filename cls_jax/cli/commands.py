@@ -1,8 +1,8 @@
 """What each verb of `cls-jax` does and prints. `main.py` trains and evaluates with these functions.
 
 Functions are named after their verbs and parameters after the options, which
-`console.create_parser` describes. All raise a UserError where a run, images or an extra are missing
-or do not fit, or where the output cannot be written or would replace something else.
+`console.create_parser` describes. All raise a UserError if a run, images or an extra are missing
+or do not fit, or if the output cannot be written or would replace something else.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 from ml_collections import ConfigDict
@@ -30,22 +30,16 @@ if TYPE_CHECKING:
 
 
 def train(
-    folder: str,
-    method: str,
-    workdir: str | None,
-    overrides: Sequence[str],
-    start_from: str | None,
-    instant: bool,
-    minutes: float | None,
-    dry_run: bool,
-    again: bool = False,
+    folder: str, method: str, overrides: Sequence[str], dry_run: bool, **options: Any
 ) -> None:
-    """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
+    """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
+
+    Other options are those of `plan_run`.
+    """
     from cls_jax.cli.plan import describe_dry_run, describe_imbalance, parse_overrides, plan_run
     from cls_jax.inference.run import Run
 
-    settings = parse_overrides(overrides, method)
-    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes, again)
+    plan = plan_run(folder, method, settings=parse_overrides(overrides, method), **options)
     if dry_run:
         print(describe_dry_run(plan))
         return
@@ -56,10 +50,7 @@ def train(
 
 
 def train_config(config: ConfigDict, workdir: str | None) -> None:
-    """Starts or resumes training, then prints the accuracy and where to read more.
-
-    `workdir` is None for the default under runs/.
-    """
+    """Trains in `workdir`, None for the default, and prints the accuracy and the next commands."""
     from cls_jax.cli.plan import open_run
 
     _train_to_end(open_run(config, workdir))
@@ -75,7 +66,7 @@ def _train_to_end(run: "Run") -> None:
     if not is_main_process():
         return
     has_test, no_test = result["test_accuracy"] is not None, "No test set. "
-    if run.layout and run.layout.test:  # Since then, or result.json would have its accuracy.
+    if run.layout and run.layout.test:  # Added since, or result.json would have its accuracy.
         evaluate = _write_command("evaluate", folder)
         no_test = f"The run had no test set. To evaluate on the one now in the folder: {evaluate}\n"
     if has_test or result.get("validation_accuracy") is not None:
@@ -87,11 +78,9 @@ def _train_to_end(run: "Run") -> None:
         outcome = (
             f"{no_test}Averages over the last logged batches (step {result['step']:,}):\n{monitors}"
         )
-    else:  # Without a step there are no monitors.
-        outcome = (
-            f"{no_test}To measure the accuracy on labeled images: "
-            f"{_write_command('evaluate', folder)} FOLDER"
-        )
+    else:  # A run without steps has no monitors.
+        evaluate = f"{_write_command('evaluate', folder)} FOLDER"
+        outcome = f"{no_test}To measure the accuracy on labeled images: {evaluate}"
     print(f"\n{outcome}", flush=True)
     far = describe_far(read_unknown(folder, result["step"]))
     for sentence in filter(None, [*describe_outcome(result), far]):
@@ -124,11 +113,8 @@ def evaluate(run: str, folder: str | None = None, data_dir: str | None = None) -
             raise UserError("evaluate FOLDER runs in a single process. Start only one.")
         accuracies, figures, num_images, num_unreadable = evaluate_folder(workdir, folder)
         if num_known := count_training_images(workdir, folder):
-            print(
-                f"{num_known:,} of these images are identical to training images, so the accuracy "
-                "is too high.",
-                file=sys.stderr,
-            )
+            known = f"{num_known:,} of these images are identical to training images"
+            print(f"{known}, so the accuracy is too high.", file=sys.stderr)
         left_out = f" ({num_unreadable:,} more cannot be read)" if num_unreadable else ""
         title = f"Accuracy on {num_images:,} labeled images in {folder}{left_out}:"
     if not is_main_process():
@@ -171,7 +157,7 @@ def predict(
         lib.check_sorting(target)
     are_files = all(os.path.isfile(os.path.expanduser(pattern)) for pattern in images)
     path = pathlib.Path(output or "predictions.csv").expanduser()
-    if shard is not None:  # A wrong one is told before the images are listed.
+    if shard is not None:  # Refuse an invalid shard before listing the images.
         output = str(path := lib.take_shard([], path, shard)[1])
     prints = as_json or (are_files and not output and not target)
     if not prints:
@@ -224,15 +210,14 @@ def suggest(folder: str, count: int, output: str | None = None) -> None:
         way = f"Move each one into {make_printable(places)}"
         if table := find_table(list_images(root)):
             way = f"Add a row for each one to {make_printable(str(root / table))}"
-        print(
-            f"{way}, or label them in the browser: {_write_command('label', root)}", file=sys.stderr
-        )
+        way += f", or label them in the browser: {_write_command('label', root)}"
+        print(way, file=sys.stderr)
 
 
 def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None:
     """Serves a page to label images in the browser, until it is interrupted."""
     if not all(map(importlib.util.find_spec, ("starlette", "uvicorn"))):
-        raise UserError("Labeling in the browser needs two packages: pip install '.[label]'.")
+        raise UserError("Labeling in the browser needs more packages: pip install '.[label]'.")
     from cls_jax.labeling.start import label_folder
 
     names = [name for name in (classes or "").split(",") if name.strip()]
@@ -240,14 +225,11 @@ def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None
 
 
 def cache(clear: bool = False) -> None:
-    """Shows how much disk decoded images, features and compiled programs take, or deletes them.
-
-    Runs in progress keep what they have opened.
-    """
+    """Shows the size of cached images, features and compiled programs, or deletes them."""
     from cls_jax.data.images.store import Store
 
     store = Store()
-    folder = store.folder.parent  # Of the programs, unless JAX's own variable names another one.
+    folder = store.folder.parent  # Also of compiled programs, unless JAX's own variable is set.
     programs = [path for path in folder.glob("*") if path != store.folder]
     files = [file for path in programs for file in (path, *path.rglob("*")) if file.is_file()]
     try:
@@ -267,7 +249,7 @@ def cache(clear: bool = False) -> None:
 
 
 def pack(folder: str, output: str) -> None:
-    """Writes a folder of images as a few large files, which every command takes in its place."""
+    """Packs a folder of images into a few large files, which every command accepts."""
     from cls_jax.data.images.files import list_images, read_ahead
     from cls_jax.data.images.packed import pack_folder
     from cls_jax.data.sources.folder_layout import find_table
@@ -277,7 +259,7 @@ def pack(folder: str, output: str) -> None:
         raise UserError(f"{folder} is not a folder. Pass a folder of images.")
     listing = list_images(root)
     names, table = list(listing.files.names()), find_table(listing)
-    # A small size costs little, and whoever trains need not try all of them.
+    # Decoding at a small size is cheap, and spares training the check.
     batches = read_ahead([root / name for name in names], (32, 32, 3), _PACKED_AT_ONCE)
     errors = [error for batch in batches for error in batch.errors]
     failures = {i: error for i, error in enumerate(errors) if error is not None}
@@ -289,7 +271,7 @@ def pack(folder: str, output: str) -> None:
 
 
 def export(run: str, output: str) -> None:
-    """Writes a run's networks as files that work without this project."""
+    """Exports a run as files that work without this package."""
     from cls_jax.inference.export import EXAMPLE, export_run
 
     folder = pathlib.Path(output).expanduser()
@@ -301,7 +283,7 @@ def export(run: str, output: str) -> None:
 
 
 def report(run: str, data_dir: str | None = None, no_images: bool = False) -> None:
-    """Writes `report.html`, the page about a run."""
+    """Writes a run's `report.html`."""
     from cls_jax.report.page import write_report
 
     print(f"Report: {write_report(pathlib.Path(run), data_dir, has_images=not no_images)}")
@@ -313,8 +295,8 @@ def _write_report_after_training(run: "Run") -> pathlib.Path | None:
     from cls_jax.runs.folder import RESULT
 
     folder, again = run.workdir, _write_command("report", run.workdir)
-    if jax.process_count() > 1:  # A report takes one process.
-        print(f"\nFor a report of the whole run: {again}")
+    if jax.process_count() > 1:  # A report needs a single process.
+        print(f"\nTo write a report: {again}")
         return None
     path = folder / REPORT
     try:
@@ -328,7 +310,7 @@ def _write_report_after_training(run: "Run") -> pathlib.Path | None:
 
 
 def _write_command(verb: str, folder: pathlib.Path) -> str:
-    """The command that applies a verb to a run, for a shell."""
+    """The shell command for a verb and a run."""
     program = pathlib.Path(sys.argv[0]).name
     # From a clone, `cls-jax` need not be installed.
     start = "python -m cls_jax" if program in ("main.py", "__main__.py") else "cls-jax"

@@ -1,8 +1,8 @@
 """The console command `cls-jax`: its verbs and their options.
 
 To add a verb, add its parser to `create_parser` and a function of the same name to `commands.py`,
-whose parameters are the names of the options. JAX is imported only after the arguments have been
-read and the process has been set up.
+with the options as parameters. JAX is imported only after the arguments have been read and the
+process has been set up.
 """
 
 import argparse
@@ -18,11 +18,11 @@ _EPILOG = """\
 From images to predictions:
   cls-jax label photos                   label the most helpful images in the browser
   cls-jax suggest photos                 list them instead
-  cls-jax train photos --dry-run         what training would do, how long, in how much memory
+  cls-jax train photos --dry-run         show the plan, its time and memory
   cls-jax train photos
   cls-jax predict runs/photos-all-cls-seed0 photo.jpg
 """
-# The command's name of a platform → JAX's name.
+# Choices of --device → JAX's platforms.
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
 _PATHS = ("RUN", "DIR", "FILE", "PATH", "FOLDER", "FOLDER_OR_RUN", "IMAGE_OR_FOLDER")
@@ -39,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
 def _add(
     parser: argparse.ArgumentParser, name: str, metavar: str, help: str, **options: Any
 ) -> None:
-    # Shells leave the ~ of --workdir=~/runs to the program.
+    # Shells do not expand the ~ of --workdir=~/runs.
     kind = os.path.expanduser if metavar in _PATHS else str
     parser.add_argument(name, metavar=metavar, help=help, **{"type": kind, **options})
 
@@ -121,8 +121,8 @@ def _add_verbs_on_runs(verbs: Any, on_run: argparse.ArgumentParser) -> None:
         predict,
         "--output",
         "FILE",
-        "a .csv or .parquet to write (default: predictions.csv for folders and patterns, "
-        "no file for single images, which are printed)",
+        "a .csv or .parquet to write (default: predictions.csv for folders and patterns; "
+        "single images are printed)",
     )
     _add(predict, "--shard", "I/N", "label only part I of N, from 0, and name the table after it")
     _add_switch(predict, "--overwrite", "overwrite FILE even if it is not a table of predictions")
@@ -145,9 +145,9 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     cache = verbs.add_parser(
         "cache",
         parents=[common],
-        help="show how much disk space images, features and programs take, or delete them",
+        help="show or clear the cache of images, features and compiled programs",
     )
-    _add_switch(cache, "--clear", "delete all of them")
+    _add_switch(cache, "--clear", "delete everything in it")
     pack = verbs.add_parser(
         "pack", parents=[common], help="pack a folder of many images into a few large files"
     )
@@ -156,7 +156,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
     suggest = verbs.add_parser("suggest", parents=[common], help="list the images to label next")
     _add(suggest, "folder", "FOLDER_OR_RUN", "images, labeled or not, or a run on such a folder")
     _add(suggest, "--count", "N", "images to list (default: %(default)s)", type=int, default=20)
-    _add(suggest, "--output", "FILE", "a .csv or .parquet instead of a list")
+    _add(suggest, "--output", "FILE", "a .csv or .parquet to write instead of a list")
     label = verbs.add_parser("label", parents=[common], help="label images in the browser")
     _add(label, "folder", "FOLDER", "images, labeled or not")
     _add(label, "--classes", "A,B,C", "classes to offer from the start")
@@ -165,10 +165,7 @@ def _add_verbs_on_images(verbs: Any, common: argparse.ArgumentParser) -> None:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parses the command line. Options such as --config.KEY=VALUE end up in `overrides`.
-
-    Wrong arguments end the program with one line and exit code 2.
-    """
+    """Parses the command line, --config.… into `overrides`. Ends with code 2 if it is wrong."""
     parser = create_parser()
     parsed, rest = parser.parse_known_args(arguments)
     for argument in rest:

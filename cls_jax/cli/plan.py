@@ -1,4 +1,4 @@
-"""The plan of a run on a folder of images: its configuration, its folder, and a dry run."""
+"""The plan of a run on a folder of images: configuration, run folder, dry run."""
 
 import importlib.util
 import pathlib
@@ -49,16 +49,13 @@ def plan_run(
     minutes: float | None = None,
     again: bool = False,
 ) -> Plan:
-    """Chooses what the user does not set. An existing run keeps its settings.
+    """Chooses every setting that the user leaves open. An existing run keeps its settings.
 
-    `workdir` is None for the default under runs/, `settings` are values by dotted key, and the
-    run starts from the weights of `start_from`. An `instant` run takes no step and ends with a head
-    for propagated labels. `minutes` is the training time, None for the default, see
-    `fit_to_minutes`. With `again`, a finished run is not reused.
-
-    Raises:
-        UserError: If the folder has no layout, there is no such method, key or value, or what was
-            chosen contradicts what was set.
+    `workdir` is None for the default under runs/, `settings` are values by dotted key, and the run
+    starts from the weights of `start_from`. An `instant` run takes no step and ends with a head for
+    propagated labels. `minutes` is the training time, None for the default, see `fit_to_minutes`.
+    With `again`, a finished run is not reused. Raises a UserError if the folder has no layout,
+    there is no such method, key or value, or what was chosen contradicts what was set.
     """
     settings = _begin_with(start_from) | dict(settings or {})
     if instant:
@@ -70,7 +67,7 @@ def plan_run(
     # An absolute path, so that evaluation finds the images from anywhere.
     config = create_folder_config(str(summary.root.resolve()), method)
     apply_settings(config, settings)
-    validate_config(config, is_whole=False)  # Rules divide by what the user has set.
+    validate_config(config, is_whole=False)  # The rules divide by the user's values.
     path = choose_run(config, workdir, summary.layout, again)
     plan = Plan(config, summary, find_resources(), settings, path)
     if (path / CONFIG).exists():
@@ -79,7 +76,7 @@ def plan_run(
             config.update_from_flattened_dict({key: stored[key]})
     else:
         fit_to_folder(plan)
-        check_same(to_json(config), path)  # Before they measure a step together.
+        check_same(to_json(config), path)  # Before all processes measure a step together.
         budget = fit_to_minutes(plan, minutes)
     config = resolve_model(config)
     validate_config(config)
@@ -87,7 +84,7 @@ def plan_run(
 
 
 def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
-    """Settings to start from another run's weights, in the same architecture."""
+    """Settings to start from another run's weights, with its architecture."""
     if not run:
         return {}
     stored = flatten(read_config(pathlib.Path(run) / CONFIG).to_dict())
@@ -103,11 +100,11 @@ def choose_run(
     layout: Layout | None,
     again: bool = False,
 ) -> pathlib.Path:
-    """The run's folder, which has no run on other images. Prints if a default name is taken.
+    """The run's folder, without a run on other images. Prints if a default name is taken.
 
-    `workdir` is None for the default under runs/, `layout` for a dataset that is no folder. `again`
-    chooses the next folder without a finished run. Raises a UserError if the folder that the user
-    chose has a run on other images or labels.
+    `workdir` is None for the default under runs/, `layout` for other datasets than a folder.
+    `again` chooses the next folder without a finished run. Raises a UserError if the folder that
+    the user chose has a run on other images or labels.
     """
     if again and workdir is not None:
         raise UserError("--again chooses the run's folder itself. Remove --workdir.")
@@ -128,11 +125,7 @@ def choose_run(
 
 
 def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
-    """The run of any configuration, in its folder.
-
-    Raises the same UserError as `validate_config` and `choose_run`, or if the images are not a
-    folder that can be trained on.
-    """
+    """The run of any configuration. Raises the UserErrors of `validate_config` and `choose_run`."""
     validate_config(config)
     root = pathlib.Path(config.data.data_dir).expanduser()
     has_layout = config.data.name == "folder" and config.data.data_dir and root.is_dir()
@@ -166,11 +159,11 @@ def find_resources() -> Resources:
         has_pretrained=is_installed(PRETRAINED),
         num_devices=jax.device_count(),
     )
-    return Resources(*from_main_process(found))  # Processes choose the same.
+    return Resources(*from_main_process(found))  # All processes choose the same settings.
 
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
-    """A sentence about classes of which one has at least twice the labels of another, or None."""
+    """A warning if one class has at least twice as many labels as another, or None."""
     if summary.imbalance < 2:
         return None
     counts = summary.class_counts
@@ -183,10 +176,7 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
 
 
 def describe_dry_run(plan: Plan) -> str:
-    """Summarizes the plan of a run and times a few of its steps. Writes no file of the run.
-
-    Raises a UserError if no labeled image can be read or a step does not fit into memory.
-    """
+    """Summarizes a plan and times a few steps. Writes nothing. Raises as `profile_folder` does."""
     lines = [*describe_folder(plan.summary), *_describe_training(plan)]
     if plan.config.num_steps:
         measured = profile_folder(plan.config, plan.summary)
@@ -207,7 +197,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
     lines = [
         f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
-        f"{validation} and {summary.num_test:,} test images; {len(counts):,} classes with labels:",
+        f"{validation} and {summary.num_test:,} test images; {len(counts):,} classes with labels:"
     ]
     for name, count in list(counts.items())[:_NUM_SHOWN_CLASSES]:
         lines.append(f"  {make_printable(name):{width}}  {count:,}")
@@ -226,7 +216,7 @@ def describe_folder(summary: FolderSummary) -> list[str]:
 
 
 def _describe_training(plan: Plan) -> list[str]:
-    """Lines about what would be trained."""
+    """Lines about the training."""
     config, method = plan.config, get_method(plan.config.method.name)
     verb = "resumed in" if (plan.workdir / CONFIG).exists() else "written to"
     labels = f"{config.num_labels:,} of the labels" if config.num_labels else "all labels"
@@ -250,7 +240,7 @@ def _describe_training(plan: Plan) -> list[str]:
 
 
 def _describe_duration(seconds: float) -> str:
-    """A duration in the largest unit of which it has at least two."""
+    """A duration in the largest unit that gives at least 2."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -19,9 +19,9 @@ from cls_jax.io import PARSE_ERRORS, make_printable
 _CONVOLUTIONS_WITH_EIGEN = (
     "--xla_cpu_experimental_ynn_fusion_type=-LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 )
-# One of these exists where an NVIDIA driver is loaded: on Linux, in a container, in WSL 2.
+# One of these exists if an NVIDIA driver is loaded: on Linux, in a container, in WSL 2.
 _NVIDIA_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
-# Found in errors of the libraries through which processes communicate.
+# Substrings of errors from the libraries for communication between processes.
 _LOST_PROCESS_WORDS = ("Gloo", "NCCL", "heartbeat", "UNAVAILABLE", "CoordinationService")
 # Raised by values of flags, and by configuration files that cannot be loaded.
 USAGE_ERRORS: tuple[type[Exception], ...] = (flags.Error, *PARSE_ERRORS)
@@ -56,13 +56,13 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 def prepare_process() -> None:
     """Sets up memory, JAX and logging. To be called before JAX computes anything."""
     reexec_with_malloc_settings()
-    # Not every console has all characters of the names of files and classes.
+    # A console may lack characters in the names of files and classes.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     # TensorFlow only feeds images here, so its start-up messages would not help our users.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    # Libraries log warnings that users can do nothing about. Failures arrive as exceptions.
+    # Users can do nothing about the libraries' warnings. Failures arrive as exceptions.
     logging.set_verbosity(logging.FATAL)
     sys.unraisablehook = _ignore_closed_loops
     use_all_cores_for_convolutions()
@@ -122,9 +122,9 @@ def will_use_gpu() -> bool:
 
 
 def enable_compilation_cache() -> None:
-    """Keeps compiled programs on disk, so that the same run starts faster the second time.
+    """Keeps compiled programs on disk, so that the next run starts faster.
 
-    They are in $JAX_COMPILATION_CACHE_DIR, or else in cls_jax/ of the user's cache folder.
+    The folder is $JAX_COMPILATION_CACHE_DIR, or else cls_jax/ in the user's cache folder.
     """
     import jax
     import platformdirs
@@ -156,8 +156,8 @@ def run_to_end(function: Callable[[], None]) -> None:
         sys.stdout.flush()
     except UserError as error:
         exit_with_error(error)
-    except BrokenPipeError:  # Whoever reads the output has read enough, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # For what is left to be flushed.
+    except BrokenPipeError:  # The reader, such as `head`, has closed the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # For the final flush.
         sys.exit(128 + 13)  # Of SIGPIPE, which Windows does not have.
     except OSError as error:
         if error.errno in _DISK_REFUSES:

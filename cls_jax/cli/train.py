@@ -15,7 +15,7 @@ from cls_jax.training.loop import train
 def train_assessed(run: Run) -> dict[str, Any]:
     """Trains or resumes a run as `training.loop.train` does, then assesses its classifier.
 
-    Of several processes all compute, and process 0 writes. Returns the contents of `result.json`,
+    All processes compute, and process 0 writes. Returns the contents of `result.json`,
     and raises the same as `training.loop.train`.
     """
 
@@ -26,7 +26,7 @@ def train_assessed(run: Run) -> dict[str, Any]:
     result = train(run.config, workdir, lambda config: run.dataset, keep)
     readers = (read_calibration, read_unknown)
     is_assessed = any(read(workdir, result["step"]) for read in readers) or "per_class" in result
-    # A finished run keeps its result without checkpoints.
+    # A finished run keeps its result even without checkpoints.
     is_there = find_trained(workdir) != workdir or any((workdir / CHECKPOINTS).glob("[0-9]*"))
     if from_main_process(is_assessed or not is_there):
         return result

@@ -15,7 +15,7 @@ from cls_jax.methods import get_round_length
 
 # AdamW moves every parameter by about the learning rate per step, whatever its gradient.
 _MAX_ADAMW_RATE = 0.01
-# Keys that stored runs may have and this version has no more, with the value that it always uses.
+# Keys of stored runs that no longer exist, with the value that is now always used.
 _RETIRED = {
     **{"model.lowering": "unrolled", "model.leaky_slope": 0.1, "model.bn_epsilon": 1e-5},
     **{"model.bn_statistics": "batch", "optimizer.beta1": 0.9, "optimizer.beta2": 0.999},
@@ -62,18 +62,14 @@ def flatten(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_value(value: Any) -> str:
-    """A value as the command line takes it."""
+    """A value as written on the command line."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def validate_config(config: ConfigDict, is_whole: bool = True) -> None:
-    """Checks everything that can be checked without the data.
+    """Checks everything that can be checked without the data, or raises a UserError.
 
-    Each value alone unless `is_whole`: what is still to be chosen may fit the others.
-
-    Raises:
-        UserError: At the first key that is missing or unknown, or value that is invalid, naming
-            the remedy.
+    Unless `is_whole`, each value alone: values still to be chosen may fit the others.
     """
     values = flatten(config.to_dict())
     keys = get_options(values.get("method.name", "cls"))
@@ -98,14 +94,14 @@ def _check_names(values: Mapping[str, Any], keys: Mapping[str, Option]) -> None:
             f"method.name={name} was set without its hyperparameters: choose the method after the "
             f"config's colon, as in --config configs/cifar10.py:250,{name}."
         )
-    if wrong[0] in keys:  # A whole section was replaced, as by --config.data={}.
+    if wrong[0] in keys:  # A whole section was replaced, for example by --config.data={}.
         raise UserError(f"{wrong[0]} is missing: set keys one by one, as --config.{wrong[0]}.")
     raise UserError(f"{wrong[0]:.100} is not a key of the configuration: remove it.")
 
 
 def _is_valid(value: Any, row: Option) -> bool:
     try:
-        # A ConfigDict takes None for any key.
+        # A ConfigDict accepts None for any key.
         return isinstance(value, type(row.default)) and row.rule.accepts(value)
     except TypeError:  # The items of a tuple may be of any type.
         return False
@@ -124,8 +120,8 @@ def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
         )
     if len(values["data.mean"]) != len(values["data.std"]):
         raise UserError(
-            "data.mean and data.std have different lengths: set both, or set both to () to have "
-            "them computed from the training images."
+            "data.mean and data.std have different lengths: set both, or set both to () to "
+            "compute them from the training images."
         )
     init_head = values["model.init_head"]
     if init_head != "random" and not values["model.init"]:
@@ -152,8 +148,8 @@ def _check_combinations(values: Mapping[str, Any], round_length: int) -> None:
     for key in ("optimizer.warmup_steps", "optimizer.head_steps"):
         if values[key] >= round_length > 0:
             raise UserError(
-                f"{key}={values[key]:,} would last for all of the {round_length:,} steps: choose "
-                "fewer, or a larger num_steps."
+                f"{key}={values[key]:,} covers all {round_length:,} steps: choose fewer, or a "
+                "larger num_steps."
             )
 
 
@@ -165,7 +161,7 @@ def to_json(config: ConfigDict) -> str:
 def read_config(path: pathlib.Path) -> ConfigDict:
     """Reads and validates the `config.json` of a run's folder.
 
-    A run that is older than a key lacks it and gets the default, which changes nothing. Keys that
+    A run older than a key gets its default, which changes nothing. Keys that
     no longer exist are dropped if they had the value that is now always used. Raises a UserError if
     the file is missing or damaged, or this version does not know a key or value.
     """
@@ -202,17 +198,14 @@ def _from_stored(stored: Any) -> ConfigDict:
 
 
 def _restore_type(value: Any, default: Any) -> Any:
-    """Undoes what JSON does to a tuple, and what an editor may do to a float."""
+    """Restores tuples, which JSON stores as lists, and floats written as integers."""
     if isinstance(value, list):
         return tuple(value)
     return float(value) if type(value) is int and isinstance(default, float) else value
 
 
 def describe_differences(config: ConfigDict, other: ConfigDict) -> list[str]:
-    """Lists where two configurations differ, as "key: other's value → value".
-
-    Runtime keys, which may change when a run resumes, are left out.
-    """
+    """Differences, but for those of runtime keys, as "key: other's value → value"."""
     ours, theirs = flatten(config.to_dict()), flatten(other.to_dict())
     return [
         f"{key}: {show_value(theirs.get(key))} → {show_value(ours.get(key))}"

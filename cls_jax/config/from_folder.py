@@ -1,6 +1,6 @@
 """The configuration for a folder of images: fixed defaults, and those that fit folder and machine.
 
-`create_folder_config` has the same values everywhere, and `configs/folder.py` passes them on.
+`create_folder_config` returns the same values everywhere, also for `configs/folder.py`.
 `fit_to_folder` replaces what the user has not set by values for the images at hand and for the
 memory and speed of the machine.
 """
@@ -21,7 +21,7 @@ from cls_jax.models import MODELS, Entry
 from cls_jax.models.layers import STEMS, resolve_stem
 from cls_jax.models.weights.sources import BUILTIN
 
-_EVAL_PIXELS = 2**20  # In all images of an evaluation batch.
+_EVAL_PIXELS = 2**20  # In an evaluation batch.
 # Bytes that a network keeps per image of a step with a feature map of 32 pixels: measured for
 # WRN-28-2 (6.98 GB for two networks and 960 images). ResNet-18's is within 10% of it.
 _BYTES_PER_IMAGE = 4e6
@@ -37,20 +37,20 @@ class Resources(NamedTuple):
     """What a machine offers."""
 
     has_accelerator: bool  # Whether JAX computes on something faster than a CPU.
-    memory: int  # The memory of a device, or of the host if it computes, in bytes.
+    memory: int  # Bytes of a device, or of the host if it computes.
     has_tensorflow: bool  # Whether tf.data can feed images.
     has_pretrained: bool = False  # Whether the weights `builtin:efficientnet_lite0` are installed.
     num_devices: int = 1  # Of all processes together.
 
 
 def create_folder_config(path: str, method_name: str) -> ConfigDict:
-    """The defaults for a folder of images, whatever it holds.
+    """The defaults for any folder of images.
 
     Sizes follow `data.image_size`, so for larger images that is the only value to change. Raises a
     UserError if there is no such method.
     """
     config = create_defaults(num_labels=0, method_name=method_name)
-    config.num_steps = 20_000  # With few images, more steps only repeat them.
+    config.num_steps = 20_000  # More steps would only repeat a few images.
     config.batch_size = 32
     config.eval_every = config.checkpoint_every = 500
     config.data.name, config.data.data_dir = "folder", path
@@ -68,7 +68,7 @@ def create_folder_config(path: str, method_name: str) -> ConfigDict:
 def find_own_image_size(config: ConfigDict) -> int:
     """Height and width of the images that the weights of `model.init` were trained on."""
     stored = pathlib.Path(config.model.init).expanduser() / "config.json"
-    if config.model.init and stored.exists():  # Those of another run.
+    if config.model.init and stored.exists():  # The weights of another run.
         return read_config(stored).data.image_size
     entry = _get_entry(config)
     stem = resolve_stem(config.model.stem, config.data.image_size)
@@ -77,20 +77,20 @@ def find_own_image_size(config: ConfigDict) -> int:
 
 
 def _get_entry(config: ConfigDict) -> Entry:
-    """The architecture, which weights of the project imply."""
+    """The architecture, implied by weights that come with the project."""
     init = config.model.init
     return MODELS[init.removeprefix(BUILTIN) if init.startswith(BUILTIN) else config.model.name]
 
 
 class Plan(NamedTuple):
-    """The plan of a run on a folder, as far as it is made: all that a rule may look at."""
+    """The plan of a run on a folder so far: the input of every rule."""
 
     config: ConfigDict  # With the user's values and the results of earlier rules.
     summary: FolderSummary
     resources: Resources
-    is_set: Collection[str] = ()  # Dotted keys that the user has set.
+    is_set: Collection[str] = ()  # Dotted keys set by the user.
     workdir: pathlib.Path = pathlib.Path()  # The run's folder, which need not exist.
-    budget: str | None = None  # Why these steps and this resolution. None if they were given.
+    budget: str | None = None  # The reason for steps and resolution. None if they were given.
 
 
 def fit_to_folder(given: Plan) -> None:
@@ -112,17 +112,17 @@ def _choose_init(given: Plan) -> str:
 
 
 def _choose_init_head(given: Plan) -> str:
-    """Heads for propagated labels. For the labels only where a method has no unlabeled images."""
+    """Heads fitted to propagated labels, or to the given labels for supervised methods."""
     if not given.config.model.init:
         return "random"
     return "graph" if get_method(given.config.method.name).unlabeled_views else "probe"
 
 
 def _choose_final_head(given: Plan) -> str:
-    """Fitted again, with 2 to 25 labels per class, to what start and trained networks say together.
+    """Refitted to labels of the start and the trained networks, with 2 to 25 labels per class.
 
-    With 5 labels per class, such heads were 1.4 and 1.5 points better than those that were trained
-    (experiments/results/any_folder.md). With fewer and more labels this was not measured.
+    With 5 labels per class, refitted heads were 1.4 and 1.5 points better than trained ones
+    (experiments/results/any_folder.md). Other numbers of labels were not measured.
     """
     config, counts = given.config, given.summary.class_counts
     num_known = sum(counts.values()) * (1 - config.data.validation)
@@ -132,7 +132,7 @@ def _choose_final_head(given: Plan) -> str:
 
 
 def _choose_channels(given: Plan) -> int:
-    """As many as the images have. Pretrained networks expect colors, which gray images can have."""
+    """As many as the images have, but 3 for pretrained networks."""
     channels = given.summary.channels
     return _COLORS if channels == 1 and given.config.model.init else channels
 
@@ -140,9 +140,8 @@ def _choose_channels(given: Plan) -> int:
 def _choose_image_size(given: Plan) -> int:
     """The median short side, at least 16 pixels, at most 64 on an accelerator and 32 on a CPU.
 
-    From 96 to 128 for weights that were trained on larger images, whose features of smaller ones
-    are worth little. Their own size where nothing is trained. A multiple of 8, or of the patches
-    that a transformer sees.
+    From 96 to 128 for weights trained on larger images, since their features of small images are
+    poor. Their own size where nothing is trained. A multiple of 8, or of a transformer's patches.
     """
     own_size, patch = find_own_image_size(given.config), _get_entry(given.config).patch
     if given.config.num_steps == 0:
@@ -158,10 +157,9 @@ def _choose_image_size(given: Plan) -> int:
 def _choose_batch_size(given: Plan) -> int:
     """Labeled images per step: as many as half of the memory holds, but at most 32.
 
-    At most 16 on a CPU, and 8 for pretrained networks: in the same time they gain more from images
-    of a higher resolution. The memory holds one of the parts that a batch is accumulated from.
-    Several accelerators share a batch that is as many times larger, while it takes 20 steps and
-    more to show all images.
+    At most 16 on a CPU, and 8 for pretrained networks, which gain more from a higher resolution in
+    the same time. Only one part of an accumulated batch must fit into memory. With several
+    accelerators the batch is as many times larger, as long as an epoch has at least 20 steps.
     """
     on_cpu, num_parts = 8 if given.config.model.init else 16, given.config.accumulate_steps
     needed = estimate_memory_per_labeled_image(given.config)
@@ -182,7 +180,7 @@ def _count_images(given: Plan) -> int:
 
 
 def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
-    """Bytes that a step needs per labeled image and the unlabeled ones that come with it."""
+    """Bytes that a step needs per labeled image, including its share of unlabeled images."""
     method = get_method(config.method.name)
     num_images = (1 + config.mu * len(method.unlabeled_views)) * method.num_networks
     if config.model.init:
@@ -196,10 +194,10 @@ def estimate_memory_per_labeled_image(config: ConfigDict) -> float:
 
 
 def _choose_num_steps(given: Plan) -> int:
-    """64 times through all training images, from 1,000 to 20,000 steps (5,000 on a CPU).
+    """64 epochs, from 1,000 to 20,000 steps (5,000 on a CPU).
 
-    Pretrained networks need fewer: 8 times, from 300 to 2,000 steps. With an accelerator, enough to
-    see every image once.
+    Pretrained networks need fewer: 8 epochs, from 300 to 2,000 steps. With an accelerator, enough
+    to see every image once.
     """
     fewest, epochs = 1_000, 64
     most = 20_000 if given.resources.has_accelerator else 5_000
@@ -222,7 +220,7 @@ def _fine_tune(key: str, choose: Callable[[ConfigDict], Any]) -> Callable[[Plan]
 
 
 def _choose_decay(given: Plan) -> float:
-    """A decay with which a running mean forgets its start before the run, or the round, ends."""
+    """A decay with which a running mean forgets its start before the run or round ends."""
     return choose_decay(get_round_length(given.config))
 
 
@@ -232,11 +230,11 @@ def _choose_interval(given: Plan) -> int:
     return min(max(math.ceil(given.config.num_steps / (3 if is_slow else 10)), 1), 500)
 
 
-# Key → the rule for its value, in an order in which each rule finds what it reads.
+# Key → the rule for its value. Each rule comes after those whose values it reads.
 RULES: dict[str, Callable[[Plan], Any]] = {
     "model.init": _choose_init,
     "model.init_head": _choose_init_head,
-    # An accelerator gets each image once, as bytes, and makes its views itself.
+    # An accelerator receives each image once and augments it there.
     "data.pipeline": lambda given: (
         "tfdata"
         if given.resources.has_tensorflow and not given.resources.has_accelerator
@@ -245,7 +243,7 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     "data.bit_depth": lambda given: given.summary.bit_depth,
     "data.image_size": _choose_image_size,
     "data.channels": _choose_channels,
-    # On a CPU a network of a twentieth of the work, and fewer unlabeled images per step.
+    # On a CPU, a network that needs a twentieth of the work, and fewer unlabeled images per step.
     "model.depth": lambda given: 28 if given.resources.has_accelerator else 10,
     "model.width": lambda given: 2 if given.resources.has_accelerator else 1,
     "mu": lambda given: min(given.config.mu, 8 if given.resources.has_accelerator else 4),
@@ -256,19 +254,19 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     "model.bn_momentum": _choose_decay,
     "method.statistics_decay": _choose_decay,
     "method.class_mean_decay": _choose_decay,
-    # Where heads start from labels of the graph, these labels stay a term of the loss.
+    # Where heads start from propagated labels, these labels stay a term of the loss.
     "method.graph": lambda given: (
         1.0 if given.config.model.init_head == "graph" else given.config.method.graph
     ),
-    # Statistics of small batches would destroy what pretrained features are worth.
+    # Statistics of small batches would ruin pretrained features.
     "model.bn_frozen": lambda given: bool(given.config.model.init),
-    # Then both are the same computation. Older runs have the key chosen so, and keep it.
+    # Both are then the same computation. Older runs chose the key this way and keep it.
     "method.weak_pass": lambda given: "fast" if given.config.model.bn_frozen else "joint",
     "eval_every": _choose_interval,
     "checkpoint_every": _choose_interval,
     "log_every": lambda given: min(max(given.config.num_steps // 100, 1), given.config.log_every),
     "optimizer.name": _fine_tune("name", lambda config: "adamw"),
-    # On labels only, a higher rate loses what the probe knew (experiments/results/any_folder.md).
+    # Without unlabeled images, a higher rate loses the probe's accuracy (any_folder.md).
     "optimizer.learning_rate": _fine_tune(
         "learning_rate",
         lambda config: 3e-4 if get_method(config.method.name).unlabeled_views else 1e-4,
@@ -285,10 +283,7 @@ RULES: dict[str, Callable[[Plan], Any]] = {
 
 
 def apply_settings(config: ConfigDict, settings: Mapping[str, Any]) -> None:
-    """Sets dotted keys of a configuration.
-
-    Raises a UserError if a key does not exist or a value has another type.
-    """
+    """Sets dotted keys. Raises a UserError if a key does not exist or a value has another type."""
     for key, value in settings.items():
         if key not in flatten(config.to_dict()):
             raise UserError(

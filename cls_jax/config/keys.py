@@ -1,7 +1,6 @@
 """Every key of a configuration: its default, the default's source, its valid values and its help.
 
-"Paper" is the CLS paper, "authors" its authors' released PyTorch code, "FixMatch" Google's code of
-FixMatch.
+"Paper" is the CLS paper, "authors" its released PyTorch code, "FixMatch" Google's code of FixMatch.
 """
 
 import math
@@ -18,9 +17,9 @@ from cls_jax.models import MODELS, STEMS
 class Rule(NamedTuple):
     """The values that a key may have."""
 
-    # Tells whether a value of the default's type is one of them. May raise a TypeError for a tuple.
+    # Whether a value of the default's type is valid. May raise a TypeError for a tuple.
     accepts: Callable[[Any], bool]
-    text: str  # The same in words, which follow "choose" in an error message.
+    text: str  # In words, after "choose" in an error message.
 
 
 def between(low: float, high: float = math.inf, excludes: str = "") -> Rule:
@@ -55,7 +54,7 @@ def one_of(*words: str) -> Rule:
 
 
 def parse_step_range(text: str) -> range | None:
-    """The steps that "FIRST:LAST" names, the last included. None if it has another form."""
+    """The steps of "FIRST:LAST", the last included. None if it has another form."""
     first, _, last = text.partition(":")
     if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
         return None
@@ -91,8 +90,7 @@ class Option(NamedTuple):
     rule: Rule
     help: str  # The key's meaning and unit.
     source: str = ""  # The origin of the default. Empty if it is our own choice.
-    # Whether the value may change when a run resumes, because it decides where and how the run
-    # computes, not what it trains.
+    # Whether the value may change when a run resumes, because it does not affect what is trained.
     is_runtime: bool = False
 
 
@@ -120,13 +118,13 @@ OPTIONS: dict[str, Option] = {
     "log_every": Option(64, AT_LEAST_1, "Log metrics every N steps."),
     "eval_every": Option(1024, AT_LEAST_1, "Evaluate every N steps.", "authors' `--eval-step`"),
     "checkpoint_every": Option(1024, AT_LEAST_1, "Save a checkpoint every N steps."),
-    "keep_checkpoints": Option(3, AT_LEAST_1, "How many of the newest checkpoints are kept."),
+    "keep_checkpoints": Option(3, AT_LEAST_1, "Number of newest checkpoints to keep."),
     "eval_batch_size": Option(500, between(1, 2**16), "Images evaluated at once."),
     "debug_nans": Option(False, YES_OR_NO,
-        "Stop at the operation that produces the first NaN, which is slow.", is_runtime=True),
+        "Stop at the operation that produces the first NaN. Slow.", is_runtime=True),
     "profile": Option("", STEP_RANGE,
-        "FIRST:LAST, steps of which JAX's profiler writes a trace into the run's folder, for "
-        "TensorBoard or Perfetto. Empty writes none.", is_runtime=True),
+        "FIRST:LAST, steps to trace with JAX's profiler into the run's folder, for TensorBoard or "
+        "Perfetto. Empty: none.", is_runtime=True),
     "data.name": Option("", TEXT,
         "Dataset: cifar10, cifar100, digits, imagenet2012 or folder. Set by the config file."),
     "data.data_dir": Option("", TEXT,
@@ -167,8 +165,8 @@ OPTIONS: dict[str, Option] = {
     "data.shift": Option(4, between(0),
         "Pixels of reflected border to crop from.", "authors: 32 / 8"),
     "data.randaugment": Option("authors", one_of("authors", "torchssl"),
-        "How strong views are made. The preset torchssl fixes operations, levels and the square's "
-        "side: of the four keys below it uses only the pool, and whether `data.cutout` is 0."),
+        "How strong views are made. torchssl fixes operations, levels and the square's side: of "
+        "the four keys below it uses only the pool, and whether `data.cutout` is 0."),
     "data.randaugment_ops": Option(2, between(0, 14),
         "RandAugment operations per strong view.", "authors: `n=2`"),
     "data.randaugment_levels": Option(10, between(2, PARAMETER_MAX),
@@ -182,16 +180,16 @@ OPTIONS: dict[str, Option] = {
     "model.name": Option("wide_resnet", one_of(*MODELS),
         "Architecture. `model.init=builtin:NAME` implies it."),
     "model.init": Option("", TEXT,
-        "Pretrained weights that the networks start from, all except their last layer: "
+        "Pretrained weights that the networks start from, except for their last layer: "
         "`builtin:efficientnet_lite0`, a `.safetensors` file, the folder of a run or an export, or "
         "`hf:OWNER/NAME`. See docs/pretrained.md. Empty: random weights."),
     "model.init_head": Option("random", one_of("random", "probe", "graph"),
-        "Last layer of pretrained networks: random weights, or logistic regression on features, of "
-        "the labeled images (probe) or of all images with labels that are propagated along a graph "
-        "of similar images (graph)."),
+        "Last layer of pretrained networks: random weights, or logistic regression on features of "
+        "the labeled images (probe), or of all images with labels propagated along a graph of "
+        "similar images (graph)."),
     "model.final_head": Option("trained", one_of("trained", "graph"),
-        "Last layer of the averaged networks after the last step: as it was trained, or fitted to "
-        "the product of propagated labels and the networks' own predictions (graph)."),
+        "Last layer of the averaged networks after the last step: as trained, or fitted to "
+        "labels from frozen features, the networks and a graph of their features (graph)."),
     "model.graph_images": Option(0, between(0),
         "Unlabeled images in the graph, evenly spaced among all. 0 for all of them."),
     "model.stem": Option("cifar", one_of("auto", *STEMS),
@@ -209,7 +207,7 @@ OPTIONS: dict[str, Option] = {
         "mantissa), which is faster. `highest` keeps all 23 bits, as CPUs always do.",
         "PyTorch convolutions, hence the authors' code", is_runtime=True),
     "model.remat": Option(False, YES_OR_NO,
-        "Recompute normalizations and activations for the gradient: less memory, more work."),
+        "Recompute normalizations and activations for the gradient: less memory, slower."),
     "model.bn_momentum": Option(0.999, BELOW_1,
         "Decay per step of BatchNorm's running statistics.", "authors: PyTorch's momentum 0.001"),
     "model.bn_frozen": Option(False, YES_OR_NO,
@@ -222,8 +220,8 @@ OPTIONS: dict[str, Option] = {
         "Initial learning rate. AdamW needs far less than SGD, at most 0.01.", "paper, FixMatch"),
     "optimizer.momentum": Option(0.9, BELOW_1, "Nesterov momentum of SGD.", "paper, FixMatch"),
     "optimizer.weight_decay": Option(5e-4, BELOW_1,
-        "Weight decay of kernels. All other parameters have none. SGD adds it to the gradient, "
-        "AdamW to the update.", "authors' `--wdecay`"),
+        "Weight decay of kernels only. SGD adds it to the gradient, AdamW to the update.",
+        "authors' `--wdecay`"),
     "optimizer.cosine_cycles": Option(7 / 16, between(0.0, 0.5),
         "Share of a cosine's half cycle over which the rate falls: 0 keeps it constant, 7/16 ends "
         "at a fifth, ½ at 0.", "FixMatch"),
@@ -235,8 +233,8 @@ OPTIONS: dict[str, Option] = {
     "optimizer.head_learning_rate": Option(0.0, between(0.0, 100.0),
         "Learning rate of the heads. 0: `optimizer.learning_rate`."),
     "optimizer.head_steps": Option(0, COUNT,
-        "First steps in which only the heads are trained. BatchNorm's running statistics move all "
-        "the same, unless `model.bn_frozen`."),
+        "First steps in which only the heads are trained. BatchNorm's running statistics still "
+        "move, unless `model.bn_frozen`."),
     "optimizer.frozen_stages": Option(0, between(0, 1000),
         "Stages (of a network without stages: blocks) that are never trained, with the stem, "
         "counted from the images. This saves time. 0: everything is trained."),
@@ -249,10 +247,7 @@ OPTIONS: dict[str, Option] = {
 
 
 def get_options(method_name: str) -> dict[str, Option]:
-    """The table for one method: with its own `mu`, and its hyperparameters as `method.*`.
-
-    Raises a UserError if there is no such method.
-    """
+    """A method's table: its own `mu`, and `method.*`. Raises the UserError of `get_method`."""
     method = get_method(method_name)
     options = OPTIONS | {
         "mu": OPTIONS["mu"]._replace(default=method.mu),

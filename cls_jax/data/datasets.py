@@ -29,8 +29,7 @@ _NUM_SAMPLED = 5000
 def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
     """Loads the dataset that `config.data` names, from a folder's `layout` if that is known.
 
-    Raises:
-        UserError: if it is unknown or cannot be loaded, or no validation images can be held out.
+    Raises a UserError if it is unknown or cannot be loaded, or none can be held out of it.
     """
     name = config.data.name
     if name not in LOADERS:
@@ -44,7 +43,7 @@ def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
 def add_mean_and_std(config: ConfigDict, dataset: Dataset) -> Dataset:
     """The dataset with the mean and deviation of the configuration, or of its training images."""
     mean, std = tuple(config.data.mean), tuple(config.data.std)
-    if not mean and not config.model.init:  # Pretrained weights bring their own.
+    if not mean and not config.model.init:  # Pretrained weights have their own.
         mean, std = compute_mean_and_std(dataset.train_images)
     return dataclasses.replace(dataset, mean=mean, std=std)
 
@@ -52,7 +51,7 @@ def add_mean_and_std(config: ConfigDict, dataset: Dataset) -> Dataset:
 def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
     """Moves a share of the training images with a known class to the validation images.
 
-    The fingerprint still covers all training images, so it can be computed without decoding one.
+    The fingerprint still covers all training images, so it can be computed without decoding.
     Raises a UserError if there are validation images already, or too few images to hold any out.
     """
     if len(dataset.validation_labels):
@@ -81,13 +80,13 @@ def compute_mean_and_std(images: ImageSource) -> tuple[tuple[float, ...], tuple[
     """
     num_sampled = min(len(images), _NUM_SAMPLED)
     rows = np.linspace(0, len(images) - 1, num_sampled).round().astype(np.int64)
-    counts = np.zeros(1)  # Of each byte value. Sums of them are exact, whatever the number.
+    counts = np.zeros(1)  # Per byte value. Sums of counts are exact.
     for part in np.array_split(rows, -(-num_sampled // 100)):
         channels = np.moveaxis(images[part], -1, 0).reshape(images[part[:1]].shape[-1], -1)
         counts = counts + np.stack([np.bincount(channel, minlength=256) for channel in channels])
     shares, levels = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255
     mean = shares @ levels
     variance = shares @ levels**2 - mean**2
-    # At least one gray level, because images are divided by it, and a single color has 0.
+    # At least one gray level, since images are divided by it.
     std = np.sqrt(np.maximum(variance, levels[1] ** 2))
     return tuple(map(float, mean)), tuple(map(float, std))

@@ -1,8 +1,7 @@
-"""TensorFlow without accelerators: it reads and augments on the host. JAX has the accelerators.
+"""Hides accelerators from TensorFlow, which only reads and augments on the host.
 
-TensorFlow takes nearly all memory of every GPU that it sees when it runs its first operation, and
-from then on nothing can be hidden from it. Everything in this project that needs TensorFlow, TFDS
-or clu therefore imports this module first.
+TensorFlow's first operation takes nearly all memory of every visible GPU, and GPUs cannot be hidden
+after that. All code that needs TensorFlow, TFDS or clu therefore imports this module first.
 """
 
 import tensorflow as tf

@@ -1,7 +1,7 @@
 """Splits the training images into labeled, unlabeled and validation images, and long tails.
 
-All of it is a pure function of the labels, a few settings and the seed. Only the labeled images are
-stored, for people to read and to choose them by hand.
+All functions are pure functions of labels, settings and seed. Only the labeled images are stored,
+so that people can read and edit them.
 """
 
 import json
@@ -21,14 +21,9 @@ def choose_labeled_indices(
     """Draws the label budget: equally many images of each class, or a long tail.
 
     The labels are the true classes of all training images, int [n], -1 where unknown. A budget of 0
-    takes all labels there are. With an `imbalance` (see `choose_long_tail`), each class keeps at
-    least one.
-
-    Returns:
-        int32 [num_labels], indices into the training images, class by class, sorted within each.
-
-    Raises:
-        UserError: if the budget cannot be split over the classes or is more than a class has.
+    takes all labels. With an `imbalance` (see `choose_long_tail`), each class keeps at least one.
+    Returns training images, int32 [num_labels], class by class, sorted within each. Raises a
+    UserError if the budget cannot be split over the classes or is more than a class has.
     """
     pool = choose_long_tail(labels, num_classes, imbalance, seed)
     pool = pool[np.argsort(labels[pool], kind="stable")]
@@ -43,7 +38,7 @@ def choose_labeled_indices(
 def _draw(
     pool: np.ndarray, labels: np.ndarray, counts: np.ndarray, seed: int | list[int]
 ) -> list[np.ndarray]:
-    """Draws so many images of each class, counts int [K], among the indices of a pool."""
+    """Draws counts int [K] of images of each class from the indices of a pool."""
     rng = np.random.default_rng(seed)
     by_class = (pool[labels[pool] == k] for k in range(len(counts)))
     return [rng.choice(rows, n, replace=False) for rows, n in zip(by_class, counts, strict=True)]
@@ -52,31 +47,26 @@ def _draw(
 def choose_long_tail(
     labels: np.ndarray, num_classes: int, imbalance: float, seed: int
 ) -> np.ndarray:
-    """Makes classes unequal: the training images, labeled or not, that a run may use.
+    """Makes classes unequal: the training images, int32 and sorted, that a run may use.
 
     Class k keeps a share of imbalance^(-k / (K - 1)) of what class 0 keeps, the exponential profile
     of long-tailed recognition (Cui et al., CVPR 2019, section 5), and class 0 as many as possible.
-    With imbalance 1 all images are kept. Labels are int [n], -1 where unknown.
-
-    Returns:
-        int32, indices of the images that are kept, sorted.
-
-    Raises:
-        UserError: if classes are to be made unequal and the class of an image is unknown.
+    With imbalance 1 all images are kept. Labels are int [n]. Raises a UserError if classes are to
+    be made unequal and a label is -1, unknown.
     """
     if imbalance == 1:
         return np.arange(len(labels), dtype=np.int32)
     if (labels < 0).any():
         raise UserError(
-            f"data.imbalance={imbalance:g} needs to know the class of every training image, and "
+            f"data.imbalance={imbalance:g} needs the class of every training image, and "
             f"{(labels < 0).sum():,} have none: set --config.data.imbalance=1."
         )
     profile = _create_profile(num_classes, imbalance)
     largest = (np.bincount(labels, minlength=num_classes) / profile).min()
-    # Rounded down, but not where floating point falls just short of an integer.
+    # Rounded down, with a margin for floating-point errors.
     counts = np.maximum(np.floor(profile * largest + 1e-6), 1).astype(int)
     everything = np.arange(len(labels), dtype=np.int32)
-    # Not the stream that draws the labels.
+    # A different stream than that of the labels.
     return np.sort(np.concatenate(_draw(everything, labels, counts, [seed, 1])))
 
 
@@ -85,11 +75,7 @@ def _create_profile(num_classes: int, imbalance: float) -> np.ndarray:
 
 
 def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> np.ndarray:
-    """Labels of each class, int [K], at least one. `available`, int [K], are its images.
-
-    Raises:
-        UserError: if they cannot be divided equally among the classes, or there are too few images.
-    """
+    """Labels of each class, int [K]. A UserError if `available`, int [K], cannot give them."""
     num_classes = len(available)
     per_class, remainder = divmod(num_labels, num_classes)
     if per_class == 0 or (imbalance == 1 and remainder):
@@ -128,13 +114,8 @@ def choose_validation_indices(
 ) -> np.ndarray:
     """Draws a share of the images of known class for validation, in the classes' proportions.
 
-    Every class keeps at least one image for training. Labels are int [n], -1 where unknown.
-
-    Returns:
-        int64, sorted indices into the training images.
-
-    Raises:
-        UserError: if the share is less than one image.
+    Every class keeps at least one image for training. Labels are int [n], -1 where unknown. Returns
+    sorted training images, int64. Raises a UserError if the share is less than one image.
     """
     sizes = np.bincount(labels[labels >= 0], minlength=num_classes)
     available = np.maximum(sizes - 1, 0)
@@ -145,17 +126,14 @@ def choose_validation_indices(
             "larger share, or add labels."
         )
     counts = _distribute(total, share * sizes, available, np.zeros(num_classes, int))
-    # Not the streams of the labels and of the long tail.
+    # A different stream than those of the labels and the long tail.
     return np.sort(np.concatenate(_draw(np.arange(len(labels)), labels, counts, [seed, 2])))
 
 
 def choose_unlabeled_indices(
     candidates: np.ndarray, labeled: np.ndarray, includes_labeled: bool
 ) -> np.ndarray:
-    """The unlabeled set, int [n]: all candidates (authors' code) or those without labels (paper).
-
-    Raises a UserError if no image is left.
-    """
+    """All candidates (authors) or the unlabeled (paper), int [n]. Raises a UserError if none."""
     if includes_labeled:
         return candidates
     rest = np.setdiff1d(candidates, labeled)
@@ -176,10 +154,7 @@ def labeled_indices_to_json(
 
 
 def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
-    """Reads what `labeled_indices_to_json` wrote, int32 [num_labels].
-
-    Raises a UserError if the file is damaged or lists other classes.
-    """
+    """Indices int32 [num_labels] from JSON. Raises a UserError if damaged or of other classes."""
     try:
         by_class = read_json(path)
         indices = np.concatenate([_to_indices(by_class[name]) for name in class_names])
@@ -204,7 +179,7 @@ def check_labeled_indices(
 ) -> None:
     """Checks a stored label budget against `num_labels` (0: any) and the number of images.
 
-    Raises a UserError if it has another size, a repeated index or one that is out of range.
+    Raises a UserError if its size is wrong, or an index is repeated or out of range.
     """
     if num_labels and len(indices) != num_labels:
         raise UserError(

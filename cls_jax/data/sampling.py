@@ -1,7 +1,6 @@
 """The specification of a stream of batches, and the order of its samples.
 
-The batch of step t is a pure function of (seed, t). Nothing about the stream is ever saved: a
-resumed run asks for the step it needs.
+The batch of step t is a pure function of (seed, t), so the stream has no state to save.
 """
 
 import dataclasses
@@ -21,16 +20,16 @@ Array = Any  # NumPy's or JAX's.
 # Rounds of the swap-or-not shuffle. Three times log2 of 50,000: enough that statistical tests
 # cannot tell its order from a random one. (Cryptography asks for twice as many.)
 _NUM_ROUNDS = 48
-# Tags that keep the two orders of samples apart.
+# Tags of the two sample orders.
 LABELED_STREAM, UNLABELED_STREAM = 1, 2
 
 
 def stream_key(root: jax.Array, stream: str, *counters: Any) -> jax.Array:
     """The random key of one use in a run: every stream of random numbers has its own branch.
 
-    The stream is "init", "data", "method" or "rounds", and the counters, int32 scalars, tell its
-    uses apart, such as the step. Without the name, streams would share keys: `split(key)[i]` is
-    `fold_in(key, i)`.
+    The stream is "init", "data", "method" or "rounds". The counters, int32 scalars such as the
+    step, distinguish its uses. Without the name, streams would share keys, since `split(key)[i]`
+    is `fold_in(key, i)`.
     """
     key = jax.random.fold_in(root, zlib.crc32(stream.encode()))
     for counter in counters:
@@ -40,7 +39,7 @@ def stream_key(root: jax.Array, stream: str, *counters: Any) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class StreamSpec:
-    """What a pipeline needs to know to make the batch of any step."""
+    """Everything that determines the batch of any step, except for the images."""
 
     config: ConfigDict  # The run's: seed, sizes, and "data" for the augmentation.
     labeled_view: str  # "weak" or "strong".
@@ -54,9 +53,9 @@ class StreamSpec:
         return self.config.mu * self.config.batch_size if self.unlabeled_views else 0
 
     def hide_labeled(self, labels: np.ndarray) -> np.ndarray:
-        """Classes that pseudo-labels are compared with: -1 for images whose class training sees.
+        """The classes to compare pseudo-labels with: -1 for images whose label is used in training.
 
-        The unlabeled stream shows labeled images as well, and there any pseudo-label is right.
+        The unlabeled stream includes labeled images, whose pseudo-labels are trivially right.
         """
         hidden = np.array(labels)
         hidden[self.labeled_indices] = -1
@@ -64,13 +63,13 @@ class StreamSpec:
 
     @property
     def images_per_step(self) -> int:
-        """The images of a batch, each unlabeled one counted once for every view."""
+        """The images of a batch, counting each view of the unlabeled ones."""
         return self.config.batch_size + len(self.unlabeled_views) * self.unlabeled_batch_size
 
 
-# How batches come to the step: what the compiled step takes beside the state, on its devices, to be
-# closed after the last, the partition specs of one of these inputs, and, as a part of the step,
-# (state, input) → this device's part of a `RawBatch`.
+# A pipeline: an iterator of the compiled step's inputs on their devices, to be closed at the end,
+# their partition specs, and a function inside the step, (state, input) → this device's part of a
+# `RawBatch`.
 InputPipeline = tuple[Generator[Any, None, None], Any, Callable[[Any, Any], RawBatch]]
 
 
@@ -92,17 +91,11 @@ def sample_indices(
 ) -> Array:
     """The samples of one step, int32 [..., batch_size]: every epoch shows each image once.
 
-    Every epoch has a permutation of its own. Epochs follow each other without a gap, so a batch may
-    hold the end of one and the start of the next, and a set smaller than the batch repeats.
-
-    Args:
-        indices: int32 [n], what to sample from.
-        step: a scalar, or an array [...] of several steps.
-        batch_size: the number of samples per step.
-        seed: the seed of the run, below 2^31.
-        tag: keeps the labeled and the unlabeled stream apart.
-        xp: `numpy` or `jax.numpy`. Both give the same samples.
-        rows: which of the samples to draw, by default all.
+    Every epoch has its own permutation of `indices`, int32 [n]. Epochs follow each other without a
+    gap, so a batch may contain the end of one and the start of the next, and a set smaller than the
+    batch repeats. `step` is a scalar, or an array [...] of several steps. The seed is below 2^31,
+    and the tag distinguishes the labeled and the unlabeled stream. `xp` is `numpy` or `jax.numpy`,
+    which give the same samples. `rows` are the samples to draw, by default all.
     """
     n = xp.uint32(len(indices))
     first = xp.asarray(step).astype(xp.uint32) * xp.uint32(batch_size)
@@ -114,11 +107,11 @@ def sample_indices(
 
 @np.errstate(over="ignore")
 def shuffle_index(index: Array, n: Array, key: Array, xp: Any = np) -> Array:
-    """Where a keyed permutation of 0 … n - 1 sends an index, without making the permutation.
+    """The image of an index under a keyed permutation of 0 … n - 1, which is never stored.
 
     The swap-or-not shuffle (Hoang, Morris & Rogaway, CRYPTO 2012): every round pairs x with
-    k - x mod n and a hash of the pair says whether to swap them. Costs no memory, whatever n, which
-    is below 2^31. The index, uint32 [...], is below n, and the key broadcasts against it.
+    k - x mod n and a hash of the pair says whether to swap them. Needs no memory. n is below
+    2^31. The index, uint32 [...], is below n, and the key broadcasts against it.
     """
 
     def swap_or_not(i: Any, x: Array) -> Array:
@@ -129,8 +122,8 @@ def shuffle_index(index: Array, n: Array, key: Array, xp: Any = np) -> Array:
         return xp.where(swaps == 1, partner, x)
 
     if xp is jnp:
-        # Every trip of the loop is a few kernels that take a GPU longer to start than to run, so
-        # trips hold eight rounds. All 48 in one trip would take a CPU seconds to compile.
+        # An iteration is a few kernels, which take a GPU longer to start than to run, so each has
+        # eight rounds. All 48 in one would take a CPU seconds to compile.
         return jax.lax.fori_loop(0, _NUM_ROUNDS, swap_or_not, index, unroll=8)
     for i in range(_NUM_ROUNDS):
         index = swap_or_not(i, index)

@@ -1,4 +1,4 @@
-"""A dataset as the rest of the program sees it."""
+"""The type of a dataset."""
 
 import dataclasses
 from typing import Any, Protocol
@@ -32,19 +32,19 @@ class Selection:
 
     @property
     def digests(self) -> list[bytes] | None:
-        """Of the bytes that the images were decoded from. None where they are not from files."""
+        """Digests of the images' files. None if they are not from files."""
         digests: list[bytes] | None = getattr(self.source, "digests", None)
         return None if digests is None else [digests[i] for i in self.indices]
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Images and labels for training and testing. Any set but the training images may be empty."""
+    """Images and labels for training and testing. All sets except for training may be empty."""
 
     name: str  # As in the configuration, or the name of the folder of images.
     class_names: tuple[str, ...]  # K names, in the order of their labels.
     train_images: ImageSource  # n images, labeled or not.
-    # int32 [n], -1 where unknown. Only monitors look at those outside the label budget.
+    # int32 [n], -1 where unknown. Only monitors use those outside the label budget.
     train_labels: np.ndarray
     test_images: ImageSource  # m images that training never sees.
     test_labels: np.ndarray  # int32 [m].
@@ -53,13 +53,13 @@ class Dataset:
     std: tuple[float, ...] = ()
     # Hashes of the training images' files and labels, or "".
     fingerprint: str = ""
-    warnings: tuple[str, ...] = ()  # One sentence for each thing that users should know.
-    skipped_files: tuple[tuple[str, str], ...] = ()  # Name, and why it could not be used.
-    # The images' files, relative to the folder. None where images are not files.
+    warnings: tuple[str, ...] = ()  # One sentence each, for users.
+    skipped_files: tuple[tuple[str, str], ...] = ()  # Name and reason.
+    # The images' files, relative to the folder. None if images are not files.
     train_files: tuple[str, ...] = ()
     test_files: tuple[str, ...] = ()
     validation_files: tuple[str, ...] = ()
-    # v images that training never sees, for decisions about the run, and int32 [v].
+    # v images that training never sees, for decisions about the run, and labels int32 [v].
     validation_images: ImageSource = dataclasses.field(
         default_factory=lambda: np.zeros((0, 1, 1, 1), np.uint8)
     )
@@ -80,5 +80,5 @@ class Dataset:
 
     @property
     def shape(self) -> DatasetSpec:
-        """The sizes that decide the shapes of a run."""
+        """The sizes that determine the shapes of a run."""
         return DatasetSpec(self.image_shape, self.num_classes, len(self.train_images))

@@ -1,1 +1,1 @@
-"""Frozen features of a folder's images, their neighbors, and labels that spread among neighbors."""
+"""Frozen features of a folder's images, the graph of neighbors, and label propagation."""

@@ -15,12 +15,12 @@ _NUM_STEPS = 2
 class Coverage:
     """Chooses images that represent as many others as possible.
 
-    An image is covered as well as the best labeled one reaches it. The next image is the one that
-    increases the sum of this coverage most. This is facility location, whose greedy solution is
+    The coverage of an image is how well its best labeled image reaches it. The next image chosen
+    increases the sum of the coverage most. This is facility location, whose greedy solution is
     within 1 - 1/e of the optimum (Nemhauser et al., 1978). The first choices lie in the middle of
     large groups, the next ones in groups without a label, and later ones in large groups far from
-    any label. With few labels such images are worth more than those that a classifier is uncertain
-    of, which are odd ones of a few classes.
+    any label. With few labels, such images help more than those that a classifier is uncertain
+    about, which are outliers of a few classes.
     """
 
     def __init__(self, graph: sparse.csr_matrix):
@@ -34,9 +34,8 @@ class Coverage:
     def choose(self, is_open_B: np.ndarray, num_images: int) -> tuple[np.ndarray, np.ndarray]:
         """Chooses among the images without a label (`is_open_B`, bool [B]), the most helpful first.
 
-        Returns:
-            At most `num_images` images, int [M], and by how much each increases the sum of the
-            coverage, in which an image counts 1 for itself, float [M].
+        Returns at most `num_images` images, int [M], and by how much each increases the sum of the
+        coverage, in which an image counts 1 for itself, float [M].
         """
         covered_B = np.zeros(len(is_open_B), np.float32)
         answered = self._reach_BB[~is_open_B]
@@ -47,10 +46,10 @@ class Coverage:
         chosen: list[int] = []
         increases: list[float] = []
         while len(chosen) < min(num_images, int(is_open_B.sum())):
-            # Gains only fall as others are chosen, so one that is still the largest after it has
-            # been computed again is the largest of all (Minoux, 1978).
+            # Gains only shrink as others are chosen, so one that is still the largest after an
+            # update is the largest of all (Minoux, 1978).
             best = int(gain_B.argmax())
-            # Not `self._reach_BB[best]`, which takes as long as all the rest.
+            # Not `self._reach_BB[best]`, which takes as long as everything else.
             row = slice(*self._reach_BB.indptr[best : best + 2])
             reached, reach = self._reach_BB.indices[row], self._reach_BB.data[row]
             gain = np.maximum(reach - covered_B[reached], 0).sum()

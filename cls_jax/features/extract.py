@@ -1,9 +1,8 @@
-"""Features of image files from a frozen network with pretrained weights, kept on disk.
+"""Features of image files from a frozen network with pretrained weights, cached on disk.
 
-They are computed once per image content and weights, whatever a file is called and whichever
-command asks for them, and kept by the digest of the bytes that were decoded. One forward pass gives
-those of several depths (Head2Toe: Evci et al., ICML 2022). The last layer knows objects. Scans and
-textures differ in what earlier layers see.
+They are computed once per image content and weights, for all commands, and stored by the digest of
+the file's bytes. One forward pass gives features of several depths (Head2Toe: Evci et al., ICML
+2022): the last layer separates objects, earlier layers separate scans and textures.
 
 Shape suffixes: B images, H rows, W columns, C channels or features.
 """
@@ -16,7 +15,6 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,12 +24,7 @@ from tqdm import tqdm
 
 from cls_jax.batch import normalize
 from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions
-from cls_jax.data.images.files import (
-    ImageBatch,
-    find_digests,
-    find_settled,
-    read_ahead,
-)
+from cls_jax.data.images.files import ImageBatch, find_digests, find_settled, read_ahead
 from cls_jax.data.images.store import Store
 from cls_jax.data.types import ImageSource, Selection
 from cls_jax.errors import UserError
@@ -44,9 +37,9 @@ from cls_jax.parallel.distributed import gather_rows, take_own
 
 PRETRAINED = f"{BUILTIN}efficientnet_lite0"
 
-# Increase when features of the same image and weights come out differently.
+# Increase when features of the same image and weights change.
 _VERSION = 3
-_BATCH_SIZE = 16  # Per device. Larger ones are no faster on a CPU.
+_BATCH_SIZE = 16  # Per device. Larger batches are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
 _BLOCK = re.compile(r"(?:stage(\d+)_)?block(\d+)")
@@ -55,47 +48,38 @@ Progress = Callable[[int, int], None]  # Called with (images done, images in all
 
 
 class FrozenFeatures(NamedTuple):
-    """What a frozen network says about B images."""
+    """Features of B images from a frozen network."""
 
     pooled: np.ndarray  # The inputs of the network's heads, float16 [B, C].
-    # What similar images are found by, float16 [B, C], see `pool_descriptor`.
+    # Descriptors for the search of similar images, float16 [B, C], see `pool_descriptor`.
     descriptors: np.ndarray
-    # Mean and deviation over the positions of what leaves each stage, float16 [B, S]. S is 0 where
-    # pixels are the features.
+    # Mean and deviation over positions of each stage's output, float16 [B, S]. S is 0 if the
+    # features are pixels.
     stages: np.ndarray
 
 
 class FrozenNetwork(NamedTuple):
-    """A network whose features are used as they are."""
+    """A network whose features are used without training."""
 
     name: str  # One of `MODELS`.
     weights: Weights
     image_size: int  # The height and width of its images in pixels.
-    settings: tuple[tuple[str, Any], ...] = ()  # Keys of `config.model` that it has, and values.
+    settings: tuple[tuple[str, Any], ...] = ()  # Its own keys of `config.model`, with values.
     decoding: DecodeOptions = CENTER_CROP
     channels: int = 3  # 1 or 3.
 
 
 def open_network() -> FrozenNetwork:
-    """Reads the weights `PRETRAINED`, to be used at the network's own resolution.
-
-    Raises a UserError if the weights cannot be read.
-    """
+    """`PRETRAINED` at its own resolution. Raises a UserError if the weights cannot be read."""
     name = PRETRAINED.removeprefix(BUILTIN)
     weights, entry = read_init(PRETRAINED), MODELS[name]
     weights = weights._replace(normalization=weights.normalization or entry.layout.normalization)
     return FrozenNetwork(name, weights, entry.image_size)
 
 
-def load_features(
-    files: Sequence[str | os.PathLike], on_progress: Progress | None = None
-) -> np.ndarray:
-    """Descriptors of image files by `open_network`, each of Euclidean norm 1: float32 [B, C].
-
-    An image that cannot be read has zeros. `on_progress` is the same as in `extract_features`.
-    Raises a UserError if the pretrained weights cannot be read.
-    """
-    return normalize_rows(extract_features(files, open_network(), on_progress).descriptors)
+def load_features(files: Sequence[str | os.PathLike]) -> np.ndarray:
+    """Descriptors by `open_network`, float32 [B, C] of norm 1. Zeros where one cannot be read."""
+    return normalize_rows(extract_features(files, open_network()).descriptors)
 
 
 def extract_features(
@@ -106,17 +90,11 @@ def extract_features(
 ) -> FrozenFeatures:
     """Features of image files by a network. An image that cannot be read has zeros.
 
-    Several processes compute a part each, and get all. All must call this with the same files.
-
-    Args:
-        files: Images of any size and color.
-        network: The network, whose `decoding` makes them squares.
-        on_progress: Called after each batch of files that are read. None shows a progress bar.
-        images: uint8 [B, H, W, C], the files as the network decodes them, if they are known. The
-            files are read all the same unless the images have `digests` of what was decoded.
-
-    Raises:
-        UserError: If the weights are of another architecture.
+    Each of several processes computes a part and gets all. All must call this with the same files.
+    `on_progress` is called after each batch of files that are read. None shows a progress bar.
+    `images` are the files as decoded for the network, uint8 [B, H, W, C], if known. The files are
+    still read unless the images have the `digests` of the files. Raises a UserError if the weights
+    are of another architecture.
     """
     own = take_own(len(files))
     if images is not None and jax.process_count() > 1:
@@ -131,7 +109,7 @@ def _extract_own(
     on_progress: Progress | None,
     images: ImageSource | None,
 ) -> FrozenFeatures:
-    """What `extract_features` returns, in this process alone."""
+    """`extract_features` in a single process."""
     store, paths, options = Store(), [os.fspath(file) for file in files], _name_options(network)
     decoded = None if images is None else getattr(images, "digests", None)
     digests = find_digests(store, paths) if decoded is None else decoded
@@ -141,9 +119,9 @@ def _extract_own(
     compute, row_length, batch_size = _compile(network)
     if not rows.shape[1]:
         rows = np.zeros((len(paths), row_length), np.float16)
-    # Of several files with the same content, the first. Without a digest, all.
+    # The first of several files with the same content. Files without a digest are all kept.
     todo = sorted({digests[i] or i: i for i in np.flatnonzero(~is_done)[::-1].tolist()}.values())
-    recalled = dict[bytes, bytes]()  # Rows of files that are known by their content only.
+    recalled = dict[bytes, bytes]()  # Rows found by content while reading.
 
     def is_known(digest: bytes) -> bool:
         with contextlib.suppress(OSError):
@@ -165,7 +143,7 @@ def _extract_own(
             if read:
                 rows[read] = compute(batch.images)
                 is_done[read] = True
-            # A full disk must not stop a command that only wants the features.
+            # A full disk must not stop a command that only needs the features.
             with contextlib.suppress(OSError):
                 new = {digests[i]: rows[i].tobytes() for i in read}
                 store.write(options, new, find_settled(batch))
@@ -180,7 +158,7 @@ def _extract_own(
 
 
 def _pack(last: np.ndarray, stages: np.ndarray) -> np.ndarray:
-    """The rows that are kept, float16 [B, 1 + 2C + S]: C as an integer's bits, [B, 2C], [B, S]."""
+    """Rows for the store, float16 [B, 1 + 2C + S]: C as an integer's bits, [B, 2C], [B, S]."""
     width = np.full((len(last), 1), last.shape[1] // 2, np.uint16).view(np.float16)
     features = np.concatenate([last, stages], axis=1)
     features = np.clip(features, -_FLOAT16_MAX, _FLOAT16_MAX).astype(np.float16)
@@ -188,7 +166,7 @@ def _pack(last: np.ndarray, stages: np.ndarray) -> np.ndarray:
 
 
 def _unpack(rows: np.ndarray) -> FrozenFeatures:
-    """What is in rows of `_pack`. Zeros for rows of zeros."""
+    """Undoes `_pack`. Rows of zeros become zeros."""
     width = int(np.ascontiguousarray(rows[:, :1]).view(np.uint16).max(initial=0))
     return FrozenFeatures(*np.split(rows[:, 1:], [width, 2 * width], axis=1))
 
@@ -208,7 +186,7 @@ def _cut_batches(
 
 
 def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Which digests have a row, bool [B], and the rows, [B, 0] if none has one."""
+    """Which digests have a row, bool [B], and the rows, [B, 0] if none has."""
     is_done, rows = np.zeros(len(digests), bool), np.zeros((len(digests), 0), np.float16)
 
     def put(places: list[int], row: bytes) -> None:
@@ -218,7 +196,7 @@ def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.nd
             rows = np.zeros((len(digests), len(values)), np.float16)
         rows[places], is_done[places] = values, True
 
-    with contextlib.suppress(OSError):  # They are computed then.
+    with contextlib.suppress(OSError):  # The rows are then computed.
         store.read(options, digests, put)
     return is_done, rows
 
@@ -226,7 +204,7 @@ def _recall(store: Store, options: str, digests: Sequence[bytes]) -> tuple[np.nd
 def extract_from_arrays(
     images: Any, network: FrozenNetwork, on_progress: Progress | None = None
 ) -> FrozenFeatures:
-    """Features of an `ImageSource` of uint8 [B, H, W, 1 or 3], which are not kept on disk.
+    """Features of an `ImageSource` of uint8 [B, H, W, 1 or 3], without caching.
 
     The images are scaled to the network's own resolution. Raises the same as `extract_features`.
     """
@@ -255,18 +233,14 @@ def _report(on_progress: Progress | None, total: int) -> Iterator[Callable[[int]
     if on_progress is not None:
         yield lambda done: on_progress(done, total)
         return
-    with tqdm(
-        total=total, unit="image", desc="Features", dynamic_ncols=True, disable=not total
-    ) as bar:
+    with tqdm(None, "Features", total, unit="image", dynamic_ncols=True, disable=not total) as bar:
         yield lambda done: bar.update(done - bar.n)
 
 
 def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray], int, int]:
-    """How a network computes features, as rows of the store, on all local devices.
+    """Compiles a network: a function uint8 [n, H, W, C] → rows of the store, float16 [n, R].
 
-    Returns:
-        A function uint8 [n, H, W, C] → rows float16 [n, R] for up to a batch of images, R, and the
-        largest batch.
+    It uses all local devices. Returns it with R and the largest n, a batch.
     """
     model, variables = create_network(network)
     image_shape = (network.image_size, network.image_size, network.channels)
@@ -278,11 +252,8 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 
     per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
     batch_size = per_device * len(devices)
-
     ends = find_stage_ends(variables["params"])
-
-    def forward(images: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _forward(model, mean, std, ends, variables, images)
+    forward = functools.partial(_forward, model, mean, std, ends, variables)
 
     def compute(images: np.ndarray) -> np.ndarray:
         padded = np.zeros((batch_size, *image_shape), np.uint8)
@@ -295,10 +266,7 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 
 
 def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Architecture, Any]:
-    """The architecture and its variables, NumPy arrays, with a head of zeros.
-
-    Raises a UserError if the weights are of another architecture.
-    """
+    """An architecture and its variables, with a head of zeros, or a UserError if they differ."""
     entry = MODELS[network.name]
     model = entry.create(num_classes=num_classes, **dict(network.settings))
     shape = (1, network.image_size, network.image_size, network.channels)
@@ -317,10 +285,7 @@ def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Archit
 
 
 def find_stage_ends(names: Iterable[str]) -> tuple[str, ...]:
-    """The blocks after which a stage ends, by the names of a network's parameters.
-
-    A network without stages, such as a transformer, has four of equal numbers of blocks.
-    """
+    """The blocks after which a stage ends. Without stages, four have equally many blocks."""
     blocks = [match for name in names if (match := _BLOCK.fullmatch(name))]
     order = sorted(blocks, key=lambda match: (int(match[1] or 0), int(match[2])))
     last = {match[1]: match[0] for match in order}
@@ -341,15 +306,11 @@ def _forward(
     images: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Pooled features and descriptors side by side, float32 [B, 2C], and stages [B, S]."""
-
-    def is_wanted(module: nn.Module, method: str) -> bool:
-        return module.name in ends and method == "__call__"
-
     last, captured = model.apply(
         variables,
         normalize(images, mean, std),
         head=DESCRIPTORS,
-        capture_intermediates=is_wanted,
+        capture_intermediates=lambda module, name: module.name in ends and name == "__call__",
         mutable=["intermediates"],
     )
     outputs = [captured["intermediates"][name]["__call__"][0] for name in ends]
@@ -361,7 +322,7 @@ def _forward(
 
 
 def _name_options(network: FrozenNetwork) -> str:
-    """A name for everything that features depend on but the images."""
+    """A name for everything that features depend on, except for the images."""
     settings = network._replace(weights=network.weights._replace(arrays={}))
     precision = jax.default_matmul_precision.value  # Of JAX's configuration.
     how = (_VERSION, settings, jax.__version__, jax.default_backend(), precision)

@@ -1,4 +1,4 @@
-"""A graph of similar images, and labels that spread along it.
+"""A graph of similar images, and label propagation along it.
 
 Label propagation (Zhou et al., "Learning with Local and Global Consistency", NIPS 2003) on the
 features of a deep network (Iscen et al., "Label Propagation for Deep Semi-supervised Learning",
@@ -19,20 +19,20 @@ from cls_jax.features.neighbors import find_neighbors
 from cls_jax.features.sharded import has_many_devices, spread_on_devices
 from cls_jax.parallel.cpus import available_cpus
 
-# Share of 2,768 photographs in ten unequal classes that get the right label with 1, 5 and 10 labels
-# per class (means of twelve draws): 58.4%, 70.6% and 75.6% with 10 neighbors and alpha 0.9, 59.8%,
-# 71.3% and 75.9% with 20 neighbors, 62.0%, 72.9% and 77.5% with alpha 0.99 as well.
+# Accuracy on 2,768 photographs in ten unequal classes with 1, 5 and 10 labels per class (means of
+# twelve draws): 58.4%, 70.6% and 75.6% with 10 neighbors and alpha 0.9, 59.8%, 71.3% and 75.9% with
+# 20 neighbors, 62.0%, 72.9% and 77.5% with alpha 0.99 as well.
 NUM_NEIGHBORS = 20
 ALPHA = 0.99
 _EXPONENT = 3  # Of the similarity, as in Iscen et al.
-# Power of the scores in the probabilities. Scores at alpha 0.99 hardly differ between classes. This
-# power makes the mean of the largest probability (73%, 75% and 76% at 1, 5 and 10 labels per class)
-# about the share of the photographs above that are right.
+# Exponent from scores to probabilities, since scores at alpha 0.99 hardly differ between classes.
+# With it, the mean confidence (73%, 75% and 76% with 1, 5 and 10 labels per class) is close to the
+# accuracy above.
 _SHARPNESS = 10
 _SINKHORN_ITERATIONS = 30
 
 _MAX_ITERATIONS, _TOLERANCE = 1000, 1e-8
-# Classes whose system a thread solves, and threads: together they bound the memory.
+# Classes per thread, and threads: together they bound memory.
 _CLASSES_AT_ONCE, _MAX_THREADS = 16, 4
 # From here on, groups of images are worth the time to find them. 60,000 images of 1,000 overlapping
 # clusters, three labels each: 23 instead of 153 CPU seconds on two busy cores, 566 MiB, the same
@@ -44,19 +44,11 @@ _ROWS_AT_ONCE = 4096  # In double precision.
 def build_graph(features_BC: np.ndarray, num_neighbors: int = NUM_NEIGHBORS) -> sparse.csr_matrix:
     """Builds the normalized graph of nearest neighbors by cosine similarity.
 
-    Image i has an edge of weight max(0, cosine)³ to each of its nearest neighbors. W is the mean of
-    these weights and their transpose, D has the sums of its rows, and the graph is D^-½ W D^-½.
-    Memory grows linearly with the number of images.
-
-    Args:
-        features_BC: Floating [B, C], need not be normalized. Rows of zeros have no neighbors.
-        num_neighbors: Neighbors per image, itself excluded.
-
-    Returns:
-        float64 [B, B], symmetric, with zeros on the diagonal and eigenvalues in [-1, 1].
-
-    Raises:
-        ValueError: If a feature is not finite.
+    Image i has an edge of weight max(0, cosine)³ to each of its nearest neighbors, itself excluded.
+    W is the mean of these weights and their transpose, D has the sums of its rows, and the graph is
+    D^-½ W D^-½, float64 [B, B], symmetric, with zeros on the diagonal and eigenvalues in [-1, 1].
+    Memory grows linearly with the number of images. Features are floating [B, C], need not be
+    normalized, and rows of zeros have no neighbors. Raises a ValueError if one is not finite.
     """
     num_images = len(features_BC)
     neighbors, similarities = find_neighbors(features_BC, min(num_neighbors, num_images - 1))
@@ -86,23 +78,13 @@ def propagate_labels(
 ) -> np.ndarray:
     """Spreads labels along a graph S: solves (I - alpha S) F = Y, with Y the one-hot labels.
 
-    The columns of F are scaled to equal sums, its entries raised to the tenth power, and its rows
-    scaled to 1. From 100 classes on, the system is solved in float32.
-
-    With known frequencies, Sinkhorn's algorithm then scales columns and rows in turns
-    until each class has its share of the images.
-
-    Args:
-        graph: S from `build_graph`, [B, B].
-        labels_B: int [B] below K, -1 for images without a label.
-        num_classes: K.
-        class_frequencies: How frequent the K classes are, in any unit, each more than 0. None if
-            that is not known.
-
-    Returns:
-        Probabilities, float32 [B, K]. Labeled images keep their label with probability 1. An image
-        that no label reaches has the class frequencies themselves, and a class without a label
-        has probability 0 in the others.
+    S [B, B] is from `build_graph`, labels are int [B] below K, -1 for images without one. The
+    columns of F are scaled to equal sums, its entries raised to the tenth power, and its rows
+    scaled to 1. With known frequencies of the K classes, in any unit, each above 0, Sinkhorn's
+    algorithm then scales columns and rows alternately until each class has its share of the images.
+    Returns probabilities, float32 [B, K]. Labeled images keep their label with probability 1. An
+    image that no label reaches has the class frequencies themselves, and a class without a label
+    has probability 0 in the others. From 100 classes on, the system is solved in float32.
     """
     is_known = class_frequencies is not None
     frequencies = np.asarray(class_frequencies if is_known else np.ones(num_classes), float)
@@ -145,8 +127,8 @@ def propagate_labels(
 def sharpen(scores_BK: np.ndarray) -> None:
     """Divides each row [B, K] by its largest entry, then takes the tenth power, in place.
 
-    The columns have equal sums. Rows of zeros stay as they are. Divided first, none of a million
-    images has less than float32 can hold.
+    The columns have equal sums. Rows of zeros stay as they are. Division comes first, so that
+    float32 does not underflow with a million images.
     """
     largest = scores_BK.max(axis=1, keepdims=True, initial=0)
     np.divide(scores_BK, largest, out=scores_BK, where=largest > 0)
@@ -158,8 +140,7 @@ def _balance(
 ) -> np.ndarray:
     """Sinkhorn's factors of the classes, float64 [K], for the rows that are not all 0.
 
-    Where no factors give all classes their share, for instance in unconnected parts, the number of
-    iterations bounds them.
+    In unconnected parts there may be none. Then the number of iterations bounds them.
     """
     factors_K = np.ones_like(frequencies_K)
     starts = range(0, len(scores_BK), _ROWS_AT_ONCE)
@@ -184,21 +165,12 @@ def solve(
 ) -> np.ndarray:
     """Conjugate gradients on (I - alpha S) F = Y, for all columns at once.
 
-    The condition number is at most (1 + alpha) / (1 - alpha), so the number of iterations (about
-    150 at alpha 0.99) does not grow with the number of images.
-
-    Args:
-        graph: S from `build_graph`, [B, B].
-        source_BM: Y, float64 [B, M], not negative.
-        alpha: The share that an image takes from its neighbors, in [0, 1).
-        tolerance: The largest norm of Y - (I - alpha S) F per column, relative to the norm of Y.
-        start_BM: An earlier solution to begin from, float64 [B, M]. None for 0.
-
-    Returns:
-        F, float64 [B, M].
-
-    Raises:
-        ValueError: If the tolerance is not reached.
+    S [B, B] is from `build_graph`, Y, float64 [B, M], is not negative, and alpha in [0, 1) is the
+    share that an image takes from its neighbors. The condition number is at most (1 + alpha) / (1 -
+    alpha), so the number of iterations (about 150 at alpha 0.99) does not grow with the number of
+    images. The tolerance bounds the norm of Y - (I - alpha S) F per column, relative to the norm of
+    Y. It begins from an earlier solution `start_BM`, None for 0. Returns F, float64 [B, M]. Raises
+    a ValueError if the tolerance is not reached.
     """
     solution = np.zeros_like(source_BM) if start_BM is None else start_BM.copy()
     residual = source_BM - solution + alpha * (graph @ solution)

@@ -25,34 +25,34 @@ from cls_jax.features.stacking import take_log, weigh_labelers
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
 from cls_jax.models.weights.layout import Weights
 
-# Inverse penalties, scikit-learn's C. They are strong, for there are many features (1,280 in
-# EfficientNet-Lite0). With few labels, accuracies from 0.001 to 0.1 are the same.
+# Inverse penalties, scikit-learn's C. The penalty is strong, since there are many features (1,280
+# in EfficientNet-Lite0). With few labels, accuracy is the same from 0.001 to 0.1.
 PROBE_C = 0.01
 INSTANT_C = 0.003
-# Weight of a labeled image. Others have at most 1. With it and the probe, photographs of clothing
-# gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
+# Weight of a labeled image, where others have at most 1. With it and the probe, photographs of
+# clothing gain 1 to 3 points with 5 to 50 labels per class, and nothing with one
 # (experiments/results/photographs.md).
 _LABELED_WEIGHT = 20
 _MAX_ITERATIONS = 1000
-# Images that a head is fitted to: more cost time, and change nothing.
+# Images that a head is fitted to. More cost time and do not improve it.
 _MAX_FITTED = 30_000
-# A deviation counts at least as this share of the mean one. With a few labeled images some features
-# hardly vary. Divided by almost 0, they would drown all others in the next image that has them.
+# The smallest deviation, as a share of the mean one. In a few labeled images, some features hardly
+# vary. Divided by almost 0, they would dominate in other images.
 _MIN_DEVIATION = 0.3
 _NUM_FOLDS = 5
-_MAX_BYTES = 2**32  # Of a file.
-# Graph and linear probe of the last layer, then of all stages: the prior weights.
-# Chosen on clothing, rubbish, scans and textures (experiments/results/any_folder.md), where others
-# from half to twice of these are within 0.3 points.
+_MAX_BYTES = 2**32  # Limit of a file.
+# Prior weights of graph and linear probe of the last layer, then of all stages. Chosen on clothing,
+# rubbish, scans and textures (experiments/results/any_folder.md), where half and twice these are
+# within 0.3 points.
 _PRIOR = (0.5, 0.7, 0.2, 0.3)
-# Without two labels of any class, nothing can be held out, and earlier layers get no weight.
+# Without a class with two labels, nothing can be held out, and earlier layers get no weight.
 _PRIOR_WITHOUT_PAIRS = (1.0, 1.0, 0.0, 0.0)
-_DEPTH_PROBE_C = 0.1  # For the probe of all stages, whose features have more to say.
-# Labels that are held out one by one. Of more, a fifth is held out at once.
+_DEPTH_PROBE_C = 0.1  # For the probe of all stages, which needs a weaker penalty.
+# Up to this many labels, all are held out in turn. Of more, a fifth is held out once.
 _MAX_HELD_OUT = 1_000
 _MAX_NUMBERS = (
     2**25
-)  # Images times classes. Above, only the last layer is used, to bound the memory.
+)  # Images times classes. Above this, only the last layer is used, to bound memory.
 
 
 class Head(NamedTuple):
@@ -78,7 +78,7 @@ class InstantClassifier(NamedTuple):
     head: Head
 
     def compute_both(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
-        """What `Classifier.compute_both` returns for B images, given their features.
+        """The results of `Classifier.compute_both` for B images, given their features.
 
         Probabilities float32 [1, B, K], and features float32 [B, C] of unit length.
         """
@@ -144,8 +144,8 @@ def label_images(
 ) -> PropagatedLabels:
     """Labels all images with graphs and linear probes, weighted by held-out labels.
 
-    A graph uses which images lie close together, a probe which features separate the classes. Both
-    use the last layer and, if available, all stages. The result is the normalized product of their
+    A graph uses which images are similar, a probe which features separate the classes. Both use
+    the last layer and, if available, all stages. The result is the normalized product of their
     probabilities, with exponents from `weigh_labelers`.
 
     Args:
@@ -155,7 +155,7 @@ def label_images(
     """
     labeled = np.flatnonzero(labels_B >= 0)
     given = labels_B[labeled]
-    # Sorted by class, so that every fold has some of each.
+    # Sorted by class, so that every fold has labels of each.
     order = np.argsort(given, kind="stable")
     hidden = order if len(order) <= _MAX_HELD_OUT else order[::_NUM_FOLDS]
     log_p_MBK, held_out_MLK, probes = [], [], []
@@ -209,7 +209,7 @@ def _list_views(features: FrozenFeatures, num_classes: int) -> list[tuple[np.nda
 def _hold_out_of_graph(
     graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: int, hidden: np.ndarray
 ) -> np.ndarray:
-    """Probabilities [L, K] of these labeled images, each without its own label."""
+    """Probabilities [L, K] of the `hidden` labeled images, each without its own label."""
     labeled = np.flatnonzero(labels_B >= 0)
     if len(hidden) < len(labeled):
         others = labels_B.copy()
@@ -224,7 +224,7 @@ def _hold_out_of_graph(
 def _hold_out_of_probe(
     features_LC: np.ndarray, labels_L: np.ndarray, num_classes: int, c: float, hidden: np.ndarray
 ) -> np.ndarray:
-    """Probabilities [L, K] of these labeled images by probes fitted without them, in folds."""
+    """Probabilities [L, K] of the `hidden` labeled images by probes fitted without them."""
     num_folds = _NUM_FOLDS if len(hidden) == len(labels_L) else 1
     p_LK = np.empty((len(hidden), num_classes), np.float32)
     for fold in range(num_folds):
@@ -246,7 +246,7 @@ def fit_head(
     weights_B: np.ndarray | None = None,
     chosen: np.ndarray | None = None,
 ) -> Head:
-    """Logistic regression on standardized features, as a head for features as they are.
+    """Logistic regression on standardized features, as a head for raw features.
 
     Args:
         features_BC: Floating [B, C].
@@ -270,20 +270,20 @@ def fit_head(
         np.zeros((num_features, num_classes), np.float32), np.zeros(num_classes, np.float32)
     )
     classes = np.unique(labels)
-    if len(classes) < 2:  # Nothing to tell apart.
+    if len(classes) < 2:  # There is nothing to fit.
         head.bias[classes] = 1
         return head
     from sklearn.linear_model import LogisticRegression  # Takes as long to import as JAX.
 
     classifier = LogisticRegression(C=inverse_penalty, max_iter=_MAX_ITERATIONS)
     scaled = (part - mean) / deviation
-    # Penalized kernels are sums of images: with fewer images than features, in their basis.
+    # Penalized kernels are sums of images. With fewer images than features, fit in their basis.
     basis = np.linalg.qr(scaled.T)[0] if 4 * len(scaled) < scaled.shape[1] else None
     inputs = scaled if basis is None else scaled @ basis
     classifier.fit(inputs, labels, sample_weight=weights)
     kernel, bias = classifier.coef_, classifier.intercept_
     kernel = kernel if basis is None else kernel @ basis.T
-    if len(kernel) == 1:  # For two classes, scikit-learn returns only the logits' difference.
+    if len(kernel) == 1:  # For two classes, scikit-learn returns only the difference of the logits.
         kernel, bias = np.stack([-kernel[0], kernel[0]]) / 2, np.append(-bias, bias) / 2
     kernel = (kernel / deviation).T
     head.kernel[np.ix_(chosen, classifier.classes_)] = kernel

@@ -19,29 +19,21 @@ from cls_jax.features.sharded import find_neighbors_on_devices, has_many_devices
 # Inner products in memory at once, 256 MB in float32.
 _BLOCK_ELEMENTS = 2**26
 _MAX_BLOCK_ROWS = 1024
-_MIN_SHOWN = 20_000  # Images whose search shows a progress bar: it takes seconds on a CPU.
-# From here on, most of the nearest neighbors are found instead of all.
+_MIN_SHOWN = 20_000  # From this many images on, the search shows a progress bar.
+# From this many images on, the search is approximate.
 _MIN_APPROXIMATE = 100_000
-_LINKS = 32  # Of an image in the graph that faiss searches.
-_CANDIDATES_KEPT = 64  # While faiss follows the links: the more, the more neighbors it finds.
+_LINKS = 32  # Links per image in faiss's graph.
+_CANDIDATES_KEPT = 64  # Kept while faiss follows the links. More of them find more neighbors.
 
 
 def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the nearest neighbors of each image by cosine similarity.
+    """Finds the k nearest neighbors of each image by cosine similarity, itself excluded.
 
-    From 100,000 images on, most of them are found instead of all: by `jax.lax.approx_max_k` on
-    accelerators, by faiss on a CPU. Without faiss, a CPU finds all, and a sentence says how long
-    that takes. Several devices find all.
-
-    Args:
-        features_BC: Floating [B, C], need not be normalized.
-        num_neighbors: k, less than B, the image itself excluded.
-
-    Returns:
-        Indices int32 [B, k] and cosines float32 [B, k], the nearest first.
-
-    Raises:
-        ValueError: If a feature is not finite.
+    From 100,000 images on, the search is approximate: by `jax.lax.approx_max_k` on an accelerator,
+    by faiss on a CPU. Without faiss, a CPU searches exactly and prints how long that takes. Several
+    devices always search exactly. Features are floating [B, C], need not be normalized, and k is
+    less than B. Returns indices int32 [B, k] and cosines float32 [B, k], the nearest first. Raises
+    a ValueError if a feature is not finite.
     """
     num_images = len(features_BC)
     if num_neighbors <= 0:
@@ -52,7 +44,7 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
     is_large, is_cpu = num_images >= _MIN_APPROXIMATE, jax.default_backend() == "cpu"
     if is_large and is_cpu and (faiss := _import_faiss()):
         return _search_links(faiss, normalized, num_neighbors)
-    columns = jnp.asarray(normalized.T)  # Contiguous, for twice as fast inner products on a CPU.
+    columns = jnp.asarray(normalized.T)  # Contiguous: inner products are twice as fast on a CPU.
     rows_at_once = min(_MAX_BLOCK_ROWS, max(1, _BLOCK_ELEMENTS // num_images), num_images)
     indices = np.empty((num_images, num_neighbors), np.int32)
     cosines = np.empty((num_images, num_neighbors), np.float32)
@@ -66,7 +58,7 @@ def find_neighbors(features_BC: np.ndarray, num_neighbors: int) -> tuple[np.ndar
         cosines[chosen], indices[chosen] = _search_block(
             normalized[chosen], first, columns, num_neighbors, not is_large or is_cpu
         )
-        if i == 1 and is_large and is_cpu:  # The first block was compiled as well.
+        if i == 1 and is_large and is_cpu:  # The first block includes compilation.
             minutes = len(steps) * (time.monotonic() - began) / 60
             text = f"The neighbors of {num_images:,} images take about {minutes:,.0f} minutes"
             blocks.write(f"{text}: pip install '.[scale]' for a faster search.", file=sys.stderr)
@@ -102,14 +94,14 @@ def _search_links(
     index = faiss.IndexHNSWFlat(length, _LINKS, faiss.METRIC_INNER_PRODUCT)
     index.hnsw.efSearch = max(_CANDIDATES_KEPT, num_neighbors + 1)
     num_threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)  # Several would link the same images in another way each time.
+    faiss.omp_set_num_threads(1)  # More threads would link the images differently each time.
     index.add(normalized_BC)
     faiss.omp_set_num_threads(num_threads)
     cosines, indices = index.search(normalized_BC, num_neighbors + 1)
     is_itself = indices == np.arange(num_images)[:, None]
-    is_itself[:, -1] |= ~is_itself.any(axis=1)  # Among many copies it may be missing.
+    is_itself[:, -1] |= ~is_itself.any(axis=1)  # May be missing among many copies.
     cosines, indices = (a[~is_itself].reshape(num_images, -1) for a in (cosines, indices))
-    # Where links lead to too few images, any with a cosine of 0 stands for the missing ones.
+    # If too few neighbors are found, arbitrary images with a cosine of 0 fill in.
     is_missing, other = indices < 0, (np.arange(num_images)[:, None] + 1) % num_images
     return np.where(is_missing, other, indices).astype(np.int32), np.where(is_missing, 0, cosines)
 

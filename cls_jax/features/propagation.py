@@ -1,8 +1,7 @@
 """Label propagation that is updated label by label, and which proposals and labels to check.
 
-The scores solve F = Y + alpha S F, as in `cls_jax.features.graph`. The system is linear, and each
-column of F is a class of its own, so a new label changes only one. The solver starts from the
-previous solution of this column.
+The scores solve F = Y + alpha S F, as in `cls_jax.features.graph`. Each class is a column of F,
+so a new label changes only one, for which the solver starts from the previous solution.
 
 Shape suffixes: B images, K classes, L labeled images.
 """
@@ -20,13 +19,13 @@ _NUM_FOLDS = 10
 
 
 class Propagation:
-    """The labels so far and the scores that they give to all images of a `graph`."""
+    """The current labels and the scores that they give to all images of a `graph`."""
 
     def __init__(self, graph: sparse.csr_matrix):
         self.graph = graph
         self._scores_BK = np.zeros((graph.shape[0], 0))
         self.labels = np.full(graph.shape[0], -1)  # int [B], -1 for images without a label.
-        # How an image's label raises its own score, and the sum of all. NaN: not solved for so far.
+        # How much an image's label raises its own score, and the sum of all. NaN: not computed yet.
         self._responses_2B = np.full((2, graph.shape[0]), np.nan)
 
     def add_classes(self, num_classes: int) -> None:
@@ -44,15 +43,15 @@ class Propagation:
         for first in range(0, len(columns), _COLUMNS_AT_ONCE):
             part = columns[first : first + _COLUMNS_AT_ONCE]
             one_hot = (self.labels[:, None] == part).astype(float)
-            # A class that lost its last label must have scores of exactly 0.
+            # A class without labels must have scores of exactly 0.
             start = self._scores_BK[:, part] * one_hot.any(axis=0)
             self._scores_BK[:, part] = solve(self.graph, one_hot, ALPHA, _TOLERANCE, start)
 
     def compute_probabilities(self) -> np.ndarray:
         """Class probabilities of all images, float64 [B, K].
 
-        All classes count as equally frequent. Labeled images keep their label. Where no label
-        reaches, the probabilities are uniform.
+        Classes are assumed equally frequent. Labeled images keep their label. Images that no label
+        reaches have uniform probabilities.
         """
         probabilities = _normalize(self._scores_BK, self._scores_BK.sum(axis=0))
         labeled = np.flatnonzero(self.labels >= 0)
@@ -64,7 +63,7 @@ class Propagation:
         """Predicts each labeled image from all other labels.
 
         By linearity, the response to label i is subtracted from its class's column. It does not
-        depend on the other labels, so it is only solved for once. Returns the labeled images, int
+        depend on the other labels, so it is computed only once. Returns the labeled images, int
         [L], and their class probabilities, float64 [L, K].
         """
         labeled = np.flatnonzero(self.labels >= 0)
@@ -123,7 +122,7 @@ def hold_out_labels(features_BC: np.ndarray, labels: np.ndarray, num_classes: in
 def find_confident(
     probabilities_BK: np.ndarray, is_open_B: np.ndarray, label: int, num_images: int
 ) -> np.ndarray:
-    """The open images whose most probable class is `label`, the most certain first, int [M]."""
+    """The open images whose most probable class is `label`, most confident first, int [M]."""
     rows = np.flatnonzero(is_open_B & (probabilities_BK.argmax(axis=1) == label))
     order = np.argsort(-probabilities_BK[rows, label], kind="stable")
     return rows[order[:num_images]]
@@ -134,8 +133,8 @@ def find_doubtful(
 ) -> np.ndarray:
     """Labels that the others contradict, the likeliest mistakes first.
 
-    `probabilities_LK` are given all other labels, as from `leave_one_out`, and `is_open_L`, bool,
-    says which labels may be doubted. Returns rows of these, int [M], M at most `num_images`.
+    `probabilities_LK` are those from `leave_one_out`, and `is_open_L`, bool, marks the labels to
+    check. Returns rows of these, int [M], M at most `num_images`.
     """
     if not len(labels_L):
         return np.zeros(0, int)

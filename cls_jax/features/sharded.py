@@ -1,6 +1,6 @@
-"""The graph of similar images and the spread of labels, computed on all devices of all processes.
+"""Neighbors and label propagation on all devices of all processes.
 
-On one device, `neighbors` and `graph` compute the same by themselves.
+On one device, `neighbors` and `graph` compute the same.
 
 Shape suffixes: B images, C features, K classes, M neighbors. Each device has R of the images.
 """
@@ -24,7 +24,7 @@ _MAX_ITERATIONS = 1000
 
 
 def has_many_devices() -> bool:
-    """Whether there are several accelerators or several processes. One computes by itself."""
+    """Whether there are several accelerators or several processes."""
     return jax.process_count() > 1 or (jax.default_backend() != "cpu" and jax.device_count() > 1)
 
 
@@ -37,9 +37,9 @@ def find_neighbors_on_devices(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The nearest neighbors of each image, exactly: images travel around the ring of the devices.
 
-    Every device has an equal part of the images and compares it with the part that comes by, so the
-    features take the memory of all devices once and of no device as a whole. Where cosines are
-    equal, the first image comes first. All processes must call this, and get all of the result.
+    Every device holds an equal part of the images and compares it with each passing part, so no
+    device holds all features. Of equal cosines, the first image comes first. All processes must
+    call this and get the whole result.
 
     Args:
         normalized_BC: float32 [B, C] of Euclidean norm 1, from which each process reads only the
@@ -100,7 +100,7 @@ def _search_ring(
         return values, others[places]
 
     def visit(step: int, carried: tuple) -> tuple:
-        """Compares with the images that come by, and passes them on."""
+        """Compares with the passing images, and sends them on."""
         passing_RC, best, indices = carried
         source = (here - step) % num_devices
 
@@ -109,7 +109,7 @@ def _search_ring(
             first = jnp.minimum(block * at_once, num_rows - at_once)
             values, others = compare(jnp.asarray(block), passing_RC, source)
             old = [jax.lax.dynamic_slice_in_dim(array, first, at_once) for array in found]
-            # Again for rows in two blocks: the same images must not count twice.
+            # Rows in two blocks are compared twice: no image may count twice.
             is_new = ~(others[:, :, None] == old[1][:, None]).any(axis=-1)
             values = jnp.where(is_new, values, -jnp.inf)
             keys = (-jnp.concatenate([old[0], values], 1), jnp.concatenate([old[1], others], 1))
@@ -133,8 +133,8 @@ def spread_on_devices(
 ) -> np.ndarray:
     """Solves (I - alpha S) F = Y as `graph.solve` does, with the classes divided among the devices.
 
-    Every device has the whole graph, and no device waits for another one. All processes must call
-    this, and get all of the result.
+    Every device has the whole graph, and devices do not communicate. All processes must call this
+    and get the whole result.
 
     Args:
         graph: S, float64 [B, B].
@@ -158,7 +158,7 @@ def spread_on_devices(
     )
     classes = np.arange(-(-num_classes // mesh.size) * mesh.size)
     solve = _compile_solve(mesh, alpha, tolerance)
-    # Numbers of far images are tiny beside those of near ones: float32 would lose them.
+    # Scores of distant images are too small beside those of near ones for float32.
     with jax.enable_x64(True):
         scores, is_solved = solve(rows, columns, weights, labels_B, classes)
     if not _fetch(is_solved).all():
@@ -187,9 +187,9 @@ def _solve(
     alpha: float,
     tolerance: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """Conjugate gradients for the classes of this device: float32 [K, B], and bool [K], if solved.
+    """Conjugate gradients for this device's classes: float32 [K, B], and whether solved, bool [K].
 
-    The edges of the graph are [chunks, edges]. Those that fill the last chunk have the weight 0.
+    The edges of the graph are [chunks, edges]. The last chunk is padded with edges of weight 0.
     """
 
     def apply(x_BK: jax.Array) -> jax.Array:
@@ -225,7 +225,7 @@ def _solve(
 
 
 def _fetch(array: jax.Array) -> np.ndarray:
-    """An array that is spread over the devices, whole, in every process."""
+    """Gathers an array spread over the devices, in every process."""
     if jax.process_count() == 1:
         return np.asarray(array)
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))

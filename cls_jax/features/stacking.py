@@ -1,8 +1,8 @@
-"""Weights of several labelers, fitted on held-out labels.
+"""Weights of several labelers, fitted to held-out labels.
 
-Each labeler predicts the labels that it was not given. The weights of a product of their
+Each labeler predicts the labels held out from it. The weights, exponents in a product of their
 probabilities (a logarithmic opinion pool: Heskes, "Selecting Weighting Factors in Logarithmic
-Opinion Pools", NIPS 1997) are those under which these predictions are most likely. This is stacking
+Opinion Pools", NIPS 1997), maximize the likelihood of these labels. This is stacking
 (Wolpert, 1992) with a prior, because a few labels carry little information: the accuracy on 20
 labels moves in steps of 5 points. Weights below 1 also temper overconfident labelers.
 
@@ -13,14 +13,14 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
-# How strongly weights are held where they were: a deviation of 1 costs as much as 5 nats. On the
-# development folders, accuracies are the same from 5 to 15.
+# How strongly the prior holds: a deviation of 1 costs as much as 5 nats. On the development
+# folders, accuracies are the same from 5 to 15.
 _PRIOR_STRENGTH = 10.0
-_FLOOR = 1e-6  # The smallest probability that counts. A propagated one can be exactly 0.
+_FLOOR = 1e-6  # Smaller probabilities are raised to this. A propagated one can be exactly 0.
 
 
 def take_log(probabilities: np.ndarray) -> np.ndarray:
-    """Logarithms, float32, of probabilities of any shape, none of which counts as impossible."""
+    """Logarithms, float32, of probabilities of any shape, raised to at least 1e-6."""
     return np.log(np.maximum(probabilities, np.float32(_FLOOR)), dtype=np.float32)
 
 
@@ -35,8 +35,9 @@ def weigh_labelers(
     Args:
         held_out_MLK: Logarithms of the probabilities that each labeler gives to each labeled image
             without its label, floating [M, L, K], see `take_log`.
-        labels_L: The labels, int [L]. A class's only label is left out, because a labeler without
-            it does not have the class.
+        labels_L: The labels, int [L]. A class's only label is left out, because without it a
+        labeler
+            does not know the class.
         prior_M: Weights without labels, float [M].
 
     Returns:

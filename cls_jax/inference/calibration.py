@@ -6,11 +6,11 @@ Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, 2017)
 logarithms of the networks' mean probabilities p by a temperature T > 0. Networks trained on few
 labels also mistake whole groups of images for another class, with full confidence. A temperature
 that explains these mistakes makes all other predictions underconfident: alone it raised the
-calibration error on digits (docs/predict.md). The share ε of predictions that carry no information
-explains them instead. T and ε maximize the likelihood of the labels of at least 100 validation
+calibration error on digits (docs/predict.md). The share ε of uninformative predictions explains
+them instead. T and ε maximize the likelihood of the labels of at least 100 validation
 images. They change no predicted class, and two parameters cannot overfit a hundred labels. Test
-images only report. Labeled training images do not work for trained networks, which have memorized
-them and their features: on digits with 40 labels, all 40 are predicted correctly from the features
+images only report. Labeled training images are unsuitable, since trained networks have memorized
+them: on digits with 40 labels, all 40 are predicted correctly from the features
 of the others, while 93% of the test images are.
 
 Shape suffixes: B images, K classes.
@@ -31,7 +31,7 @@ from cls_jax.io import describe_error, is_number, read_json, write_atomically
 CALIBRATION = "calibration.json"
 MIN_IMAGES = 100
 
-Fitted = TypeVar("Fitted", bound=Any)  # Has the step of a checkpoint.
+Fitted = TypeVar("Fitted", bound=Any)  # Has the field `step`.
 _SMALLEST = 1e-12  # A probability that underflowed to 0 has no logarithm.
 _TEMPERATURES = (0.05, 20.0)
 
@@ -42,15 +42,14 @@ class Calibration(NamedTuple):
     step: int
     temperature: float  # T, above 1 where the networks are too confident.
     uniform_share: float  # ε, from 0 to 1.
-    num_images: int  # On which it was fitted.
-    # Predictions with a lower calibrated confidence should not be relied on. At this one, one in
-    # five is wrong.
+    num_images: int  # Images that it was fitted to.
+    # Predictions with a lower calibrated confidence are marked. At this one, one in five is wrong.
     abstain_below: float = 0.8
     fitted_on: str = "test"  # Or "validation", as all new ones are.
 
 
 def fit_calibration(p_BK: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """The temperature, from 0.05 to 20, and the share under which the labels are most likely.
+    """The temperature, from 0.05 to 20, and the share that maximize the labels' likelihood.
 
     The probabilities are float32 [B, K], and the labels, the true classes, int [B].
     """
@@ -75,15 +74,12 @@ def apply_calibration(p_BK: np.ndarray, temperature: float, uniform_share: float
 
 
 def write_fitted(path: pathlib.Path, fitted: Fitted) -> None:
-    """Stores what evaluation has fitted, a `Calibration` or an `UnknownScore`, as a JSON file."""
+    """Writes a `Calibration` or an `UnknownScore` as a JSON file."""
     write_atomically(path, json.dumps(fitted._asdict()) + "\n")
 
 
 def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
-    """The calibration of the checkpoint of a step, or None.
-
-    Raises a UserError if the file is damaged.
-    """
+    """The calibration for the checkpoint of a step, or None. Raises a UserError if damaged."""
 
     def parse(stored: dict) -> Calibration:
         calibration = Calibration(**stored)
@@ -101,10 +97,10 @@ def read_calibration(workdir: pathlib.Path, step: int) -> Calibration | None:
 def read_fitted(
     path: pathlib.Path, step: int, parse: Callable[[dict], Fitted], name: str
 ) -> Fitted | None:
-    """What evaluation has fitted for the checkpoint of a step. None if there is nothing.
+    """Reads what `write_fitted` wrote for the checkpoint of a step. None if there is nothing.
 
-    `parse` makes a `Calibration` or an `UnknownScore` of the file's content. Where it raises a
-    ValueError or TypeError, the file is damaged, and the UserError says that it is not `name`.
+    `parse` converts the file's content to a `Calibration` or an `UnknownScore`. If it raises a
+    ValueError or TypeError, the UserError says that the file is not `name`.
     """
     if not path.exists():
         return None

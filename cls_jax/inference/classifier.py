@@ -50,7 +50,7 @@ from cls_jax.training.setup import TrainSetup, TrainState
 from cls_jax.training.start import restore_run
 
 _HEAT_MAPS_AT_ONCE = 16
-# A program for so many images is not compiled again for more of them: larger batches are no faster.
+# Larger batches are no faster, so more images use the program compiled for this many.
 _ENOUGH_IMAGES = 1024
 Forward = Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
 
@@ -62,7 +62,7 @@ class Classifier:
         config: The configuration, with numbers as mean and deviation.
         ensemble: The architecture.
         networks: "params" and "batch_stats" of all networks, stacked.
-        instant: The same as a network and a head, if this is the instant classifier. Otherwise
+        instant: The frozen network and its head, if this is the instant classifier. Otherwise
             None.
         class_names: The names of the K classes.
         image_shape: The shape (H, W, C) of the images.
@@ -97,14 +97,12 @@ class Classifier:
         self._compiled_size = 0
 
     def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
-        """Predicts the classes of images, with confidences, one entry per image.
+        """Predicts the classes of images with confidences.
 
         `images` are uint8 [n, H, W, C] of `image_shape`, or any number of image files, PIL images
-        and arrays uint8 [h, w] or [h, w, c] of any size, also a single one or a generator of them.
-
-        Raises:
-            ImageError: If a file cannot be read as an image.
-            ValueError: If the images have another shape or type.
+        and arrays uint8 [h, w] or [h, w, c] of any size, or a single one, or a generator of them.
+        Raises an ImageError if a file cannot be read as an image, and a ValueError if the images
+        have another shape or type.
         """
         given: Any = images
         kind = getattr(getattr(images, "dtype", None), "kind", "")
@@ -112,7 +110,7 @@ class Classifier:
         if is_one or isinstance(images, str | os.PathLike | Image.Image):
             given = [images]
         is_listed = isinstance(given, list | tuple) or not hasattr(given, "__getitem__")
-        # Of the latter, an array or a column of names.
+        # An array or a column of names.
         sources = self._decode(given) if is_listed or kind in ("O", "U") else [given]
         parts = [self._predict_images(source) for source in sources]
         p_NBK = np.concatenate([p for p, _ in parts], axis=1)
@@ -120,7 +118,7 @@ class Classifier:
         return create_prediction(p_NBK, self.class_names, self.calibration, unknown)
 
     def _decode(self, images: Any) -> Iterator[np.ndarray]:
-        """Images batch by batch, after a batch of no image."""
+        """Images batch by batch, after an empty batch."""
         yield np.zeros((0, *self.image_shape), np.uint8)
         numbers = itertools.count(1)
         for batch in self.read_files(images):
@@ -154,17 +152,15 @@ class Classifier:
     def predict_probabilities(self, images: ImageSource) -> np.ndarray:
         """Probabilities of all classes by every network, float32 [N, n, K].
 
-        The mean over N is the prediction of the ensemble. `images` are uint8 [n, H, W, C] of
-        `image_shape`, an array or anything read by index. Raises a ValueError if the images have
-        another shape or type.
+        The mean over N is the ensemble's. `images` are uint8 [n, H, W, C] of `image_shape`, an
+        array or anything read by index. Raises a ValueError if they have another shape or type.
         """
         return self._collect(images, 0)[0]
 
     def compute_features(self, images: ImageSource) -> np.ndarray:
         """The inputs of the networks' last layers, scaled to unit length for each network.
 
-        Takes and raises the same as `predict_probabilities`. The result is float32 [n, N C] for C
-        features per network.
+        Takes and raises the same as `predict_probabilities`. Returns float32 [n, N C].
         """
         return join_features(self._collect(images, 1)[0])
 
@@ -178,7 +174,7 @@ class Classifier:
         sizes = (len(self.class_names), self.num_features // self.num_networks)
         parts = [[np.zeros((self.num_networks, 0, sizes[i]), np.float32) for i in wanted]]
         size = self._choose_padded_size(len(images))
-        own = get_process_shard(self._mesh).take(size)  # Of several processes, each reads a part.
+        own = get_process_shard(self._mesh).take(size)  # Each process reads a part.
         for start in range(0, len(images), size):
             part = np.asarray(images[start + own.start : start + own.stop])
             if part.shape[1:] != self.image_shape or part.dtype != np.uint8:
@@ -209,7 +205,7 @@ class Classifier:
 
         size, parts = min(len(images), _HEAT_MAPS_AT_ONCE), []
         for start in range(0, len(images), size):
-            # The last batch repeats images of the one before, so that one program serves all.
+            # The last batch overlaps the one before, so that one program serves all.
             first = min(start, len(images) - size)
             part = slice(first, first + size)
             maps = compute(variables, images[part], classes[part])
@@ -223,8 +219,8 @@ class Classifier:
     def _compile(self, mesh: Mesh) -> Forward:
         """Compiles (networks, images uint8 [B, H, W, C]) → probabilities and the heads' inputs.
 
-        These are float32 [N, B, K] and [N, B, C], which wait on the devices. One program for both
-        is compiled once, and XLA merges what their passes have in common.
+        These are float32 [N, B, K] and [N, B, C], and stay on the devices. In one program, XLA
+        merges what the two passes have in common.
         """
 
         def forward(networks: Any, images: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -239,7 +235,7 @@ class Classifier:
             in_specs=(P(NETWORK_AXIS), P(DATA_AXIS)),
             out_specs=P(NETWORK_AXIS, DATA_AXIS),
         )
-        # Whole in every process.
+        # Replicated in every process.
         return jax.jit(sharded, out_shardings=NamedSharding(mesh, P()))
 
     def _choose_padded_size(self, num_images: int) -> int:
@@ -255,15 +251,12 @@ def load(
     trained: bool = False,
     end: tuple[TrainSetup, TrainState, int] | None = None,
 ) -> Classifier:
-    """Opens what predicts for a run: its newest checkpoint, or its instant classifier.
+    """Opens a run's classifier: its newest checkpoint, or its instant classifier.
 
-    Args:
-        run: The run's folder, or what `cls_jax.train` returned, or RUN/instant.
-        trained: Whether to open the checkpoint in any case. A run without steps has none.
-        end: Setup, state and step of the checkpoint, if this process has just written it.
-
-    Raises:
-        UserError: If there is no run, no checkpoint yet, or a damaged file.
+    `run` is its folder, or what `cls_jax.train` returned, or RUN/instant. If `trained`, the
+    checkpoint is opened in any case, which a run without steps does not have. `end` are setup,
+    state and step of the checkpoint, if this process has just written it. Raises a UserError if
+    there is no run, no checkpoint yet, or a damaged file.
     """
     path = pathlib.Path(run).expanduser()
     if not is_instant(path):

@@ -37,14 +37,14 @@ from cls_jax.runs.folder import (
 from cls_jax.training.evaluate import Accuracies, compute_accuracies, create_evaluate
 
 _MAX_NAMED = 10  # Classes in a message.
-# Labeled images by which images of no class are told: more would cost minutes on a CPU.
+# Labeled images for the score of unknown images: more would take minutes on a CPU.
 _MAX_LABELED = 500
 
 
 def assess_run(run: Run) -> Figures | None:
-    """Does the `ASSESSMENTS` of what predicts for a run, and writes them unless it is read-only.
+    """Computes the `ASSESSMENTS` of a run's predictor, and writes them unless it is read-only.
 
-    All of several processes must call this: they predict together, and process 0 writes. Returns
+    All processes must call this: they predict together, and process 0 writes. Returns
     the figures of network 1, or None without test images. Raises a UserError if the result is
     damaged.
     """
@@ -95,19 +95,19 @@ def score_unknown(run: Run) -> UnknownScore | None:
     _, features = run.compute_both("train", rows)
     score = fit_unknown(features, labels, len(classifier.class_names), classifier.step)
     if score is not None and classifier.step:
-        # Networks pull together the images whose labels they have learned. On digits, where every
-        # image has a class, 39% of the unlabeled images were then farther than 95% of those.
+        # Networks cluster the images whose labels they have learned. On digits, where every image
+        # has a class, 39% of the unlabeled images were then farther than 95% of those.
         score = score._replace(far_share=None)
     return score
 
 
 def _write_figures(run: Run, folder: pathlib.Path, figures: Figures) -> None:
-    if folder == run.workdir:  # None of an instant classifier beside trained networks.
+    if folder == run.workdir:  # Not for an instant classifier beside trained networks.
         write_figures(run.workdir, run.classifier.step, figures)
 
 
-# What follows a training and `cls-jax evaluate`, each to be left out at will: run → what was found
-# or None, and how that becomes a file in the folder of what predicts.
+# What follows training and `cls-jax evaluate`, each optional: run → result or None, and a function
+# that writes the result into the predictor's folder.
 ASSESSMENTS: tuple[tuple[Callable[[Run], Any], Callable[[Run, pathlib.Path, Any], None]], ...] = (
     (score_unknown, lambda run, folder, score: write_fitted(folder / UNKNOWN, score)),
     (calibrate, lambda run, folder, found: write_fitted(folder / CALIBRATION, found)),
@@ -122,9 +122,8 @@ def evaluate_run(
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
     Returns the checkpoint's step, accuracies in percent, as `create_evaluate` names them, the
-    figures of network 1, and what predictions are calibrated by. Raises a UserError if `workdir` is
-    not a run's folder or holds no checkpoint yet, or the dataset has no test images or other
-    classes.
+    figures of network 1, and the calibration. Raises a UserError if `workdir` is not a run's folder
+    or has no checkpoint yet, or the dataset has no test images or other classes.
     """
     predictor = workdir if is_instant(workdir) else find_predictor(workdir)
     workdir = predictor.parent if is_instant(predictor) else predictor
@@ -140,8 +139,8 @@ def evaluate_run(
         )
     if not len(dataset.test_images):
         raise UserError(
-            f"{dataset.name} has no test images to evaluate on: add them as test/<class>/ beside "
-            "the training images."
+            f"{dataset.name} has no test images: add them as test/<class>/ beside the "
+            "training images."
         )
     if classifier.instant is None:
         setup, state, _ = run.end

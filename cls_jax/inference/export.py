@@ -59,7 +59,7 @@ Function = Callable[[Any], Any]
 
 
 def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
-    """Exports what predicts for a run, after checking the exported model against it.
+    """Exports the classifier that predicts for a run, after comparing the exported model with it.
 
     The output folder is new, empty or an earlier export. Returns the reason if there is no
     `model.onnx`. Raises a UserError if there is no run, the output folder holds something else or
@@ -72,7 +72,7 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     model = serialize(function, classifier.image_shape)
     try:
         cpu = jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX_PLATFORMS leaves it out.
+    except RuntimeError:  # JAX_PLATFORMS excludes it.
         cpu = None
     # Accelerators round products by default, so models are compared on a CPU.
     with jax.default_device(cpu):
@@ -89,11 +89,10 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
             f"The exported model differs from the run by {max(ours, exported):.1e} in a "
             "probability: install the versions of requirements.txt and export again."
         )
-    weights = None
+    files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: None}
     if importlib.util.find_spec("safetensors"):
         parts = (classifier.config, classifier.ensemble.model, classifier.networks)
-        weights = to_safetensors(collect_weights(*parts))
-    files = {MODEL: model, ONNX_MODEL: onnx_model, WEIGHTS_FILE: weights}
+        files[WEIGHTS_FILE] = to_safetensors(collect_weights(*parts))
     _write(output, files, describe(classifier, workdir, [name for name in files if files[name]]))
     return reason
 
@@ -102,11 +101,9 @@ def check_output(output: pathlib.Path) -> None:
     """Raises a UserError if anything but an earlier export would be overwritten."""
     if not output.exists():
         return
-    names = None
-    if output.is_dir():  # Systems leave files of their own in a folder that was looked at.
-        found = (path.name for path in output.iterdir())
-        names = {name for name in found if not is_left_by_system(name)}
-    if names is None or (names and not (LABELS in names and names <= _FILES)):
+    found = [path.name for path in output.iterdir()] if output.is_dir() else [output.name]
+    names = {name for name in found if not is_left_by_system(name)}
+    if not output.is_dir() or (names and not (LABELS in names and names <= _FILES)):
         raise UserError(
             f"{output} is not empty and not an earlier export: choose a new folder, as in "
             "cls-jax export RUN DIR."
@@ -145,16 +142,13 @@ def measure_difference(function: Function, images: np.ndarray, expected: np.ndar
 
 
 def serialize(function: Function, image_shape: tuple[int, int, int]) -> bytes:
-    """Serializes the function with `jax.export`, for any batch size and platform.
-
-    JAX keeps the source files of all operations. Here they lose their folders.
-    """
+    """Serializes the function with `jax.export`, for any batch size and platform."""
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape), jnp.uint8)
     platforms = ("cpu", "cuda", "tpu")
     name = "jax_hlo_source_file_canonicalization_regex"
     before = getattr(jax.config, name)
-    jax.config.update(name, r".*[/\\]")
+    jax.config.update(name, r".*[/\\]")  # No folders of source files.
     try:
         return bytes(jax.export.export(jax.jit(function), platforms=platforms)(images).serialize())
     finally:
@@ -167,15 +161,15 @@ def convert_to_onnx(
     """Converts the function to an ONNX model for any batch size and checks it in onnxruntime.
 
     It must give `expected`, float32 [B, K], for `images`, uint8 [B, H, W, C]. Returns the model and
-    None. Or None and a sentence that says why: the converter or onnxruntime is not installed or
-    fails, or the model disagrees with the function.
+    None, or None and the reason: the converter or onnxruntime is not installed or fails, or the
+    model disagrees with the function.
     """
     failure = f"{ONNX_MODEL} was not written"
     try:
         jax2onnx, onnxruntime = map(importlib.import_module, ("jax2onnx", "onnxruntime"))
     except ImportError as error:
         return None, f"{failure} ({error}): pip install jax2onnx onnxruntime, and export again."
-    # It warns, with a traceback each, of its parts for libraries that do not fit this JAX.
+    # It logs a traceback for each of its optional parts that does not fit this JAX.
     logging.getLogger("jax2onnx").setLevel(logging.ERROR)
     shape = jax.ShapeDtypeStruct(("batch", *images.shape[1:]), jnp.uint8)
     names = {"input_names": ["images"], "output_names": ["probabilities"]}
@@ -184,7 +178,7 @@ def convert_to_onnx(
         with contextlib.redirect_stdout(io.StringIO()), convolutions.grouped():
             proto = jax2onnx.to_onnx(function, [shape], model_name="classifier", **names)
         # Some of the converter's shape annotations are wrong, and some of its constants unused.
-        # onnxruntime, which infers shapes itself, would warn about each of them at every start.
+        # onnxruntime infers shapes itself and would warn about each of them at every start.
         del proto.graph.value_info[:]
         used = {name for node in proto.graph.node for name in node.input}
         constants = [value for value in proto.graph.initializer if value.name in used]
@@ -195,7 +189,7 @@ def convert_to_onnx(
         difference = measure_difference(
             lambda images: session.run(["probabilities"], {"images": images})[0], images, expected
         )
-    except Exception as error:  # Both libraries raise whatever they run into.
+    except Exception as error:  # Both libraries raise any kind of exception.
         reason = (str(error).splitlines() or [""])[0][:200]
         converter = f"a converter failed ({type(error).__name__}: {reason})"
         return None, f"{failure} because {converter}: use {MODEL}."

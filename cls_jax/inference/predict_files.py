@@ -23,25 +23,20 @@ from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
 from cls_jax.io import PARTIAL, make_printable
 from cls_jax.runs.sessions import hold_at_once
 
-# What some system does not allow in the name of a folder, at its start, or at its end.
+# Not allowed on some system in the name of a folder, at its start, or at its end.
 _NOT_IN_NAMES = re.compile(r'[%/\\:*?"<>|\x00-\x1f]|^\.|[. ]$')
 
 
 def predict_files(
     classifier: Classifier, files: Sequence[str], output: pathlib.Path, overwrite: bool = False
 ) -> tuple[list[tuple[str, str | None]], float, float]:
-    """Predicts files and writes one row each, in their order. Unreadable files get a reason.
+    """Predicts files and writes one row each, in order. Unreadable files get a reason.
 
-    Rows are kept beside the output, a .csv or .parquet file, until all are there. After an
-    interruption, the same command goes on with the first file that has none. With `overwrite`, the
-    output may replace a file that is no table of predictions.
-
-    Returns:
-        Each file with its class, or None if it is unreadable, the seconds that it all took, and the
-        share of these spent in the networks.
-
-    Raises:
-        UserError: If the output cannot be written, or another process is writing it.
+    Rows are kept beside the output, a .csv or .parquet file, until all are complete. After an
+    interruption, the same command continues with the first file without a row. With `overwrite`,
+    the output may replace a file that is not a table of predictions. Returns each file with its
+    class, or None if unreadable, the total seconds, and the share of these spent in the networks.
+    Raises a UserError if the output cannot be written, or another process is writing it.
     """
     check_path(output, PREDICTION_COLUMNS, overwrite)
     journal = output.with_name(f"{output.name}.{_identify(classifier, files)}{PARTIAL}")
@@ -72,14 +67,11 @@ def predict_files(
 def take_shard(
     files: Sequence[str], output: pathlib.Path, shard: str
 ) -> tuple[list[str], pathlib.Path]:
-    """The files of shard "i/n" of n, counted from 0, and the name of its table beside the others'.
-
-    Raises a UserError if the shard is none of these.
-    """
+    """The files of shard "i/n", from 0, and its table. Raises a UserError for an invalid shard."""
     index, _, count = shard.partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise UserError(
-            f"--shard {shard:.100} is not one of n: write i/n with i from 0 to n - 1, as in 0/4."
+            f"--shard {shard:.100} is invalid: write i/n with i from 0 to n - 1, as in 0/4."
         )
     i, n = int(index), int(count)
     own = files[len(files) * i // n : len(files) * (i + 1) // n]
@@ -87,7 +79,7 @@ def take_shard(
 
 
 def predict_rows(classifier: Classifier, files: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of `predict_files`, each as soon as it is known."""
+    """The rows of `predict_files`, one by one."""
     for batch in classifier.read_files(files):
         yield from iterate_rows(batch, classifier.predict(batch.images))
 
@@ -102,7 +94,7 @@ def describe_row(row: dict[str, Any]) -> str:
 
 
 def check_sorting(folder: pathlib.Path) -> None:
-    """Raises a UserError if `sort_files` would add files to a folder that has some."""
+    """Raises a UserError if `sort_files` would add to a folder with files."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder: choose a new folder for --sort-into.")
 
@@ -113,12 +105,12 @@ def sort_files(
     """Copies files into FOLDER/<class>/, or makes symbolic links. The files stay where they are.
 
     Names that occur several times get a number, and files without a class are left out. Characters
-    of a class that cannot be part of a folder's name are written like %2F. The folder is there
-    either complete or not at all. Raises a UserError if the folder has files, or cannot be written.
+    of a class that cannot be part of a folder's name are written like %2F. The folder is created
+    completely or not at all. Raises a UserError if the folder has files, or cannot be written.
     """
     check_sorting(folder)
     partial = folder.with_name(f"{folder.name}.{secrets.token_hex(6)}{PARTIAL}")
-    taken: dict[str, int] = {}  # A path in lower case → the last number behind it.
+    taken: dict[str, int] = {}  # Path in lower case → the last number appended to it.
     try:
         partial.mkdir(parents=True)
         for file, label in labels:
@@ -137,7 +129,7 @@ def sort_files(
             else:
                 shutil.copy2(file, path)
         if folder.exists():
-            folder.rmdir()  # Windows renames nothing to a name that is taken.
+            folder.rmdir()  # On Windows, a rename cannot replace a folder.
         partial.rename(folder)
     except OSError as error:
         raise UserError(
@@ -149,7 +141,7 @@ def sort_files(
 
 
 def _identify(classifier: Classifier, files: Sequence[str]) -> str:
-    """A name for what is predicted by what: the files as they are now, and the networks."""
+    """A hash of the files in their current state and of the networks."""
     digest = hashlib.sha256(classifier.compute_fingerprint().encode())
     for file in files:
         try:
@@ -199,17 +191,14 @@ def _lock(output: pathlib.Path) -> Iterator[None]:
 
 
 def iterate_rows(batch: ImageBatch, prediction: Prediction) -> Iterator[dict[str, Any]]:
-    """A row of `PREDICTION_COLUMNS` for each file of a batch.
-
-    Most columns are the field of a `Prediction` with this name.
-    """
+    """A row of `PREDICTION_COLUMNS` for each file, mostly the fields of a `Prediction`."""
     columns = prediction._asdict() | {"network_1": prediction.network_labels[0]}
     if len(prediction.network_labels) > 1:
         columns["network_2"] = prediction.network_labels[1]
     else:
         del columns["agree"]
     known = {name: columns[name] for name in PREDICTION_COLUMNS if columns.get(name) is not None}
-    places = itertools.count()  # Of the images that could be read.
+    places = itertools.count()  # Indices of the readable images.
     for file, error in zip(batch.files, batch.errors, strict=True):
         row = dict.fromkeys(PREDICTION_COLUMNS) | {"file": file, "error": error}
         if error is None:

@@ -31,9 +31,9 @@ class Prediction(NamedTuple):
         class_names: str [K].
         calibrated_confidence: float32 [B], the confidence after calibration, or None for a run
             without calibration.
-        abstain: bool [B], whether it is below the calibration's threshold. None without one.
-        unknown: float32 [B], the share of the unlabeled training images that are less unlike the
-            labeled ones: near 1 where an image may belong to no class. None for a run without it.
+        abstain: bool [B], whether that is below the calibration's threshold. None without one.
+        unknown: float32 [B], the share of the unlabeled training images that are more similar to
+            the labeled ones. Near 1, the image may belong to no class. None for a run without it.
     """
 
     label: np.ndarray
@@ -84,9 +84,9 @@ def create_prediction(
 def describe_top(p_K: np.ndarray, class_names: Sequence[str] | np.ndarray) -> str:
     """The most probable classes as "name:probability", joined by ";".
 
-    A ";" or a backslash in a name is written with a backslash before it.
+    A ";" or a backslash in a name is escaped by a backslash.
     """
-    # A stable sort keeps the order of `argmax`: the first of equals is the label.
+    # A stable sort, like `argmax`, puts the first of equals first.
     top = np.argsort(-p_K, kind="stable")[:_NUM_TOP]
     names = [class_names[k].replace("\\", "\\\\").replace(";", "\\;") for k in top]
     return ";".join(f"{name}:{p:.4f}" for name, p in zip(names, p_K[top], strict=True))

@@ -1,4 +1,4 @@
-"""A run as the rest of the program sees it: its folder, and what is read from it once."""
+"""A run: its folder, and what is read from it once."""
 
 import functools
 import os
@@ -24,13 +24,13 @@ from cls_jax.training.start import restore_run
 class Run:
     """A run, which can be used as a path, as in `cls_jax.load(run)`.
 
-    Its dataset and its newest checkpoint are read when they are first needed, and once.
+    Its dataset and newest checkpoint are read once, when first needed.
 
     Attributes:
         config: The run's configuration.
         workdir: The run's folder, see docs/run_folder.md. It need not exist before training.
-        predictor: The path of what its classifier opens, see `find_predictor`, or None for the
-            networks after the last step.
+        predictor: The path that its classifier opens, see `find_predictor`, or None for the
+            networks of the last step.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Run:
         """Reads nothing yet. `layout` is for `load_dataset`."""
         self.config, self.workdir, self.layout = config, workdir, layout
         self.predictor = predictor
-        # By part: the place of each image among those that were computed, or -1, and the results.
+        # By part: the row of each image in the results, or -1, and the results so far.
         self._computed: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def __fspath__(self) -> str:
@@ -51,13 +51,13 @@ class Run:
 
     @functools.cached_property
     def result(self) -> dict[str, Any]:
-        """The contents of its `result.json`, with accuracies in percent. Empty before its end."""
+        """The contents of `result.json`, with accuracies in percent. Empty before its end."""
         return read_result(self.workdir) or {}
 
     def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
         """Predicts with the newest checkpoint, see `Classifier.predict`.
 
-        Each call opens the checkpoint. To predict repeatedly, keep `cls_jax.load(run)`.
+        Each call opens the checkpoint. For repeated predictions, keep `cls_jax.load(run)`.
         """
         return load(self).predict(images)
 
@@ -73,7 +73,7 @@ class Run:
 
     @functools.cached_property
     def classifier(self) -> Classifier:
-        """What predicts, or the networks after training. Use it after training only."""
+        """The classifier used for prediction, or the networks. Only after training."""
         path = self.predictor or find_trained(self.workdir)
         if path == self.workdir:
             return load(path, trained=True, end=self.end)
@@ -81,9 +81,9 @@ class Run:
 
     @functools.cached_property
     def held_out(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """What the classifier predicts for the validation and test images, if there are any.
+        """Predictions for the validation and test images, if there are any.
 
-        By "validation" and "test", probabilities float32 [N, n, K] and true classes int [n].
+        By "validation" and "test": probabilities float32 [N, n, K] and true classes int [n].
         """
         return {
             name: (self.compute_both(name, np.arange(len(labels)))[0], np.asarray(labels))
@@ -92,10 +92,7 @@ class Run:
         }
 
     def compute_both(self, part: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`Classifier.compute_both` of "train", "validation" or "test" images, each once.
-
-        The images are those at `rows`, int64 [n].
-        """
+        """`Classifier.compute_both`, cached, of images of a part at `rows`, int64 [n]."""
         images = getattr(self.dataset, f"{part}_images")
         if part not in self._computed:
             missing = np.unique(rows)
@@ -117,7 +114,7 @@ class Run:
         instant = self.classifier.instant
         if instant is None:
             return self.classifier.compute_both(Selection(images, rows))
-        # Its network has seen most of these images: their features are on disk.
+        # The features of most of these images are on disk.
         data_dir = self.config.data.data_dir
         features = compute_frozen(self.dataset, data_dir, instant.network, part, rows)
         return instant.compute_both(features)

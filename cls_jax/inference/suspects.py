@@ -1,4 +1,4 @@
-"""Finds labels that are probably wrong, because neighbors and networks suggest another class.
+"""Finds labels that are probably wrong because neighbors and networks suggest another class.
 
 Shape suffixes: B images, C features, K classes, N networks.
 """
@@ -15,9 +15,9 @@ from cls_jax.features.propagation import hold_out_labels
 from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"
-# More images take minutes on a CPU.
-_MAX_IMAGES = 10_000
-_MAX_UNLABELED = 1_000
+# More would take minutes on a CPU.
+MAX_IMAGES = 10_000
+MAX_UNLABELED = 1_000
 _COLUMNS = ("rank", "file", "part", "label", "suggested", "quality", "neighbors", "networks")
 
 
@@ -25,9 +25,9 @@ class Suspect(NamedTuple):
     """A label that is probably wrong, of a test image or of a labeled training image."""
 
     is_test: bool
-    position: int  # Of the image among the test or training images.
+    position: int  # Index among the test or training images.
     label: int
-    suggested: int  # The class that it seems to belong to.
+    suggested: int  # The most probable class.
     quality: float  # The probability of the label given all evidence, from 0 to 1.
     neighbors: float  # The probability of the label given the labels of similar images.
     networks: float  # The mean probability that the networks give the label.
@@ -38,15 +38,15 @@ def find_suspects(
     dataset: Dataset,
     labeled: np.ndarray,
 ) -> list[Suspect]:
-    """The labels that both the neighbors and all evidence together contradict, the worst first.
+    """Labels that both the neighbors and all evidence combined contradict, the worst first.
 
-    Of more than 10,000 labeled or test images, as many evenly spaced ones are considered.
-    `compute_both` is that of a `Run`, and `labeled`, int [num_labels], are rows of training images.
+    At most 10,000 labeled and 10,000 test images are checked, evenly spaced. `compute_both` is that
+    of a `Run`, and `labeled`, int [num_labels], are rows of training images.
     """
     train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
     all_labeled, labeled = labeled, labeled[train_labels[labeled] >= 0]
-    labeled = take_rows(np.sort(labeled), _MAX_IMAGES)
-    test = take_rows(np.flatnonzero(test_labels >= 0), _MAX_IMAGES)
+    labeled = take_rows(np.sort(labeled), MAX_IMAGES)
+    test = take_rows(np.flatnonzero(test_labels >= 0), MAX_IMAGES)
     # Unlabeled images connect labeled ones that have no neighbor in common.
     train = np.concatenate([labeled, take_unlabeled(len(train_labels), all_labeled)])
     if len(labeled) + len(test) < 2:
@@ -120,4 +120,4 @@ def take_unlabeled(num_images: int, labeled: np.ndarray) -> np.ndarray:
 
     Deterministic, so callers share the networks' outputs.
     """
-    return take_rows(np.setdiff1d(np.arange(num_images), labeled), _MAX_UNLABELED)
+    return take_rows(np.setdiff1d(np.arange(num_images), labeled), MAX_UNLABELED)

@@ -41,16 +41,14 @@ def check_path(
 
     An existing file must have the same `columns`, so that only earlier tables are overwritten.
     Without them, or with `overwrite`, any file may be. Raises a UserError if it has another suffix,
-    needs a package that is not installed, is a folder, or is somebody else's file.
+    needs a package that is not installed, is a folder, or is some other file.
     """
     suffix = path.suffix.lower()
     if suffix not in _WRITERS:
         raise UserError(f"{path} does not end in .csv or .parquet: choose another --output.")
     if suffix == ".parquet" and not importlib.util.find_spec("pyarrow"):
-        raise UserError(
-            "Writing .parquet needs pyarrow: pip install pyarrow, or choose an --output that ends "
-            "in .csv."
-        )
+        other = "choose an --output that ends in .csv"
+        raise UserError(f"Writing .parquet needs pyarrow: pip install pyarrow, or {other}.")
     if path.is_dir():
         raise UserError(f"{path} is a folder: choose another --output.")
     if columns and not overwrite and path.exists() and _read_columns(path) != list(columns):
@@ -61,7 +59,7 @@ def check_path(
 
 
 def _read_columns(path: pathlib.Path) -> list[str] | None:
-    """The names of a table's columns. None if it is no table."""
+    """The names of a table's columns. None if it is not a table."""
     try:
         if path.suffix.lower() == ".parquet":
             return importlib.import_module("pyarrow.parquet").read_schema(path).names

@@ -1,11 +1,11 @@
-"""Images that belong to no class: how far an image is from everything that has a label.
+"""A score for images that belong to no class: their distance from everything with a label.
 
 Networks are as confident about such images as about others: among photographs, with four of ten
-classes unknown, the instant classifier's confidence tells them apart hardly better than chance
-(experiments/results/unknown_images.md). How far labels reach along the graph of similar images
-tells more. A linear function of the networks' features separates the half of the unlabeled
-training images that labels reach least from the other half, so that a prediction needs no training
-image. The score is the share of these images for which the function is smaller.
+classes unknown, the instant classifier's confidence detects them hardly better than chance
+(experiments/results/unknown_images.md). How far labels reach along the graph of similar images is
+more informative. To score new images without the graph, a linear function of the networks'
+features is fitted to separate the half of the unlabeled training images that labels reach least
+from the other half. The score is the share of these images with a smaller value.
 
 Shape suffixes: B images, C features of all networks, K classes.
 """
@@ -22,25 +22,25 @@ from cls_jax.inference.calibration import read_fitted
 from cls_jax.io import is_number
 
 UNKNOWN = "unknown.json"
-_ALPHA = 0.9  # Shorter walks than those that spread labels.
+_ALPHA = 0.9  # Shorter walks than those of label propagation.
 _C = 0.0003
-# An image is far from all labels if 95% of the labeled images are closer to the others.
+# An image is far if 95% of the labeled images are closer to the other labels.
 _FAR = 0.05
-# Of photographs that all have a class, 8% were far with four and with 25 labels per class. With 46%
-# of no class, 28% and 33% were (experiments/results/unknown_images.md).
+# With 4 and 25 labels per class, 8% and 8% of photographs were far if all had a class, and 28% and
+# 33% if 46% had none (experiments/results/unknown_images.md).
 _MANY = 0.2
 
 
 class UnknownScore(NamedTuple):
-    """Scores images of no class, for the checkpoint of a step."""
+    """The score of a step's checkpoint."""
 
     step: int
     kernel: tuple[float, ...]  # C weights of a linear function, larger for images of no class.
-    # Its values for the unlabeled training images, at equally spaced shares from 0 to 1.
+    # Quantiles of its values for the unlabeled training images, equally spaced.
     quantiles: tuple[float, ...]
     # The share of the unlabeled images that are farther from all labels than 95% of the labeled
-    # images are from the others. None where no class has two labels, or where the features have
-    # learned the labels.
+    # images are from the others. None if no class has two labels, or if the features have learned
+    # the labels.
     far_share: float | None = None
 
     def apply(self, features_BC: np.ndarray) -> np.ndarray:
@@ -94,7 +94,7 @@ def measure_reach(graph: sparse.csr_matrix, labels_B: np.ndarray, num_classes: i
 
 
 def describe_far(score: UnknownScore | None) -> str | None:
-    """A sentence where many unlabeled images are far from every label. Otherwise None."""
+    """A warning if many unlabeled images are far from every label. Otherwise None."""
     if score is None or score.far_share is None or score.far_share < _MANY:
         return None
     return (
@@ -110,7 +110,7 @@ def read_unknown(
     """The score of the checkpoint of a step. None if there is none.
 
     `num_features` is C, the features of all networks, or None if the score will not be applied.
-    Raises a UserError if the file is damaged, or for another number of features.
+    Raises a UserError if the file is damaged or fits another number of features.
     """
 
     def parse(stored: dict) -> UnknownScore:

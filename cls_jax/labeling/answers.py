@@ -1,4 +1,4 @@
-"""What people have decided about photographs: the log of answers, apart from what a page shows."""
+"""The log of answers about photographs, and the state that follows from it."""
 
 import contextlib
 import os
@@ -34,13 +34,13 @@ class State(NamedTuple):
 
 
 class Answers:
-    """The rows of labels.csv, on top of what class folders say. Not for several threads at a time.
+    """The rows of labels.csv, on top of the labels from class folders. Not thread-safe.
 
     Attributes:
         path: The table.
         states: The state of each file and note, in the order of the last decisions.
-        class_names: All classes that a file has or that were added since. One whose last label was
-            taken away stays until another session.
+        class_names: All classes that a file has or that were added since. A class that loses its
+            last label stays until the session ends.
     """
 
     def __init__(
@@ -53,19 +53,17 @@ class Answers:
         """Reads the answers so far. The table need not exist.
 
         `names` are all images of the folder, `folder_labels` the classes of those in class folders.
-        `class_names` are offered from the start, in this order.
-
-        Raises:
-            UserError: If a class has an unusable name or the table cannot be read.
+        `class_names` are offered from the start, in this order. Raises a UserError if a class has
+        an unusable name or the table cannot be read.
         """
         self.path = path
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
-        self._order: dict[str, int] = {}  # Of all classes that the table has ever had.
+        self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
         self._find: Finder = index_files(names.__iter__)
         self._folder_labels = dict(folder_labels or {})
         self._stamp: tuple[int, ...] | None = None
-        self._content = b""  # Of the table, as far as it has been read.
+        self._content = b""  # The part of the table that has been read.
         self._last_time = ""
         try:
             for name in class_names:
@@ -75,10 +73,9 @@ class Answers:
         self._replay()
 
     def add_class(self, name: str) -> str:
-        """Adds a class without labels and returns its name, which another spelling may have had.
+        """Adds a class without labels and returns its name, as spelled first.
 
-        Raises:
-            RefusedError: If the name is empty, too long or holds control characters.
+        Raises a RefusedError if the name is empty, too long or contains control characters.
         """
         name = unicodedata.normalize("NFC", name).strip()
         if not name or len(name) > label_table.LONGEST_CLASS:
@@ -86,7 +83,7 @@ class Answers:
                 f"The name of a class must have 1 to {label_table.LONGEST_CLASS} characters."
             )
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
-            raise RefusedError("The name of a class cannot hold control characters.")
+            raise RefusedError("The name of a class cannot contain control characters.")
         names, count = self.class_names, len(self.class_names)
         name = _find_class({fold(other): other for other in names}, names, name)
         if len(names) > count and name in self._order:  # Between the classes where it once was.
@@ -95,13 +92,13 @@ class Answers:
         return name
 
     def restore_classes(self, names: Sequence[str]) -> None:
-        """Goes back to former classes, and keeps those that have got labels since."""
+        """Restores former classes, and keeps those that have received labels since."""
         labels = {state.label for state in self.states.values()}
         others = [name for name in self.class_names if name not in names and name in labels]
         self.class_names[:] = [*names, *others]
 
     def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
-        """Takes over the images of the folder as they are now, and their rows."""
+        """Replaces the images of the folder, and reads the table again."""
         self._find, self._folder_labels = index_files(names.__iter__), dict(folder_labels)
         self._content = b""
         self._replay()
@@ -112,9 +109,9 @@ class Answers:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Keeps other sessions from appending meanwhile. `follow` is next.
+        """Keeps other sessions from appending. Call `follow` next.
 
-        Raises an OSError if another one does so for seconds.
+        Raises an OSError if another one holds the lock for seconds.
         """
         with hold_lock(self.path.with_name(f".{self.path.name}.lock")):
             yield
@@ -122,8 +119,7 @@ class Answers:
     def follow(self) -> bool:
         """Reads the table again if another program has changed it. Returns whether it has.
 
-        Raises:
-            UserError: If it cannot be read. Nothing changes then.
+        Raises a UserError if it cannot be read. Nothing changes then.
         """
         has_changed = self._stamp != self._stat()
         if has_changed:
@@ -144,7 +140,7 @@ class Answers:
         ]
         start, added = label_table.append_rows(self.path, rows)
         stamp = self._stat()
-        # If another program has appended at the same moment, its rows must still be read.
+        # Rows that another program has appended at the same moment must still be read.
         is_alone = stamp and (start, stamp[0]) == (len(self._content), start + len(added))
         self._content, self._stamp = (self._content + added, stamp) if is_alone else (b"", None)
         self._last_time = moment
@@ -153,10 +149,12 @@ class Answers:
             _apply(self.states, known, self.class_names, key, row)
 
     def _replay(self) -> None:
-        """Takes over the table, or only its end if it has grown."""
+        """Reads the table, or only its end if it has grown."""
         stamp, content = self._stat(), label_table.read_content(self.path)
         states, start = dict(self.states), len(self._content)
-        if not content.startswith(self._content) or not _ends_a_row(self._content):
+        # Whether the part that is known ends with a complete row, by a quick check.
+        is_whole = self._content.endswith((b"\n", b"\n\0")) and not self._content.count(b'"') % 2
+        if not content.startswith(self._content) or not is_whole:
             start = 0
         rows = self._read_rows(content, start)
         if start and any("" < row.time < self._last_time for row in rows):  # They come earlier.
@@ -199,13 +197,8 @@ class Answers:
         return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def _ends_a_row(content: bytes) -> bool:
-    """Whether a row begins after this part of a table, as far as can be told quickly."""
-    return content.endswith((b"\n", b"\n\0")) and not content.count(b'"') % 2
-
-
 def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
-    """The class of this name in any case, which is added if there is none."""
+    """The class of this name, ignoring case. It is added if there is none."""
     folded = fold(name)
     if folded not in known:
         if len(names) >= MAX_CLASSES:
@@ -216,13 +209,9 @@ def _find_class(known: dict[str, str], names: list[str], name: str) -> str:
 
 
 def _apply(
-    states: dict[Key, State],
-    known: dict[str, str],
-    class_names: list[str],
-    key: Key,
-    row: LabelRow,
+    states: dict[Key, State], known: dict[str, str], class_names: list[str], key: Key, row: LabelRow
 ) -> None:
-    """Changes the state of a file or note as a row says."""
+    """Applies a row to the state of a file or note."""
     before, label = states.pop(key, State()), row.label.strip()
     if isinstance(key, tuple):
         states[key] = State(row.decision, "", before.revision + 1, text=row.file)
@@ -239,10 +228,10 @@ def _apply(
 
 
 def check_writable(path: pathlib.Path) -> None:
-    """Raises a UserError if no answer could be saved in a table, which need not exist."""
+    """Raises a UserError if a table, which need not exist, cannot be written."""
     existing = path if path.exists() else path.parent
     if not os.access(existing, os.W_OK):
         raise UserError(
-            f"Labels could not be saved, because {existing} cannot be written: change its "
+            f"Labels cannot be saved because {existing} is not writable: change its "
             "permissions, or copy the images to another folder."
         )

@@ -1,7 +1,7 @@
-"""The instant classifier of a labeling session: about its folder, and photographs from elsewhere.
+"""The instant classifier of a labeling session, for its folder and photographs from elsewhere.
 
-It is what `cls-jax train FOLDER --instant` fits to the same labels. It is fitted in a thread of its
-own, so that no answer waits for it.
+It equals that of `cls-jax train FOLDER --instant` on the same labels. It is fitted in its own
+thread, so that labeling never waits for it.
 
 Shape suffixes: B photographs of the folder, C features, K classes.
 """
@@ -26,39 +26,39 @@ from cls_jax.labeling.answers import RefusedError
 from cls_jax.labeling.session import Session, show_name
 from cls_jax.runs.result import wilson_interval
 
-JAX_THREAD = "jax"  # Threads of this name must end before the process may.
+JAX_THREAD = "jax"  # Threads of this name must end before the process does.
 _NUM_NEAREST = 3
-# A photograph may belong to no class if it is less similar to the folder than all but this share
-# of the folder's own photographs are.
+# A photograph may belong to no class if it is less similar to the folder than all but this share of
+# the folder's own.
 _FAR = 0.05
 _ROWS_AT_ONCE = 100
 _get_network = functools.cache(open_network)
 
 
 class Fitted(NamedTuple):
-    """The classifier of some labels."""
+    """A classifier fitted to some labels."""
 
     class_names: list[str]  # Those with a label.
     labels: np.ndarray  # int [B], -1 for photographs without a label.
     spread: PropagatedLabels
     head: Head
     descriptors: np.ndarray  # float32 [B, C], of unit length.
-    least_similar: float  # To its most similar photograph, all but `_FAR` have at least this.
+    least_similar: float  # The `_FAR` quantile of similarities to the most similar photograph.
 
 
 class SessionClassifier:
-    """The classifier of the labels of this moment. All methods may be called from any thread."""
+    """The classifier of the current labels. All methods may be called from any thread."""
 
     def __init__(self, session: Session):
         self._session = session
         self._lock, self._turn = threading.Lock(), threading.Lock()
-        self._version = -1  # Of the labels that it is fitted to, or will be.
+        self._version = -1  # Of the labels that it is or will be fitted to.
         self._thread = threading.Thread()
         self._fitted: Fitted | None = None
         self._message = ""
 
     def describe(self) -> dict[str, Any]:
-        """How far it is, and how accurate. Fits it again if labels have changed."""
+        """Its status and accuracy. Starts a new fit if labels have changed."""
         with self._lock:
             is_busy = self._thread.is_alive()
             if self._session.labels_version != self._version and not is_busy:
@@ -73,40 +73,33 @@ class SessionClassifier:
             interval = None
             if accuracy is not None:
                 interval = wilson_interval(round(accuracy * num_labels / 100), num_labels)
-            classes = len(self._fitted.class_names)
-            described |= {"labels": num_labels, "classes": classes}
+            described |= {"labels": num_labels, "classes": len(self._fitted.class_names)}
             return described | {"accuracy": accuracy, "interval": interval}
 
     def _fit(self) -> None:
         fitted, message = None, ""
-        version, frozen, labels, names = self._session.take_labels()
-        self._version = version
+        self._version, frozen, labels, names = self._session.take_labels()
         try:
             fitted = fit(frozen, labels, names)
         except RefusedError as error:
             message = str(error)
-        except Exception as error:  # The page shows it, and labeling goes on.
+        except Exception as error:  # The page shows it, and labeling continues.
             message = f"The classifier could not be fitted: {describe_error(error)}"
         with self._lock:
             self._fitted, self._message = fitted, message
 
     def _wait(self) -> Fitted | None:
-        """The classifier of the present labels, None if there is none."""
+        """The classifier of the current labels. None if there is none."""
         self.describe()
         self._thread.join()
         return self._fitted
 
     def classify(self, file: BinaryIO) -> dict[str, Any]:
-        """What a photograph shows: class, confidence, and the most similar labeled photographs.
+        """Classifies a photograph: class, confidence, and the most similar labeled photographs.
 
-        Nothing of it is kept.
-
-        Raises:
-            RefusedError: If there is no classifier yet.
-            ImageError: If the file is no image.
-            UserError: If the pretrained weights cannot be read.
+        Nothing is stored. Raises a RefusedError without a classifier, or as `read_photograph`.
         """
-        with self._turn:  # One at a time, which bounds the memory.
+        with self._turn:  # One at a time, to bound memory.
             if (fitted := self._wait()) is None:
                 raise RefusedError(self._message)
             found = read_photograph(file)
@@ -164,7 +157,7 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
     is_labeled = labels >= 0
     present, own = np.unique(labels[is_labeled], return_inverse=True)
     if frozen is None or len(present) < 2:
-        raise RefusedError("A classifier needs labels of two classes.")
+        raise RefusedError("A classifier needs two classes with labels.")
     labels = np.full(len(labels), -1)
     labels[is_labeled] = own
     spread = label_images(frozen, labels, len(present))
@@ -176,10 +169,7 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
 
 
 def read_photograph(file: BinaryIO) -> FrozenFeatures:
-    """Features of one photograph, which are not kept.
-
-    Raises an ImageError if it is no image, and a UserError if the weights cannot be read.
-    """
+    """Features of a photograph. Raises an ImageError, or a UserError for unreadable weights."""
     network = _get_network()
     shape = (network.image_size, network.image_size, network.channels)
     image = decode_image(file, shape, network.decoding)
@@ -187,6 +177,6 @@ def read_photograph(file: BinaryIO) -> FrozenFeatures:
 
 
 def find_free(path: pathlib.Path) -> pathlib.Path:
-    """The path, or the first of PATH-2, PATH-3 and so on where nothing is."""
+    """The first of PATH, PATH-2, PATH-3 and so on that does not exist."""
     numbers = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
     return next(free for free in itertools.chain([path], numbers) if not os.path.lexists(free))

@@ -1,4 +1,4 @@
-"""The photographs of a folder for a session: those that are there, and those that come."""
+"""The photographs of a folder for a session, including those added later."""
 
 import hashlib
 import pathlib
@@ -19,27 +19,26 @@ from cls_jax.labeling.session import Features, Session, show_name
 
 
 def _list_folder(root: pathlib.Path) -> tuple[pathlib.Path, list[str], list[str], dict[str, str]]:
-    """The table of a folder, the images that may be labeled, all, and classes by their folders."""
+    """The label table, the images that may be labeled, all images, and classes by folder."""
     listing = list_images(root)
     table = find_table(listing)
     rows = read_label_table(root / table) if table else []
     splits, folder_labels = label_by_folder(listing, rows)
     names = [file.name for file in listing.files]
-    # Test and validation images are not shown, but a class that is renamed is renamed there, too.
+    # Test and validation images are not shown, but renaming a class renames it there, too.
     for name in names:
         top, *rest = name.split("/")
         if len(rest) > 1 and splits.get(top) in ("test", "validation"):
             folder_labels[name] = rest[0]
-    # No row of a table could name the others.
+    # A table cannot name the others.
     folder_labels = {name: k for name, k in folder_labels.items() if show_name(name) == name}
     return root / (table or LABELS_CSV), list_labelable(listing, splits), names, folder_labels
 
 
 def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session:
-    """A session on a folder, before its features are computed. Says if folders label all of it.
+    """A session on a folder, before its features are computed. Prints a hint if folders label all.
 
-    Raises:
-        UserError: If there is no image, or labels.csv cannot be read or written.
+    Raises a UserError if there is no image, or labels.csv cannot be read or written.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder. Pass a folder of images.")
@@ -57,7 +56,7 @@ def open_session(root: pathlib.Path, class_names: Sequence[str] = ()) -> Session
 
 
 def find_new(session: Session) -> dict[str, int]:
-    """Adds photographs that came since the session was opened, see `Session.extend`."""
+    """Adds the new photographs of a session's folder, see `Session.extend`."""
     _, files, names, folder_labels = _list_folder(session.root)
     return session.extend(files, names, folder_labels, load_all)
 
@@ -69,7 +68,7 @@ def load_all(paths: Sequence[pathlib.Path], on_progress: Progress = lambda *_: N
     for i in np.flatnonzero(~is_read).tolist():
         try:
             read_upright(paths[i], 32)
-            reasons[i] = "it has changed while it was read"
+            reasons[i] = "it changed while it was read"
         except ImageError as error:
             reasons[i] = str(error)
     return Features(
@@ -80,11 +79,8 @@ def load_all(paths: Sequence[pathlib.Path], on_progress: Progress = lambda *_: N
 def add_photograph(root: pathlib.Path, file: BinaryIO) -> str:
     """Saves a photograph, in `unlabeled/` if there is one, and returns its name in `root`.
 
-    The name is made from the content: nothing of it comes from outside, and no file is replaced.
-
-    Raises:
-        ImageError: If the file is no image.
-        OSError: If the system refuses.
+    The name is derived from the content, so no name comes from outside and no file is replaced.
+    Raises an ImageError if the file is not an image, and an OSError if the system refuses.
     """
     suffix = find_suffix(file)
     file.seek(0)

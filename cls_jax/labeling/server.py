@@ -1,4 +1,4 @@
-"""The server of the labeling page, and which requests it answers.
+"""The server of the labeling page.
 
 The photos are private, but every web page that is open in the same browser can send requests to
 127.0.0.1. Each request must therefore name the right host and carry the access token in a header,
@@ -41,19 +41,19 @@ from cls_jax.labeling.session import Change, ConflictError, Session
 from cls_jax.labeling.training import Training
 
 HOST = "127.0.0.1"
-# This machine by any of its names, and any port: ssh forwards another one than the server's.
+# This machine by any of its names, and any port, since ssh may forward another one.
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 MAX_BODY_BYTES = 64 * 1024
 MAX_PHOTOGRAPH_BYTES = 2**26
-_SPOOLED_BYTES = 2**20  # Larger bodies go to a file without a name.
-_MAX_BODIES = 4  # At a time. Others wait.
+_SPOOLED_BYTES = 2**20  # Larger bodies go to an unnamed file.
+_MAX_BODIES = 4  # At once. Others wait.
 _BODY_SECONDS = 120
 PHOTOGRAPH_VERBS = ("try", "add")  # Their body is a file.
 _MAX_CHANGES = 200  # In one request.
-_LONGEST_WINDOW = 64  # Characters of a window's name.
+_LONGEST_WINDOW = 64  # Characters in the ID of a window.
 _SIDES = {"small": 320, "large": 1280}  # Pixels on the long side of a photograph.
-_IDLE_SECONDS = 10.0  # After one to two of these, a connection without a request is closed.
-_MAX_CONNECTIONS = 200  # Of more, the oldest idle one is closed.
+_IDLE_SECONDS = 10.0  # A connection without a request is closed after one to two times this.
+_MAX_CONNECTIONS = 200  # Beyond this, the oldest idle one is closed.
 _EVENT_SECONDS = 0.5
 
 _PAGE = importlib.resources.files("cls_jax.labeling") / "page"
@@ -87,10 +87,10 @@ _OTHER_PAGE = "Requests from other pages are refused.\n"
 def create_app(
     session: Session, token: str, codes: Collection[str] = (), training: Training | None = None
 ) -> ASGIApp:
-    """The whole service for a session.
+    """The web application for a session.
 
     The page is public. Everything else needs the `token` in the header X-Token, and each of `codes`
-    can be exchanged for it once. `training` is where the page's trainings run.
+    can be exchanged for it once. `training` runs what the page trains.
     """
     service = _Service(session, training or Training(session.root))
     app = Starlette(
@@ -110,7 +110,7 @@ def create_app(
 
 
 class _Service:
-    """The answers to requests that `guard` lets through."""
+    """The responses to requests that `guard` lets through."""
 
     def __init__(self, session: Session, training: Training):
         self._session, self._training = session, training
@@ -123,7 +123,7 @@ class _Service:
             "result": session.describe_result,
             "classifier": self._classifier.describe,
         }
-        # A lookup by name: no path from a client reaches the disk.
+        # Looked up by name: no path from a client reaches the disk.
         self._assets = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.is_file()}
 
     def get_asset(self, request: Request) -> Response:
@@ -146,7 +146,7 @@ class _Service:
             return PlainTextResponse(f"{error}\n", 404)
 
     def get_view(self, request: Request) -> Response:
-        """The session's state, or what a single view shows."""
+        """The session's state, or the data of a single view."""
         name = request.path_params["view"]
         if name in self._views:
             return JSONResponse(self._views[name]())
@@ -167,9 +167,9 @@ class _Service:
         return JSONResponse(self._classifier.describe_table(request.path_params["first"]))
 
     async def get_events(self, request: Request) -> Response:
-        """What the training does, as server-sent events: at once, and whenever it changes.
+        """The training's progress as server-sent events: at once, and whenever it changes.
 
-        They end with the training. Browsers open few connections, and other windows need some.
+        They end with the training, since a browser opens few connections for all its windows.
         """
 
         async def follow() -> AsyncIterator[str]:
@@ -186,10 +186,7 @@ class _Service:
         return StreamingResponse(follow(), media_type="text/event-stream")
 
     def get_report(self, request: Request) -> Response:
-        """The report of the last run, once for each code.
-
-        It has scripts and styles of its own. In a sandbox they can reach nothing of this server.
-        """
+        """The last run's report, once for each code, in a sandbox that cannot reach this server."""
         code, path = request.path_params["code"], self._training.find_report()
         if code not in self._report_codes or path is None:
             return PlainTextResponse("Open the report from the page.\n", 404)
@@ -205,7 +202,7 @@ class _Service:
         )
 
     async def post(self, request: Request) -> Response:
-        """Makes a change. The answer is the new state, or why it was refused."""
+        """Makes a change. The response is the new state, or why it was refused."""
         is_photograph = request.path_params["verb"] in PHOTOGRAPH_VERBS
         limit = MAX_PHOTOGRAPH_BYTES if is_photograph else MAX_BODY_BYTES
         try:
@@ -221,12 +218,11 @@ class _Service:
         except TimeoutError:
             return _explain("The request took too long to arrive.", 408)
         except ClientDisconnect:
-            return Response(status_code=400)  # Nobody reads it.
+            return Response(status_code=400)  # The client is gone.
 
     def _change(self, request: Request, body: IO[bytes]) -> Response:
-        session, window = self._session, _get_window(request)
+        session, window, verb = self._session, _get_window(request), request.path_params["verb"]
         answer: dict[str, Any] = {}
-        verb = request.path_params["verb"]
         try:
             content = _parse(verb, body)
         except ValueError as error:
@@ -271,7 +267,7 @@ class _Service:
         except ConflictError as error:
             return _explain(error, 409, self._describe(request))
         except ImageError as error:
-            return _explain(f"This is no photograph that can be read: {error}.", 422)
+            return _explain(f"This photo cannot be read: {error}.", 422)
         except (RefusedError, UserError) as error:
             return _explain(error, 422)
         except OSError as error:
@@ -284,7 +280,7 @@ def encode_photograph(path: pathlib.Path, size: str) -> bytes:
     """A photograph as JPEG, "small" or "large", decoded within limits and encoded again.
 
     The browser never gets a byte of the original file. Malformed images and metadata, such as the
-    place where a photograph was taken, stay in this process. Raises an ImageError if it cannot be
+    location of a photograph, stay in this process. Raises an ImageError if it cannot be
     read or is not an image.
     """
     buffer = io.BytesIO()
@@ -293,18 +289,15 @@ def encode_photograph(path: pathlib.Path, size: str) -> bytes:
 
 
 def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
-    """Lets only the page itself through, and adds the security headers to every answer.
-
-    The arguments are those of `create_app`.
-    """
+    """Lets requests from the page through, and adds security headers. See `create_app`."""
     unused = set(codes)
 
     def answer_early(request: Request) -> Response | None:
-        """The refusal of a request that the page did not send, or the token for a code."""
+        """Refuses a request that the page did not send, or exchanges a code for the token."""
         headers, path = request.headers, request.scope["path"]
         host, given = headers.get("host", "").lower(), headers.get("x-token", "")
         if headers.getlist("host") != [headers.get("host")] or not _HOSTS.fullmatch(host):
-            return PlainTextResponse("This host is not served here.\n", 421)
+            return PlainTextResponse("This host is not served.\n", 421)
         if request.method not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("This method is not allowed.\n", 405)
         if path == "/" or path.startswith(("/page/", "/report/")):
@@ -318,7 +311,7 @@ def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
         if request.method == "POST":
             if headers.get("origin", "").lower() != f"http://{host}":
                 return PlainTextResponse(_OTHER_PAGE, 403)
-            # Both are types that a form of another page cannot send.
+            # A form on another page cannot send either type.
             kind = "octet-stream" if path.split("/")[-1] in PHOTOGRAPH_VERBS else "json"
             if headers.get("content-type", "").split(";")[0].strip() != f"application/{kind}":
                 return PlainTextResponse(f"The request must be application/{kind}.\n", 415)
@@ -342,7 +335,7 @@ def guard(app: ASGIApp, token: str, codes: Collection[str] = ()) -> ASGIApp:
 def _explain(
     error: Exception | str, status: int, state: Mapping[str, Any] | None = None
 ) -> Response:
-    """A refusal with its reason. Names in it that are not Unicode are escaped."""
+    """An error response with its reason. Names that are not Unicode are escaped."""
     return JSONResponse({**(state or {}), "message": make_printable(str(error))}, status)
 
 
@@ -351,15 +344,15 @@ def _get_window(request: Request) -> str:
 
 
 def _parse(verb: str, body: IO[bytes]) -> Any:
-    """What a verb of `_Service.post` needs from a request. A ValueError if it is not there."""
+    """The arguments of a verb of `_Service.post`. Raises a ValueError if they are invalid."""
     if verb in PHOTOGRAPH_VERBS:
         return body
     content = parse_json(body.read().decode("utf-8"))
 
     def take(values: Any, key: str, kind: type) -> Any:
         value = values.get(key) if isinstance(values, dict) else None
-        if type(value) is not kind:  # JSON's true is an int for isinstance.
-            raise ValueError(f"{key} is missing or of another type.")
+        if type(value) is not kind:  # For isinstance, JSON's true is an int.
+            raise ValueError(f"{key} is missing or has the wrong type.")
         return value
 
     if verb in ("classes", "example"):
@@ -386,14 +379,14 @@ def _parse(verb: str, body: IO[bytes]) -> Any:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed when it is idle for long, or when there are many others.
+    """A connection that is closed if it idles too long, or if there are too many.
 
-    Programs without the token open connections, too. They must neither keep the page from being
-    served nor use up the files that this process may open.
+    Programs without the token can open connections, too. They must neither block the page nor use
+    up the file descriptors of this process.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes the place of the oldest idle connection if there are too many."""
+        """Replaces the oldest idle connection if there are too many."""
         super().connection_made(transport)
         self._opened, self._last = self.loop.time(), self.cycle
         self.loop.call_later(_IDLE_SECONDS, self._close_if_idle)
@@ -415,10 +408,7 @@ class _Connection(H11Protocol):
 
 
 def open_socket(port: int) -> socket.socket:
-    """Binds a port of 127.0.0.1, or any free one if it is 0.
-
-    Raises a UserError if the port is in use or not allowed.
-    """
+    """Binds a port of 127.0.0.1, with 0 a free one. Raises a UserError if it cannot be used."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -427,20 +417,20 @@ def open_socket(port: int) -> socket.socket:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"Port {port} cannot be used ({reason}): choose another one with --port, or omit it "
-            "for a free one."
+            f"Port {port} cannot be used ({reason}): choose another with --port, or omit it to "
+            "use a free one."
         ) from error
     return listener
 
 
 def create_server(app: ASGIApp) -> uvicorn.Server:
-    """A server without access logs, which nobody would read."""
+    """A server without access logs."""
     return uvicorn.Server(
         uvicorn.Config(
             app,
             http=_Connection,
             access_log=False,
-            log_config=None,  # Uvicorn's own would close all log handlers of this process.
+            log_config=None,  # Uvicorn's default would close all log handlers of this process.
             log_level="error",
             server_header=False,
             lifespan="off",

@@ -1,4 +1,4 @@
-"""A labeling session: the photographs, and what its page shows about them and their answers."""
+"""A labeling session: the photographs, their answers, and what the page shows of them."""
 
 import collections
 import pathlib
@@ -46,7 +46,7 @@ class Change(NamedTuple):
     image: int  # The index of the photograph.
     decision: str  # "label", "none" or "skip".
     label: str  # The class, or "".
-    revision: int  # Which the page saw.
+    revision: int  # The revision that the page has shown.
 
 
 class ConflictError(RefusedError):
@@ -54,13 +54,15 @@ class ConflictError(RefusedError):
 
 
 class Session:
-    """The state behind the page. All methods may be called from any thread."""
+    """The state behind the page. All methods may be called from any thread.
+
+    Those that change an answer raise a ConflictError if another window has decided about the same
+    photograph, a RefusedError if what they get does not exist or makes no sense, and an OSError if
+    labels.csv cannot be written. Nothing has changed then.
+    """
 
     def __init__(self, root: pathlib.Path, files: Sequence[str], answers: Answers):
-        """A session without photographs to show: `load` must follow.
-
-        `files` are the photographs that may be labeled, by their names in the folder `root`.
-        """
+        """`files` may be labeled, by their names in `root`. `load` must follow."""
         self.root = root
         self._answers = answers
         self._lock, self._scanning = threading.RLock(), threading.Lock()
@@ -68,15 +70,15 @@ class Session:
         self._progress = (0, len(files))
         self._version = 0
         self._set_files(files)
-        # Window → its steps. Each has what changed, its states before and revisions after, and the
+        # Window → its steps. Each has (key, state before, revision after) of what changed, and the
         # classes before if the step changed these.
         self._undo: dict[str, list[tuple[list[tuple[Key, State, int]], list[str]]]] = {}
         self._marked: list[int] = []
-        # Window → the photograph that it shows, and when it last asked.
+        # Window → the photograph that it shows, and the time of its last request.
         self._claims: dict[str, tuple[int, float]] = {}
         self._frozen: FrozenFeatures | None = None
         self._propagation: Propagation | None = None
-        self._unreadable: dict[str, str] = {}  # File → why.
+        self._unreadable: dict[str, str] = {}  # File → reason.
         self.labels_version = 0  # Increases with each change of labels.
         self._coverage: Coverage | None = None
         self._probabilities = np.zeros((0, 0), np.float32)
@@ -104,7 +106,7 @@ class Session:
             raise
 
     def _take_over(self, files: Sequence[str], found: Features, before: Sequence[str]) -> None:
-        """Adds files with features behind those `before`, whose numbers stay."""
+        """Appends files with features to those `before`, whose indices stay."""
         frozen = found.frozen
         if self._frozen is not None:
             frozen = FrozenFeatures(*map(np.concatenate, zip(self._frozen, frozen, strict=True)))
@@ -123,11 +125,11 @@ class Session:
         folder_labels: Mapping[str, str],
         load_features: Callable[[Sequence[pathlib.Path]], Features],
     ) -> dict[str, int]:
-        """Adds photographs that came since, of all `files` that may be labeled.
+        """Adds the new ones of all `files` that may be labeled.
 
         `names` and `folder_labels` are those of `Answers`. Files that could not be read are tried
-        again. Returns how many are new, and how many of the new ones cannot be read. What
-        `load_features` raises leaves the session as it was.
+        again. Returns how many are new, and how many of the new ones cannot be read. If
+        `load_features` raises an error, the session is unchanged.
         """
         with self._scanning:
             with self._lock:
@@ -177,17 +179,11 @@ class Session:
             name = self._answers.add_class(name)
             self._version += len(self._answers.class_names) > num_classes
             if self._answers.class_names[num_classes:] not in ([], [name]):
-                self._refresh()  # It came between others, whose columns move.
+                self._refresh()  # It was inserted before others, whose columns move.
             return name
 
     def decide(self, changes: Sequence[Change], window: str) -> None:
-        """Records decisions about different photographs on the disk and here, as one step to undo.
-
-        Raises:
-            ConflictError: If another window has decided about one of the photographs.
-            RefusedError: If a photograph, decision or class does not exist.
-            OSError: If labels.csv cannot be written. Nothing has changed then.
-        """
+        """Records decisions about photographs on the disk and here, as one step to undo."""
         with self._lock, self._answers.hold():
             self.follow_table()
             self._check(changes)
@@ -217,10 +213,6 @@ class Session:
 
         Its photographs get the other class, or none. Its description and its example stay if the
         other class has none. Returns the number of photographs.
-
-        Raises:
-            RefusedError: If there is no such class, or the new name is unusable.
-            OSError: If labels.csv cannot be written. Nothing has changed then.
         """
         with self._lock, self._answers.hold():
             self._check_ready()
@@ -250,7 +242,7 @@ class Session:
             return num_images
 
     def describe_class(self, window: str, name: str, text: str) -> None:
-        """Saves what a class is. Raises the same as `rename_class`."""
+        """Saves the description of a class. Raises the same as `rename_class`."""
         if len(text) > _LONGEST_DESCRIPTION or not text.isprintable():
             raise RefusedError(
                 f"A description must be one line of at most {_LONGEST_DESCRIPTION} characters."
@@ -262,7 +254,7 @@ class Session:
             self._record([((DESCRIBE, name), DESCRIBE, text)], window)
 
     def set_example(self, window: str, image: int) -> None:
-        """Makes a labeled photograph the example of its class. Raises as `rename_class` does."""
+        """Makes a labeled photograph the example of its class."""
         with self._lock, self._answers.hold():
             self.follow_table()
             self.get_path(image)
@@ -279,27 +271,20 @@ class Session:
         if len({change.image for change in changes}) < len(changes):
             raise RefusedError("A photo is listed twice.")
         for image, decision, label, revision in changes:
-            if not 0 <= image < len(self._files):
-                raise RefusedError("There is no such photo.")
+            path = self.get_path(image)
             if decision not in (LABEL, NONE, SKIP):
-                raise RefusedError("There is no such decision.")
+                raise RefusedError("Unknown decision.")
             if (decision == LABEL) != bool(label) or (
                 label and label not in self._answers.class_names
             ):
                 raise RefusedError("There is no such class.")
-            if not (self.root / self._files[image]).is_file():
+            if not path.is_file():
                 raise RefusedError(f"{self._files[image]} is no longer in the folder.")
             if self._get_state(image).revision != revision:
                 raise ConflictError(f"{self._files[image]} was just labeled in another window.")
 
     def undo(self, window: str) -> list[dict[str, Any]]:
-        """Undoes the last step of a window and returns its first photographs as `describe` does.
-
-        Raises:
-            ConflictError: If another window has decided about one of them since.
-            RefusedError: If there is nothing to undo.
-            OSError: If labels.csv cannot be written. Nothing has changed then.
-        """
+        """Undoes the last step of a window and returns its first photographs as `describe` does."""
         with self._lock, self._answers.hold():
             self.follow_table()
             if not self._undo.get(window):
@@ -355,7 +340,7 @@ class Session:
         for image, state in self._list_states():
             if state.label:
                 labels[image] = index[state.label]
-        if self._probabilities.shape[1] > len(index):  # Classes are gone.
+        if self._probabilities.shape[1] > len(index):  # Classes were removed.
             self._propagation = Propagation(self._propagation.graph)
         self._propagation.add_classes(len(index))
         changed = np.flatnonzero(labels != self._propagation.labels)
@@ -369,7 +354,7 @@ class Session:
         self._next = [*self._marked, *others][:_NUM_NEXT]
 
     def _find_open(self) -> np.ndarray:
-        """Whether each photograph is without an answer, bool [B]."""
+        """Which photographs have no answer, bool [B]."""
         is_open = np.ones(len(self._files), bool)
         is_open[[image for image, _ in self._list_states()]] = False
         return is_open
@@ -380,7 +365,7 @@ class Session:
             states = list(self._list_states())
             counts = collections.Counter(state.decision for _, state in states)
             num_labels = collections.Counter(state.label for _, state in states)
-            # Until then, photographs that cannot be read still have numbers.
+            # Before that, unreadable photographs still have indices.
             recent = states[:_NUM_RECENT] if self._phase == "ready" else []
             return {
                 "version": self._version,
@@ -414,14 +399,13 @@ class Session:
         }
 
     def _share_out(self, window: str) -> list[int]:
-        """Chooses what to show next in a window. Photographs of other windows come last."""
+        """Chooses what to show next in a window. Photographs shown in other windows come last."""
         now = time.monotonic()
-        self._claims = {
-            other: claim for other, claim in self._claims.items() if now - claim[1] < _CLAIM_SECONDS
-        }
+        recent = [row for row in self._claims.items() if now - row[1][1] < _CLAIM_SECONDS]
+        self._claims = dict(recent)
         own = self._claims.pop(window, (-1, 0))[0]
         taken = {image for image, _ in self._claims.values()}
-        # Sorting keeps the order of equals.
+        # Sorting is stable.
         order = sorted(self._next, key=lambda i: (i in taken, i not in self._marked, i != own))
         if order:
             self._claims[window] = (order[0], now)
@@ -436,28 +420,21 @@ class Session:
             "decision": state.decision,
             "label": state.label,
             "revision": state.revision,
-            "proposals": self._describe_proposals(self._probabilities[image])
-            if len(self._probabilities)
-            else [],
+            "proposals": self._describe_proposals(self._probabilities, image),
         }
 
-    def _describe_proposals(self, probabilities_K: np.ndarray) -> list[dict[str, Any]]:
+    def _describe_proposals(self, p_BK: np.ndarray, row: int) -> list[dict[str, Any]]:
         if not self._propagation or not (self._propagation.labels >= 0).any():
             return []
-        order = np.argsort(-probabilities_K, kind="stable")[:_NUM_PROPOSALS]
-        return [
-            {
-                "label": self._answers.class_names[k],
-                "probability": round(float(probabilities_K[k]), 4),
-            }
-            for k in order
-        ]
+        order = np.argsort(-p_BK[row], kind="stable")[:_NUM_PROPOSALS]
+        names = self._answers.class_names
+        return [{"label": names[k], "probability": round(float(p_BK[row, k]), 4)} for k in order]
 
     def describe_check(self) -> dict[str, Any]:
         """The most confident proposals of each class."""
         with self._lock:
             is_open, rows = self._find_open(), []
-            # Before `load` there are no columns, and a class that was just added has none yet.
+            # Before `load` there are no columns, and a class just added has none yet.
             for k, name in enumerate(self._answers.class_names[: self._probabilities.shape[1]]):
                 chosen = find_confident(self._probabilities, is_open, k, _NUM_PER_CLASS)
                 images = [self.describe_image(int(image)) for image in chosen]
@@ -465,7 +442,7 @@ class Session:
             return {"version": self._version, "rows": rows}
 
     def describe_doubtful(self) -> dict[str, Any]:
-        """Labels that all other labels contradict."""
+        """Labels that the other labels contradict."""
         with self._lock:
             images = []
             if self._propagation is not None:
@@ -473,9 +450,8 @@ class Session:
                 own = self._propagation.labels[labeled]
                 is_open = np.array([not self._get_state(i).is_confirmed for i in labeled], bool)
                 for row in find_doubtful(probabilities, own, is_open, _NUM_DOUBTFUL):
-                    described = self.describe_image(int(labeled[row]))
-                    described["proposals"] = self._describe_proposals(probabilities[row])
-                    images.append(described)
+                    proposals = self._describe_proposals(probabilities, row)
+                    images.append(self.describe_image(int(labeled[row])) | {"proposals": proposals})
             return {"version": self._version, "images": images}
 
     def describe_result(self) -> dict[str, Any]:
@@ -517,5 +493,5 @@ class Session:
 
 
 def show_name(name: str) -> str:
-    """A name as JSON can hold it, where bytes that are not Unicode become "?"."""
+    """A name for JSON, with "?" for bytes that are not Unicode."""
     return name.encode("utf-8", "replace").decode()

@@ -25,27 +25,19 @@ _STOP_SECONDS = 3.0  # Enough for a batch of features, not for compiling their n
 
 
 def label_folder(
-    folder: str,
-    class_names: Sequence[str] = (),
-    port: int = 0,
-    *,
-    opens_browser: bool = True,
-    arguments: Sequence[str] = (),
+    folder: str, class_names: Sequence[str] = (), port: int = 0, *, opens_browser: bool = True
 ) -> None:
     """Serves the page until the process is interrupted, and opens it in a browser.
 
-    `class_names` are offered from the start. Port 0 stands for any free one. `arguments` are more
-    of those of `cls-jax train`, for trainings that the page starts.
-
-    Raises:
-        UserError: If there is no image, labels.csv cannot be read or the port is in use.
+    `class_names` are offered from the start. Port 0 picks a free port. Raises a UserError if there
+    is no image, labels.csv cannot be read or the port is in use.
     """
     session = photographs.open_session(pathlib.Path(folder).expanduser(), class_names)
     listener = server.open_socket(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     port = listener.getsockname()[1]
     address = f"http://{server.HOST}:{port}/#"  # Browsers do not send what follows the #.
-    training = Training(session.root, arguments)
+    training = Training(session.root)
     app = server.create_app(session, token, [code], training)
     running = server.create_server(app)
     training.is_closing = lambda: running.should_exit
@@ -73,7 +65,7 @@ def label_folder(
     print("Answers are saved immediately. Press Ctrl-C to stop.", flush=True)
     with contextlib.suppress(KeyboardInterrupt), _write_redirect(address + code) as page:
         if opens_browser and (browser := _find_browser(port)):
-            # In a thread: some browsers return only after the page was left.
+            # In a thread: some browsers return only once the page is closed.
             threading.Thread(target=browser.open, args=[page.as_uri()], daemon=True).start()
         running.run(sockets=[listener])
     is_stopping.set()
@@ -83,15 +75,14 @@ def label_folder(
             thread.join(_STOP_SECONDS)
     _end(training)
     state = session.describe()
-    print(
-        f"\n{state['counts']['labeled']:,} images are labeled. Next: {state['command']}", flush=True
-    )
+    num_labeled = state["counts"]["labeled"]
+    print(f"\n{num_labeled:,} images are labeled. Next: {state['command']}", flush=True)
     if any(thread.is_alive() for thread in busy):
-        os._exit(0)  # It compiles, and Python aborts if a thread is in JAX at an orderly exit.
+        os._exit(0)  # Python aborts if a thread is still in JAX at an orderly exit.
 
 
 def _find_browser(port: int) -> webbrowser.BaseBrowser | None:
-    """The browser of this machine. Without one that can show the page, says what to do instead."""
+    """The default browser. If there is none with JavaScript, prints what to do instead."""
     try:
         browser = webbrowser.get()
         name = os.path.basename(getattr(browser, "name", ""))
@@ -99,37 +90,35 @@ def _find_browser(port: int) -> webbrowser.BaseBrowser | None:
             return browser
         reason = f"{name} cannot show the page, which needs JavaScript"
     except webbrowser.Error:
-        reason = "There is no browser on this machine"
-    print(
-        f"{reason}: open the address elsewhere, through ssh -L {port}:localhost:{port} HOST.",
-        flush=True,
-    )
+        reason = "This machine has no browser"
+    tunnel = f"ssh -L {port}:localhost:{port} HOST"
+    print(f"{reason}: open the address elsewhere, through {tunnel}.", flush=True)
     return None
 
 
 def _end(training: Training) -> None:
-    """Asks what becomes of a training that is in progress. Without an answer, it is stopped."""
+    """Asks whether to stop a training in progress. Without an answer, stops it."""
     if not training.is_running():
         return
     state, answer = training.describe(), "y"
     if sys.stdin.isatty():
         with contextlib.suppress(KeyboardInterrupt, EOFError):
-            answer = input(f"\nA training is in progress in {state['run']}. Stop it? [Y/n] ")
+            answer = input(f"\nTraining is in progress in {state['run']}. Stop it? [Y/n] ")
     if answer.strip().lower() in ("n", "no"):
-        print("It goes on.", end="")
+        print("Training continues.", end="")
         return
     with contextlib.suppress(RefusedError):  # It has just ended.
         training.stop()
-    print(f"\nThe training saves and stops. To go on: {state['command']}", end="")
+    print(f"\nSaving and stopping the training. To resume: {state['command']}", end="")
 
 
 @contextlib.contextmanager
 def _write_redirect(address: str) -> Iterator[pathlib.Path]:
-    """A page that only this user can read and that leads to an address.
+    """A page that only this user can read, and that redirects to an address.
 
-    The address itself would be in the list of processes, as an argument of the browser.
+    As an argument of the browser, the address itself would be visible in the list of processes.
     """
-    # Browsers that were installed as snaps see no file elsewhere.
+    # Browsers installed as snaps cannot read files elsewhere.
     place = pathlib.Path.home() if pathlib.Path("/snap/bin").is_dir() else None
     descriptor, name = tempfile.mkstemp(".html", "cls-jax-label-", place)
     try:

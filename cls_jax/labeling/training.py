@@ -1,4 +1,4 @@
-"""Training that is started from the page: `cls-jax train` as a process of its own."""
+"""Training started from the page, as a `cls-jax train` process."""
 
 import os
 import pathlib
@@ -32,18 +32,18 @@ _STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.S
 class Training:
     """At most one training at a time. All methods may be called from any thread.
 
-    It goes on if the page is closed, and can be stopped and resumed.
+    It continues if the page is closed, and can be stopped and resumed.
     """
 
     def __init__(self, folder: pathlib.Path, arguments: Sequence[str] = ()):
-        """`arguments` are further ones of `cls-jax train`, for what is trained longer."""
+        """`arguments` are further ones of `cls-jax train`, for fine-tuning."""
         self._folder, self._arguments = folder.resolve(), list(arguments)
         self._lock = threading.RLock()
         self.is_closing: Callable[[], bool] = lambda: False  # Whether the session ends.
         self._process: subprocess.Popen | None = None
         self._command: list[str] = []
-        self._log, self._num_read = -1, 0  # A file without a name, which outlives the session.
-        self._last = ""  # Of what was printed, without progress bars.
+        self._log, self._num_read = -1, 0  # An unnamed file, which outlives the session.
+        self._last = ""  # The last line printed, without progress bars.
         self._run = RUNS
         self._data: tuple[list[str], list[str], bytes] = ([], [], b"")
         self._state: dict[str, Any] = {"phase": "none"}
@@ -51,13 +51,12 @@ class Training:
     def start(self, kind: str, minutes: float = 0) -> None:
         """Begins a run: `INSTANT` saves the classifier, `FINE_TUNE` trains for some minutes.
 
-        Raises:
-            RefusedError: If one is in progress, or the arguments make no sense.
+        Raises a RefusedError if one is in progress, or an argument is invalid.
         """
         with self._lock:
             self._check_idle()
             if kind not in (INSTANT, FINE_TUNE):
-                raise RefusedError("There is no such training.")
+                raise RefusedError("Unknown kind of training.")
             if kind == FINE_TUNE and not 0 < minutes <= _MAX_MINUTES:
                 raise RefusedError(f"Minutes must be above 0 and at most {_MAX_MINUTES:,}.")
             self._run = find_free(RUNS / f"{make_printable(self._folder.name)}-{kind}")
@@ -69,14 +68,11 @@ class Training:
             self._launch()
 
     def resume(self) -> None:
-        """Goes on with what was stopped, and with the photographs and labels that it began with.
-
-        Raises a RefusedError if nothing was stopped.
-        """
+        """Resumes what was stopped, with the same data. Raises a RefusedError if nothing was."""
         with self._lock:
             self._check_idle()
             if self._state["phase"] not in ("stopped", "failed"):
-                raise RefusedError("No training was stopped.")
+                raise RefusedError("There is no stopped training.")
             if _look(self._folder) != self._data:
                 self._command[1] = str(self._link_data())
             self._launch()
@@ -96,7 +92,7 @@ class Training:
 
     def _check_idle(self) -> None:
         if self.is_running():
-            raise RefusedError("A training is in progress: stop it, or wait for its end.")
+            raise RefusedError("Training is in progress. Stop it or wait for it to finish.")
 
     def _launch(self) -> None:
         package = pathlib.Path(__file__).parents[2]
@@ -106,7 +102,7 @@ class Training:
             os.unlink(path)
         self._num_read, self._last = os.lseek(self._log, 0, os.SEEK_END), ""
         try:
-            # Ctrl-C in the terminal is for the session, which asks.
+            # Ctrl-C in the terminal goes to the session only, which asks.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "cls_jax", *self._command],
                 stdin=subprocess.DEVNULL,
@@ -120,25 +116,25 @@ class Training:
         self._state |= {"phase": "running", "message": "Starting", "step": 0, "steps": 0}
 
     def stop(self) -> None:
-        """Asks it to save and stop. Raises a RefusedError if there is none."""
+        """Asks the training to save and stop. Raises a RefusedError if there is none."""
         with self._lock:
             if not self.is_running() or self._process is None:
                 raise RefusedError("There is no training to stop.")
-            if self._state["phase"] != "stopping":  # The second signal would not let it save.
+            if self._state["phase"] != "stopping":  # A second signal would keep it from saving.
                 self._process.terminate()
                 self._state["phase"] = "stopping"
 
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def find_report(self) -> pathlib.Path | None:
-        """The page about the last run, if there is one."""
+        """The report of the last run, if there is one."""
         path = self._run / "report.html"
         return path if self._process and path.is_file() else None
 
     def describe(self) -> dict[str, Any]:
-        """What it does at the moment, or how it ended."""
+        """Its progress, or how it ended."""
         with self._lock:
             code = self._process.poll() if self._process else None
             last = self._read_log()
@@ -151,7 +147,7 @@ class Training:
             return self._state | described | {"has_report": self.find_report() is not None}
 
     def _read_log(self) -> str:
-        """Takes over what was printed since the last call. Returns the last sentence."""
+        """Reads what was printed since the last call. Returns the last sentence."""
         if self._log < 0:
             return ""
         text = os.pread(self._log, os.fstat(self._log).st_size - self._num_read, self._num_read)
@@ -167,18 +163,15 @@ class Training:
             else:
                 self._state |= {"step": done, "steps": total, "message": ""}
                 if loss := _LOSS.search(part):
-                    self._add_point(done, float(loss[1]))
+                    curve = [row for row in self._state["curve"] if row[0] < done]
+                    self._state["curve"] = curve = [*curve, (done, float(loss[1]))]
+                    if len(curve) > _MAX_POINTS:
+                        del curve[1::2]
         return make_printable(self._last)[:500]
-
-    def _add_point(self, step: int, loss: float) -> None:
-        curve = self._state["curve"] = [row for row in self._state["curve"] if row[0] < step]
-        curve.append((step, loss))
-        if len(curve) > _MAX_POINTS:
-            del curve[1::2]
 
 
 def _look(folder: pathlib.Path) -> tuple[list[str], list[str], bytes]:
-    """Folders, images and the labels of a folder: all that decides what a run is trained on."""
+    """The folders, the images and the label table: everything that a run is trained on."""
     listing = list_images(folder)
     table = find_table(listing)
     names = [file.name for file in listing.files]

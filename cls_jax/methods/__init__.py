@@ -1,22 +1,14 @@
 """The methods by name.
 
-`base` defines what a method is. Each file holds a family of methods. Shared parts are in `losses`,
-`alignment` and `cutmix`. To add a method, write its loss
-(signature: `Method.loss`) and its entry in `METHODS`, and list a new file here.
+`base` defines the type of a method. Each file has a family of methods, and shared parts are in
+`losses`, `alignment` and `cutmix`. To add a method, write its loss (signature: `Method.loss`) and
+its entry in `METHODS`, and list a new file here.
 """
 
 from ml_collections import ConfigDict
 
 from cls_jax.errors import UserError
-from cls_jax.methods import (
-    baselines,
-    cls,
-    cls_plus,
-    fixmatch_variants,
-    mixmatch,
-    simpro,
-    ups,
-)
+from cls_jax.methods import baselines, cls, cls_plus, fixmatch_variants, mixmatch, simpro, ups
 from cls_jax.methods.base import Context, Hyperparameter, LossOutput, Method
 from cls_jax.methods.options import add_options
 
@@ -45,11 +37,11 @@ def get_round_length(config: ConfigDict) -> int:
 
 
 def choose_decay(num_steps: int) -> float:
-    """The decay of a running mean over a training, or over a round of it, of so many steps.
+    """The decay of a running mean in a training, or round, of this many steps.
 
-    For the weights' average, BatchNorm's statistics and the methods' own. The mean is taken over
+    For the weights' average, BatchNorm's statistics and the methods' own. The mean extends over
     about 1 / (1 - decay) steps: a twentieth of the training, from 100 to 1,000, and never more than
-    a third of the training, so that less than 5% of the start value remains at its end.
+    a third of it, so that less than 5% of the start value remains at the end.
     """
     length = min(max(num_steps / 20, 100), 1000, num_steps / 3)
     return 1 - 1 / max(length, 1)

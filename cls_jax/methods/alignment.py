@@ -29,10 +29,7 @@ def init_uniform(spec: DatasetSpec) -> jax.Array:
 
 
 def init_class_means(target: str, spec: DatasetSpec) -> dict[str, jax.Array]:
-    """The class means to align from ("predicted") and to ("target"), each float32 [K].
-
-    They start equal, so that alignment begins as the identity, also where classes are unequal.
-    """
+    """Class means to align from ("predicted") and to ("target"), float32 [K], at first the same."""
     means = init_uniform(spec)
     if target == "labels":
         means = jnp.asarray(spec.class_frequencies, means.dtype)

@@ -21,9 +21,9 @@ _THRESHOLD = 0.95  # ABC and USB.
 
 
 def compute_shares(class_frequencies: Sequence[float]) -> np.ndarray:
-    """How much of each class the classifier sees, float32 [K]: the rarest one's count over its own.
+    """The share of each class that the classifier sees, float32 [K]: the rarest count over its own.
 
-    Classes without labels count as the rarest that has any.
+    Classes without labels count as the rarest class with labels.
     """
     frequencies = np.asarray(class_frequencies, np.float32)
     smallest = frequencies[frequencies > 0].min()

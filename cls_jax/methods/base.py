@@ -1,6 +1,6 @@
-"""The type of a training method: which groups of images it wants, and a loss on their logits.
+"""The type of a training method: the groups of images that it needs, and a loss on their logits.
 
-The train step, the input stream and the loop know this type but none of its instances.
+The train step, the input stream and the loop depend on this type and on none of its instances.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ class Hyperparameter:
     default: float | int | str | bool
     low: float = -math.inf  # The smallest and the largest number accepted.
     high: float = math.inf
-    source: str = ""  # Where the default comes from.
-    choices: tuple[str, ...] = ()  # The words accepted, if it is a word.
+    source: str = ""  # The origin of the default.
+    choices: tuple[str, ...] = ()  # The accepted words, if it is a word.
 
 
 class Context(NamedTuple):
@@ -38,9 +38,9 @@ class Context(NamedTuple):
     ensemble: Ensemble  # Forward passes and label exchange.
     hparams: Hyperparameters
     ema_params: PyTree  # EMA parameters of all networks, stacked.
-    method_state: PyTree  # What the method carries from step to step, stacked by network.
-    # Random key of this step, the same on all devices: each draws the same masks, permutations and
-    # so on for its own shard of the batch.
+    method_state: PyTree  # The method's state, stacked by network.
+    # Random key of this step, the same on all devices, which therefore draw the same masks,
+    # permutations and so on for their shards of the batch.
     key: jax.Array
     progress: jax.Array  # float32 in [0, 1), step / num_steps.
 
@@ -52,14 +52,14 @@ class Context(NamedTuple):
 class LossOutput(NamedTuple):
     """The result of a loss, for N networks (those on this device)."""
 
-    # float32 [N], whose means over the devices that share the batch are the losses of the whole
-    # batch. A mean over all of this device's images qualifies. For a mean over those that pass a
-    # mask, of which devices have different numbers, use `Ensemble.masked_mean`.
+    # float32 [N]. The mean over the devices that share the batch must be the loss of the whole
+    # batch. This holds for a mean over all of this device's images. For a mean over those that pass
+    # a mask, use `Ensemble.masked_mean`.
     losses: jax.Array
-    # float32 scalars or [N], of which means over networks and devices are written.
+    # float32 scalars or [N]. Means over networks and devices are written.
     monitors: dict[str, jax.Array]
     pseudo_labels: jax.Array | None = None  # int32 [N, U], classes of the unlabeled images.
-    method_state: PyTree = ()  # What the method carries to the next step.
+    method_state: PyTree = ()  # The method's state after the step.
 
 
 def add_up(
@@ -79,39 +79,38 @@ def add_up(
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One way to train: groups of images for the networks, and a loss on their logits.
+    """A training method: groups of images for the networks, and a loss on their logits.
 
-    The groups are the labeled images, each unlabeled view and, if wanted, a CutMix of the first
+    The groups are the labeled images, each unlabeled view and, if requested, a CutMix of the first
     view. They pass jointly: BatchNorm normalizes them by their joint statistics.
     """
 
     # Pure function (logits, batch, context) → `LossOutput`. The logits are a list, float32
     # [N, images, K] for each group.
     loss: Callable[[list[jax.Array], Batch, Context], LossOutput] | None = None
-    # What a user may set, by name. They become `config.method.*`.
+    # Hyperparameters by name, which become `config.method.*`.
     hyperparameters: Mapping[str, Hyperparameter] = dataclasses.field(default_factory=dict)
     num_networks: int = 1
     mu: int = 7  # Unlabeled images per labeled one.
     labeled_view: str = "weak"  # Or "strong".
     unlabeled_views: tuple[str, ...] = ("weak", "strong")  # Empty: it ignores unlabeled images.
-    # Index of the view whose logits are targets, constants in the loss. Where views pass jointly,
-    # such a method has the hyperparameter `weak_pass`: "fast" leaves this view out of BatchNorm's
+    # Index of the view whose logits are targets, constants in the loss. If views pass jointly, such
+    # a method has the hyperparameter `weak_pass`: "fast" leaves this view out of BatchNorm's
     # statistics, and so out of the gradient. Without batch statistics (BatchNorm frozen or absent)
-    # that changes nothing, so it is always done.
+    # that changes nothing and is always done.
     target_view: int | None = None
     # How the groups pass through the networks. "joint": in one pass. "separate": each with its own
     # statistics, and only the labeled images update the running ones (TorchSSL). "teacher": the
     # same, and the EMA networks predict the target view.
     passes: str = "joint"
-    # Whether there is a group of mixed images, `Batch.mix`.
+    # Whether to add a group of mixed images, `Batch.mix`.
     wants_cutmix: Callable[[Hyperparameters], bool] = lambda hparams: False
-    # What replaces `loss` in a method that needs predictions before it can make its groups. The
-    # same arguments and results as `compute_loss`.
+    # Replaces `loss` in a method that needs predictions before it can form its groups. Same
+    # arguments and results as `compute_loss`.
     drive: Callable[[PyTree, PyTree, Batch, Context], tuple[LossOutput, PyTree]] | None = None
-    # What every network's `method_state` is at first. Of a table, a row per training image.
+    # Every network's initial `method_state`. Tables have a row per training image.
     create_state: Callable[[Hyperparameters, DatasetSpec], PyTree] = lambda hparams, spec: ()
-    # (name, size) of the networks' outputs in addition to the classes. A loss gets the logits of
-    # all of them side by side.
+    # (name, size) of additional heads. The loss gets the logits of all heads side by side.
     extra_heads: tuple[tuple[str, int], ...] = ()
     # For a method that trains in `rounds` (a hyperparameter), each of which starts from new
     # networks: (logits [passes, images, K] with dropout, hyperparameters, round) → these images'
@@ -151,11 +150,12 @@ class Method:
                 forward(teacher if i == target else params, batch_stats, images)
                 for i, images in enumerate(groups)
             ]
-            # Running statistics of the unlabeled images' passes are dropped.
+            # The unlabeled images' running statistics are dropped.
             logits, batch_stats = [logits for logits, _ in passes], passes[0][1]
         elif target is not None and (
             context.hparams.get("weak_pass") == "fast"
-            or not ensemble.has_batch_statistics(batch_stats)
+            or not jax.tree.leaves(batch_stats)
+            or ensemble.model.bn_frozen
         ):
             images = groups.pop(target)
             logits, logits_target, batch_stats = ensemble.forward_with_frozen_group(

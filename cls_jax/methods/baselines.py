@@ -1,7 +1,7 @@
 """Baselines that are a loss on logits: supervised, Pseudo-Label, Π-Model, Mean Teacher, UDA.
 
-Read from the top they show, one part at a time, what a method can ask for: views of the unlabeled
-images, separate passes, the EMA networks, a target view.
+From top to bottom, each introduces another feature of methods: views of the unlabeled images,
+separate passes, the EMA networks, a target view.
 """
 
 import jax
@@ -15,8 +15,7 @@ from cls_jax.methods.losses import make_pseudo_labels, positive_cross_entropy, s
 def compute_supervised_loss(logits: list[jax.Array], batch: Batch, context: Context) -> LossOutput:
     """L = mean cross-entropy of the labeled images. Signature, here and below: see `Method.loss`.
 
-    With strong views of them, "Supervised w/ RA" in the paper's Table 1: the accuracy without
-    unlabeled images.
+    With strong views "Supervised w/ RA" of the paper's Table 1: without unlabeled images.
     """
     (logits_x,) = logits
     losses = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)

@@ -1,7 +1,7 @@
-"""CutMix (Yun et al., 2019) of unlabeled images: a box of each shows a partner instead.
+"""CutMix (Yun et al., 2019) of unlabeled images: a box in each shows its partner.
 
-Boxes and partners do not depend on how many devices share the batch, and so neither does the loss,
-as long as every device has an even number of images.
+Boxes and partners, and hence the loss, do not depend on the number of devices that share the
+batch, as long as every device has an even number of images.
 """
 
 from typing import NamedTuple

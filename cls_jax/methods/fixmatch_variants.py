@@ -8,7 +8,7 @@ then each variant with its targets and its state.
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,21 +29,15 @@ from cls_jax.methods.losses import positive_cross_entropy
 NO_LABEL = -1
 
 
-class Targets(NamedTuple):
-    """Labels for the strong views. N networks, U unlabeled images."""
-
-    labels: jax.Array  # int32 [N, U].
-    weights: jax.Array  # float32 [N, U], 0 for images that are not trained on.
-    state: dict[str, jax.Array]  # What the method carries to the next step.
-    monitors: dict[str, jax.Array]  # float32 [N].
-
-
-# (context, batch, logits of labeled images [N, B, K], of weak views [N, U, K]) → Targets.
+Tree = dict[str, jax.Array]
+# Of N networks: labels int32 [N, U] for U strong views, weights float32 [N, U], 0 for images that
+# are not trained on, the method's state after the step, and monitors float32 [N].
+Targets = tuple[jax.Array, jax.Array, Tree, Tree]
+# (context, batch, logits of labeled images [N, B, K], of weak views [N, U, K]) → targets.
 MakeTargets = Callable[[Context, Batch, jax.Array, jax.Array], Targets]
-# (context, batch, targets, logits of all groups) → weight and loss [N] of each term, by name.
-ExtraTerms = Callable[
-    [Context, Batch, Targets, list[jax.Array]], dict[str, tuple[jax.Array, jax.Array]]
-]
+Terms = dict[str, tuple[jax.Array, jax.Array]]  # Weight and loss [N], by name.
+# (context, batch, targets, logits of all groups) → further terms of the loss.
+ExtraTerms = Callable[[Context, Batch, Targets, list[jax.Array]], Terms]
 
 
 def compute_loss(
@@ -59,16 +53,14 @@ def compute_loss(
     """
     logits_x, logits_weak, *logits_strong = logits[: 1 + len(batch.u)]
     targets = make_targets(context, batch, *jax.lax.stop_gradient((logits_x, logits_weak)))
+    labels, weights, state, monitors = targets
     loss_supervised = jnp.mean(positive_cross_entropy(logits_x, batch.y), axis=-1)
-    losses_strong = [positive_cross_entropy(z, targets.labels) for z in logits_strong]
-    loss_self = jnp.mean(targets.weights * jnp.stack(losses_strong), axis=(0, -1))
-    terms = {
-        "self": (context.hparams["lambda_u"], loss_self),
-        **extra_terms(context, batch, targets, logits),
-    }
-    mask_ratio = jnp.mean(targets.weights > 0, axis=-1)
-    monitors = {"monitors/mask_ratio": mask_ratio, **targets.monitors}
-    return add_up(loss_supervised, terms, monitors, targets.labels, targets.state)
+    losses_strong = [positive_cross_entropy(z, labels) for z in logits_strong]
+    loss_self = jnp.mean(weights * jnp.stack(losses_strong), axis=(0, -1))
+    terms = {"self": (context.hparams["lambda_u"], loss_self)}
+    terms |= extra_terms(context, batch, targets, logits)
+    monitors = {"monitors/mask_ratio": jnp.mean(weights > 0, axis=-1), **monitors}
+    return add_up(loss_supervised, terms, monitors, labels, state)
 
 
 def create_method(
@@ -80,7 +72,7 @@ def create_method(
 ) -> Method:
     """A method that differs from FixMatch by its targets, their state, and perhaps extra terms.
 
-    It has hyperparameters beside `lambda_u`, and other `settings` of `Method`.
+    It has further hyperparameters, and other `settings` of `Method`.
     """
     return Method(
         functools.partial(compute_loss, make_targets, extra_terms),
@@ -100,7 +92,7 @@ def create_method(
 def _init_flexmatch(_: Hyperparameters, spec: DatasetSpec) -> dict[str, jax.Array]:
     """The last confident label of every training image, int32 [images]: none at first.
 
-    `outside` counts the images that the unlabeled stream never shows: they never get a label, and
+    `outside` counts the images that the unlabeled stream never shows. They never get a label and
     must not count as images still to be learned.
     """
     return {
@@ -122,7 +114,7 @@ def flexmatch_targets(
     table, hparams = context.method_state["label"], context.hparams
     p = jax.nn.softmax(logits_weak)
     confidence, labels = jnp.max(p, axis=-1), jnp.argmax(p, axis=-1).astype(jnp.int32)
-    # Counted again at every step: increments would be wrong where an image occurs twice.
+    # Recounted at every step: increments would be wrong if an image occurs twice.
     counts = jax.vmap(lambda row: jnp.bincount(row + 1, length=p.shape[-1] + 1))(table)
     num_without, counts = counts[:, 0] - context.method_state["outside"], counts[:, 1:]
     largest = jnp.max(counts, axis=-1)
@@ -143,7 +135,7 @@ def flexmatch_targets(
         "monitors/threshold": jnp.mean(thresholds, axis=-1),
         "monitors/class_balance": jnp.min(beta, axis=-1) / largest_beta,
     }
-    return Targets(labels, mask.astype(p.dtype), state, monitors)
+    return labels, mask.astype(p.dtype), state, monitors
 
 
 # AdaMatch (Berthelot et al., 2022): threshold and alignment relative to the labeled images.
@@ -158,8 +150,7 @@ def adamatch_targets(
 ) -> Targets:
     """Pseudo-labels with argmax p̂ where max p̂ ≥ c · (mean confidence of the labeled batch).
 
-    p̂ is the aligned prediction. With `ramp`, the weight rises along a cosine over that share of the
-    run.
+    p̂ is aligned. With `ramp`, the weight rises along a cosine over that share of the run.
     """
     hparams = context.hparams
     means = alignment.update_class_means(context, context.method_state, logits_weak, logits_x)
@@ -176,7 +167,7 @@ def adamatch_targets(
         "monitors/threshold": threshold,
         "monitors/class_balance": alignment.compute_class_balance(means["predicted"]),
     }
-    return Targets(jnp.argmax(p, axis=-1), weights, means, monitors)
+    return jnp.argmax(p, axis=-1), weights, means, monitors
 
 
 # FreeMatch (Wang et al., 2023): a threshold that follows the network's own confidence.
@@ -214,12 +205,12 @@ def freematch_targets(
         "monitors/threshold": state["threshold"],
         "monitors/class_balance": alignment.compute_class_balance(state["predicted"]),
     }
-    return Targets(labels, mask.astype(p.dtype), state, monitors)
+    return labels, mask.astype(p.dtype), state, monitors
 
 
 def add_fairness(
     context: Context, batch: Batch, targets: Targets, logits: list[jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
+) -> Terms:
     """λ_f · Σ q · log r with q = Norm(predicted / running histogram), r = Norm(mean / histogram).
 
     Mean and histogram are of strong predictions for the images of all devices that are trained on.
@@ -229,17 +220,17 @@ def add_fairness(
     class that no strong prediction favors has r = 0 and adds the constant q · log 1e-12. With an
     empty histogram the whole term is 0 (both).
     """
-    _, _, logits_strong = logits
+    (_, _, logits_strong), (_, weights, state, _) = logits, targets
     p = jax.nn.softmax(logits_strong)
     top = jax.nn.one_hot(jnp.argmax(logits_strong, axis=-1), p.shape[-1], dtype=p.dtype)
-    weights = targets.weights[..., None]
+    weights = weights[..., None]
     # Means over all images instead of those that are trained on: the common factor cancels in r,
     # and unlike masked means these may be averaged over devices before the division.
     mean_K, histogram_K = jax.tree.map(
         lambda value: context.ensemble.average_over_data(jnp.mean(weights * value, axis=1)),
         (p, jax.lax.stop_gradient(top)),
     )
-    q_K = _normalize(_divide(targets.state["predicted"], targets.state["histogram"]))
+    q_K = _normalize(_divide(state["predicted"], state["histogram"]))
     r_K = _normalize(_divide(mean_K, histogram_K))
     fairness = jnp.sum(q_K * jnp.log(r_K + 1e-12), axis=-1)
     fairness = jnp.where(jnp.sum(histogram_K, axis=-1) > 0, fairness, 0.0)
@@ -280,8 +271,8 @@ def softmatch_targets(
     confidence = jnp.max(jax.nn.softmax(logits_weak), axis=-1)
     if hparams["statistics"] == "aligned":
         confidence = aligned_confidence
-    # Over all devices' images: the variance is unbiased, so a mean of the devices' variances would
-    # be a different number.
+    # Over all devices' images: since the variance is unbiased, the mean of the devices' variances
+    # would differ.
     everywhere = context.ensemble.gather_over_data(confidence)
     batch_mean = jnp.mean(everywhere, axis=-1)
     squares = jnp.sum((everywhere - batch_mean[:, None]) ** 2, axis=-1)
@@ -290,7 +281,7 @@ def softmatch_targets(
     state["mean"] = decay * old["mean"] + (1 - decay) * batch_mean
     state["variance"] = decay * old["variance"] + (1 - decay) * batch_variance
     below = jnp.minimum(aligned_confidence - state["mean"][:, None], 0.0)
-    # A floor, because the variance vanishes if all images have the same confidence for long.
+    # A floor, because the variance vanishes if all images keep the same confidence.
     spread = 2 * jnp.maximum(state["variance"], 1e-12)[:, None] / hparams["sharpness"] ** 2
     weights = jnp.exp(-(below**2) / spread)
     monitors = {
@@ -298,7 +289,7 @@ def softmatch_targets(
         "monitors/threshold": state["mean"],
         "monitors/class_balance": alignment.compute_class_balance(state["predicted"]),
     }
-    return Targets(jnp.argmax(logits_weak, axis=-1), weights, state, monitors)
+    return jnp.argmax(logits_weak, axis=-1), weights, state, monitors
 
 
 # InfoMatch (Han et al., 2024): FreeMatch's threshold, two strong views and CutMix.
@@ -309,21 +300,21 @@ def softmatch_targets(
 
 def add_cutmix_and_consistency(
     context: Context, batch: Batch, targets: Targets, logits: list[jax.Array]
-) -> dict[str, tuple[jax.Array, jax.Array]]:
+) -> Terms:
     """λ_c · L_cutmix + λ_a · MSE(strong, strong').
 
     The CutMix of the weak views is trained on their labels, where these pass the threshold. The MSE
     compares the strong views' logits, standardized over classes.
     """
-    _, _, *logits_strong, logits_mix = logits
+    (_, _, *logits_strong, logits_mix), (labels, weights, _, _) = logits, targets
     first, second = map(standardize, logits_strong)
-    loss_cutmix = cutmix_loss(batch.mix, logits_mix, targets.labels, targets.weights)
+    loss_consistency = jnp.mean((first - second) ** 2, axis=(1, 2))
     return {
-        "cutmix": (context.hparams["lambda_cutmix"], loss_cutmix),
-        "consistency": (
-            context.hparams["lambda_consistency"],
-            jnp.mean((first - second) ** 2, axis=(1, 2)),
+        "cutmix": (
+            context.hparams["lambda_cutmix"],
+            cutmix_loss(batch.mix, logits_mix, labels, weights),
         ),
+        "consistency": (context.hparams["lambda_consistency"], loss_consistency),
     }
 
 

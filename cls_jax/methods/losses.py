@@ -27,10 +27,7 @@ class PseudoLabels(NamedTuple):
 
 
 def make_pseudo_labels(logits_BK: jax.Array) -> PseudoLabels:
-    """Derives labels from logits float32 [..., B, K]. No gradient flows back.
-
-    ỹ = argmax p, ȳ = argmin p, w = 1 - H(p) / log K.
-    """
+    """ỹ = argmax p, ȳ = argmin p, w = 1 - H(p) / log K of float32 [..., B, K], without gradient."""
     log_p_BK = jax.nn.log_softmax(jax.lax.stop_gradient(logits_BK))
     num_classes = logits_BK.shape[-1]
     weight_B = 1.0 - compute_entropy(log_p_BK) / jnp.log(num_classes)
@@ -44,9 +41,9 @@ def make_pseudo_labels(logits_BK: jax.Array) -> PseudoLabels:
 
 
 def draw_least_probable(p_BK: np.ndarray, seed: Sequence[int]) -> np.ndarray:
-    """The least probable class of each row, int [B]. Drawn where several have this probability.
+    """The least probable class of each row, int [B]. Ties are drawn.
 
-    A label along a graph leaves most classes with exactly 0. The first of them would teach the
+    A propagated label gives most classes exactly 0. Always taking the first of them would teach the
     networks that it is the rarest class.
     """
     ties = p_BK == p_BK.min(axis=1, keepdims=True)
@@ -97,7 +94,7 @@ def log_one_minus_softmax(logits_BK: jax.Array) -> jax.Array:
     is_small_BK = p_BK < 0.5
     # Both branches of a `where` get gradients, so the one not taken must stay off its singularity.
     small_side_BK = jnp.log1p(-jnp.where(is_small_BK, p_BK, 0.0))
-    # At most one class has p >= 1/2 and it is the most probable one, so the rest is all the others.
+    # At most one class has p >= 1/2, the most probable one, so the rest is all the others.
     top_BK = jax.nn.one_hot(jnp.argmax(logits_BK, axis=-1), logits_BK.shape[-1], dtype=bool)
     rest_BK = jnp.sum(jnp.where(top_BK, 0.0, p_BK), axis=-1, keepdims=True)
     large_side_BK = jnp.log(jnp.maximum(rest_BK, MIN_PROBABILITY))

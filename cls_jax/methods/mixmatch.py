@@ -1,6 +1,6 @@
 """MixMatch and ReMixMatch (Berthelot et al., 2019, 2020): guess labels, then mix all images.
 
-Both look at the weak views before they mix, so they drive the networks themselves. First the two
+Both predict the weak views before they mix, so they drive the networks themselves. First the two
 losses, then their parts: MixUp (Zhang et al., 2018) in MixMatch's form, in which an image keeps at
 least half of itself, and the interleaved forward. N networks, K classes, n groups of B_i images.
 

@@ -1,7 +1,7 @@
 """Options that a run may add to most methods: a fast weak pass, a graph's labels, a balanced head.
 
-`add_options` gives a method their keys, and `apply_options` adds what a run has switched on. None
-of them is for methods that drive the networks themselves, which may show them only mixtures.
+`add_options` gives a method their keys, and `apply_options` adds what a run has enabled. They are
+not for methods that drive the networks themselves, which may show them only mixtures.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from cls_jax.methods import balanced_head
 from cls_jax.methods.base import Context, Hyperparameter, Hyperparameters, LossOutput, Method
 from cls_jax.methods.losses import PseudoLabels, compute_labeling_loss
 
-STATES = ("shares", "graph")  # What a balanced head and a graph add to a method's state.
+STATES = ("shares", "graph")  # Entries of a method's state, added by the options.
 # How a method's target view passes through the networks, see `Method.target_view`.
 _WEAK_PASS = Hyperparameter("joint", source="authors' code", choices=("joint", "fast"))
 # Weight of the labels that spread along a graph of similar images.
@@ -26,7 +26,7 @@ _BALANCED_HEAD = Hyperparameter(False, 0, 1, "False: not in the methods' papers"
 
 
 def add_options(method: Method) -> Method:
-    """The method with the hyperparameters of the options that fit its views."""
+    """The method with the hyperparameters of the options that its views allow."""
     added = {}
     if method.target_view is not None and method.passes == "joint":
         added["weak_pass"] = _WEAK_PASS
@@ -38,15 +38,15 @@ def add_options(method: Method) -> Method:
 
 
 def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) -> Method:
-    """The method with a graph's labels and a balanced head, where hyperparameters ask for them.
+    """The method with a graph's labels and a balanced head, if the hyperparameters ask for them.
 
-    With `graph` > 0, labels that were propagated along a graph of similar images are one more
-    target of the strong views: graph · (1 - progress) · mean(w · (L_P + L_N)), CLS's losses by
-    labels that stay the same, is added to the loss. The state gets "graph", `PseudoLabels` of
-    arrays [images]: zeros until training, which knows the images, replaces them.
+    With `graph` > 0, labels propagated along a graph of similar images are another target of the
+    strong views: graph · (1 - progress) · mean(w · (L_P + L_N)), CLS's losses with fixed labels, is
+    added to the loss. The state gets "graph", `PseudoLabels` of
+    arrays [images], zeros until training replaces them.
 
-    With `balanced_head`, all of that is a loss on the outputs of another head, and the networks'
-    own head learns by ABC's loss, for which a weak view labels a strong one. The state gets
+    With `balanced_head`, this loss acts on the outputs of a second head, and the networks' own head
+    learns by ABC's loss, in which a weak view labels a strong one. The state gets
     "shares", float32 [K], of the classes that this head sees.
     """
     graph_weight, is_balanced = hparams.get("graph", 0.0), hparams.get("balanced_head", False)

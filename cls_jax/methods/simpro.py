@@ -1,4 +1,4 @@
-"""SimPro (Du et al., 2024): class frequencies of the unlabeled images are estimated, not assumed.
+"""SimPro (Du et al., 2024): estimates the class frequencies of the unlabeled images.
 
 Predictions are adjusted by the logarithms of class frequencies (logit adjustment, Menon et al.,
 2021), so the logits themselves are those of equally frequent classes. Labeled and unlabeled images
@@ -21,8 +21,8 @@ def compute_loss(logits: list[jax.Array], batch: Batch, context: Context) -> Los
 
     p = softmax(weak + τ log π_u), with π_u the frequencies of unlabeled images and π of all.
     The authors divide the supervised term by the ratio of unlabeled to labeled images in the data
-    set, with which few labels teach almost nothing. Here its weight is 1. They train two labeled
-    and two strong views, here it is one of each. Signature: see `Method.loss`.
+    set, with which few labels teach almost nothing. Here its weight is 1. They train on two
+    labeled and two strong views, here on one of each. Signature: see `Method.loss`.
     """
     hparams, state = context.hparams, start_epoch(context)
     logits_x, logits_weak, logits_strong = logits
@@ -49,10 +49,10 @@ def log_frequencies(frequencies_K: jax.Array, tau: float) -> jax.Array:
 
 
 def start_epoch(context: Context) -> dict[str, jax.Array]:
-    """The state with which a step begins: where an epoch has just ended, frequencies have moved.
+    """The state with which a step begins. After an epoch, frequencies are updated.
 
     They move toward the epoch's labels and the predictions that passed the threshold, whose counts
-    then begin at 0 again.
+    restart at 0.
     """
     hparams, state = context.hparams, context.method_state
     epoch = jnp.floor(context.progress / hparams["epoch"] + 1e-4).astype(jnp.int32)
@@ -78,7 +78,7 @@ def start_epoch(context: Context) -> dict[str, jax.Array]:
 
 
 def _init_frequencies(_: Any, spec: DatasetSpec) -> dict[str, Any]:
-    """Frequencies and counts [K], and the number of epochs that are over, an int32 scalar."""
+    """Frequencies and counts [K], and the number of finished epochs, an int32 scalar."""
     uniform = init_uniform(spec)
     return {
         "unlabeled": uniform,
@@ -94,8 +94,8 @@ METHODS = {
         compute_loss,
         hyperparameters={
             "lambda_u": Hyperparameter(1.0, 0.0, 1e3, "SimPro"),
-            # With 2, the frequencies count double in every prediction that they are estimated from.
-            # On digits with 40 labels of unequal classes, none was right after 200 steps.
+            # With 2, frequencies count double in every prediction that they are estimated from. On
+            # digits with 40 labels of unequal classes, all were wrong after 200 steps.
             "tau": Hyperparameter(1.0, 0.0, 100.0, "SimPro, CIFAR-100; 2 on CIFAR-10"),
             "threshold": Hyperparameter(0.95, 0.0, 1.0, "SimPro, CIFAR-10; 0.2 on CIFAR-100"),
             "epoch": Hyperparameter(

@@ -1,4 +1,4 @@
-"""UPS (Rizve et al., 2021): training in rounds, each on confident labels of the one before.
+"""UPS (Rizve et al., 2021): training in rounds, each on confident labels from the one before.
 
 After a round, several passes with dropout over the unlabeled images estimate each class's
 probability and its uncertainty (section 3.2). Confident positive and negative labels train the next
@@ -41,8 +41,8 @@ def compute_loss(
         params, batch_stats, (batch.x, batch.u[0]), dropout_key=context.key
     )
     labels, negatives = table["label"][:, batch.u_index], table["negative"][:, batch.u_index]
-    # Both terms are a sum over this device's images, divided by the mean count over devices. The
-    # step averages over devices, and the result is the mean over all images that count.
+    # Both terms are sums over this device's images, divided by the mean count over devices. The
+    # step averages over devices, which gives the mean over all images that count.
     is_selected = labels != NO_LABEL
     loss_x = positive_cross_entropy(logits_x, batch.y)
     loss_u = positive_cross_entropy(logits_u, jnp.maximum(labels, 0))

@@ -15,9 +15,9 @@ from cls_jax.models.wide_resnet import WideResNet
 class Entry(NamedTuple):
     """An architecture."""
 
-    create: Callable[..., Architecture]  # Of the arguments that all take, and of `keys`.
+    create: Callable[..., Architecture]  # From the common arguments, and `keys`.
     title: str  # Its usual name. Words in braces are keys of `config.model`.
-    layout: WeightsLayout = OWN  # How files with its weights are written.
+    layout: WeightsLayout = OWN  # The names in files with its weights.
     keys: tuple[str, ...] = ()  # The keys of `config.model` that only some architectures have.
     patch: int = 1  # The image size is a multiple of this.
     image_size: int = 224  # Height and width of the images that its pretrained weights expect.

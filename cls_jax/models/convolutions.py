@@ -1,4 +1,4 @@
-"""Depthwise and pointwise convolutions, and the only place that knows how they are lowered.
+"""Depthwise and pointwise convolutions, and how they are lowered.
 
 Shape suffixes: B images, H rows, W columns, C channels.
 """
@@ -19,7 +19,7 @@ _is_grouped = contextvars.ContextVar("is_grouped", default=False)
 class DepthwiseConv(nn.Module):
     """One k x k filter per channel, without bias, with TensorFlow's SAME padding.
 
-    The stride holds for both axes. The product has the type `dtype`.
+    The stride applies to both axes. The result has the type `dtype`.
     """
 
     kernel_size: int
@@ -41,11 +41,11 @@ def depthwise_conv(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Arr
 
     XLA has no depthwise kernel for CPUs: 3 x 3 filters on 32 images of 24 x 24 pixels and 144
     channels take 81 ms as a grouped convolution and 4 ms as a sum of shifted products (2 cores).
-    The kernel is [k, k, 1, C] of the images' dtype. The stride holds for both axes.
+    The kernel is [k, k, 1, C] of the images' dtype. The stride applies to both axes.
     """
     if _is_grouped.get():
         return convolve_grouped(x_BHWC, kernel, stride)
-    # Chosen while the program is lowered, not while it is traced: an exported file holds both.
+    # Chosen when the program is lowered, not when it is traced, so that an exported file has both.
     return jax.lax.platform_dependent(
         x_BHWC,
         kernel,
@@ -57,8 +57,8 @@ def depthwise_conv(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Arr
 def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
     """Convolves with a kernel [1, 1, C, F] and stride 1: a product of matrices.
 
-    For `nn.Conv.conv_general_dilated`, whose other arguments say nothing about such a kernel. The
-    kernel's gradient of a convolution takes three times as long on a CPU, because XLA transposes
+    For `nn.Conv.conv_general_dilated`, whose other arguments are irrelevant for such a kernel. As a
+    convolution, the kernel's gradient takes three times as long on a CPU, because XLA transposes
     the images. Returns [B, H, W, F] of the images' dtype.
     """
     rows = x_BHWC.reshape(-1, x_BHWC.shape[-1]) @ kernel[0, 0]
@@ -67,7 +67,7 @@ def convolve_pointwise(x_BHWC: jax.Array, kernel: jax.Array, *_: Any, **__: Any)
 
 @contextlib.contextmanager
 def grouped() -> Iterator[None]:
-    """Depthwise convolutions traced within are grouped ones on any platform, as in ONNX."""
+    """Traces depthwise convolutions as grouped ones on any platform, for ONNX."""
     token = _is_grouped.set(True)
     try:
         yield
@@ -108,8 +108,8 @@ def _varying_axes(array: jax.Array) -> frozenset[str]:
 def _convolve(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     """`convolve_shifted` with a gradient of its own.
 
-    XLA's own gradient sums each entry of the filters over all images before the next, and they fit
-    into no cache. That takes five times as long.
+    XLA's own gradient takes five times as long: for each entry of the filters it reads all images,
+    which fit into no cache.
     """
     size = tuple(-(-length // stride) for length in x_BHWC.shape[1:3])
     padded = jnp.pad(x_BHWC, ((0, 0), *_pads(x_BHWC, kernel, stride), (0, 0)))
@@ -176,10 +176,7 @@ def _pads(x_BHWC: jax.Array, kernel: jax.Array, stride: int) -> Any:
 def _sum_products(
     padded: jax.Array, kernel: jax.Array, stride: int, size: tuple[int, ...]
 ) -> jax.Array:
-    """The convolution of padded images, of which `size` rows and columns come out.
-
-    Summed in float32, as grouped convolutions are.
-    """
+    """The convolution of padded images to `size` rows and columns, summed in float32."""
     entries = kernel.reshape(-1, kernel.shape[-1]).astype(jnp.float32)
     shifts = _shifts(padded, kernel.shape[0], stride, size)
     products = [shift * entry for shift, entry in zip(shifts, entries, strict=True)]
@@ -187,7 +184,7 @@ def _sum_products(
 
 
 def _shifts(padded: jax.Array, k: int, stride: int, size: Sequence[int]) -> list[jax.Array]:
-    """What each of the k² entries of a filter sees: `size` rows and columns of padded images."""
+    """The slices of padded images, `size` rows and columns, for each of a filter's k² entries."""
     rows, columns = (stride * (length - 1) + 1 for length in size)
     return [
         padded[:, i : i + rows : stride, j : j + columns : stride]

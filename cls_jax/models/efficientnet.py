@@ -18,8 +18,8 @@ NUM_FEATURES = 1280
 _STEM_FEATURES = 32
 
 
-# Of each stage: blocks, height and width of the depthwise convolutions, the first block's stride,
-# channels inside a block over those that enter it, and channels that leave a block.
+# Per stage: blocks, height and width of the depthwise convolutions, the first block's stride,
+# expansion (channels inside a block over its inputs), and output channels.
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -36,8 +36,8 @@ class InvertedResidual(nn.Module):
 
     kernel: int  # Height and width of the depthwise convolution.
     stride: int
-    expansion: int  # Channels inside over those that enter.
-    features: int  # Channels that leave.
+    expansion: int  # Channels inside over input channels.
+    features: int  # Output channels.
     pointwise: Any  # Makes a 1x1 convolution, given its number of channels.
     norm: Any
     dtype: Any
@@ -59,7 +59,7 @@ class InvertedResidual(nn.Module):
 class EfficientNetLite0(Architecture):
     """Stem, seven stages of inverted residual blocks, 1x1 convolution, mean pool, dense.
 
-    Dropout is where the original has it, between pool and dense. Its stochastic depth is left out.
+    Dropout is between pool and dense, as in the original. Stochastic depth is left out.
     """
 
     bn_epsilon: float = 1e-3

@@ -32,11 +32,11 @@ class Ensemble:
     # "unrolled" loops over the networks, "vmap" batches them. A convolution vmapped over its kernel
     # is a grouped one: on a CPU 13 times slower than the loop.
     lowering: str = "unrolled"
-    network_shards: int = 1  # Devices of the mesh axis "network" that the networks are spread over.
+    network_shards: int = 1  # Size of the mesh axis "network".
     # Of float32 convolutions and products, see `jax.default_matmul_precision`.
     matmul_precision: str = "default"
-    # Modules whose parameters and statistics are the same in all networks. Networks see the same
-    # images, so the compiler computes these once for all networks that are unrolled on a device.
+    # Modules with the same parameters and statistics in all networks. Networks see the same images,
+    # so the compiler computes these once for all networks unrolled on a device.
     shared: frozenset[str] = frozenset()
 
     def forward(
@@ -82,7 +82,7 @@ class Ensemble:
         return jnp.stack(logits), stack_networks(batch_stats)
 
     def _take_own_or_shared(self, tree: dict[str, PyTree], index: int) -> dict[str, PyTree]:
-        """One network's slice, of shared modules always the first one's."""
+        """One network's slice. Shared modules come from the first network."""
         return {
             name: take_network(module, 0 if name in self.shared else index)
             for name, module in tree.items()
@@ -131,10 +131,6 @@ class Ensemble:
         # In this form, frozen statistics keep their bits.
         batch_stats = jax.tree.map(lambda old, new: old + share * (new - old), batch_stats, moments)
         return logits, logits_beside, batch_stats
-
-    def has_batch_statistics(self, batch_stats: PyTree) -> bool:
-        """Whether a training pass normalizes images by statistics of the images beside them."""
-        return bool(jax.tree.leaves(batch_stats)) and not self.model.bn_frozen
 
     def average_over_data(self, value: jax.Array) -> jax.Array:
         """The mean of a batch mean over the devices that share the batch."""
@@ -201,8 +197,8 @@ def init_networks(
 ) -> tuple[PyTree, PyTree]:
     """Initializes N networks for images (H, W, C) from different keys.
 
-    With `drawn`, only the modules of these names are random, and all other parameters are 0: enough
-    if weights from a file replace them, and much faster to compile.
+    With `drawn`, only the named modules are random, and all other parameters are 0. This compiles
+    much faster, and suffices if weights from a file replace them.
 
     Returns parameters and BatchNorm statistics, each leaf [N, ...].
     """
@@ -242,10 +238,7 @@ def take_network(tree: PyTree, index: int) -> PyTree:
 
 
 def stack_networks(trees: Sequence[PyTree]) -> PyTree:
-    """Stacks pytrees of one structure and dtype, one per network, into leaves [N, ...].
-
-    Through one array, not leaf by leaf: see `flatten_before_update`.
-    """
+    """Stacks networks into leaves [N, ...] of one dtype, as `flatten_before_update` does."""
     rows, unravel = zip(*map(jax.flatten_util.ravel_pytree, trees), strict=True)
     return jax.vmap(unravel[0])(jax.lax.optimization_barrier(jnp.stack(rows)))
 

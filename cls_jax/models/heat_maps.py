@@ -1,6 +1,6 @@
-"""Where a network looked: Grad-CAM for convolutional networks, attention rollout for ViTs.
+"""Heat maps: Grad-CAM for convolutional networks, attention rollout for ViTs.
 
-Neither needs anything of the architectures: both read what passes between their layers.
+Both intercept the outputs of layers, so the architectures need no code for them.
 
 Shape suffixes: B images, H rows, W columns, C channels, T tokens, N heads of attention.
 """
@@ -16,8 +16,8 @@ import numpy as np
 from cls_jax.models.layers import Architecture
 from cls_jax.models.vit import VisionTransformer
 
-# Maps of the last layer have 3 x 3 positions at 96 pixels, and 7 x 7 at 224. Where that is too few
-# to say where, an earlier layer is taken.
+# Maps of the last layer have 3 x 3 positions at 96 pixels, and 7 x 7 at 224. If that is too coarse,
+# an earlier layer is used.
 _MIN_POSITIONS = 6
 
 
@@ -29,7 +29,7 @@ def compute_heat_maps(
     The images are float32 [B, H, W, C], normalized, and the `variables` belong to one network. Maps
     show the evidence for the classes, int [B]. Attention rollout does not depend on classes.
     Returns float32 [B, h, w], not negative, for h x w positions of a layer or patches. The largest
-    value of each map is 1, or 0 if nothing speaks for the class.
+    value of each map is 1, or 0 without any evidence for the class.
     """
     if isinstance(model, VisionTransformer):
         maps = roll_out_attention(model, variables, images)
@@ -43,14 +43,13 @@ def compute_heat_maps(
 def choose_layer(model: Architecture, variables: Any, images: jax.Array) -> str:
     """The last block or layer of the model with at least 6 x 6 positions, or else with the most.
 
-    Only what the model itself calls, which all that follows depends on: within a block, some
-    layers lie beside the main path.
+    Only direct children of the model count: within a block, some layers are off the main path.
     """
     sides: dict[str, int] = {}
 
     def look(name: str, output: jax.Array) -> jax.Array:
         if output.ndim == 4 and "/" not in name:
-            sides.pop(name, None)  # The order is the order of the last calls.
+            sides.pop(name, None)  # Ordered by the last call.
             sides[name] = min(output.shape[1:3])
         return output
 
@@ -91,10 +90,10 @@ def roll_out_attention(model: VisionTransformer, variables: Any, images: jax.Arr
     """Attention rollout (Abnar and Zuidema, ACL 2020): from the class token to the patches.
 
     Each block mixes tokens by (A + I) / 2, where A is the mean attention of its heads and I the
-    shortcut. The product over the blocks says how much of each patch reaches the class token.
+    shortcut. The product over the blocks is the contribution of each patch to the class token.
     Otherwise as `compute_heat_maps`. Returns float32 [B, H / patch, W / patch].
     """
-    projections: list[jax.Array] = []  # Of the blocks, [B, T, 3 D].
+    projections: list[jax.Array] = []  # Per block, [B, T, 3 D].
 
     def look(name: str, output: jax.Array) -> jax.Array:
         if name.endswith("attn/qkv"):

@@ -23,11 +23,11 @@ ALL_HEADS = "all heads"
 _CENTER_WIDTH = 0.35
 
 
-# How an architecture begins: height and width of the first convolution, its stride, and whether
-# 3x3 maxima with stride 2 follow.
+# Stem of an architecture: height and width of the first convolution, its stride, and whether 3x3
+# max pooling with stride 2 follows.
 STEMS = {
     "cifar": (3, 1, False),  # For 32 pixels.
-    "small": (3, 2, False),  # For 64: the rest sees 32.
+    "small": (3, 2, False),  # For 64: the rest of the network sees 32.
     "imagenet": (7, 2, True),  # From 96: 224 becomes 56.
 }
 
@@ -47,11 +47,11 @@ class BatchNorm(nn.Module):
     (experiments/results/gpu_forecast.md).
     """
 
-    momentum: float  # How much of the running statistics remains (1 - PyTorch's momentum).
+    momentum: float  # Decay of the running statistics (1 - PyTorch's momentum).
     epsilon: float  # Added to the variance.
-    dtype: Any = jnp.float32  # The result's. Statistics and arithmetic are float32.
+    dtype: Any = jnp.float32  # Of the result. Statistics and arithmetic are float32.
     axis_name: str | None = None  # Mesh axis over which training averages batch statistics.
-    frozen: bool = False  # Training normalizes by the running statistics, too, and keeps them.
+    frozen: bool = False  # Training also normalizes by the running statistics, and keeps them.
     scale_init: Callable[..., jax.Array] = nn.initializers.ones  # The bias starts at 0.
 
     @nn.compact
@@ -94,7 +94,7 @@ class Architecture(nn.Module):
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
     "head" for the logits of the classes, the name of one of `extra_heads` for its own logits,
     `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C], or
-    `DESCRIPTORS` for these and, beside them, what similar images are found by, float32 [B, 2C].
+    `DESCRIPTORS` for these and, beside them, the descriptors of `pool_descriptor`, float32 [B, 2C].
     """
 
     # Names of the parameters that come before the first block, for `order_layers`.
@@ -106,12 +106,12 @@ class Architecture(nn.Module):
     bn_momentum: float = 0.999
     bn_epsilon: float = 1e-5
     bn_frozen: bool = False
-    dropout_rate: float = 0.0  # Share of activations dropped in every block where asked for.
-    extra_heads: tuple[tuple[str, int], ...] = ()  # Names and sizes, each a dense layer.
+    dropout_rate: float = 0.0  # Share of activations dropped in every block, if requested.
+    extra_heads: tuple[tuple[str, int], ...] = ()  # Names and sizes of further dense layers.
     data_axis: str | None = None  # `BatchNorm.axis_name`.
-    # Whether training computes activations again for the gradient, to need less memory, and keeps
-    # only the inputs of the blocks and, in a convolutional network, the results of convolutions,
-    # which take most of the time.
+    # Whether training recomputes activations for the gradient, to save memory. It keeps only the
+    # inputs of the blocks and, in a convolutional network, the results of convolutions, which take
+    # most of the time.
     remat: bool = False
 
     @property
@@ -120,7 +120,7 @@ class Architecture(nn.Module):
         return ("head", *(name for name, _ in self.extra_heads))
 
     def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
-        """The block, rematerialized in training if `remat` asks for it, with the same parameters.
+        """The block, rematerialized in training if `remat` is set, with the same parameters.
 
         Call it with the activations and any number of bools.
         """
@@ -154,8 +154,8 @@ class Architecture(nn.Module):
     ) -> jax.Array:
         """Adds the layers of all heads. Returns float32 [B, size of `wanted`], or the input.
 
-        All heads get parameters. XLA removes those that nobody asks for. An architecture that does
-        not pool has no `unpooled_BHWC`. Its features are also its descriptors.
+        All heads get parameters, and XLA removes unused ones. An architecture that does not pool
+        has no `unpooled_BHWC`: its features are also its descriptors.
         """
         logits = {
             name: nn.Dense(size, kernel_init=init, name=name)(x_BC)
@@ -204,12 +204,12 @@ def create_stem_conv(stem: str, features: int, dtype: Any) -> nn.Conv:
 
 
 def pool_stem(stem: str, x_BHWC: jax.Array) -> jax.Array:
-    """Maxima of 3x3 with stride 2 where the stem has them."""
+    """3x3 max pooling with stride 2, if the stem has it."""
     _, _, pools = STEMS[stem]
     if not pools:
         return x_BHWC
-    # One axis after the other. XLA computes the gradient of `nn.max_pool` of 3x3 on a CPU with four
-    # indices for every pixel.
+    # One axis after the other: on a CPU, XLA computes the gradient of a 3x3 `nn.max_pool` with four
+    # indices per pixel.
     for axis in (1, 2):
         size = x_BHWC.shape[axis]
         widths = [(1, 1) if i == axis else (0, 0) for i in range(x_BHWC.ndim)]
@@ -228,9 +228,9 @@ def pool_descriptor(x_BHWC: jax.Array) -> jax.Array:
     """Generalized means (Σ w x³)^⅓ over the pixels, most of the weight in the middle.
 
     Generalized means (GeM: Radenović et al., "Fine-tuning CNN Image Retrieval with No Human
-    Annotation", TPAMI 2019) let what an image shows count more than its background. Photographers
-    put it in the middle, so a Gaussian weighs the pixels. On photographs of clothing, labels that
-    spread along neighbors found by these are right 2 points more often than by plain means
+    Annotation", TPAMI 2019) let what an image shows count more than its background. Subjects
+    are usually in the middle, so a Gaussian weighs the pixels. On photographs of clothing, labels
+    propagated along neighbors found by these are 2 points more accurate than by plain means
     (experiments/results/photographs.md). Activations below 0 count as 0. Returns float32 [B, C].
     """
     offsets = [(jnp.arange(size) - (size - 1) / 2) / size for size in x_BHWC.shape[1:3]]

@@ -12,18 +12,18 @@ import jax
 from cls_jax.models.layers import Architecture, create_stem_conv, pool_mean, pool_stem
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # Channels, stride.
-_EXPANSION = 4  # Channels that leave a bottleneck over those inside.
+_EXPANSION = 4  # Output channels of a bottleneck over those inside.
 
 
 class ResidualBlock(nn.Module):
     """ReLU of a branch of convolutions plus the shortcut.
 
     The branch's last BatchNorm starts with scale 0, so that every block starts as its shortcut,
-    like torchvision's `zero_init_residual`. With 1, gradients are large at first, and losses rise
-    before they fall.
+    like torchvision's `zero_init_residual`. With 1, gradients are large at first, and the loss
+    rises before it falls.
     """
 
-    features: int  # Channels that leave the block.
+    features: int  # Output channels.
     stride: int
     is_bottleneck: bool
     conv: Any
@@ -42,7 +42,7 @@ class ResidualBlock(nn.Module):
         if self.is_bottleneck:
             inner = features // _EXPANSION
             y = nn.relu(normalize(self.conv(inner, (1, 1), name="conv1")(x), "norm1"))
-            # Here, as in torchvision ("ResNet v1.5"), and not in the first convolution.
+            # The stride is here, as in torchvision ("ResNet v1.5"), not in the first convolution.
             y = self.conv(inner, (3, 3), strides=strides, name="conv2")(y)
             y = drop(nn.relu(normalize(y, "norm2")))
             y = self.conv(features, (1, 1), name="conv3")(y)

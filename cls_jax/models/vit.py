@@ -14,7 +14,7 @@ from jax.extend.backend import get_backend
 from cls_jax.models.layers import Architecture
 
 _MLP_RATIO = 4
-# Of all kernels and embeddings, as in timm and Dosovitskiy et al.'s code.
+# For all kernels and embeddings, as in timm and Dosovitskiy et al.'s code.
 _init = nn.initializers.truncated_normal(0.02)
 
 
@@ -26,20 +26,17 @@ def attend(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array
     """Attention of H heads with a float32 softmax, fused by cuDNN where it can.
 
     cuDNN's kernel stores no probabilities [B, H, T, T] for the gradient. It needs 16-bit
-    activations, an NVIDIA GPU, and its library while the program is traced. So a program that was
-    traced elsewhere has XLA's attention for every platform, and one that was traced on a GPU has
-    both: the platform that it is lowered for decides. Returns the inputs' dtype, [B, T, H, D / H].
+    activations, an NVIDIA GPU, and its library while the program is traced. So a program traced
+    elsewhere has XLA's attention for every platform, and one traced on a GPU has both, chosen by
+    the platform that it is lowered for. Returns the inputs' dtype, [B, T, H, D / H].
     """
     is_half = q_BTHD.dtype in (jnp.bfloat16, jnp.float16)
-    if not (is_half and q_BTHD.shape[-1] % 8 == 0 and _has_cudnn()):
+    has_cudnn = "cuda" in get_backend().platform_version
+    if not (is_half and q_BTHD.shape[-1] % 8 == 0 and has_cudnn):
         return jax.nn.dot_product_attention(q_BTHD, k_BTHD, v_BTHD)
     return jax.lax.platform_dependent(
         q_BTHD, k_BTHD, v_BTHD, cuda=_attend_by_cudnn, default=jax.nn.dot_product_attention
     )
-
-
-def _has_cudnn() -> bool:
-    return "cuda" in get_backend().platform_version
 
 
 def _attend_by_cudnn(q_BTHD: jax.Array, k_BTHD: jax.Array, v_BTHD: jax.Array) -> jax.Array:
@@ -125,7 +122,7 @@ class Block(nn.Module):
 class VisionTransformer(Architecture):
     """Patches, class token, position embeddings, blocks, LayerNorm, dense on the class token.
 
-    It has no BatchNorm, and so nothing that depends on other images of the batch.
+    Without BatchNorm, nothing depends on other images of the batch.
     """
 
     stem_names: ClassVar[tuple[str, ...]] = ("patch_embed", "cls_token", "reg_token", "pos_embed")
@@ -135,8 +132,8 @@ class VisionTransformer(Architecture):
     num_heads: int = 3  # Per block. D is 64 times as large in all published sizes.
     patch: int = 16  # Side of a patch in pixels.
     layer_scale: float = 0.0  # See `Block`.
-    # Tokens without a meaning of their own (Darcet et al., 2024). With them, timm has no position
-    # embedding for the class token.
+    # Register tokens (Darcet et al., 2024). With them, timm has no position embedding for the class
+    # token.
     num_registers: int = 0
 
     @nn.compact
@@ -155,9 +152,9 @@ class VisionTransformer(Architecture):
     def _apply_blocks(self, x_BTD: jax.Array, dropout: bool, is_looped: bool) -> jax.Array:
         """Applies the blocks, unrolled or, to need less memory for the gradient, in a loop.
 
-        The loop keeps the inputs of the blocks and computes everything within them again.
-        `jax.checkpoint` alone is not enough: XLA for CPUs drops its barriers, and schedules the
-        second computation of all blocks before the first gradient.
+        The loop keeps the inputs of the blocks and recomputes everything within them.
+        `jax.checkpoint` alone is not enough: XLA for CPUs drops its barriers and schedules the
+        recomputation of all blocks before the first gradient.
         """
         arguments = (self.num_heads, self.layer_scale, self.dropout_rate, self.dtype)
         names = [f"block{i + 1}" for i in range(self.depth)]
@@ -179,7 +176,7 @@ class VisionTransformer(Architecture):
         return jax.lax.scan(apply_block, x_BTD, (stacked, keys))[0]
 
     def _add_tokens(self, x_BTD: jax.Array) -> jax.Array:
-        """Puts class token and registers before the patches, and adds position embeddings."""
+        """Prepends class token and registers, and adds position embeddings."""
         has_class_position = self.num_registers == 0
 
         def create(name: str, tokens: int) -> jax.Array:

@@ -17,10 +17,10 @@ _STAGES = ((16, 1), (32, 2), (64, 2))  # Channels at width 1, stride.
 class Block(nn.Module):
     """Pre-activation residual block: BN, act, conv, BN, act, conv, plus the shortcut."""
 
-    features: int  # Channels that leave the block.
-    stride: int  # The first convolution's and the projection's.
-    # In a projecting block, whether both branches take the activated input (stage 1) or the raw one
-    # (stages 2 and 3).
+    features: int  # Output channels.
+    stride: int  # Of the first convolution and the projection.
+    # In a block with a projection, whether both branches take the activated input (stage 1) or the
+    # raw one (stages 2 and 3).
     activate_before_residual: bool
     conv: Any
     norm: Any

@@ -21,16 +21,16 @@ from jax.experimental import multihost_utils
 
 from cls_jax.errors import UserError
 
-# After so long without a heartbeat a process counts as lost, and the runtime ends the others.
+# Without a heartbeat for this long, a process counts as lost, and the runtime ends the others.
 _HEARTBEAT_SECONDS = 60
-_BYTES_AT_ONCE = 2**26  # That process 0 sends.
+_BYTES_AT_ONCE = 2**26  # Per message from process 0.
 
 
 def initialize_distributed(
     coordinator_address: str | None,
     num_processes: int | None,
     process_id: int | None,
-    timeout: float = 300,  # Schedulers may start the processes minutes apart.
+    timeout: float = 300,  # Schedulers may start processes minutes apart.
 ) -> None:
     """Connects this process with the others of the run, if there are any, before JAX is used.
 
@@ -134,7 +134,7 @@ def from_main_process(value: Any) -> Any:
 
 def _broadcast(content: bytes) -> bytes:
     """Process 0's bytes in every process, a bounded part at a time."""
-    # JAX's collectives also move data implicitly, which the training loop's guard would refuse.
+    # JAX's collectives move data implicitly, which the training loop's guard would refuse.
     with jax.transfer_guard("allow"):
         size = int(multihost_utils.broadcast_one_to_all(np.uint32(len(content))))
         received = bytearray()
@@ -146,7 +146,7 @@ def _broadcast(content: bytes) -> bytes:
 
 
 def compute_in_main_process(compute: Callable[[], bytes]) -> bytes:
-    """What a function returns in process 0, in every process. All must call this.
+    """Calls a function in process 0 and returns its result in every process. All must call this.
 
     Raises:
         UserError: In every process, if the function raises one.
@@ -204,7 +204,7 @@ def from_all_processes(value: Any) -> list[Any]:
     text = json.dumps(value).encode()
     with jax.transfer_guard("allow"):
         size = int(multihost_utils.process_allgather(np.int32(len(text))).max())
-        content = np.frombuffer(text.ljust(size), np.uint8)  # All of the same length.
+        content = np.frombuffer(text.ljust(size), np.uint8)  # All messages have the same length.
         return [json.loads(part.tobytes()) for part in multihost_utils.process_allgather(content)]
 
 
@@ -226,21 +226,21 @@ def check_same_data(parts: Iterable[bytes]) -> None:
     """Raises a UserError in every process unless all see the same images, labels and budget."""
     if different := _find_different(parts):
         raise UserError(
-            f"Processes {different} see other images or labels than process 0: give all the same "
-            "folder, for instance on a file system that all machines share."
+            f"Processes {different} see other images or labels than process 0: use the same folder "
+            "for all, for example on a shared file system."
         )
 
 
 def check_same_weights(tree: Any) -> None:
     """Raises a UserError in every process unless all start from the same arrays.
 
-    Each process has computed or read them: NumPy's, or JAX's on a device of its own.
+    NumPy arrays, or JAX arrays on devices of this process.
     """
     leaves = map(jax.device_get, jax.tree.leaves(tree))
     if different := _find_different(np.asarray(leaf).tobytes() for leaf in leaves):
         raise UserError(
-            f"Processes {different} start from other weights than process 0: give all the same "
-            "files, versions of packages and kind of device."
+            f"Processes {different} start from other weights than process 0: use the same files, "
+            "package versions and kind of device for all."
         )
 
 

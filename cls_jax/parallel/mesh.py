@@ -74,8 +74,8 @@ def create_mesh(
             f"x mesh.data): start {len(busy)} process(es) only, or choose mesh.network, mesh.data "
             f"and batch sizes that use all {num_devices} devices."
         )
-    # Neighbors train different networks on the same images, so that a process makes no more of a
-    # batch than its share: it has columns of the mesh, not rows.
+    # Neighboring devices train different networks on the same images: a process has columns of the
+    # mesh, not rows, so that it makes no more than its share of a batch.
     return Mesh(
         np.array(used).reshape(data, network).T,
         (NETWORK_AXIS, DATA_AXIS),
@@ -97,7 +97,7 @@ class BatchShard(NamedTuple):
 
     first: int
     last: int
-    count: int  # type: ignore[assignment] # Hides tuple.count, which nobody wants here.
+    count: int  # type: ignore[assignment] # Hides tuple.count.
 
     def take(self, size: int) -> slice:
         """The rows of a batch of `size`, which `count` divides."""
@@ -126,7 +126,7 @@ def to_global_arrays(tree: PyTree, mesh: Mesh, specs: PyTree, shapes: PyTree = N
     """
     shardings = to_shardings(mesh, specs)
     if jax.process_count() == 1:
-        return jax.device_put(tree, shardings)  # All arrays at once.
+        return jax.device_put(tree, shardings)  # One call for all arrays.
     shapes = jax.tree.map(np.shape, tree) if shapes is None else shapes
     with jax.transfer_guard("allow"):  # The call below counts as an implicit transfer.
         return jax.tree.map(jax.make_array_from_process_local_data, shardings, tree, shapes)

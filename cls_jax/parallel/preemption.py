@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 from cls_jax.errors import StoppedError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Where JAX's service writes that a process has received SIGTERM, within a second.
+# Where JAX's service notes, within a second, that a process has received SIGTERM.
 _NOTICE = "RECEIVED_PREEMPTION_NOTICE"
 _POLL_SECONDS = 1.0
 
@@ -25,21 +25,21 @@ _POLL_SECONDS = 1.0
 def leave_when_asked() -> Iterator[Callable[[], None]]:
     """Ends all of several processes within seconds if one receives SIGTERM before the first step.
 
-    A process alone ends at once by itself. With several, JAX's service catches the signal, which
-    the loop asks for at every step. Until then features, the graph, heads and compilation take
-    minutes, and nothing is lost but the part in progress: what is finished is on disk. Gives the
-    function that says that the loop has begun.
+    A single process ends at once by itself. With several, JAX's service catches the signal, and the
+    loop polls it at every step. Before the loop, features, graph, heads and compilation take
+    minutes. Finished parts are on disk, so only the one in progress is lost. Yields a function to
+    call once the loop has begun.
     """
     begun = threading.Event()
 
     def watch() -> None:
         client: Any = distributed.global_state.client
         while not begun.wait(_POLL_SECONDS):
-            with contextlib.suppress(jax.errors.JaxRuntimeError):  # There is no notice.
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # Nothing was noted.
                 client.key_value_try_get(_NOTICE)
                 message = "Stopped before the first step: rerun the command to continue."
                 print(message, file=sys.stderr, flush=True)
-                if jax.process_index() == 0:  # The others ask this one.
+                if jax.process_index() == 0:  # This process serves the others.
                     time.sleep(3 * _POLL_SECONDS)
                 os._exit(128 + signal.SIGTERM)
 
@@ -65,7 +65,7 @@ class PreemptionHandler:
     def __enter__(self) -> "PreemptionHandler":
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                # With several processes JAX's own service handles SIGTERM and tells the others.
+                # With several processes, JAX's own service handles SIGTERM and informs the others.
                 if number == signal.SIGINT or jax.process_count() == 1:
                     self._previous[number] = signal.signal(number, self._record)
         return self
@@ -79,7 +79,7 @@ class PreemptionHandler:
         for other in self._previous:
             signal.signal(other, signal.SIG_DFL)
         os.write(2, b"\nSaving, then stopping. Press Ctrl-C again to quit now.\n")
-        if jax.process_count() > 1:  # So that JAX's service tells the others.
+        if jax.process_count() > 1:  # So that JAX's service informs the others.
             os.kill(os.getpid(), signal.SIGTERM)
 
     @property
@@ -88,7 +88,7 @@ class PreemptionHandler:
         return self._received or signal.SIGTERM
 
     def interrupts_eval(self) -> bool:
-        """Whether to break off an evaluation. Never with several processes, which must agree."""
+        """Whether to abandon an evaluation. Never with several processes, which must agree."""
         return self._received is not None and jax.process_count() == 1
 
     def end_session(self, step: int, saved: str) -> NoReturn:

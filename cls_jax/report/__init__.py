@@ -1,1 +1,1 @@
-"""One HTML file that shows a run."""
+"""The report of a run, as one HTML file."""

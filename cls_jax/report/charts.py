@@ -32,13 +32,13 @@ Rows = Sequence[Mapping[str, Any]]  # As `data.clean_rows` returns them.
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One curve of T points, each of which may stand for several measurements."""
+    """A curve of T points, each the mean of one or more measurements."""
 
     name: str
     steps: np.ndarray  # float64 [T], ascending.
     values: np.ndarray  # float64 [T], means, NaN where nothing was measured.
-    low: np.ndarray  # float64 [T], smallest of the measurements behind each point.
-    high: np.ndarray  # float64 [T], largest.
+    low: np.ndarray  # float64 [T], the smallest measurement of each point.
+    high: np.ndarray  # float64 [T], the largest.
     last: float
     is_dashed: bool = False
 
@@ -48,10 +48,10 @@ class Panel:
     """Curves that share their axes. `templates/panels.toml` lists the known panels."""
 
     title: str
-    prefixes: Sequence[str]  # Of the names of its scalars.
+    prefixes: Sequence[str]  # Prefixes of the names of its scalars.
     caption: str = ""
     unit: str = ""
-    scale: float = 1.0  # Factor from the stored numbers to those shown.
+    scale: float = 1.0  # Factor from stored to displayed numbers.
     curves: list[Series] = dataclasses.field(default_factory=list)
 
     def format(self, value: float) -> str:
@@ -69,7 +69,7 @@ def create_panels(rows: Rows) -> list[Panel]:
             f"{split}/accuracy{end}" for end in ("", "_network_1", "_network_2", "_ensemble")
         )
         if one in names and first in names:
-            names.remove(first)  # The same under another name.
+            names.remove(first)  # A duplicate under another name.
         if two not in names and both in names:
             names.remove(both)  # An ensemble of one.
     panels = [Panel(**entry) for entry in _TEXTS["panels"]]
@@ -83,7 +83,7 @@ def create_panels(rows: Rows) -> list[Panel]:
 
 
 def read_series(rows: Rows, name: str, scale: float = 1.0) -> Series | None:
-    """One scalar times `scale` over the steps, or None if fewer than two numbers are known."""
+    """One scalar times `scale` over the steps, or None with fewer than two numbers."""
     points = [(row["step"], row[name]) for row in rows if name in row]
     known = [value for _, value in points if value is not None]
     if len(known) < 2:
@@ -115,7 +115,7 @@ def find_last(rows: Rows, name: str) -> float | None:
 
 
 def draw_panel(panel: Panel) -> dict[str, Any]:
-    """Curves over the steps, each with a band where its points stand for several measurements."""
+    """Curves over the steps, with bands of the smallest and largest measurements."""
     steps = np.concatenate([curve.steps for curve in panel.curves])
     values = np.concatenate([array for c in panel.curves for array in (c.low, c.high)])
     limits = steps.min(), max(steps.max(), steps.min() + 1)
@@ -173,7 +173,7 @@ def draw_reliability(reliability: Reliability) -> dict[str, Any]:
 
 
 def choose_ticks(low: float, high: float) -> np.ndarray:
-    """About five round numbers that enclose a range, which may be a single number."""
+    """About five round numbers that enclose a range, which may have length 0."""
     if not high > low:
         low, high = low - 0.05 * abs(low or 1), high + 0.05 * abs(high or 1)
     power = 10.0 ** math.floor(math.log10((high - low) / 5))

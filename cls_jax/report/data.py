@@ -25,7 +25,7 @@ from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import read_sessions
 
 NUM_PICTURES = 24  # Of each kind on the page.
-_LARGEST = 1e30  # Axes cannot be scaled to more.
+_LARGEST = 1e30  # Larger values cannot be drawn.
 _FOLDERS = re.compile(r"(?:^|(?<=[\s'\"=(,]))(?:~|[A-Za-z]:)?[/\\](?:[^/\\\s]+[/\\])*(?=[^/\\\s])")
 
 
@@ -69,7 +69,7 @@ class Predictions:
 
 @dataclasses.dataclass
 class RunData:
-    """A run as a report shows it. Parts that are not available are None or empty."""
+    """The data of a report. Missing parts are None or empty."""
 
     workdir: pathlib.Path
     config: Any
@@ -78,17 +78,17 @@ class RunData:
     sessions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     class_names: tuple[str, ...] = ()
     dataset: Dataset | None = None
-    labeled: np.ndarray | None = None  # int32, which training images counted as labeled.
+    labeled: np.ndarray | None = None  # int32, the training images that counted as labeled.
     predictions: Predictions | None = None
     calibration: Calibration | None = None  # Of the checkpoint that predicts.
     suspects: list[Suspect] = dataclasses.field(default_factory=list)
-    # Position among the predictions → where network 1 looked, float32 [h, w] from 0 to 1.
+    # Position among the predictions → network 1's heat map, float32 [h, w] from 0 to 1.
     heat_maps: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
-    notes: list[str] = dataclasses.field(default_factory=list)  # What is missing, and why.
+    notes: list[str] = dataclasses.field(default_factory=list)  # What is missing and why.
 
     @functools.cached_property
     def tested(self) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities [N, B, K] and labels [B] of the test images, maybe none."""
+        """Probabilities [N, B, K] and labels [B] of the test images. B may be 0."""
         if self.predictions is None or not self.predictions.is_test:
             return np.zeros((1, 0, 1)), np.zeros(0, int)
         return self.predictions.probabilities, self.predictions.labels
@@ -102,17 +102,16 @@ class RunData:
     @property
     def data_name(self) -> str:
         """The name of the dataset, or of the folder of images."""
-        if self.config.data.name != "folder":
-            return self.config.data.name
-        return pathlib.Path(self.config.data.data_dir).expanduser().resolve().name or "folder"
+        name, folder = self.config.data.name, pathlib.Path(self.config.data.data_dir).expanduser()
+        return folder.resolve().name or name if name == "folder" else name
 
     @property
     def num_labels(self) -> int | None:
-        """The number of labeled training images. None if all are labeled and it is not stored."""
+        """The number of labeled training images. None if it is all and not stored."""
         return len(self.labeled) if self.labeled is not None else self.config.num_labels or None
 
     def name_image(self, index: int, is_test: bool) -> tuple[str, str | None]:
-        """The name of a test or training image, and a link to its file where it has one."""
+        """The name of a test or training image, and a link to its file if it has one."""
         files = self.dataset.test_files if is_test else self.dataset.train_files
         if not files:
             return f"{'Test' if is_test else 'Training'} image {index}", None
@@ -122,20 +121,18 @@ class RunData:
 
     @functools.cached_property
     def link_root(self) -> str | None:
-        """The folder of images as seen from the report, which may be sent to others.
+        """The folder of images, relative to the report, which may be shared.
 
-        None if the way there leads through the parents of the user's home, whose names are private.
+        None if the path contains the parents of the user's home, whose names are private.
         """
         root = pathlib.Path(self.config.data.data_dir).expanduser().resolve()
         try:
             relative = os.path.relpath(root, self.workdir.resolve())
             common = os.path.commonpath([root, self.workdir.resolve()])
-        except ValueError:  # Two drives of Windows.
+        except ValueError:  # On different drives of Windows.
             return None
-        is_private = pathlib.Path(common) in (
-            *pathlib.Path.home().parents,
-            pathlib.Path(root.anchor),
-        )
+        private = *pathlib.Path.home().parents, pathlib.Path(root.anchor)
+        is_private = pathlib.Path(common) in private
         return None if is_private else f"./{pathlib.Path(relative).as_posix()}"
 
     def take_picture(self, index: int, is_test: bool) -> dict[str, Any]:
@@ -146,17 +143,14 @@ class RunData:
         return {"pixels": image, "name": name, "link": link}
 
     def take_predicted(self, position: int) -> dict[str, Any]:
-        """One of the images that the predictions are about."""
+        """The picture of an image by its position among the predictions."""
         return self.take_picture(int(self.predictions.indices[position]), self.predictions.is_test)
 
 
 def collect_run(
     workdir: pathlib.Path, data_dir: str | None = None, opened: Run | None = None
 ) -> RunData:
-    """Reads a run, finished or not, loads its dataset, and predicts with its newest checkpoint.
-
-    Takes and raises the same as `write_report`.
-    """
+    """Reads a run and its dataset, and predicts. Takes and raises the same as `write_report`."""
     run = RunData(workdir, read_config(workdir / CONFIG), sessions=read_sessions(workdir))
     if data_dir is not None:
         run.config.data.data_dir = data_dir
@@ -184,7 +178,7 @@ def collect_run(
         return source.dataset
 
     run.dataset = attempt("No images", load_same_dataset)
-    path = workdir / LABELED_INDICES
+    path, both = workdir / LABELED_INDICES, source.compute_both
     run.labeled = labeled = attempt(
         "The labeled images are unknown", lambda: read_labeled_indices(path, run.class_names)
     )
@@ -194,16 +188,13 @@ def collect_run(
         run.calibration = attempt("No calibration", lambda: read_calibration(workdir, found.step))
         run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
         if labeled is not None:
-            run.suspects = attempt(
-                "No suspect labels",
-                lambda: find_suspects(source.compute_both, source.dataset, labeled),
-                [],
-            )
+            find = functools.partial(find_suspects, both, source.dataset, labeled)
+            run.suspects = attempt("No suspect labels", find, [])
     return run
 
 
 def leave_out_folders(text: str, *folders: str | os.PathLike) -> str:
-    """A text with the last part of each absolute path, as it may be sent to others.
+    """A text with absolute paths cut to their last part, so that it may be shared.
 
     The parents of these `folders` and the user's home may have names with spaces.
     """
@@ -238,10 +229,10 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def predict(run: Run, labeled: np.ndarray | None) -> Predictions:
     """Predicts the test images or, if there are none, some unlabeled training images.
 
-    Raises a UserError if there is no checkpoint yet, and a ValueError in several processes, of
-    which one cannot predict alone.
+    Raises a UserError if there is no checkpoint yet, and a ValueError with several processes,
+    since one of them cannot predict alone.
     """
-    if jax.process_count() > 1:
+    if jax.process_count() > 1:  # One cannot predict alone.
         raise ValueError(
             "several processes trained this run, so add predictions with cls-jax report "
             f"{run.workdir}"

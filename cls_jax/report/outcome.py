@@ -6,45 +6,44 @@ from cls_jax.runs.result import get_accuracy
 
 
 def describe_accuracies(accuracies: dict[str, float]) -> str:
-    """Accuracies, keyed as in `result.json` or as evaluation returns them, as aligned lines."""
+    """Aligned lines of accuracies, keyed as in `result.json` or as evaluation returns them."""
     names = {
         "test_accuracy": "network 1 (EMA weights), the figure to report",
         "test_accuracy_network_2": "network 2 (EMA weights)",
         "test_accuracy_ensemble": "ensemble (EMA weights)",
         "test_accuracy_live_network_1": "network 1 (raw weights)",
         "test_accuracy_live_network_2": "network 2 (raw weights)",
-        "test_accuracy_at_best_validation": "network 1 at the step of the best validation accuracy",
+        "test_accuracy_at_best_validation": "network 1 at the step of best validation accuracy",
         "validation_accuracy": "network 1 on the validation images",
         "validation_accuracy_best": "network 1 on the validation images, at its best step",
         "test_accuracy_instant": "instant classifier, before training",
-        "test_accuracy_probe": "linear probe on the labels only",
+        "test_accuracy_probe": "linear probe on the labeled images",
     }
     by_name = {name.replace("/", "_"): value for name, value in accuracies.items()}
     return _format_percentages(by_name, names)
 
 
 def describe_outcome(result: dict[str, Any]) -> list[str]:
-    """Sentences on labels, gain and predictor of a run that began with the instant classifier."""
+    """Sentences about a run that starts from the instant classifier: labels, gain, predictor."""
     describe = describe_labelers, describe_gain, describe_predictor
     return [sentence for function in describe if (sentence := function(result))]
 
 
 def describe_labelers(result: dict[str, Any]) -> str | None:
-    """How much graph, probe and earlier layers count in a run's labels. None if unknown."""
+    """The weights of graph, probe and earlier layers, with accuracies. None if unknown."""
     weights: list[Any] = [result.get(f"labels_weight_{name}") for name in ("graph", "stages")]
     if not all(isinstance(weight, int | float) for weight in weights):
         return None
-    sentence = (
-        f"Weights chosen by held-out labels: graph of similar images {weights[0]:.0f}%, linear "
-        f"probe {100 - weights[0]:.0f}%. Earlier layers count for {weights[1]:.0f}%"
-    )
-    names = ("graph", "probe", "instant")
-    right: list[Any] = [result.get(f"labels_accuracy_{name}") for name in names]
-    if not all(isinstance(value, int | float) for value in right):
-        return f"{sentence}. Accuracy on held-out labels: unknown, since a class has one label."
+    right: list[Any] = [result.get(f"labels_accuracy_{n}") for n in ("graph", "probe", "instant")]
+    is_known = all(isinstance(value, int | float) for value in right)
+    some = "" if is_known else " of the classes with two or more (by default if there are none)"
+    accuracy = "unknown (a class has a single label)"
+    if is_known:
+        accuracy = f"graph {right[0]:.0f}%, probe {right[1]:.0f}%, combined {right[2]:.0f}%"
     return (
-        f"{sentence}. Accuracy on held-out labels: graph {right[0]:.0f}%, probe {right[1]:.0f}%, "
-        f"combined {right[2]:.0f}%."
+        f"Weights chosen by held-out labels{some}: graph of similar images {weights[0]:.0f}%, "
+        f"linear probe {100 - weights[0]:.0f}%. Earlier layers get {weights[1]:.0f}% of the "
+        f"weight. Accuracy on held-out labels: {accuracy}."
     )
 
 
@@ -63,7 +62,7 @@ def describe_gain(result: dict[str, Any]) -> str | None:
 
 
 def describe_predictor(result: dict[str, Any]) -> str | None:
-    """A sentence about the chosen classifier, of a run that started from an instant one."""
+    """A sentence about the classifier used for prediction. None if nothing was chosen."""
     chosen, gain = str(result.get("answer")), result.get("answer_gain")
     predictor = {"trained": "fine-tuned networks", "instant": "instant classifier"}.get(chosen)
     if predictor is None:
@@ -79,7 +78,7 @@ def describe_predictor(result: dict[str, Any]) -> str | None:
 
 
 def describe_monitors(monitors: dict[str, float]) -> str:
-    """The indications of quality that a run without a test set has, as aligned lines."""
+    """Aligned lines of the quality measures of a run without a test set."""
     shares = {
         "pseudo_label_overlap": "of images: both networks predict the same class",
         "exchange_ratio": "of pseudo-labels: confident enough to train the other network",
@@ -90,7 +89,7 @@ def describe_monitors(monitors: dict[str, float]) -> str:
 
 
 def _format_percentages(values: dict[str, Any], meanings: dict[str, str]) -> str:
-    """One line for each value that is known, in the order of the meanings."""
+    """A line for each known value, in the order of the meanings."""
     return "\n".join(
         f"  {values[name]:6.2f}%  {meaning}"
         for name, meaning in meanings.items()

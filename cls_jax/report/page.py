@@ -1,4 +1,4 @@
-"""The whole page, from Jinja templates, and its file in the run's folder."""
+"""Renders the report from Jinja templates and writes it into the run's folder."""
 
 import base64
 import datetime
@@ -20,8 +20,8 @@ from cls_jax.report.data import RunData, collect_run
 
 REPORT = "report.html"
 _View = Callable[[RunData], dict[str, Any] | None]
-# ID, which is also the template's name → title in the navigation, and the function that returns the
-# template's values, or None if the run has nothing to show there.
+# Section ID, also the template's name → title in the navigation, and the function that returns the
+# template's values, or None to omit the section.
 _SECTIONS: dict[str, tuple[str, _View]] = {
     "training": ("Training", sections.view_training),
     "classes": ("Classes", sections.view_classes),
@@ -34,7 +34,7 @@ _SECTIONS: dict[str, tuple[str, _View]] = {
     "configuration": ("Configuration", sections.view_config),
     "sessions": ("Sessions", sections.view_sessions),
 }
-_OF_IMAGES = {"mistakes", "doubtful", "suspects", "views", "labeled"}  # Sections.
+_OF_IMAGES = {"mistakes", "doubtful", "suspects", "views", "labeled"}  # Sections that show images.
 # Characters that no HTML document may contain, but file names can: control characters and halves
 # of surrogate pairs.
 _FORBIDDEN = {
@@ -49,11 +49,11 @@ def write_report(
     opened: Run | None = None,
     has_images: bool = True,
 ) -> pathlib.Path:
-    """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run, finished or not.
+    """Writes `report.html`, `per_class.csv` and `suspects.csv` of a run. Returns the page's path.
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
-    `opened` is the same run, if its dataset and its checkpoint may have been read already. Without
-    images, the page has neither the sections that show some nor names of files. Returns its path.
+    `opened` is the same run, if its dataset and checkpoint may have been read already. Without
+    images, the page has no image sections and no file names. Returns its path.
     Raises a UserError if the folder is not the folder of a run or cannot be written to.
     """
     run = collect_run(workdir, data_dir, opened)
@@ -85,7 +85,7 @@ def render_page(run: RunData, has_images: bool = True) -> str:
 
 @functools.cache
 def create_environment() -> jinja2.Environment:
-    """Templates that escape every value and refuse undefined names."""
+    """A Jinja environment that escapes every value and refuses undefined names."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("cls_jax.report"),
         autoescape=True,
@@ -95,14 +95,10 @@ def create_environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "percent": format_percent,
-        "thousands": format_thousands,
+        # Anything else than an integer in a result stays as it is.
+        "thousands": lambda value: f"{value:,}" if isinstance(value, int) else str(value),
         "sha256": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
         "data_uri": sections.encode_image,
         "overlay": sections.overlay_heat_map,
     }
     return environment
-
-
-def format_thousands(value: Any) -> str:
-    """An integer with separators. Anything else in a result stays as it is."""
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""Values for the sections of the page, one function for each template."""
+"""The values of the report's templates, one function for each section."""
 
 import base64
 import dataclasses
@@ -24,11 +24,11 @@ from cls_jax.report.data import NUM_PICTURES, RunData, leave_out_folders
 from cls_jax.report.outcome import describe_outcome
 from cls_jax.runs.result import wilson_interval
 
-# Up to this number of classes, every count of the confusion matrix is written out.
+# Up to this number of classes, the confusion matrix shows every count.
 MAX_WRITTEN_CLASSES = 20
-# Larger images are reduced: a page holds hundreds.
+# Larger images are scaled down: a page holds hundreds.
 MAX_SIDE = 96
-# From this side on, WebP takes a fraction of PNG's bytes. In smaller images every pixel counts.
+# From this side on, WebP takes a fraction of PNG's bytes. Smaller images stay lossless.
 _LOSSY_SIDE = 64
 _RIGHT_COLOR, _WRONG_COLOR = (26, 127, 55), (207, 70, 20)  # As in style.css.
 _ACCURACY = "Test accuracy"
@@ -102,7 +102,7 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
     num_classes = len(run.class_names)
     confusions = confusion_matrix(labels, probabilities[0].argmax(-1), labels=range(num_classes))
     is_written = num_classes <= MAX_WRITTEN_CLASSES
-    f1 = [row.f1 for row in figures.classes]  # NaN comes last: classes without images.
+    f1 = [row.f1 for row in figures.classes]  # NaN, for classes without images, comes last.
     return {
         "figures": figures,
         "confusions": confusions.tolist(),
@@ -116,7 +116,7 @@ def view_classes(run: RunData) -> dict[str, Any] | None:
 
 
 def color_confusions(confusions: np.ndarray) -> np.ndarray:
-    """The confusion matrix int [K, K] as a picture: right green, wrong orange, none transparent.
+    """The confusion matrix int [K, K] as a picture: right green, wrong orange, 0 transparent.
 
     Returns uint8 [K, K, 4], RGBA. Opacity is the square root of the share of the true class.
     """
@@ -156,12 +156,11 @@ def view_mistakes(run: RunData) -> dict[str, Any] | None:
 
 
 def view_doubtful(run: RunData) -> dict[str, Any] | None:
-    """Images that two networks classify differently, or that one network is least sure about."""
+    """Images that two networks classify differently, or that one is least confident about."""
     predictions = run.predictions
-    if predictions is None or len(predictions.labels) == 0:
+    if predictions is None or not len(predictions.labels):
         return None
-    doubtful = predictions.doubtful
-    has_two = len(predictions.probabilities) == 2
+    doubtful, has_two = predictions.doubtful, len(predictions.probabilities) == 2
     labels = predictions.labels[doubtful]
     right = predictions.predicted[:, doubtful] == labels
     num_right = [*right.sum(axis=1).tolist(), int(np.sum(~right.any(axis=0)))]
@@ -192,7 +191,7 @@ def view_augmented(run: RunData) -> dict[str, Any] | None:
     if run.dataset is None or run.labeled is None or len(run.dataset.train_images) == 0:
         return None
     labels = np.asarray(run.dataset.train_labels)[run.labeled]
-    # One image of each class before any class comes again.
+    # One image of each class before a second of any.
     first = np.sort(np.unique(labels, return_index=True)[1])
     order = [*first, *np.setdiff1d(np.arange(len(labels)), first)]
     chosen = run.labeled[order[:_NUM_AUGMENTED]]
@@ -232,7 +231,7 @@ def view_labeled(run: RunData) -> dict[str, Any] | None:
 
 
 def view_sessions(run: RunData) -> dict[str, Any]:
-    """The sessions, with commands that name no folders outside of the current one."""
+    """The sessions, with commands stripped of private folder names."""
     places, sessions = (run.workdir, run.config.data.data_dir), []
     for session in run.sessions:
         command = str(session.get("command", "unknown command"))
@@ -252,15 +251,14 @@ def view_config(run: RunData) -> dict[str, Any]:
 def _format_value(value: Any) -> str:
     separator = ", " if isinstance(value, list | tuple) else ","
     if isinstance(value, str) and os.path.isabs(os.path.expanduser(value)):
-        value = pathlib.Path(value).name  # Of a page that may be sent, nobody learns of folders.
+        value = pathlib.Path(value).name  # The page may be shared, so it names no folders.
     return show_value(value).replace(",", separator) or "(empty)"
 
 
 def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
     """Paints a heat map, float32 [h, w] from 0 to 1, over the gray version of uint8 [H, W, 1 or 3].
 
-    Returns uint8 [H, W, 3], at least 96 pixels wide so that the map stays smooth, or as wide as the
-    image.
+    Returns uint8 of the image's size or, so that the map stays smooth, a multiple up to 96 pixels.
     """
     height, width = pixels.shape[:2]
     scale = max(1, MAX_SIDE // max(height, width))
@@ -274,10 +272,7 @@ def overlay_heat_map(pixels: np.ndarray, heat_map: np.ndarray) -> np.ndarray:
 
 
 def encode_image(image: np.ndarray, is_exact: bool = False) -> str:
-    """A data URI of uint8 [H, W, C], gray (1), RGB (3) or RGBA (4).
-
-    It has at most `MAX_SIDE` pixels per side, unless `is_exact`.
-    """
+    """A data URI of uint8 [H, W, 1, 3 or 4], reduced to `MAX_SIDE` pixels unless `is_exact`."""
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
     if not is_exact:
         picture.thumbnail((MAX_SIDE, MAX_SIDE))

@@ -1,1 +1,1 @@
-"""The files of a run's folder. This package knows pytrees, not how they are trained."""
+"""The files of a run's folder. This package knows pytrees, not training."""

@@ -10,7 +10,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,20 +21,16 @@ from jax.experimental import multihost_utils
 from cls_jax.errors import UserError
 from cls_jax.parallel.distributed import all_processes, barrier, from_main_process, is_main_process
 
-# Formats 1 and 2 belong to versions that were never released. Format 3 has a hash of every array, 4
-# one of each of its rows: a process can compute those of the rows that it holds.
+# Formats 1 and 2 were never released. Format 3 has a hash of every array, 4 of each of its rows,
+# which a process can compute for the rows that it holds.
 FORMAT_VERSION, _WHOLE_ARRAYS = 4, 3
 PyTree = Any
 CHECKPOINTS = "checkpoints"
 DAMAGED = "damaged_checkpoints"
 
 
-class Restored(NamedTuple):
-    """The content of a checkpoint."""
-
-    step: int
-    state: PyTree
-    metadata: dict[str, Any]  # Includes what `Checkpointer.save` was given.
+# The content of a checkpoint: step, state, and metadata, which include those given to `save`.
+Restored = tuple[int, PyTree, dict[str, Any]]
 
 
 class Checkpointer:
@@ -43,8 +39,8 @@ class Checkpointer:
     A state is written in the background under a temporary name and renamed once it is complete.
     Only then is an older one removed. A failed save is reported, and training continues.
 
-    The newest `keep` are kept. Without it, the folder is only read. `warn` shows a sentence to the
-    user, by default on standard error.
+    The newest `keep` states are kept. If None, the folder is only read. `warn` shows a sentence to
+    the user, by default on standard error.
     """
 
     def __init__(
@@ -65,16 +61,16 @@ class Checkpointer:
             max_to_keep=self._keep,
             create=self._keep is not None,
             read_only=self._keep is None,
-            # Leftovers of a killed session. Only the one session that trains may remove them.
+            # Leftovers of a killed session. Only the session that trains may remove them.
             cleanup_tmp_directories=self._keep is not None,
         )
-        # Our metadata is called "notes" on disk: Orbax keeps "metadata" for its own.
+        # Our metadata is called "notes" on disk: Orbax reserves "metadata".
         self._manager: Any = ocp.CheckpointManager(
             self.folder, options=options, item_names=("state", "notes")
         )
 
     def latest_step(self) -> int | None:
-        """The newest complete checkpoint's step, or None. Restoring shows whether it is intact.
+        """The step of the newest complete checkpoint, or None. Whether it is intact is not checked.
 
         With several processes all must call this.
         """
@@ -96,7 +92,7 @@ class Checkpointer:
         self._unconfirmed = step
 
         def write() -> None:
-            # Raises an OSError where nothing can be written. Orbax would try for minutes.
+            # Raises an OSError if nothing can be written. Orbax would retry for minutes.
             probe = self.folder / f"{jax.process_index()}.probe"
             probe.write_bytes(bytes(4096))
             probe.unlink()
@@ -128,9 +124,9 @@ class Checkpointer:
         """Writes. On failure tidies up and reports it."""
         try:
             write()
-        except Exception as error:  # Every layer below raises its own types.
+        except Exception as error:  # Every library involved raises its own types.
             if jax.process_count() > 1:
-                raise  # The others wait for this one: all end, and resume from the last good state.
+                raise  # The others wait for this one: end all, to resume from the last good state.
             step, self._unconfirmed = self._unconfirmed, None
             # Once renamed, a checkpoint is complete.
             for path in self.folder.glob(f"{step}.*"):
@@ -145,10 +141,10 @@ class Checkpointer:
     def restore_newest(self, like: PyTree, older: PyTree = None) -> Restored | None:
         """Restores the newest intact checkpoint, or returns None if the run has none yet.
 
-        A damaged one is reported and, by the session that trains, moved to `damaged_checkpoints/`.
-        The one before it is used instead. With several processes all must call this.
+        A damaged one is reported and, by the session that trains, moved to `damaged_checkpoints/`,
+        and the one before it is used. With several processes all must call this.
 
-        Where a checkpoint has the names of `older`, this is restored instead. Arrays have exactly
+        A checkpoint with the names of `older` is restored like `older`. Arrays have exactly
         the shapes, dtypes and shardings of `like`, and a jitted function may donate them. If these
         are `jax.ShapeDtypeStruct`s, nothing else takes memory. Raises a UserError if there are
         checkpoints but none is intact, or one is of another format.
@@ -159,14 +155,14 @@ class Checkpointer:
             if restored is not None:
                 return restored
             if not from_main_process((self.folder / str(step)).exists()):
-                continue  # A run that is being trained has just removed it.
+                continue  # A training in progress has just removed it.
             last_reason = reason
             where = self._set_aside(step) if self._keep is not None else "left where it is"
             self.warn(
                 f"Warning: the checkpoint of step {step} in {self.folder} is damaged ({reason}): "
                 f"{where}, and the previous one is used."
             )
-        # Also next time: a checkpoint that was moved away still shows that the run had started.
+        # Also next time: a checkpoint that was set aside still shows that the run had started.
         if last_reason is None and not from_main_process((self._workdir / DAMAGED).exists()):
             return None
         raise UserError(
@@ -182,7 +178,7 @@ class Checkpointer:
         metadata = state = reason = None
         try:
             metadata, state, like = self._read(step, like, older)
-        except (UserError, jax.errors.JaxRuntimeError):  # Not the files' fault.
+        except (UserError, jax.errors.JaxRuntimeError):  # Not caused by the files.
             raise
         except Exception as error:
             reason = describe_failure(error)
@@ -198,12 +194,12 @@ class Checkpointer:
         # its own spelling of the same shardings, and the step would be compiled again.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
         copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state), out_shardings=shardings)
-        return Restored(step, copy(state), metadata), None
+        return (step, copy(state), metadata), None
 
     def _read(
         self, step: int, like: PyTree, older: PyTree
     ) -> tuple[dict[str, Any], PyTree, PyTree]:
-        """The metadata, the state, and which of the two it is like."""
+        """The metadata, the state, and whichever of the two it matches."""
         metadata = self._manager.restore(
             step, args=ocp.args.Composite(notes=ocp.args.JsonRestore())
         ).notes
@@ -223,7 +219,7 @@ class Checkpointer:
 
     def _list_steps(self) -> list[int]:
         """Steps of complete checkpoints, as process 0 sees them: all must try the same ones."""
-        # From the folder, not from the manager's memory: files may have come and gone.
+        # Read from the folder, not the manager's memory, since files may have changed.
         try:
             names = [path.name for path in self.folder.iterdir()]
         except OSError:
@@ -256,20 +252,16 @@ def _digest(metadata: dict[str, Any]) -> str:
 
 
 def fetch_to_host(state: PyTree) -> PyTree:
-    """Copies a state's arrays whole into NumPy arrays, in every process. All must call this.
-
-    Raises:
-        jax.errors.JaxRuntimeError: If the computation that makes the state has failed.
-    """
+    """A state's arrays as whole NumPy arrays, in every process. All must call this."""
     if jax.process_count() > 1:  # Another process holds a part of every array.
-        with jax.transfer_guard("allow"):  # The gathering itself does not count as explicit.
+        with jax.transfer_guard("allow"):  # Gathering counts as implicit.
             return multihost_utils.process_allgather(state, tiled=True)
     # On a CPU `device_get` returns views of the buffers that the next step overwrites.
     return jax.tree.map(np.array, jax.device_get(state))
 
 
 def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
-    """Whether the rows of a state that this process holds are those that were saved."""
+    """Whether the rows that this process holds equal those saved."""
     expected = metadata["arrays"]
     if metadata["format_version"] == _WHOLE_ARRAYS:
         arrays = _name_arrays(fetch_to_host(state))
@@ -284,8 +276,8 @@ def _is_intact(state: PyTree, metadata: dict[str, Any]) -> bool:
 def hash_rows(arrays: PyTree) -> dict[str, tuple[int, dict[int, bytes]]]:
     """SHA-256 of the rows of every array that this process holds, by the array's path.
 
-    A row is an entry of the first axis, or a scalar. With each come its type and the whole array's
-    shape. Returns the number of rows of the whole array, and the hashes by row.
+    A row is an entry of the first axis, or a scalar. Each hash covers the type and the whole
+    array's shape, too. Returns the number of rows of the whole array, and the hashes by row.
     """
     hashes = {}
     for name, array in _name_arrays(arrays).items():
@@ -299,11 +291,11 @@ def hash_rows(arrays: PyTree) -> dict[str, tuple[int, dict[int, bytes]]]:
 
 
 def _iterate_held(array: Any) -> Iterator[tuple[int, np.ndarray]]:
-    """The parts of an array in this process: the first row, and all rows from there."""
+    """The parts of an array in this process: index of the first row, and the rows."""
     if jax.process_count() == 1:
         parts = [(0, jax.device_get(array) if isinstance(array, jax.Array) else array)]
     else:
-        # Networks are spread over devices, and so whole rows.
+        # Arrays are spread by network, hence by whole rows.
         parts = [
             (shard.index[0].start or 0 if array.ndim else 0, jax.device_get(shard.data))
             for shard in array.addressable_shards
@@ -313,7 +305,7 @@ def _iterate_held(array: Any) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _gather_hashes(held: dict[str, tuple[int, dict[int, bytes]]]) -> dict[str, list[str]]:
-    """The hashes of all rows, of which each process has those that it holds, in hexadecimal."""
+    """The hashes of all rows, in hexadecimal, gathered from all processes."""
     ends = np.cumsum([num_rows for num_rows, _ in held.values()])
     table = np.zeros((ends[-1], hashlib.sha256().digest_size), np.uint8)
     for end, (num_rows, rows) in zip(ends, held.values(), strict=True):
@@ -332,7 +324,7 @@ def _gather_hashes(held: dict[str, tuple[int, dict[int, bytes]]]) -> dict[str, l
 def _hash(array: np.ndarray, shape: tuple[int, ...]) -> str:
     """SHA-256 of an array's type and bytes and of the shape that it is part of."""
     digest = hashlib.sha256(f"{array.dtype}{shape}".encode())
-    # Flat first: a scalar has no axis to view differently.
+    # Flattened first, since a scalar has no axis to view as bytes.
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
@@ -344,7 +336,7 @@ def _name_arrays(arrays: PyTree) -> dict[str, Any]:
 
 
 def describe_failure(error: Exception) -> str:
-    """An error in a few words: the operating system's reason if there is one, else its text."""
+    """An error in a few words: the operating system's reason if known, else its text."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split())
@@ -355,7 +347,7 @@ def describe_failure(error: Exception) -> str:
 
 
 def describe_newest(step: int | None, which: str = "newest") -> str:
-    """A clause that names the newest (or another) checkpoint by its step, or says there is none."""
+    """A clause that names the newest (or another) checkpoint by its step, or that there is none."""
     if step is None:
         return "there is no checkpoint yet"
     return f"the {which} checkpoint is from step {step}"

@@ -46,22 +46,18 @@ LABELED_FILES = "labeled_files.csv"
 SKIPPED_FILES = "skipped_files.csv"
 PSEUDO_LABELS = "pseudo_labels.csv"
 _BATCH_SIZE = 256
-_FIGURES = ("test_", "validation_", "labels_", "answer_gain")  # How names of numbers begin.
-# The instant classifier of a run is the file RUN/instant.npz, and opened as RUN/instant. Older runs
-# have a folder of that name, a run without steps.
+_FIGURES = ("test_", "validation_", "labels_", "answer_gain")  # Prefixes of the names of numbers.
+# A run's instant classifier is the file RUN/instant.npz, opened as RUN/instant. In older runs, this
+# is a folder with a run without steps.
 INSTANT = "instant"
 INSTANT_SUFFIX = ".npz"
 # Files that a folder may contain before it becomes a run's: a label budget, the instant classifier,
-# and what remains of a process that died before it could write config.json, the first file of a
-# run.
+# and leftovers of a process that died before it wrote config.json, the first file of a run.
 _BEFORE_A_RUN = {LOCK, LABELED_INDICES, INSTANT}
 
 
 def get_default_workdir(config: ConfigDict) -> pathlib.Path:
-    """runs/<dataset>-<labels>-<method>-seed<seed>. A folder of images counts by its own name.
-
-    The method of a run without steps is called "instant".
-    """
+    """runs/<dataset, or a folder's name>-<labels>-<method, or instant>-seed<seed>."""
     dataset = config.data.name
     if dataset == "folder":
         dataset = pathlib.Path(config.data.data_dir).expanduser().resolve().name or dataset
@@ -74,10 +70,9 @@ def get_default_workdir(config: ConfigDict) -> pathlib.Path:
 def choose_workdir(
     config: ConfigDict, layout: Layout, again: bool = False
 ) -> tuple[pathlib.Path, str | None]:
-    """The first of NAME, NAME-2, NAME-3, … without a run on other images or labels.
+    """The first of NAME, NAME-2, … without a run on other images or labels, or one to do `again`.
 
-    With `again`, also without a finished run. Returns it with a sentence about the last run that
-    was passed over, or None.
+    Returns it with a sentence about the last run that was skipped, or None.
     """
     path = first = get_default_workdir(config)
     number, sentence = 1, None
@@ -92,10 +87,10 @@ def choose_workdir(
 def describe_other_data(
     workdir: pathlib.Path, config: ConfigDict, layout: Layout, allows_copies: bool = True
 ) -> str | None:
-    """A clause about the data of the run in a folder, or None if it is the same or none is there.
+    """A clause about how a run's data differs, or None if it is the same or there is no run.
 
-    With `allows_copies`, another folder with files of the same names, contents and labels is the
-    same data, also if the run's own folder is still there. Raises a UserError if the folder has a
+    With `allows_copies`, another folder with the same names, contents and labels counts as the same
+    data, even if the run's own folder still exists. Raises a UserError if the folder has a
     run that cannot be read.
     """
     if not (workdir / CONFIG).exists():
@@ -104,7 +99,7 @@ def describe_other_data(
     theirs, ours = (pathlib.Path(one.data.data_dir).expanduser() for one in (stored, config))
     is_same_place = stored.data.name == "folder" and theirs.resolve() == ours.resolve()
     fingerprint = _read_fingerprint(workdir)
-    if fingerprint is None and is_same_place:  # It had not begun.
+    if fingerprint is None and is_same_place:  # The run had not begun.
         return None
     is_same = fingerprint is not None and _has_trained_on(workdir, fingerprint, ours, layout)
     if is_same and (allows_copies or is_same_place or not theirs.is_dir()):
@@ -126,7 +121,7 @@ def _has_trained_on(
 ) -> bool:
     """Whether a run's training images have the names, contents and labels of a folder's.
 
-    A file that the run could not read, and that can be read now, is another one.
+    A file that the run could not read but that can be read now counts as different.
     """
     skipped = _read_skipped(workdir)
     names = hash_names(layout, skipped)
@@ -152,9 +147,9 @@ def _hash_files(root: pathlib.Path, files: Sequence[ImageFile]) -> list[bytes]:
 
 
 def count_training_images(workdir: pathlib.Path, folder: str) -> int:
-    """How many of the images of a folder that would be evaluated have trained a run, by content.
+    """How many images that would be evaluated in a folder have trained the run, by content.
 
-    Where the run's own folder is gone, only a copy of all of it is recognized. Raises a UserError
+    If the run's own folder is gone, only a complete copy of it is recognized. Raises a UserError
     if the folder has no layout.
     """
     data, root = read_config(workdir / CONFIG).data, pathlib.Path(folder).expanduser()
@@ -184,10 +179,10 @@ def _read_skipped(workdir: pathlib.Path) -> dict[str, str]:
 
 
 def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
-    """Makes sure that the folder is new, empty, or has the same run.
+    """Checks that the folder is new, empty, or has the same run.
 
-    A list of labeled images may be there already. A finished run may be continued with a larger
-    `num_steps`. Raises a UserError if it holds a run of another configuration or something else.
+    It may already contain a list of labeled images. A finished run may be continued with a larger
+    `num_steps`. Raises a UserError if it has a run of another configuration or other files.
     """
     path = workdir / CONFIG
     if path.exists():
@@ -197,16 +192,13 @@ def check_run_folder(workdir: pathlib.Path, config: ConfigDict) -> None:
         differences = describe_differences(config, stored)
         if differences:
             raise UserError(
-                f"{workdir} holds a run of another configuration ({'; '.join(differences)}): "
+                f"{workdir} has a run of another configuration ({'; '.join(differences)}): "
                 "choose a new --workdir, or use this run's own configuration to resume it."
             )
-    elif workdir.exists() and (
-        not workdir.is_dir()
-        or any(
-            file.name not in _BEFORE_A_RUN and not file.name.endswith(PARTIAL)
-            for file in workdir.iterdir()
-        )
-    ):
+        return
+    names = [file.name for file in workdir.iterdir()] if workdir.is_dir() else [""]
+    others = [name for name in names if name not in _BEFORE_A_RUN and not name.endswith(PARTIAL)]
+    if workdir.exists() and others:
         raise UserError(
             f"{workdir} is not empty and not the folder of a run: choose a new --workdir."
         )
@@ -223,10 +215,7 @@ def describe_finished(workdir: pathlib.Path, step: int, num_steps: int) -> str:
 
 
 def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: Dataset) -> None:
-    """Writes which training images a run in this folder has labels of, also of unequal classes.
-
-    `indices` are int [num_labels]. The folder need not exist.
-    """
+    """Writes which training images, int [num_labels], are labeled. The folder need not exist."""
     workdir.mkdir(parents=True, exist_ok=True)
     text = labeled_indices_to_json(np.asarray(indices), dataset.train_labels, dataset.class_names)
     write_atomically(workdir / LABELED_INDICES, text)
@@ -235,12 +224,12 @@ def write_labeled_indices(workdir: pathlib.Path, indices: np.ndarray, dataset: D
 def create_run_folder(
     workdir: pathlib.Path, config: ConfigDict, labeled_indices: np.ndarray, dataset: Dataset
 ) -> None:
-    """Stores what defines the run, once everything about it is known to fit.
+    """Writes the files that define the run, once everything about it has been checked.
 
-    The configuration comes first, since it makes the folder a run's: whenever the process dies, the
-    same command finds either nothing of its own yet or its own run. The other way round a labels
-    file drawn from the seed would look like one that the user supplied. Raises a UserError if the
-    folder cannot be written.
+    The configuration comes first, since it marks the folder as a run: whenever the process dies,
+    the same command finds either no run or its own. In another order, a labels file drawn from the
+    seed would look like one that the user supplied. Raises a UserError if the folder cannot be
+    written.
     """
     remedy = "free disk space and rerun the command, or choose another --workdir"
     with explain_writing(workdir, remedy):
@@ -259,36 +248,28 @@ def create_run_folder(
         if dataset.skipped_files:
             text = to_csv([("file", "reason"), *dataset.skipped_files])
             write_atomically(workdir / SKIPPED_FILES, text)
-        if dataset.train_files:
-            rows = [
-                (dataset.train_files[i], dataset.class_names[dataset.train_labels[i]])
-                for i in np.sort(labeled_indices)
-            ]
+        if files := dataset.train_files:
+            names, labels = dataset.class_names, dataset.train_labels
+            rows = [(files[i], names[labels[i]]) for i in np.sort(labeled_indices)]
             write_atomically(workdir / LABELED_FILES, to_csv([("file", "label"), *rows]))
 
 
-def write_pseudo_labels(
-    workdir: pathlib.Path,
-    dataset: Dataset,
-    indices: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray,
-) -> None:
+def write_pseudo_labels(workdir: pathlib.Path, dataset: Dataset, *columns: np.ndarray) -> None:
     """Writes the pseudo-labels of unlabeled images by file, if they are files.
 
-    Indices of training images and pseudo-labels are int [m], weights from 0 to 1 float [m].
+    The columns are training images int [m], labels int [m] and weights float [m] from 0 to 1.
     """
     if not dataset.train_files or not is_main_process():
         return
     rows = [
         (dataset.train_files[i], dataset.class_names[label], f"{weight:.6f}")
-        for i, label, weight in zip(indices, labels, weights, strict=True)
+        for i, label, weight in zip(*columns, strict=True)
     ]
     write_atomically(workdir / PSEUDO_LABELS, to_csv([("file", "label", "weight"), *rows]))
 
 
 def check_dataset(workdir: pathlib.Path, dataset: Dataset) -> None:
-    """Makes sure that a run resumes with the training images that it started with.
+    """Checks that a run resumes with the training images that it started with.
 
     Raises a UserError if a folder of images has changed, so that indices mean other images.
     """
@@ -309,25 +290,19 @@ def use_mean_and_std(config: ConfigDict, mean: Sequence[float], std: Sequence[fl
 
 
 def read_dataset_description(workdir: pathlib.Path) -> tuple[tuple[str, ...], DatasetSpec]:
-    """The class names of a run's dataset and its sizes.
-
-    Raises a UserError if dataset.json is missing or damaged.
-    """
+    """Class names and sizes of a run's dataset. Raises a UserError without a sound dataset.json."""
     with _open_description(workdir) as stored:
         names = stored["class_names"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError("class_names is not a list of names")
-        # Bounded: networks and arrays of these sizes are created before anything else is checked.
+        # Bounded, because networks and arrays of these sizes are created before further checks.
         height, width, channels = (_to_size(side, 1024) for side in stored["image_shape"])
         num_classes, num_images = _to_size(len(names), 10**6), _to_size(stored["num_images"], 2**31)
         return tuple(names), DatasetSpec((height, width, channels), num_classes, num_images)
 
 
 def read_mean_and_std(workdir: pathlib.Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of a run's training images, per channel.
-
-    Raises a UserError if dataset.json is missing or damaged.
-    """
+    """Mean and deviation of each channel. Raises a UserError without a sound dataset.json."""
     with _open_description(workdir) as stored:
         mean, std = tuple(stored["mean"]), tuple(stored["std"])
         if not all(map(is_number, mean + std)) or len(mean) != len(std) or min(std) <= 0:
@@ -359,10 +334,10 @@ def _to_size(value: Any, largest: int) -> int:
 def load_labeled_indices(
     workdir: pathlib.Path, dataset: Dataset, num_labels: int, seed: int, imbalance: float = 1.0
 ) -> np.ndarray:
-    """The run's labeled images, int [num_labels]: indices of training images.
+    """The run's labeled training images, int [num_labels], stored or else drawn.
 
     They are stored in the folder, which need not exist yet, or drawn by `choose_labeled_indices`.
-    Raises a UserError if what is stored does not fit the dataset or the configuration, or the
+    Raises a UserError if the stored ones do not fit the dataset or the configuration, or the
     budget cannot be drawn.
     """
     path = workdir / LABELED_INDICES
@@ -370,32 +345,26 @@ def load_labeled_indices(
         labeled = read_labeled_indices(path, dataset.class_names)
         check_labeled_indices(path, labeled, num_labels, len(dataset.train_images))
         return labeled
-    return choose_labeled_indices(
-        dataset.train_labels, num_labels, dataset.num_classes, seed, imbalance
-    )
+    labels, num_classes = dataset.train_labels, dataset.num_classes
+    return choose_labeled_indices(labels, num_labels, num_classes, seed, imbalance)
 
 
 def read_result(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """The result of a finished run, or None.
-
-    Raises a UserError if the file is damaged.
-    """
+    """The result of a finished run, or None. Raises a UserError if the file is damaged."""
     path = workdir / RESULT
     if not path.exists():
         return None
     try:
-        result = read_json(path)
-        _check_result(result)
-        return result
+        return _check_result(read_json(path))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} is not the result of a run ({describe_error(error)}): delete it, and the "
-            "command that trained the run writes it again."
+            f"{path} is not the result of a run ({describe_error(error)}): delete it and "
+            "rerun the command that trained the run."
         ) from error
 
 
-def _check_result(result: Any) -> None:
-    """Raises a ValueError unless everything that is read from a result has its type."""
+def _check_result(result: Any) -> dict[str, Any]:
+    """Raises a ValueError unless the values read from a result have their types."""
     if not isinstance(result, dict) or type(result.get("step")) is not int:
         raise ValueError("it has no step")
     if "test_accuracy" not in result:
@@ -408,13 +377,13 @@ def _check_result(result: Any) -> None:
     known = [value for value in figures.values() if value is not None]
     if not all(map(is_number, [*known, *monitors.values()])):
         raise ValueError("an accuracy or a monitor is not a number")
+    return result
 
 
 def find_predictor(workdir: pathlib.Path) -> pathlib.Path:
-    """The path of what predicts for a run: its own, or that of its instant classifier.
+    """The path of the classifier that predicts for a run: the run, or its instant classifier.
 
-    The finished result says which, see `runs.result.choose_predictor`. Raises a UserError if the
-    result is damaged.
+    A finished result decides. Raises a UserError if the result is damaged.
     """
     chosen, instant = (read_result(workdir) or {}).get("answer"), workdir / INSTANT
     is_there = (instant / CONFIG).exists() or is_instant(instant)
@@ -422,24 +391,24 @@ def find_predictor(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def find_trained(workdir: pathlib.Path) -> pathlib.Path:
-    """The same for networks after the last step: the instant classifier of a run without steps."""
+    """The path of the last step's networks, or of the instant classifier of a run without steps."""
     is_only = is_instant(workdir / INSTANT) and read_config(workdir / CONFIG).num_steps == 0
     return workdir / INSTANT if is_only else workdir
 
 
 def find_assessments(workdir: pathlib.Path, predictor: pathlib.Path | None) -> pathlib.Path:
-    """The folder for what evaluation fits to a predictor, by default the one of the last step.
+    """The folder for the files of a predictor's assessment, by default of the last step's.
 
-    An instant classifier beside trained networks has one of its own.
+    An instant classifier beside trained networks has its own.
     """
     return predictor if predictor not in (None, find_trained(workdir)) else workdir
 
 
 def is_instant(path: pathlib.Path) -> bool:
-    """Whether the path is that of a run's instant classifier."""
+    """Whether the path names a run's instant classifier."""
     return path.name == INSTANT and path.with_suffix(INSTANT_SUFFIX).exists()
 
 
 def write_result(workdir: pathlib.Path, result: dict[str, Any]) -> None:
-    """Stores the result: from now on the run counts as finished."""
+    """Stores the result, which marks the run as finished."""
     write_atomically(workdir / RESULT, json.dumps(result, indent=2) + "\n")

@@ -25,10 +25,10 @@ Scalars = Mapping[str, float]
 class MetricsWriter:
     """Writes scalars and images of a run from `first_step` on.
 
-    Rows of this and later steps, which an earlier session left, are dropped: they come again.
-    Rows that a full disk does not take are kept and tried again with the next write. `warn` shows a
-    sentence to the user. Without `has_curves`, TensorBoard gets no file. Of several processes, all
-    but one are silent and write nothing.
+    Rows of this and later steps from an earlier session are dropped: they will be written again.
+    Rows that a full disk refuses are kept and retried with the next write. `warn` shows a sentence
+    to the user. Without `has_curves`, there are no TensorBoard files. Only the main process writes
+    and warns.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class MetricsWriter:
         self._tensorboard = _create_tensorboard_writer(workdir) if has_curves else None
 
     def write(self, step: int, scalars: Scalars) -> None:
-        """Writes one JSON object. Values that are not finite become null: JSON has no NaN."""
+        """Writes one JSON object. Values that are not finite become null, since JSON has no NaN."""
         row = {name: float(value) for name, value in scalars.items()}
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
         line = json.dumps({"step": step, **{name: finite.get(name) for name in row}})
@@ -63,7 +63,7 @@ class MetricsWriter:
         self._try_tensorboard(lambda writer: writer.write_images(step, images))
 
     def flush(self) -> bool:
-        """Hands everything to the operating system. False if rows still wait for room."""
+        """Hands everything to the operating system. False if rows still wait for disk space."""
         self._write_out()
         self._try_tensorboard(lambda writer: writer.flush())
         return not self._unwritten
@@ -83,7 +83,7 @@ class MetricsWriter:
             if written < len(self._unwritten):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            self._file.truncate(size)  # The row is written again as a whole.
+            self._file.truncate(size)  # The whole row is written again.
             if not self._has_warned:
                 self._has_warned = True
                 self._warn(
@@ -98,7 +98,7 @@ class MetricsWriter:
             return
         try:
             write(self._tensorboard)
-        except Exception as error:  # TensorFlow has exceptions of its own.
+        except Exception as error:  # TensorFlow has its own exceptions.
             self._tensorboard = None
             self._warn(
                 f"Warning: TensorBoard's files cannot be written ({type(error).__name__}): the "
@@ -110,8 +110,8 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
     """The rows of a run's `metrics.jsonl`: a step, and numbers or None by name.
 
     Damaged lines are skipped, such as a last one cut short by a crash. Of rows with the same step
-    and the same names the last one counts: a later session writes a step again only if it computed
-    it again. (Losses and accuracies of one step have different names, so both are kept.)
+    and names the last one counts: a later session writes a step again only if it recomputed it.
+    (Losses and accuracies of one step have different names, so both are kept.)
     """
     path = workdir / METRICS
     if not path.exists():
@@ -127,7 +127,7 @@ def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
             if _is_row(row):
                 rows[row["step"], frozenset(row)] = row
             else:
-                num_damaged += 1  # With many it is some other file, which may be endless.
+                num_damaged += 1  # With many it is some other file, which may never end.
     return list(rows.values())
 
 

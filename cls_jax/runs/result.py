@@ -29,7 +29,7 @@ _BASELINES = (
 def create_result(
     config: ConfigDict, workdir: pathlib.Path, num_labels: int, train_seconds: float
 ) -> dict[str, Any]:
-    """Collects the result from the run's metrics. Accuracies are None if there was no test set.
+    """Collects the result from the run's metrics. Accuracies are None without a test set.
 
     `test_accuracy` belongs to network 1's EMA weights at the last step, as the CLS authors
     evaluate. `test_balanced_accuracy` is the mean of its accuracies within each class, which counts
@@ -41,11 +41,13 @@ def create_result(
     classifier also has what `choose_predictor` returns.
     """
     rows = read_metrics(workdir)
+    first = {k: value for row in rows[::-1] for k, value in row.items() if value is not None}
     evaluations = [row for row in rows if row.get("test/accuracy") is not None]
     last = evaluations[-1] if evaluations else {}
     history = [row["test/accuracy"] for row in evaluations]
     validated = [row for row in rows if row.get("validation/accuracy") is not None]
     best = max(validated, key=lambda row: row["validation/accuracy"], default={})
+    final = validated[-1] if validated else {}
     result = {
         "step": config.num_steps,
         "dataset": config.data.name,
@@ -53,15 +55,13 @@ def create_result(
         "method": config.method.name if config.num_steps else "instant",
         "seed": config.seed,
         **{name: last.get(name.replace("_", "/", 1)) for name in _LAST},
-        **{name: _find_first(rows, name.replace("_", "/", 1)) for name in _BASELINES},
+        **{name: first.get(name.replace("_", "/", 1)) for name in _BASELINES},
         "test_accuracy_median_last_20": statistics.median(history[-20:]) if history else None,
         "test_accuracy_best": max(history, default=None),
         "test_accuracy_best_note": "selected on the test set: not a result to report",
         "test_accuracy_at_best_validation": best.get("test/accuracy"),
-        "validation_accuracy": validated[-1]["validation/accuracy"] if validated else None,
-        "validation_accuracy_ensemble": (
-            validated[-1].get("validation/accuracy_ensemble") if validated else None
-        ),
+        "validation_accuracy": final.get("validation/accuracy"),
+        "validation_accuracy_ensemble": final.get("validation/accuracy_ensemble"),
         "validation_accuracy_best": best.get("validation/accuracy"),
         "validation_best_step": best.get("step"),
         "monitors": _average_monitors(rows),
@@ -69,10 +69,6 @@ def create_result(
     }
     begins_instant = config.num_steps and config.model.init_head == "graph"
     return result | (choose_predictor(result) if begins_instant else {})
-
-
-def _find_first(rows: list[dict[str, Any]], name: str) -> float | None:
-    return next((row[name] for row in rows if row.get(name) is not None), None)
 
 
 def _average_monitors(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -101,12 +97,9 @@ def wilson_interval(num_correct: int, num_images: int) -> tuple[float, float]:
 def choose_predictor(result: dict[str, Any]) -> dict[str, Any]:
     """Chooses the classifier used for prediction: the run's networks or its instant classifier.
 
-    The networks, unless they are worse on the validation images. Test images are not used for the
-    choice, so that test accuracy stays unbiased.
-
-    Returns:
-        Additions to the run's result: `answer` ("trained" or "instant"), and with validation images
-        `answer_gain` (the points that training gained) and `answer_images` ("validation").
+    The networks, unless they are worse on the validation images: test accuracy stays unbiased.
+    Returns additions to the result: `answer` ("trained" or "instant"), and with validation images
+    `answer_gain` (the points that training gained) and `answer_images` ("validation").
     """
     trained, start = get_accuracy(result, "validation"), result.get("validation_accuracy_instant")
     if trained is None or start is None:

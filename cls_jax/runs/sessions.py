@@ -25,7 +25,7 @@ from cls_jax.io import MAX_JSON_BYTES, parse_json, read_bytes, write_atomically
 from cls_jax.parallel.cpus import available_cpus
 
 SESSIONS, LOCK = "sessions.jsonl", ".lock"
-# Some network file systems have no locks: there it is up to the user.
+# Some network file systems have no locks. There, avoiding a second session is up to the user.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _PACKAGES = ("cls-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -34,11 +34,11 @@ _PACKAGES = ("cls-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "n
 def hold_at_once(
     path: pathlib.Path, target: pathlib.Path, busy: Callable[[], str], remedy: str
 ) -> Iterator[None]:
-    """Holds a lock file, whose folder is created if it does not exist, or raises a UserError.
+    """Holds a lock file, creating its folder if necessary, or raises a UserError.
 
-    Its message is `busy()` where another process holds the lock, or else that the target cannot be
-    written, with the remedy. Where the file system has no locks, this does nothing. The operating
-    system releases the lock when the process ends, however it ends.
+    The message is `busy()` if another process holds the lock, or else that the target cannot be
+    written, with the remedy. Does nothing on file systems without locks. The operating system
+    releases the lock when the process ends, even if it is killed.
     """
     lock = filelock.FileLock(path)
     try:
@@ -60,20 +60,17 @@ def hold_at_once(
 
 @contextlib.contextmanager
 def lock_run_folder(workdir: pathlib.Path) -> Iterator[None]:
-    """Keeps other sessions out of a run's folder, which is created if it does not exist.
-
-    Raises a UserError if another process trains there, or the folder cannot be written.
-    """
+    """Creates a run's folder, and raises a UserError while another process trains there."""
     path, another = workdir / LOCK, "choose another --workdir"
     busy = lambda: f"{workdir} is in use by {_read_holder(path)}: wait for it, or {another}."  # noqa: E731
     with hold_at_once(path, workdir, busy, another):
-        with contextlib.suppress(OSError):  # A full disk need not stop us here.
+        with contextlib.suppress(OSError):  # A full disk is no reason to stop here.
             path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
 
 
 def _read_holder(path: pathlib.Path) -> str:
-    with contextlib.suppress(OSError):  # Windows lets nobody else read a locked file.
+    with contextlib.suppress(OSError):  # On Windows, only the holder can read a locked file.
         return path.read_text().strip() or "another process"
     return "another process"
 
@@ -83,7 +80,7 @@ def record_session(workdir: pathlib.Path, first_step: int) -> None:
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            # The project itself has no version where it runs from its source.
+            # The package has no version if it runs from source.
             versions[name] = importlib.metadata.version(name)
     session = {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
@@ -111,7 +108,7 @@ def read_sessions(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def describe_hardware() -> str:
-    """The devices in words. For a CPU its cores, since its devices are virtual."""
+    """The devices in words. For a CPU the cores, since its devices are virtual."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return f"{jax.device_count()} x {device.device_kind}"

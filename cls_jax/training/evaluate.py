@@ -19,12 +19,12 @@ from cls_jax.training.step import release_freed_memory
 
 Accuracies = dict[str, float]
 
-# Batches on the device at once: enough to keep it busy while the host prepares the next.
+# Batches in flight: enough to keep the device busy while the host prepares the next.
 _MAX_IN_FLIGHT = 2
 
 
 def create_eval_step(setup: TrainSetup) -> Callable:
-    """Compiles (state, images, labels, is_image) → images of each class that predictors get right.
+    """Compiles (state, images, labels, is_image) → counts of correct images by class.
 
     The images are the same as for `TrainSetup.infer`, the labels int32 [B], and `is_image` is False
     for padding. Counts are int32: "raw" and "ema" of shape [N, K], "ensemble" [K] (the mean of the
@@ -45,7 +45,7 @@ def create_eval_step(setup: TrainSetup) -> Callable:
             return jax.lax.psum(jnp.sum(is_correct[..., None] * classes, axis=-2), DATA_AXIS)
 
         ema = compute_probabilities(state.ema_params)
-        # All devices hold equally many networks, so a mean of means is the mean of all.
+        # Devices hold equally many networks, so the mean of means is the mean of all.
         mean = jax.lax.pmean(jnp.mean(ema, axis=0), NETWORK_AXIS)
         return {
             "raw": count_correct(compute_probabilities(state.params)),
@@ -65,10 +65,10 @@ def create_eval_step(setup: TrainSetup) -> Callable:
 def create_evaluate(setup: TrainSetup) -> Callable[..., Accuracies]:
     """Returns a function (state, images, labels) → accuracies in percent, each image counted once.
 
-    Its result has "test/accuracy" (network 1 with EMA parameters: the figure to report),
-    "test/balanced_accuracy" (the same network's mean of the accuracies within each class that has
-    test images), "test/accuracy_network_<i>" and "test/accuracy_ensemble" (EMA), and
-    "test/accuracy_live_network_<i>" (raw). It is empty without images or if interrupted.
+    They are "test/accuracy" (network 1 with EMA parameters: the figure to report),
+    "test/balanced_accuracy" (its mean of the accuracies within each class that has test images),
+    "test/accuracy_network_<i>" and "test/accuracy_ensemble" (EMA), and
+    "test/accuracy_live_network_<i>" (raw). None without images or if interrupted.
     """
     eval_step = create_eval_step(setup)
 
@@ -115,7 +115,7 @@ def _name_accuracies(correct: Any, sizes: np.ndarray, split: str) -> Accuracies:
 
 
 def compute_accuracies(p_NBK: np.ndarray, labels: np.ndarray, split: str = "test") -> Accuracies:
-    """The same accuracies of networks that are their own average, by float [N, B, K]."""
+    """The same accuracies from probabilities float [N, B, K], which count as raw and as EMA."""
     num_classes = p_NBK.shape[-1]
 
     def count(p_BK: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ def iterate_on_mesh(
     for which the mask is False.
     """
     part, num_shards = get_process_shard(setup.mesh), setup.mesh.shape[DATA_AXIS]
-    # No larger than a small set needs.
+    # Smaller for a small set.
     most = min(setup.config.eval_batch_size, -(-len(labels) // num_shards))
     size = size or max(1, most) * num_shards
     own = np.arange(size)[part.take(size)]

@@ -1,7 +1,7 @@
 """The start of a run: its instant classifier, and heads fitted to the same labels.
 
-`compute_start` computes it, once per run. A run without steps ends there. In others, `init_round`
-fits the networks' heads to the same labels, which may stay a term of the loss (`method.graph`).
+`compute_start` runs once per run. A run without steps ends there. In others, `init_round` fits the
+networks' heads to the same labels, which may stay a term of the loss (`method.graph`).
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -40,8 +40,8 @@ from cls_jax.training import probe
 from cls_jax.training.evaluate import Accuracies, compute_accuracies
 from cls_jax.training.setup import TrainSetup, TrainState, get_own_settings
 
-# Unlabeled images that the heads of networks to be trained are fitted to. Their features, of the
-# run's resolution, serve nothing else, and more images make no better heads.
+# Unlabeled images to which heads are fitted before training. Their features, at the run's
+# resolution, are used for nothing else, and more images do not improve the heads.
 _MAX_UNLABELED = 1_000
 
 
@@ -51,22 +51,20 @@ class Start(NamedTuple):
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].
     spread: PropagatedLabels
-    classifier: InstantClassifier | None  # None where pixels are the features.
-    # In percent: of the linear probe and of the instant classifier on held-out images, by
-    # "test/accuracy_probe" and so on, and `PropagatedLabels.figures` by "labels/…".
+    classifier: InstantClassifier | None  # None if the features are pixels.
+    # In percent: "test/accuracy_probe", "test/accuracy_instant" and so on, and
+    # `PropagatedLabels.figures` as "labels/…".
     accuracies: Accuracies
 
 
 def compute_start(
     setup: TrainSetup, dataset: Dataset, spec: StreamSpec, network: FrozenNetwork | None = None
 ) -> Start | None:
-    """The start of a run whose heads or loss need one. Otherwise None.
+    """The start of a run, or None if neither heads nor loss need one.
 
-    Features are those of the network's own resolution. Without pretrained weights they are pixels.
-    A run that resumes has stored the network, and needs the file or run that it is from no more.
-
-    Raises:
-        UserError: If the pretrained weights cannot be read or do not fit.
+    Features are computed at the network's own resolution. Without pretrained weights they are
+    pixels. A resumed run uses the network stored in its folder. Raises a UserError if the
+    pretrained weights cannot be read or do not fit.
     """
     config, has_steps = setup.config, setup.config.num_steps > 0
     init_head = config.model.init_head
@@ -75,7 +73,7 @@ def compute_start(
         return None
     if network is None and config.model.init:
         network = open_frozen_network(setup)
-    # All of them, unless `data.imbalance` or `model.graph_images` leaves some out.
+    # All, unless `data.imbalance` or `model.graph_images` leaves some out.
     others = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     others = take_rows(others, config.model.graph_images or len(others))
     rows = np.union1d(spec.labeled_indices, others)
@@ -106,10 +104,7 @@ def init_round(
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
 
-    `start` is from `compute_start`.
-
-    Raises:
-        UserError: If the pretrained weights cannot be read or do not fit.
+    Raises a UserError if the pretrained weights cannot be read or do not fit.
     """
     state, seed = setup.init_state(round_index), (setup.config.seed, round_index)
     if start is not None and setup.config.method.get("graph"):
@@ -119,7 +114,7 @@ def init_round(
     if setup.config.model.init_head == "random":
         return state
     if setup.config.model.init_head == "graph":
-        assert start is not None, "heads of the graph begin from its labels"
+        assert start is not None, "heads fitted to propagated labels need a start"
         heads = fit_instant_heads(setup, dataset, start, seed)
     else:
         labels = dataset.train_labels[spec.labeled_indices]
@@ -127,7 +122,7 @@ def init_round(
             setup, state, dataset.train_images, spec.labeled_indices
         )
         heads = probe.fit_heads(features_NBC, labels, setup.dataset_spec.num_classes, seed)
-    # Threads of other numbers round differently, and features of all images have been computed.
+    # Other numbers of threads round differently.
     heads = arrays_from_main_process(heads)
     return state.replace(
         params=probe.replace_heads(setup, state.params, heads),
@@ -140,9 +135,9 @@ def fit_instant_heads(
 ) -> list[Head]:
     """A head for every network, fitted to propagated labels.
 
-    The heads see features of the run's resolution. On photographs, a head on half of the features
-    is as good as one on all. Where the run's resolution is not the network's own, they are fitted
-    to the labeled and at most 1,000 other images.
+    The heads see features at the run's resolution. On photographs, a head on half of the features
+    is as good as one on all. If the run's resolution is not the network's own, they are fitted to
+    the labeled and at most 1,000 other images.
     """
     config, network = setup.config, open_frozen_network(setup)
     image_size, num_networks = config.data.image_size, setup.method.num_networks
@@ -163,14 +158,14 @@ def fit_instant_heads(
 
 
 def _create_graph_labels(setup: TrainSetup, start: Start) -> PseudoLabels:
-    """The targets of `method.graph` by training image, on the mesh, weights with the mean 1."""
+    """The targets of `method.graph` for every training image, on the mesh. Mean weight 1."""
     spread, p = start.spread, start.spread.probabilities
     weights = spread.weights / max(spread.weights.mean(), 1e-12)
     complementary = draw_least_probable(p, (setup.config.seed, zlib.crc32(b"complementary")))
     columns = PseudoLabels(*map(jnp.asarray, (spread.labels, complementary, weights, p.max(1))))
 
     def fill(column: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
-        """A table [N, images], with zeros for those that the run does not use."""
+        """A table [N, images], with zeros for unused images."""
         table = np.zeros(shape.shape, shape.dtype)
         table[:, start.rows] = column
         return table

@@ -10,8 +10,7 @@ The order within a step, and the reasons:
 4. Write the metrics of an earlier step: the host runs ahead of the device and never waits for the
    step that it has just dispatched.
 
-After the last step, heads may be fitted again (`model.final_head`), before it is evaluated and
-saved.
+After the last step, heads may be refitted (`model.final_head`) before evaluation and saving.
 """
 
 import contextlib
@@ -71,15 +70,13 @@ def train(
 
     `load` loads the dataset. `keep` is called with the setup, the last state and its step. Neither
     is called for a finished run. A run without steps has no state, only its instant classifier.
-
-    Raises:
-        UserError: If the folder, the data or the devices do not fit the configuration, another
-            process trains there, a loss is not finite, or the last state cannot be written.
-        StoppedError: If the user or the system asks the run to stop. It has been saved.
+    Raises a UserError if the folder, the data or the devices do not fit the configuration, another
+    process trains there, a loss is not finite, or the last state cannot be written, and a
+    StoppedError once a run is saved that the user or the system asked to stop.
     """
     config = resolve_model(config)
     check_run_folder(workdir, config)
-    check_same(to_json(config), workdir)  # All processes mean the same run.
+    check_same(to_json(config), workdir)  # All processes must train the same run.
     if (result := read_result(workdir)) is not None:
         if is_main_process():
             print(describe_finished(workdir, result["step"], config.num_steps))
@@ -131,13 +128,13 @@ class _Session:
     """
 
     def __init__(self, prepared: Prepared, has_begun: Callable[[], None]):
-        self._has_begun = has_begun  # To be called after the first step.
+        self._has_begun = has_begun  # Called after the first step.
         self._setup, self._dataset, self._spec, self._workdir = prepared
         self._config = config = self._setup.config
         self._record = functools.partial(write_pseudo_labels, self._workdir, self._dataset)
         self._checkpointer = Checkpointer(self._workdir, config.keep_checkpoints)
         self._fits_final_heads = config.model.final_head == "graph"
-        # Onto shapes, so that no initial state takes memory beside the restored one.
+        # Onto shapes, so that the restored state is the only one in memory.
         restored = restore_newest(self._checkpointer, self._setup)
         is_new = restored is None
         baselines: dict[str, float] = {}
@@ -146,32 +143,35 @@ class _Session:
             self._start, baselines = begin(prepared)
             self.state = init_round(self._setup, self._dataset, self._spec, self._start)
             if not self._setup.method.select_labels and not self._fits_final_heads:
-                self._start = None  # Its tables take memory, and nothing asks for them again.
+                self._start = None  # Its tables take memory and are no longer needed.
             self._first_step, self._timer = 0, PausableTimer()
         else:
-            self.state, self._first_step = restored.state, restored.step
-            self._timer = PausableTimer(restored.metadata["train_seconds"])
+            self._first_step, self.state, metadata = restored
+            self._timer = PausableTimer(metadata["train_seconds"])
         if is_main_process():
             announce(prepared, self._first_step)
         self._inputs: Any = None
-        if self._first_step < config.num_steps:  # TensorFlow takes seconds to import.
+        if self._first_step < config.num_steps:  # Importing TensorFlow takes seconds.
             self._inputs, input_specs, create_batch = create_pipeline(
                 self._spec, self._dataset, self._setup.mesh, self._first_step, config.num_steps
             )
             self._train_step: Any = create_train_step(self._setup, create_batch, input_specs)
             self._make_batch = make_batch_fn(self._setup, create_batch, input_specs)
         self._evaluate = create_evaluate(self._setup)
-        self._start_round: Any = None  # Most methods have a single round.
+        if self._setup.method.select_labels:
+            self._start_round = create_start_round(
+                self._setup, self._dataset, self._spec, self._record, self._get_start
+            )
         self._bar = ProgressBar(self._first_step, config.num_steps)
         self._checkpointer.warn = self._bar.say
-        # Baselines are measured once, at step 0, so a run that resumes there keeps these rows.
+        # Baselines are measured once, at step 0. A run that resumes there keeps these rows.
         first_row = self._first_step if is_new else max(self._first_step, 1)
         self._writer = MetricsWriter(
             self._workdir, first_row, self._bar.say, is_silent=not is_main_process()
         )
         if baselines:
             self._writer.write(0, baselines)
-        # Steps to trace, by one process, and what ends the trace.
+        # The steps that process 0 traces, and what ends the trace.
         self._traced = (is_main_process() and parse_step_range(config.profile)) or range(0)
         self._trace = contextlib.ExitStack()
         self._metrics = MetricsQueue(
@@ -187,9 +187,9 @@ class _Session:
                 if part is not None:
                     stack.enter_context(contextlib.closing(part))
             stop = stack.enter_context(PreemptionHandler())
-            # An implicit transfer would be a hidden synchronization with the device in the middle
-            # of the loop. Explicit ones (`jax.device_get`, `jax.device_put`) pass. With debug_nans
-            # JAX runs the step operation by operation and moves constants, so there it is allowed.
+            # An implicit transfer would be a hidden synchronization with the device. Explicit ones
+            # (`jax.device_get`, `jax.device_put`) pass. With debug_nans, JAX runs the step
+            # operation by operation and moves constants, so all are allowed.
             stack.enter_context(jax.transfer_guard("allow" if config.debug_nans else "disallow"))
             stack.enter_context(jax.debug_nans(config.debug_nans))
             stack.enter_context(
@@ -197,14 +197,15 @@ class _Session:
             )
             for step in range(self._first_step, config.num_steps + 1):
                 is_last = step == config.num_steps
-                is_new = step > self._first_step  # Otherwise it has been done and saved.
+                is_new = step > self._first_step  # Otherwise it is already done and saved.
                 if is_last and is_new and self._fits_final_heads:
                     self._fit_final_heads()
                 if is_last or _is_due(step, config.eval_every):
                     self._measure_accuracies(step, stop.interrupts_eval)
                 is_stopping = stop.should_stop(step)
                 is_save_due = is_last or is_stopping or _is_due(step, config.checkpoint_every)
-                # The last heads may take minutes. A process killed meanwhile repeats one step.
+                # Fitting the final heads may take minutes. If killed meanwhile, only one step is
+                # repeated.
                 is_save_due |= self._fits_final_heads and step == config.num_steps - 1
                 if is_save_due and is_new:
                     self._save(step)
@@ -227,14 +228,16 @@ class _Session:
 
     def _save(self, step: int) -> None:
         self._metrics.drain()
-        # Rows that are not on disk by now would be lost: a resumed run only repeats later ones.
+        # Rows not yet on disk would be lost: a resumed run repeats only later ones.
         if self._writer.flush():
             self._checkpointer.save(step, self.state, {"train_seconds": self._timer.seconds})
 
     def _take_step(self, step: int) -> None:
         config = self._config
         if is_round_start(config, step):
-            self._begin_round(step)
+            # Nothing is in flight between rounds, so copies to the host delay nothing.
+            with self._timer.paused(), jax.transfer_guard("allow"):
+                self.state = self._start_round(self.state, step)
         with self._metrics.waiting():
             step_input = next(self._inputs)
         if step == self._first_step and not config.debug_nans:
@@ -256,34 +259,27 @@ class _Session:
             step_metrics |= compute_distances(self.state)
         self._metrics.append(step, step_input, step_metrics)
         if step == self._first_step:
-            jax.block_until_ready(self.state)  # Compiled and run once: from here on time counts.
+            jax.block_until_ready(self.state)  # Compiled and run once: the timer starts here.
             self._timer.start()
             self._has_begun()
 
-    def _begin_round(self, step: int) -> None:
-        # Nothing is in flight between rounds, so copies to the host delay nothing.
-        with self._timer.paused(), jax.transfer_guard("allow"):
-            if self._start_round is None:
-                self._start_round = create_start_round(
-                    self._setup, self._dataset, self._spec, self._record, self._start
-                )
-            self.state = self._start_round(self.state, step)
-
     def _fit_final_heads(self) -> None:
-        self._bar.say("fitting heads to what frozen features and the trained networks say together")
+        self._bar.say("refitting the heads to labels from frozen features and the trained networks")
         self._metrics.drain()
         with self._timer.paused(), jax.transfer_guard("allow"):
-            start = self._start or self._recompute_start()
+            start = self._get_start()
             assert start is not None, "a run with final heads has a start"
             self.state = fit_final_heads(
                 self._setup, self.state, self._dataset, start, self._record
             )
 
-    def _recompute_start(self) -> Start | None:
-        """The start of a run that was interrupted, with the network that it has stored."""
+    def _get_start(self) -> Start | None:
+        """The start, of an interrupted run from the network that it has stored."""
         path = (self._workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
-        network = read_instant(path).network if path.exists() else None
-        return compute_start(self._setup, self._dataset, self._spec, network)
+        if self._start is None:
+            network = read_instant(path).network if path.exists() else None
+            self._start = compute_start(self._setup, self._dataset, self._spec, network)
+        return self._start
 
     def _recreate_batch(self, step: int, step_input: Any) -> Any:
         # A batch is a function of seed and step, so the newest state also makes an older one.

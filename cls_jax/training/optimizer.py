@@ -1,7 +1,7 @@
 """The update rule: SGD or AdamW, the schedule, weight decay on kernels, and rates per layer.
 
-Updates are elementwise, so they act on stacked networks as on one. A global norm would mix the
-networks. Layers are recognized by name.
+Updates are elementwise, so stacked networks do not affect each other. Layers are recognized by
+name.
 
 For fine-tuning, early layers of a pretrained network should change less than the last ones, or not
 at all. The rate of layer l at step k of K is
@@ -64,7 +64,7 @@ def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientT
     rates = scale_by_layer_rates(config, model)
     if optimizer.name == "adamw":
         rule = optax.chain(optax.scale_by_adam(), decay, rates)
-    else:  # Nested like `optax.sgd`, whose state older checkpoints hold.
+    else:  # Nested like `optax.sgd`, for older checkpoints.
         momentum = optax.trace(optimizer.momentum, nesterov=True)
         rule = optax.chain(decay, optax.chain(momentum, rates))
 
@@ -78,19 +78,16 @@ def create_optimizer(config: ConfigDict, model: Architecture) -> optax.GradientT
 def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.GradientTransformation:
     """`optax.scale_by_learning_rate` with a rate for each layer. Its state is the step count.
 
-    The formula is at the top of this file. Layers that wait begin with a warm-up of their own.
+    The formula is at the top of this file. Layers that wait have their own warm-up.
     """
     settings = config.optimizer
-    # Each round trains new networks from a new optimizer state, so its schedule starts over.
+    # Each round starts from a new optimizer state, so its schedule starts over.
     num_steps = get_round_length(config)
 
-    def create_schedule(learning_rate: float, start: int) -> optax.Schedule:
-        return create_learning_rate_schedule(
-            learning_rate, num_steps, settings.cosine_cycles, settings.warmup_steps, start
-        )
-
-    head = create_schedule(settings.head_learning_rate or settings.learning_rate, start=0)
-    others = create_schedule(settings.learning_rate, start=settings.head_steps)
+    shape = num_steps, settings.cosine_cycles, settings.warmup_steps
+    learning_rate = settings.learning_rate
+    head = create_learning_rate_schedule(settings.head_learning_rate or learning_rate, *shape)
+    others = create_learning_rate_schedule(learning_rate, *shape, settings.head_steps)
 
     def update(
         updates: PyTree, state: optax.ScaleByScheduleState, params: PyTree = None
@@ -121,13 +118,11 @@ def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.Gradi
 def split_frozen(
     params: dict[str, PyTree], frozen_stages: int, model: Architecture
 ) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-    """The parameters that are trained, and those that `optimizer.frozen_stages` leaves as they are.
+    """Splits parameters into trained ones and those frozen by `optimizer.frozen_stages`.
 
-    Only the first have gradients, a state of the optimizer and a moving average. Parameters that
-    merely wait for `head_steps` are among them: their momentum is estimated from the start.
-
-    Raises:
-        UserError: If there are fewer stages than are to be frozen.
+    Only trained ones have gradients, optimizer state and a moving average. They include parameters
+    that wait for `head_steps`, whose momentum is estimated from the start. Raises a UserError if
+    there are fewer stages than `optimizer.frozen_stages`.
     """
     _, stages = order_layers(params, model.stem_names, model.head_names)
     num_stages = max(stages.values(), default=0)
@@ -151,11 +146,10 @@ def order_layers(
     block, and the heads compute the logits. Any other module, such as a last normalization, belongs
     to the last block's layer.
 
-    Returns:
-        The positions, 0 for the stem, then one number per residual or transformer block, the
-        largest for the heads. And the stages, 0 for the stem, then the number of the stage, or of
-        the block where there are no stages. The heads, and what lies between them and the last
-        block, are in none.
+    Returns the positions, 0 for the stem, then one number per residual or transformer block, the
+    largest for the heads. And the stages, 0 for the stem, then the number of the stage, or of the
+    block where there are no stages. Heads, and what lies between them and the last block, are in
+    none.
     """
     places: dict[str, tuple[int, int]] = {}  # Stage and block. Without stages, each block is one.
     for name in names:
@@ -177,5 +171,5 @@ def order_layers(
 
 
 def _is_kernel(params: PyTree) -> PyTree:
-    # By name, not by rank: the axis of networks gives a stacked bias the rank of a dense kernel.
+    # By name, not by rank: a stacked bias has the rank of a dense kernel.
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)

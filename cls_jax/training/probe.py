@@ -38,12 +38,12 @@ def fit_heads(
 ) -> list[Head]:
     """A head for every network, each on its own part of the features.
 
-    Networks with the same head and the same pretrained weights would stay the same: they see the
-    same batches. So N networks divide the features among them at random, like the two views of
+    Networks with equal heads and pretrained weights would stay equal, since they see the same
+    batches. So N networks divide the features among them at random, like the two views of
     co-training (Blum and Mitchell, 1998). Kernels of all other features start from 0.
     """
     num_networks, _, num_features = features_NBC.shape
-    # With a number of its own: the bare seed, or the seed and zeros, draws the labeled images.
+    # With a constant, since the seed alone, or with zeros, draws the labeled images.
     generator = np.random.default_rng((*seed, zlib.crc32(b"probe")))
     parts = np.array_split(generator.permutation(num_features), num_networks)
     return [
@@ -59,17 +59,12 @@ def compute_trained_features(
     indices: np.ndarray,
     kind: str = FEATURES,
 ) -> np.ndarray:
-    """Features of clean images by the EMA networks, normalized by their running statistics.
-
-    They are float32 [N, len(indices), C], or 2C with the `kind` DESCRIPTORS.
-    """
-
-    def apply(state: TrainState, images: jax.Array) -> jax.Array:
-        return setup.infer(state.ema_params, state.batch_stats, images, kind)
-
-    specs = setup.state_specs, P(DATA_AXIS)
+    """Features of clean images by the EMA networks, float32 [N, len(indices), C]."""
     sharded = jax.shard_map(
-        apply, mesh=setup.mesh, in_specs=specs, out_specs=P(NETWORK_AXIS, DATA_AXIS)
+        lambda state, batch: setup.infer(state.ema_params, state.batch_stats, batch, kind),
+        mesh=setup.mesh,
+        in_specs=(setup.state_specs, P(DATA_AXIS)),
+        out_specs=P(NETWORK_AXIS, DATA_AXIS),
     )
     compute = jax.jit(sharded, out_shardings=NamedSharding(setup.mesh, P()))
     batches = iterate_on_mesh(setup, Selection(images, indices), indices)
@@ -81,6 +76,6 @@ def replace_heads(setup: TrainSetup, params: dict, heads: list[Head]) -> dict:
     """A copy of stacked parameters with these heads, on the mesh."""
     stacked = {name: np.stack([getattr(head, name) for head in heads]) for name in Head._fields}
     specs = setup.state_specs.params["head"]
-    # With a balanced head, the method's own starts there, too.
+    # With a balanced head, the method's own head starts there, too.
     names = {"head", METHOD_HEAD} & params.keys()
     return params | {name: to_global_arrays(stacked, setup.mesh, specs) for name in names}

@@ -1,6 +1,6 @@
-"""What a run reports: how it starts, its speed, its metrics, and why it stops.
+"""Progress reports of a run: its start, its speed and metrics, and why it stops.
 
-A step's metrics are read when later steps are in flight. A loss or a gradient that is NaN or
+A step's metrics are read while later steps are in flight. A loss or a gradient that is NaN or
 infinite ends the run with one sentence, and its batch is saved.
 """
 
@@ -58,14 +58,12 @@ def announce(prepared: Prepared, first_step: int) -> None:
         )
     record_session(workdir, first_step)
     num_labeled, num_images = len(spec.labeled_indices), len(dataset.train_images)
-    for warning in dataset.warnings:
-        print(f"Warning: {warning}")
-    if num_labeled == num_images:
-        print(
-            "Warning: Every training image is labeled: add others in unlabeled/, or set "
-            "--config.num_labels=N to use only N of the labels."
-        )
-    for warning in describe_slow_means(config, bool(shapes.batch_stats)):
+    every = (
+        "Every training image is labeled: add others in unlabeled/, or set --config.num_labels=N "
+        "to use only N of the labels."
+    )
+    warnings = [*dataset.warnings, *([every] if num_labeled == num_images else [])]
+    for warning in (*warnings, *describe_slow_means(config, bool(shapes.batch_stats))):
         print(f"Warning: {warning}")
     num_networks, name = setup.method.num_networks, config.method.name
     if not config.num_steps:
@@ -83,9 +81,9 @@ def announce(prepared: Prepared, first_step: int) -> None:
 
 
 def describe_slow_means(config: ConfigDict, has_batch_norm: bool) -> list[str]:
-    """A sentence for each running mean that the run is too short for.
+    """A sentence for each running mean whose decay is too slow for the run.
 
-    Such as after --config.num_steps, with a configuration that was made for a longer run.
+    For example if --config.num_steps shortens a configuration made for a longer run.
     """
     length = get_round_length(config)
     decays = {"ema_decay": config.ema_decay}
@@ -152,15 +150,14 @@ class MetricsQueue:
         self._pending: collections.deque[Any] = collections.deque()
         self._last_written: tuple[int, float, float] | None = None
         self._waited = 0.0  # Seconds that steps waited for their input.
-        self._loss_bound = 2 * math.log(num_classes)  # Twice the loss of a uniform guess.
-        self._high_since: int | None = None  # The first step of those with a loss above it.
+        self._loss_bound = 2 * math.log(num_classes)  # Twice the loss of random guessing.
+        self._high_since: int | None = None  # The first step since which the loss is above it.
         self._has_warned = False
 
     def append(self, step: int, step_input: Any, monitors: dict[str, jax.Array]) -> None:
         """Adds step t, just dispatched, and finishes step t - 2: two steps stay in flight.
 
-        Raises:
-            NonFiniteError: If the loss or gradient of that step is not finite. `drain` does, too.
+        As `drain`, it raises a NonFiniteError if a loss or gradient is not finite.
         """
         self._pending.append((step, step_input, monitors))
         self.drain(_MAX_IN_FLIGHT)
@@ -203,7 +200,7 @@ class MetricsQueue:
         }
 
     def _warn_of_divergence(self, step: int, loss: float | None) -> None:
-        """Warns once if the supervised loss stays finite but far above that of a uniform guess."""
+        """Warns once if the supervised loss stays far above that of random guessing."""
         if loss is None or loss <= self._loss_bound:
             self._high_since = None
             return
@@ -222,13 +219,8 @@ class ProgressBar:
 
     def __init__(self, first_step: int, num_steps: int):
         self._num_steps, self._accuracy = num_steps, "–"
-        self._bar = tqdm(
-            total=num_steps,
-            initial=first_step,
-            unit="step",
-            dynamic_ncols=True,
-            disable=not is_main_process(),
-        )
+        shown = {"unit": "step", "dynamic_ncols": True, "disable": not is_main_process()}
+        self._bar = tqdm(total=num_steps, initial=first_step, **shown)
 
     def advance(self, loss: float) -> None:
         """Counts a finished step."""
@@ -237,7 +229,7 @@ class ProgressBar:
 
     def show_accuracies(self, step: int, accuracies: dict[str, float]) -> None:
         """Prints the accuracies and keeps the first in the bar."""
-        # Users who watch should decide by validation images, so that test images stay unseen.
+        # Decisions should rest on validation images, so that test images stay unseen.
         split = "validation" if "validation/accuracy" in accuracies else "test"
         self._accuracy = f"{accuracies[f'{split}/accuracy']:.2f}%"
         self.say(
@@ -269,28 +261,24 @@ def report_non_finite(
     checkpointer: Checkpointer,
     recreate_batch: Callable[[int, Any], RawBatch],
 ) -> Iterator[None]:
-    """Ends a run with NaN or infinite metrics with one sentence, and saves the step's batch.
+    """Raises a UserError for a `NonFiniteError`, and for what `--config.debug_nans` raises.
 
-    The file is `not_finite/step_<step>.npz`: the arrays of `RawBatch` by their names, and all
-    metrics of the step as `monitors`, JSON as text. `recreate_batch` takes a step and its input and
-    returns the batch on the host.
-
-    Raises:
-        UserError: Instead of `NonFiniteError` and of what `--config.debug_nans` makes JAX raise.
+    The step's batch goes to `not_finite/step_<step>.npz`: the arrays of `RawBatch` by name, and all
+    metrics as `monitors`, JSON as text. `recreate_batch` makes it of a step and the step's input.
     """
     try:
         yield
     except NonFiniteError as error:
         batch = recreate_batch(error.step, error.step_input)
         checkpointer.finish()
-        dump = "is with process 0"
+        dump = "is saved by process 0"
         if is_main_process():
             path = workdir / NOT_FINITE / f"step_{error.step}.npz"
             monitors = json.dumps({name: repr(value) for name, value in error.monitors.items()})
             try:
                 path.parent.mkdir(exist_ok=True)
                 np.savez_compressed(path, **batch._asdict(), monitors=np.array(monitors))
-                dump = f"is in {path}"
+                dump = f"is saved in {path}"
             except OSError as os_error:
                 dump = f"could not be written ({os_error.strerror})"
         good_step = describe_newest(checkpointer.latest_step(), "last good")
@@ -304,7 +292,7 @@ def report_non_finite(
         package, place = pathlib.Path(__file__).parents[1], ""
         for frame in traceback.extract_tb(error.__traceback__):
             path = pathlib.Path(frame.filename)
-            # The last line of this project called JAX. Those of loop.py are in every traceback.
+            # The last frame of this package called JAX. Those of loop.py are in every traceback.
             if package in path.parents and path.name != "loop.py":
                 place = f" in {path.relative_to(package.parent)}, line {frame.lineno}"
         raise UserError(f"NaN or Inf produced{place}: {describe_failure(error)}.") from error

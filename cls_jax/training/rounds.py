@@ -1,8 +1,8 @@
 """The transition between rounds of a method that has several, such as UPS.
 
-The networks predict the unlabeled images several times with dropout, the method selects pseudo
-labels from the predictions, and training restarts from new networks with these labels. All of this
-is a pure function of the state and the step: a run resumed at the boundary repeats it exactly.
+The networks predict the unlabeled images several times with dropout, the method selects
+pseudo-labels, and training restarts from new networks with these labels. This is a pure function
+of the state and the step, so a run resumed at the boundary repeats it exactly.
 """
 
 import functools
@@ -22,7 +22,7 @@ from cls_jax.methods import get_round_length
 from cls_jax.methods.ups import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 from cls_jax.training.evaluate import iterate_on_mesh
-from cls_jax.training.instant import Start, compute_start, init_round
+from cls_jax.training.instant import Start, init_round
 from cls_jax.training.probe import RecordLabels
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
 
@@ -37,14 +37,14 @@ def create_start_round(
     dataset: Dataset,
     spec: StreamSpec,
     record: RecordLabels = lambda *columns: None,
-    start: Start | None = None,
+    get_start: Callable[[], Start | None] = lambda: None,
 ) -> Callable[[TrainState, int], TrainState]:
     """Returns (state, step) → the state in which the round of this step starts.
 
-    `start` is that of the run, if it is known.
+    `start` is the run's, if known.
 
-    It has new networks, selected labels, and the same step. Labels are selected for images of the
-    unlabeled set that are not also labeled. Those that network 1 learns from go to `record`.
+    The new state has new networks, selected labels, and the same step. Labels are selected for
+    images of the unlabeled set that are not also labeled. Network 1's go to `record`.
     """
     candidates = np.setdiff1d(spec.unlabeled_indices, spec.labeled_indices)
     predict = create_mc_dropout(setup)
@@ -65,9 +65,7 @@ def create_start_round(
         labels = rows[0]["label"]
         is_chosen = labels != NO_LABEL
         record(candidates[is_chosen], labels[is_chosen], np.ones(is_chosen.sum()))
-        nonlocal start
-        start = start or compute_start(setup, dataset, spec)
-        fresh = init_round(setup, dataset, spec, start, round_index)
+        fresh = init_round(setup, dataset, spec, get_start(), round_index)
         no_labels = setup.method.create_state(hparams, setup.dataset_spec)
         method_state = jax.tree.map(fill, no_labels, *rows)
         method_state = to_global_arrays(method_state, setup.mesh, setup.state_specs.method_state)
@@ -77,14 +75,11 @@ def create_start_round(
 
 
 def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:
-    """Compiles several passes of the EMA networks with dropout (MC dropout, UPS section 3).
+    """(state, images, indices, round) → logits with dropout, float32 [N, passes, len(indices), K].
 
-    The program is the same for all rounds. The batch is spread over the data axis, but outside the
-    step's `shard_map`: no axis name is bound, so BatchNorm must run on its running statistics
-    (`train=False`). All networks share the dropout key of a pass.
-
-    Returns:
-        (state, images, indices, round) → logits float32 [N, passes, len(indices), K].
+    MC dropout (UPS section 3) of the EMA networks, compiled once for all rounds. The batch is
+    spread over the data axis, but outside the step's `shard_map`: no axis name is bound, so
+    BatchNorm must run on its running statistics. All networks share the dropout key of a pass.
     """
     config, ensemble, num_shards = setup.config, setup.ensemble, setup.mesh.shape[DATA_AXIS]
     passes = config.method.passes

@@ -1,4 +1,4 @@
-"""The train state, and the `TrainSetup`: all that step, evaluation and prediction need."""
+"""The train state, and the `TrainSetup` shared by step, evaluation and prediction."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
@@ -45,8 +45,8 @@ PyTree = Any
 class TrainState(flax.struct.PyTreeNode):
     """The state after `step` steps.
 
-    Every leaf that is not a scalar, except `key`, has a leading axis of N networks: that is how
-    `create_train_setup` knows what to spread over the mesh axis "network".
+    Every leaf that is not a scalar, except `key`, has a leading axis of N networks, which
+    `create_train_setup` spreads over the mesh axis "network".
 
     Parameters, statistics and averages are float32.
     """
@@ -60,16 +60,15 @@ class TrainState(flax.struct.PyTreeNode):
     # BatchNorm's running mean and variance. The EMA networks use these too, not averages of them
     # (authors' code).
     batch_stats: PyTree
-    # Exponential moving average of `params`. `model.final_head` fits its heads again at the end.
+    # Exponential moving average of `params`. `model.final_head` refits its heads at the end.
     ema_params: PyTree
     opt_state: PyTree  # Momentum, and the schedule's step count.
     method_state: PyTree  # A dictionary, see `Method.create_state`, empty for most methods.
 
 
 def nest_method_state(state: TrainState) -> TrainState:
-    """The state as runs stored it before its method's state was one dictionary."""
-    nested: Any = {k: v for k, v in dict(state.method_state).items() if k not in STATES}
-    nested = nested or ()
+    """The state in the form of older checkpoints, whose method state was nested."""
+    nested: Any = {k: v for k, v in dict(state.method_state).items() if k not in STATES} or ()
     for name in STATES:
         if name in state.method_state:
             nested = nested, state.method_state[name]
@@ -88,16 +87,17 @@ def flatten_method_state(state: TrainState, names: Collection[str]) -> TrainStat
 def restore_newest(checkpointer: Checkpointer, setup: "TrainSetup") -> Restored | None:
     """Restores the newest checkpoint of a run, see `Checkpointer.restore_newest`."""
     like = setup.state_shapes
-    restored = checkpointer.restore_newest(like, nest_method_state(like))
-    if restored is None or isinstance(restored.state.method_state, type(like.method_state)):
-        return restored
-    flat = flatten_method_state(restored.state, like.method_state.keys())
-    return restored._replace(state=flat)
+    if (restored := checkpointer.restore_newest(like, nest_method_state(like))) is None:
+        return None
+    step, state, metadata = restored
+    if not isinstance(state.method_state, type(like.method_state)):
+        state = flatten_method_state(state, like.method_state.keys())
+    return step, state, metadata
 
 
 def set_step(mesh: Mesh, state: TrainState, step: int) -> TrainState:
     """The state with another step count, on the mesh. Works under a transfer guard."""
-    # Not `jax.device_put`, which counts as an implicit transfer where there are several processes.
+    # Not `jax.device_put`, which counts as an implicit transfer with several processes.
     return state.replace(step=to_global_arrays(np.int32(step), mesh, P()))
 
 
@@ -106,25 +106,23 @@ class TrainSetup:
     """The method of a run, its networks, the update rule, and the devices."""
 
     config: ConfigDict  # Validated, with numbers as mean and deviation.
-    method: Method  # With the options that the configuration switches on.
+    method: Method  # With the options that the configuration enables.
     ensemble: Ensemble
     optimizer: optax.GradientTransformation
     mesh: Mesh
     dataset_spec: DatasetSpec
     # (The seed's key, parameters, BatchNorm statistics) → the state before the first step. Pure.
     start_state: Callable[[jax.Array, PyTree, PyTree], TrainState]
-    # Of `jax.ShapeDtypeStruct` with shardings: enough to restore a checkpoint or compile the step.
+    # `jax.ShapeDtypeStruct`s with shardings, to restore a checkpoint or compile the step.
     state_shapes: TrainState
-    state_specs: TrainState  # Of partition specs.
-    # Reads the weights of `model.init`. A function, because a resumed run needs none.
+    state_specs: TrainState  # Partition specs.
+    # Reads the weights of `model.init`, which a resumed run does not need.
     read_weights: Callable[[], Weights] | None = None
 
     def init_state(self, round_index: int = 0) -> TrainState:
         """Initializes the state on the mesh, with new parameters for each round of a method.
 
-        Raises:
-            UserError: If the pretrained weights cannot be read or do not fit, or processes have
-                different ones.
+        Raises a UserError if weights cannot be read, do not fit, or differ between processes.
         """
         model = self.ensemble.model
         read_weights = self.read_weights if self.config.model.init else None
@@ -139,14 +137,15 @@ class TrainSetup:
         if read_weights:
             networks = self._load_weights(read_weights().arrays, *networks)
         check_same_weights(networks)
-        # Compiled, so that parameters and their average are two buffers: the step donates both.
+        # Compiled, so that parameters and their average have separate buffers: the step donates
+        # both.
         start = jax.jit(self.start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
         return start(key, *networks)
 
     def _load_weights(
         self, arrays: Arrays, params: PyTree, batch_stats: PyTree
     ) -> tuple[PyTree, PyTree]:
-        """The networks, in NumPy, with these weights everywhere except in their heads."""
+        """The networks, in NumPy, with these weights in all modules but the heads."""
         model = self.config.model
         layout, heads = MODELS[model.name].layout, self.ensemble.model.head_names
         stacked = jax.device_get({"params": params, "batch_stats": batch_stats})
@@ -169,8 +168,7 @@ class TrainSetup:
     ) -> jax.Array:
         """Runs stacked networks on clean images uint8 [B, H, W, C], as training's evaluation does.
 
-        The result is float32 [N, B, K], logits, or with `head=FEATURES` [N, B, C], the heads'
-        inputs.
+        Returns logits float32 [N, B, K], or with `head=FEATURES` the heads' inputs [N, B, C].
         """
         images = self.normalize(images)
         return self.ensemble.forward(params, batch_stats, images, train=False, head=head)[0]
@@ -188,12 +186,9 @@ def create_train_setup(
 ) -> TrainSetup:
     """Builds a `TrainSetup`. Allocates nothing on the devices, by default all of the backend's.
 
-    Only a new run needs the split of the dataset, which changes no shapes. By default, classes are
-    equally frequent, and every image is in the stream. Without `read_weights`, networks start from
-    random ones.
-
-    Raises:
-        UserError: If the devices cannot be arranged as `config.mesh` says.
+    The dataset's split affects no shapes, so only a new run needs it. By default, classes are
+    equally frequent and every image is in the stream. Without `read_weights`, networks start from
+    random weights. Raises a UserError if the devices cannot be arranged as `config.mesh` says.
     """
     hparams = config.method
     method = apply_options(get_method(hparams.name), hparams, dataset_spec.num_classes)
@@ -208,7 +203,7 @@ def create_train_setup(
     )
     model = create_model(config, method, dataset_spec.num_classes)
     networks = get_network_shapes(model, method.num_networks, dataset_spec.image_shape)
-    # Pretrained networks have the same weights at the start, and keep those that are not trained.
+    # Networks that start from the same weights share those that are not trained.
     _, frozen = split_frozen(networks[0], config.optimizer.frozen_stages, model)
     is_pretrained = bool(config.model.init and read_weights)
     ensemble = Ensemble(
@@ -220,7 +215,7 @@ def create_train_setup(
     optimizer = create_optimizer(config, model)
 
     def start_state(key: jax.Array, params: PyTree, batch_stats: PyTree) -> TrainState:
-        """The state before the first step, whose averages are the parameters themselves."""
+        """The state before the first step, with the parameters as their average."""
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             key=jax.random.key_data(key),
@@ -243,25 +238,14 @@ def create_train_setup(
         state,
         to_shardings(mesh, specs),
     )
-    return TrainSetup(
-        config,
-        method,
-        ensemble,
-        optimizer,
-        mesh,
-        dataset_spec,
-        start_state,
-        shapes,
-        specs,
-        read_weights,
-    )
+    how = config, method, ensemble, optimizer, mesh, dataset_spec
+    return TrainSetup(*how, start_state, shapes, specs, read_weights)
 
 
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:
     """Builds the architecture that `config.model` describes, with the heads the method asks for.
 
-    Raises:
-        UserError: If images of `data.image_size` cannot be divided into its patches.
+    Raises a UserError if images of `data.image_size` cannot be divided into its patches.
     """
     settings, image_size = config.model, config.data.image_size
     entry = MODELS[settings.name]
@@ -284,7 +268,7 @@ def create_model(config: ConfigDict, method: Method, num_classes: int) -> Archit
 
 
 def get_own_settings(config: ConfigDict) -> dict[str, Any]:
-    """The keys of `config.model` that only some architectures have, with the stem by its name."""
+    """The keys of `config.model` that only some architectures have, with "auto" resolved."""
     settings = {key: config.model[key] for key in MODELS[config.model.name].keys}
     if "stem" in settings:
         settings["stem"] = resolve_stem(config.model.stem, config.data.image_size)

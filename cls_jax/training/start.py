@@ -25,11 +25,7 @@ from cls_jax.models.ensemble import take_network
 from cls_jax.models.layers import Architecture
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import BUILTIN, HUB, read_init
-from cls_jax.parallel.distributed import (
-    barrier,
-    check_same_data,
-    is_main_process,
-)
+from cls_jax.parallel.distributed import barrier, check_same_data, is_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS, Checkpointer
 from cls_jax.runs.folder import (
     CONFIG,
@@ -49,8 +45,8 @@ from cls_jax.runs.folder import (
 from cls_jax.runs.sessions import lock_run_folder
 from cls_jax.training.setup import TrainSetup, TrainState, create_train_setup, restore_newest
 
-# Everything that training needs beside the state: what to train and on which devices, the images
-# and labels, the stream of batches, and the run's folder.
+# Everything that training needs besides the state: the setup, the images and labels, the stream of
+# batches, and the run's folder.
 Prepared = tuple[TrainSetup, Dataset, StreamSpec, pathlib.Path]
 
 
@@ -59,10 +55,8 @@ def prepare_run(
 ) -> Prepared:
     """Loads the data, chooses the labels, and builds the networks. Writes nothing.
 
-    The configuration is what `resolve_model` returned, and the folder need not exist.
-
-    Raises:
-        UserError: If the folder, the data or the devices do not fit the configuration.
+    The configuration is what `resolve_model` returned, and the folder need not exist. Raises a
+    UserError if the folder, the data or the devices do not fit the configuration.
     """
     dataset = use_own_normalization(config, load(config), workdir)
     check_dataset(workdir, dataset)
@@ -108,20 +102,19 @@ def create_setup(
 def hold_folder(config: ConfigDict, prepared: Prepared) -> Iterator[None]:
     """Creates the run's folder where there is none, and keeps other sessions out of it.
 
-    Raises:
-        UserError: If another process trains there, or this one has another disk at its path.
+    Raises a UserError if another process trains there, or the processes do not share the folder.
     """
     _, dataset, spec, workdir = prepared
     with contextlib.ExitStack() as stack:
         if is_main_process():
             stack.enter_context(lock_run_folder(workdir))
-            check_run_folder(workdir, config)  # Again: another session may have been faster.
+            check_run_folder(workdir, config)  # Again, since another session may have been faster.
             create_run_folder(workdir, config, spec.labeled_indices, dataset)
         barrier("folder")
         if not (workdir / CONFIG).exists():
             raise UserError(
                 f"Process {jax.process_index()} does not see the files of process 0 in "
-                f"{workdir}: give --workdir a folder that all machines share."
+                f"{workdir}: pass a --workdir that all machines share."
             )
         yield
 
@@ -129,8 +122,7 @@ def hold_folder(config: ConfigDict, prepared: Prepared) -> Iterator[None]:
 def resolve_model(config: ConfigDict) -> ConfigDict:
     """The configuration with the `model.name` that its `model.init` implies, as "builtin:…" does.
 
-    Raises:
-        UserError: If `model.name` was set to another architecture, or images are not of 3 channels.
+    Raises a UserError if another `model.name` was set, or images are not of 3 channels.
     """
     init, name = config.model.init, config.model.name
     is_folder, channels = config.data.name == "folder", config.data.channels
@@ -145,7 +137,7 @@ def resolve_model(config: ConfigDict) -> ConfigDict:
         return config
     if name != OPTIONS["model.name"].default:
         raise UserError(
-            f"model.init={init:.100} has the weights of another architecture than "
+            f"model.init={init:.100} has weights of another architecture than "
             f"model.name={name}: set only one of the two."
         )
     config = config.copy_and_resolve_references()
@@ -180,7 +172,7 @@ def use_own_normalization(
 ) -> Dataset:
     """The dataset with the mean and deviation that the pretrained weights expect.
 
-    Those that the user sets come first. A run that resumes has its own in its folder.
+    Values set by the user take precedence. A resumed run has its own in its folder.
     """
     if not config.model.init or config.data.mean:
         return dataset
@@ -193,11 +185,7 @@ def use_own_normalization(
 
 
 def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
-    """The setup of a run, and its newest checkpoint's state and step, on the devices at hand.
-
-    Raises:
-        UserError: If the folder holds no run, or no checkpoint yet.
-    """
+    """Setup, newest state and its step, on the devices at hand. Raises a UserError without them."""
     config = read_config(workdir / CONFIG)
     config.mesh.network = config.mesh.data = 0  # The devices at hand, not the training's.
     checkpointer = Checkpointer(workdir)
@@ -219,4 +207,5 @@ def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
     restored = restore_newest(checkpointer, setup)
     checkpointer.close()
     assert restored is not None, workdir  # It has a latest step.
-    return setup, restored.state, restored.step
+    step, state, _ = restored
+    return setup, state, step

@@ -1,7 +1,7 @@
 """One training step of all networks: normalize, forward, loss, gradients, optimizer, EMA.
 
-The step is written for the device it runs on: it sees its own networks and its shard of the batch,
-and names the mesh axes where devices must agree. On one device those agreements cost nothing.
+The step is written for a single device: it sees that device's networks and shard of the batch, and
+names the mesh axes of collectives, which cost nothing on one device.
 """
 
 import ctypes
@@ -43,8 +43,7 @@ def create_train_step(
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
     """Compiles (state, input) → (state after the step, metrics). The state is donated.
 
-    `create_batch` makes this device's shard of the batch from the state and the step's input, whose
-    partition specs are `input_specs`. By default the input is the batch.
+    `create_batch` makes this device's shard of the batch from state and input (`input_specs`).
     """
     sharded_step = jax.shard_map(
         lambda state, step_input: take_step(setup, state, create_batch(state, step_input)),
@@ -60,9 +59,9 @@ def create_train_step(
             for name, value in metrics.items()
         }
 
-    # The state's shardings are fixed for input and output: an initial state, a restored one and the
-    # previous step's all run the same program, and donated buffers fit the new state.
-    # The metrics are replicated, so that every process can read them.
+    # The state's shardings are fixed for input and output, so that initial, restored and previous
+    # states run the same program, and donated buffers fit the new state. The metrics are
+    # replicated, so that every process can read them.
     state_shardings, input_shardings = to_shardings(setup.mesh, (setup.state_specs, input_specs))
     return jax.jit(
         train_step,
@@ -75,10 +74,7 @@ def create_train_step(
 def take_step(
     setup: TrainSetup, state: TrainState, raw_batch: RawBatch
 ) -> tuple[TrainState, Metrics]:
-    """The step of this device's networks, n of N, on its shard of the batch, inside `shard_map`.
-
-    Metrics are [n, 1], or [n, parts] of an accumulated batch.
-    """
+    """A step of this device's n networks on its shard, in `shard_map`. Metrics are [n, parts]."""
     config, model = setup.config, setup.ensemble.model
     shares_batch = setup.mesh.shape[DATA_AXIS] > 1
     trained, frozen = split_frozen(state.params, config.optimizer.frozen_stages, model)
@@ -134,7 +130,7 @@ def split_batch(raw_batch: RawBatch, num_parts: int) -> tuple[jax.Array, RawBatc
 
 
 def create_context(setup: TrainSetup, state: TrainState) -> Context:
-    """What the method's loss may need in addition to parameters and batch."""
+    """The method's context: what its loss may need besides parameters and batch."""
     return Context(
         ensemble=setup.ensemble,
         hparams=setup.config.method,
@@ -160,11 +156,9 @@ def compute_gradients(
 
     `loss_fn` is (parameters, state, part of `split_batch`) → (loss, (state after the part, its
     metrics [n, 1])), with the same loss on all devices that share the batch. If several do
-    (`shares_batch`), they sum their gradients in one all-reduce.
-
-    Returns:
-        The gradients, their Euclidean norms float32 [n] for n networks, and the state after the
-        last part with the metrics [n, parts].
+    (`shares_batch`), they sum their gradients in one all-reduce. Returns the gradients, their
+    Euclidean norms float32 [n] for n networks, and the state after the last part with the metrics
+    [n, parts].
     """
     sum_over_data = None
     if shares_batch:
@@ -258,11 +252,7 @@ def compute_distances(state: TrainState) -> Metrics:
 def compile_step(
     train_step: Any, state: TrainState, step_input: Any, device: jax.Device
 ) -> tuple[jax.stages.Compiled, float, str]:
-    """Compiles the step before training. Returns it, the seconds, and a clause about its memory.
-
-    Raises:
-        UserError: If the device cannot hold what the step needs.
-    """
+    """Compiles the step. Returns it, the seconds, and what `check_step_memory` says or raises."""
     started = time.perf_counter()
     compiled = train_step.lower(state, step_input).compile()
     seconds = time.perf_counter() - started
@@ -272,23 +262,14 @@ def compile_step(
 
 def measure_step_memory(compiled: jax.stages.Compiled) -> int | None:
     """Bytes that a step needs on a device, as reported by the compiler, or None if unknown."""
-    memory = compiled.memory_analysis()
-    if memory is None:
+    if (memory := compiled.memory_analysis()) is None:
         return None
-    return (
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes  # Donated arguments are outputs.
-        + memory.temp_size_in_bytes
-    )
+    size = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return size - memory.alias_size_in_bytes  # Donated arguments are outputs.
 
 
 def check_step_memory(compiled: jax.stages.Compiled, device: jax.Device) -> str:
-    """Compares the memory that a compiled step needs with the device's, in a line for the user.
-
-    Raises:
-        UserError: If the device cannot hold it.
-    """
+    """Says how much of the device's memory a step needs. Raises a UserError if it is too much."""
     needed = measure_step_memory(compiled)
     if needed is None:
         return "the compiler does not report how much memory a step needs"

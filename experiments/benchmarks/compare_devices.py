@@ -41,9 +41,8 @@ def main() -> None:
     config.model.matmul_precision = "highest"
     accelerator, cpu = jax.devices()[0], jax.devices("cpu")[0]
     ours, theirs = compute_on(accelerator, config), compute_on(cpu, config)
-    differing = [
-        np.mean(np.asarray(a) != np.asarray(b)) for a, b in zip(ours[0], theirs[0], strict=True)
-    ]
+    pairs = zip(ours[0], theirs[0], strict=True)
+    differing = [np.mean(np.asarray(a) != np.asarray(b)) for a, b in pairs]
     loss = max(abs(float(ours[1][name] - theirs[1][name])) for name in ours[1] if "loss" in name)
     difference = _norm(jax.tree.map(np.subtract, ours[2], theirs[2])) / _norm(theirs[2])
     print(f"{accelerator.device_kind} against {cpu.device_kind}")

@@ -2,8 +2,8 @@
 
 python -m experiments.benchmarks.features --images 512 --vectors 1000000
 
-Features are those of random images of the network's own size, without decoding: weights are
-pretrained where the `pretrained` extra is installed. Neighbors are searched among random vectors.
+Features are of random images of the network's own size, without decoding. Weights are
+pretrained if the `pretrained` extra is installed. Neighbors are searched among random vectors.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Forecasts what a training step costs on an H100 or H200, without having one.
+"""Forecasts the cost of a training step on an H100 or H200, without having one.
 
 make gpu-forecast
 
-JAX's CUDA wheels hold the whole compiler. It needs no driver where the device is described in
-words, autotuning is off (it runs kernels) and matrix products are left to cuBLAS (Triton's need
+JAX's CUDA wheels contain the whole compiler. It needs no driver if the device is described in text,
+autotuning is off (it runs kernels) and matrix products are left to cuBLAS (Triton's need
 autotuning). In the text of the compiled step, every instruction that becomes a kernel takes the
 longer of bytes / bandwidth and, for convolutions and matrix products, operations / peak: the
 roofline (Williams et al., 2009). Bytes are what a kernel has to read and write once, so one that
@@ -74,9 +74,9 @@ between kernels (a few microseconds each where they are launched one by one, les
 how far from the peak cuDNN's convolutions stay, which with 16 to 128 channels may be a factor of 2
 to 4; which algorithms autotuning would pick (it is off, since it needs the device) and what they
 read twice; what the cache keeps from one kernel to the next; how long devices wait for each other.
-Use them to compare forms of the step, not to promise times."""
+Use them to compare variants of the step, not to predict times."""
 
-# Opcodes that move nothing: they name memory, or compute while compiling.
+# Opcodes that move no data: they name memory, or are computed at compile time.
 _FREE = {"parameter", "constant", "bitcast", "get-tuple-element", "tuple", "after-all"}
 _FREE |= {"opt-barrier", "partition-id", "replica-id"}
 _SLICES = ("slice", "dynamic-slice", "gather")
@@ -128,7 +128,7 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What one step of a variant costs."""
+    """The cost of one step of a variant."""
 
     variant: str  # As in `experiments.benchmarks.variants`.
     num_devices: int  # How many devices it runs on.
@@ -313,7 +313,7 @@ def compile_step(variant: str, config, num_devices: int = 1) -> Forecast:
 
 
 def create_topology(num_devices: int) -> topologies.TopologyDescription:
-    """H100s that are not there.
+    """A description of H100s that this machine does not have.
 
     Raises:
         UserError: If the CUDA wheels are missing.
@@ -324,15 +324,13 @@ def create_topology(num_devices: int) -> topologies.TopologyDescription:
             platform="cuda", topology=f"1x1x{num_devices}", target_config=_TARGET
         )
     except (RuntimeError, NotImplementedError) as error:
-        raise UserError(
-            "Compiling for a GPU needs JAX's CUDA wheels and JAX_PLATFORMS=cpu: "
-            "run make gpu-forecast."
-        ) from error
+        needed = "JAX's CUDA wheels and JAX_PLATFORMS=cpu: run make gpu-forecast."
+        raise UserError(f"Compiling for a GPU needs {needed}") from error
 
 
 @contextlib.contextmanager
 def _without_compilation_cache() -> Iterator[None]:
-    """A program for a device that is not there would be written to the cache but not read back."""
+    """A program for an absent device would be written to the cache but not read back."""
     was_enabled = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()  # JAX decides once whether it uses the cache.
@@ -353,20 +351,19 @@ def _add_assembler_to_path() -> None:
 def _trace(config, devices: list[jax.Device]):
     """The step, its state and its input as shapes: arrays would need the devices."""
     image_shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
-    setup = create_train_setup(
-        config, DatasetSpec(image_shape, variants.NUM_CLASSES, NUM_IMAGES), devices
-    )
+    spec = DatasetSpec(image_shape, variants.NUM_CLASSES, NUM_IMAGES)
+    setup = create_train_setup(config, spec, devices)
     if config.data.pipeline == "device":
         step_input, specs, create_batch = _trace_device_pipeline(config, setup)
         step = create_train_step(setup, create_batch, specs)
     else:
         step_input, specs = variants.create_random_batch(config), BATCH_SPECS
         step = create_train_step(setup)
-    abstract_input = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        step_input,
-        to_shardings(setup.mesh, specs),
-    )
+
+    def describe(leaf, sharding):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    abstract_input = jax.tree.map(describe, step_input, to_shardings(setup.mesh, specs))
     return step, setup.state_shapes, abstract_input
 
 
@@ -374,10 +371,8 @@ def _trace_device_pipeline(config, setup):
     """What `device.create_pipeline` returns, with shapes instead of the dataset."""
     method, image_shape = setup.method, setup.dataset_spec.image_shape
     indices = np.arange(NUM_IMAGES, dtype=np.int32)
-    spec = StreamSpec(
-        *(config, method.labeled_view, method.unlabeled_views),
-        *(indices[: config.num_labels], indices),
-    )
+    views = method.labeled_view, method.unlabeled_views
+    spec = StreamSpec(config, *views, indices[: config.num_labels], indices)
     images = jax.ShapeDtypeStruct((NUM_IMAGES, *image_shape), np.uint8)
     data = (np.uint32(config.seed), images, indices, indices, spec.labeled_indices, indices)
     return data, (P(),) * len(data), device.make_batch_creator(spec, image_shape, setup.mesh)

@@ -66,10 +66,8 @@ def main() -> None:
     config = grid.create_config(arguments)
     config.mesh.network = config.mesh.data = 1
     dataset = create_random_dataset(config)
-    timers = {
-        "tf.data": create_tf_timer(config, dataset),
-        "device, on this CPU": create_device_timer(config, dataset),
-    }
+    timers = {"tf.data": create_tf_timer(config, dataset)}
+    timers["device, on this CPU"] = create_device_timer(config, dataset)
     pairs = arguments.batches * config.batch_size * config.mu
     rates: dict[str, list[float]] = {name: [] for name in timers}
     for block in range(1 + arguments.blocks):

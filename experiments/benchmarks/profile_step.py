@@ -28,7 +28,7 @@ def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
     """
     files = sorted(folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
-        raise UserError(f"The profiler left no trace in {folder}: is this JAX built with it?")
+        raise UserError(f"The profiler left no trace in {folder}: does this build of JAX have one?")
     events = collections.defaultdict(lambda: (0.0, 0))
     for plane in jax.profiler.ProfileData.from_file(str(files[-1])).planes:
         for line in plane.lines:
@@ -42,7 +42,7 @@ def read_events(folder: pathlib.Path) -> dict[str, tuple[float, int]]:
 
 
 def describe(events: dict[str, tuple[float, int]], num_steps: int) -> str:
-    """A Markdown table of the longest, by time of all threads or streams together."""
+    """A Markdown table of the longest operations, by the time of all threads or streams."""
     total = sum(seconds for seconds, _ in events.values())
     rows = sorted(events.items(), key=lambda item: -item[1][0])[:25]
     return grid.format_table(

@@ -2,7 +2,7 @@
 
 python -m experiments.benchmarks.start --config configs/cifar10.py [--config.KEY=VALUE …]
 
-Cold: with an empty compilation cache. Warm: with what the cold start left there.
+Cold: with an empty compilation cache. Warm: with the cache of the cold start.
 """
 
 import os

@@ -4,11 +4,10 @@ python -m experiments.benchmarks.step --config configs/cifar10.py --variants VAR
 with VARIANTS as in "float32,unrolled,synthetic bfloat16,unrolled,device":
 see experiments/benchmarks/variants.py.
 
-Every variant is timed once as soon as it is compiled; then blocks of steps take turns, so that a
-machine that slows down slows them all. The table is rewritten after every block, and a variant
-that fails is reported and left out, so that a benchmark that is stopped has lost nothing.
---peer names a checkout of the authors' released PyTorch code, which then takes its turns too, where
-torch is installed.
+Every variant is timed once as soon as it is compiled; then blocks of steps alternate, so that a
+slowdown of the machine affects all. The table is rewritten after every block, and a variant that
+fails is reported and left out, so that a stopped benchmark loses nothing. --peer names a checkout
+of the authors' released PyTorch code, which is then timed too, if torch is installed.
 """
 
 import functools
@@ -46,7 +45,7 @@ def describe_variants(variants: list[StepVariant]) -> str:
 
 
 def list_creators(arguments, methods: list[str]) -> dict[str, Callable[[], StepVariant]]:
-    """By name, what builds each variant of each method, and the peer's."""
+    """Name → function that builds a variant, for all methods and the peer."""
     creators: dict[str, Callable[[], StepVariant]] = {}
     for method in methods:
         config = grid.create_config(arguments, method)
@@ -56,16 +55,14 @@ def list_creators(arguments, methods: list[str]) -> dict[str, Callable[[], StepV
     if arguments.peer:
         from experiments.paper.authors import create_peer_variant
 
-        config = grid.create_config(arguments)
+        given = create_peer_variant, arguments.peer, grid.create_config(arguments)
         for name in arguments.peer_forms.split():
-            creators[f"peer {name}"] = functools.partial(
-                create_peer_variant, arguments.peer, config, name
-            )
+            creators[f"peer {name}"] = functools.partial(*given, name)
     return creators
 
 
 class Benchmark:
-    """What was measured so far, and what failed.
+    """Measurements and failures so far.
 
     Attributes:
         output: The Markdown to write. The seconds of every block go into JSON beside it.
@@ -100,8 +97,8 @@ class Benchmark:
         try:
             measure()
         except UserError:
-            raise  # The command line is wrong: nothing else would work either.
-        except Exception as error:  # Out of memory, an operation that this device lacks, …
+            raise  # The command line is wrong: all variants would fail.
+        except Exception as error:  # Out of memory, an unsupported operation, …
             traceback.print_exc()
             self.failures[name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
             self.variants = [variant for variant in self.variants if variant.name != name]

@@ -44,10 +44,10 @@ _CHOICES = {
 
 @dataclasses.dataclass
 class StepVariant:
-    """Something that takes steps, and what was measured of it, as far as it is known."""
+    """A function that takes steps, and measurements of it, as far as known."""
 
     name: str
-    advance: Callable[[int], float]  # Takes so many steps and returns the seconds they took.
+    advance: Callable[[int], float]  # Takes a number of steps and returns their seconds.
     num_images: int  # Images that one step trains on.
     memory_bytes: int = 0  # Memory of the compiled step as the compiler counts it.
     flops: float = 0.0  # Operations of one step as the compiler counts them.
@@ -61,7 +61,7 @@ class StepVariant:
 
 
 def configure_variant(name: str, config, num_devices: int = 0) -> tuple[Any, str]:
-    """A copy of the configuration as a variant wants it, and the variant's input.
+    """A copy of the configuration for a variant, and the variant's input.
 
     Args:
         name: The variant.
@@ -129,7 +129,7 @@ def create_variant(name: str, config, title: str = "") -> StepVariant:
 
 
 def create_inputs(source: str, config, setup, dataset: Dataset):
-    """The pipeline of a variant: its endless inputs, their specs, and what makes the batch."""
+    """The pipeline of a variant: endless inputs, their specs, and the batch function."""
     if source == "synthetic":
         batch = jax.device_put(create_random_batch(config), to_shardings(setup.mesh, BATCH_SPECS))
         return _repeat(batch), BATCH_SPECS, lambda state, batch: batch
@@ -175,17 +175,9 @@ def create_random_dataset(config) -> Dataset:
     """As many images as CIFAR has, of noise."""
     shape = (config.data.image_size, config.data.image_size, len(config.data.mean))
     labels = (np.arange(NUM_IMAGES) % NUM_CLASSES).astype(np.int32)
-    return Dataset(
-        name="noise",
-        class_names=tuple(map(str, range(NUM_CLASSES))),
-        train_images=np.random.default_rng(0).integers(
-            0, 256, (NUM_IMAGES, *shape), dtype=np.uint8
-        ),
-        train_labels=labels,
-        test_images=np.zeros((0, *shape), np.uint8),
-        test_labels=labels[:0],
-        image_shape=shape,
-    )
+    images = np.random.default_rng(0).integers(0, 256, (NUM_IMAGES, *shape), dtype=np.uint8)
+    names = tuple(map(str, range(NUM_CLASSES)))
+    return Dataset("noise", names, images, labels, images[:0], labels[:0], shape)
 
 
 def create_random_batch(config) -> RawBatch:

@@ -126,7 +126,7 @@ def _import_authors_modules(path: str):
     if not (pathlib.Path(path) / "models" / "wideresnet.py").is_file():
         raise UserError(
             f"{path} is not a checkout of the authors' code (it has no models/wideresnet.py): "
-            "give --peer the folder of one."
+            "pass the folder of one as --peer."
         )
     sys.path.insert(0, path)
     try:
@@ -147,7 +147,7 @@ def _create_optimizer(torch, model, config):
 
 
 def _interleave(values, size: int):
-    """The released order of a joint batch. Applied with the other factor it is undone."""
+    """The released order of a joint batch. The other factor undoes it."""
     shape = values.shape
     return values.reshape(-1, size, *shape[1:]).transpose(0, 1).reshape(shape)
 
@@ -181,8 +181,7 @@ def _compute_losses(torch, outputs, labels, num_labeled: int, hparams):
 
 def _measure_distances(models, ema) -> None:
     """The released metrics of Figure 4, which wait for the device twice per parameter."""
-    for one, averaged, two in zip(
-        models[0].parameters(), ema.parameters(), models[1].parameters(), strict=True
-    ):
+    networks = models[0].parameters(), ema.parameters(), models[1].parameters()
+    for one, averaged, two in zip(*networks, strict=True):
         (one - averaged).pow(2).sum().item()
         (one - two).pow(2).sum().item()

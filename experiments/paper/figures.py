@@ -30,7 +30,7 @@ MONITORS = {
         "monitors/pseudo_label_overlap": "same pseudo-label",
         "monitors/complementary_label_overlap": "same complementary label",
         "monitors/exchange_ratio": "exchanged (w ≥ τ)",
-        "monitors/pseudo_label_accuracy": "pseudo-label is right",
+        "monitors/pseudo_label_accuracy": "correct pseudo-label",
     },
     "Euclidean distance of parameters": {
         "monitors/distance_networks": "network 1 to network 2",
@@ -56,9 +56,8 @@ plt.rc("savefig", dpi=200)
 
 def create_axes(num_columns: int, share_y: bool = False):
     """A figure with panels side by side, [num_columns], optionally with a shared y axis."""
-    figure, axes = plt.subplots(
-        1, num_columns, figsize=(3.6 * num_columns, 2.9), squeeze=False, sharey=share_y
-    )
+    size = 3.6 * num_columns, 2.9
+    figure, axes = plt.subplots(1, num_columns, figsize=size, squeeze=False, sharey=share_y)
     return figure, axes[0]
 
 
@@ -73,9 +72,8 @@ def plot_curve(axis, cells: Sequence[Cell], name: str, label: str, smooth: int =
     ]
     steps = [step for step, _ in histories[0]][smooth - 1 :]
     window = np.ones(smooth) / smooth
-    values = np.array(
-        [np.convolve([value for _, value in history], window, "valid") for history in histories]
-    )
+    rows = ([value for _, value in history] for history in histories)
+    values = np.array([np.convolve(row, window, "valid") for row in rows])
     mean, spread = values.mean(axis=0), values.std(axis=0)
     (line,) = axis.plot(steps, mean, label=label, linewidth=1.3)
     axis.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.15)
@@ -93,7 +91,7 @@ def save_figure(figure, path: str, title: str) -> None:
 
 
 def draw_figure_3(arguments: argparse.Namespace):
-    """Trains what is missing and draws accuracies, one panel per budget."""
+    """Trains missing runs and draws accuracies, one panel per budget."""
     cells = {
         (budget, method): grid.create_cells(arguments, budget, method)
         for budget in arguments.budgets
@@ -111,8 +109,7 @@ def draw_figure_3(arguments: argparse.Namespace):
 
 def draw_figure_4(arguments: argparse.Namespace):
     """Trains what is missing and draws overlaps and distances for the first budget."""
-    budget = arguments.budgets[0]
-    cells = grid.create_cells(arguments, budget, "cls")
+    cells = grid.create_cells(arguments, arguments.budgets[0], "cls")
     grid.run_grid(cells)
     figure, axes = create_axes(len(MONITORS))
     for axis, (title, curves) in zip(axes, MONITORS.items(), strict=True):
@@ -124,7 +121,7 @@ def draw_figure_4(arguments: argparse.Namespace):
 
 
 def draw_figure_5(arguments: argparse.Namespace):
-    """Trains what is missing and draws one panel per hyperparameter for the first budget."""
+    """Trains missing runs and draws one panel per hyperparameter for the first budget."""
     budget = arguments.budgets[0]
     default = flatten(grid.create_config(arguments).to_dict())
     cells = {}
@@ -134,13 +131,10 @@ def draw_figure_5(arguments: argparse.Namespace):
             is_default = default[key.replace("__", ".")] == value
             changes = {} if is_default else {key: value}
             cells[key, value] = grid.create_cells(arguments, budget, "cls", **changes)
-    accuracies = {
-        key: [result["test_accuracy"] for result in results]
-        for key, results in grid.run_groups(cells).items()
-    }
+    results = grid.run_groups(cells)
     figure, axes = create_axes(len(SWEEPS), share_y=True)
     for axis, (key, (label, values)) in zip(axes, SWEEPS.items(), strict=True):
-        groups = [accuracies[key, value] for value in values]
+        groups = [[result["test_accuracy"] for result in results[key, v]] for v in values]
         means = [statistics.mean(group) for group in groups]
         spreads = [statistics.pstdev(group) for group in groups]
         axis.errorbar(range(len(values)), means, spreads, marker="o", capsize=3)
@@ -150,7 +144,7 @@ def draw_figure_5(arguments: argparse.Namespace):
     return figure
 
 
-# Number → what draws it, default budgets, title.
+# Number → drawing function, default budgets, title.
 FIGURES = {
     3: (draw_figure_3, "20,40", "test accuracy over training"),
     4: (draw_figure_4, "40", "agreement and distances of the networks of CLS"),

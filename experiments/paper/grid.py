@@ -67,7 +67,7 @@ def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
         arguments.budgets = [int(budget) for budget in arguments.budgets.split(",")]
         arguments.seeds = [int(seed) for seed in arguments.seeds.split(",")]
     except ValueError:
-        exit_with_error("Budgets and seeds are whole numbers: write them as in 20,40.")
+        exit_with_error("Budgets and seeds must be integers, as in 20,40.")
     return arguments
 
 
@@ -99,7 +99,7 @@ def create_cells(
 
 
 def create_config(arguments: argparse.Namespace, method: str = "cls"):
-    """The configuration of a program that trains nothing: the first budget, seed 0."""
+    """The configuration for programs without training: the first budget, seed 0."""
     return create_cell(arguments, arguments.budgets[0], method, 0).config
 
 
@@ -136,12 +136,12 @@ def set_value(config, key: str, text: str) -> None:
 
 
 def run_grid(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """Trains what is not finished and returns all results in order.
+    """Trains unfinished runs and returns all results in order.
 
     All folders are checked before the first run starts.
 
     Raises:
-        UserError: If a folder holds a run of another configuration, or a run fails.
+        UserError: If a folder has a run of another configuration, or a run fails.
     """
     for cell in cells:
         check_run_folder(cell.workdir, cell.config)

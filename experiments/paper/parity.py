@@ -4,8 +4,8 @@ python -m experiments.paper.parity --peer PATH
 
 PATH is a checkout of the authors' code; PyTorch must be installed. Both start from the authors'
 initial weights and take the same steps on the same random batches. The authors' step in double
-precision is the referee: the table shows how far ours and theirs, both in float32, are from it, as
-|x - referee| / |referee| (Euclidean norms over all arrays of a kind).
+precision is the reference: the table shows the errors of ours and theirs, both in float32, as
+|x - reference| / |reference| (Euclidean norms over all arrays of a kind).
 """
 
 import math
@@ -25,7 +25,7 @@ Arrays = dict[str, np.ndarray]
 # The running variance differs by definition: PyTorch keeps the unbiased one, Flax the biased.
 KINDS = ("parameters", "EMA", "running mean", "running variance")
 
-# BatchNorms whose output the authors' network drops: only their code updates the statistics.
+# BatchNorms whose output the authors' network drops, and whose statistics only their code updates.
 DEAD_NORMS = ("stage2_block1/norm1/", "stage3_block1/norm1/")
 
 
@@ -68,14 +68,9 @@ def set_networks(state: TrainState, networks: list[Arrays]) -> TrainState:
         stacked = np.stack([network[key] for network in networks]).astype(np.float32)
         return jax.device_put(stacked.reshape(leaf.shape), leaf.sharding)
 
-    def fill(tree):
-        return jax.tree_util.tree_map_with_path(take, tree)
-
-    return state.replace(
-        params=fill(state.params),
-        batch_stats=fill(state.batch_stats),
-        ema_params=fill(state.ema_params),
-    )
+    trees = {name: getattr(state, name) for name in ("params", "batch_stats", "ema_params")}
+    fill = jax.tree_util.tree_map_with_path
+    return state.replace(**{name: fill(take, tree) for name, tree in trees.items()})
 
 
 def collect_ours(state: TrainState) -> dict[str, Arrays]:
@@ -105,7 +100,7 @@ def _split(arrays: Arrays, ema: Arrays) -> dict[str, Arrays]:
 
 
 def measure_error(arrays: Arrays, referee: Arrays) -> float:
-    """|arrays - referee| / |referee| over all arrays together."""
+    """|arrays - referee| / |referee|, Euclidean norms over all arrays."""
     assert set(arrays) == set(referee)
     squared = sum(float(np.sum((arrays[k] - referee[k].astype(np.float64)) ** 2)) for k in referee)
     return math.sqrt(squared / sum(float(np.sum(referee[k] ** 2)) for k in referee))
@@ -114,8 +109,8 @@ def measure_error(arrays: Arrays, referee: Arrays) -> float:
 def create_batch(config, seed: int) -> RawBatch:
     """A batch of random images, uint8: blocks of color under noise.
 
-    The noise matters: with areas of one color, all their pixels cross the kink of LeakyReLU at once
-    where rounding differs, and gradients differ by 1e-3 for a difference of 1e-7 in an activation.
+    The noise matters: in areas of one color, all pixels cross the kink of LeakyReLU at once, so
+    that rounding differences of 1e-7 in an activation change gradients by 1e-3.
     """
     rng = np.random.default_rng(seed)
     size, b, u = config.data.image_size, config.batch_size, config.batch_size * config.mu
@@ -175,10 +170,8 @@ def main() -> None:
     config = grid.create_config(arguments)
     config.mesh.network = config.mesh.data = 1
     rows = compare_steps(arguments.peer, config, arguments.steps)
-    table = grid.format_table(
-        ("quantity", "after step", "ours", "theirs"),
-        ((name, step, f"{ours:.1e}", f"{theirs:.1e}") for name, step, ours, theirs in rows),
-    )
+    lines = ((name, step, f"{ours:.1e}", f"{theirs:.1e}") for name, step, ours, theirs in rows)
+    table = grid.format_table(("quantity", "after step", "ours", "theirs"), lines)
     grid.write_page(arguments.output, "Parity with the authors' step", table)
 
 

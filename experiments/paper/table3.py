@@ -5,11 +5,11 @@ python -m experiments.paper.table3 --imbalance 10 --output experiments/results/i
 python -m experiments.paper.table3 --imbalance 50 --labels reversed --output reversed.md
 python -m experiments.paper.table3 --unknown 4 --budgets 24 --rows cls,cls+no_class=removed
 
-A row is a method, or a method with settings: cls_plus+lambda_cutmix=0.0+tau=0.5. With --unknown
-there are images of unknown classes among the unlabeled ones, unless no_class=removed, and
-no_class=ranked removes the half of the unlabeled images that is ranked as most unlike the labeled
-ones. Seeds are trained one after the other, each with all rows, so that an interrupted grid still
-compares rows on the same splits: --report-only makes the table of what is finished.
+A row is a method, or a method with settings: cls_plus+lambda_cutmix=0.0+tau=0.5. With --unknown,
+unlabeled images include unknown classes, unless no_class=removed. no_class=ranked removes the half
+that is ranked as least similar to the labeled images. Seeds are trained one after the other, each
+with all rows, so that an interrupted grid still compares rows on the same splits. --report-only
+makes the table of finished runs.
 """
 
 import argparse
@@ -36,7 +36,7 @@ ROWS = (
     *("cls", "cls_plus", "cls_plus+lambda_cutmix=0.0"),
     *("freematch", "fixmatch", "supervised", "softmatch", "adamatch", "flexmatch", "infomatch"),
 )
-# Class frequencies of the labels beside those of the unlabeled images, with --imbalance.
+# Class frequencies of the labels, with --imbalance.
 LABELS = ("alike", "uniform", "reversed")
 BASELINES = {"cls": "CLS", "freematch": "FreeMatch"}
 REMOVED = "+no_class=removed"
@@ -45,7 +45,7 @@ REMOVED = "+no_class=removed"
 RECIPE = {"batch_size": "10", "mu": "4", "num_steps": "300", "ema_decay": "0.98"}
 RECIPE |= {"model.bn_momentum": "0.98", "log_every": "50"}
 RECIPE |= {"eval_every": "300", "checkpoint_every": "300"}
-# Running means of the methods that have any. Their defaults are for runs of 2^20 steps.
+# Decay of running means in methods. The defaults are for runs of 2^20 steps.
 STATISTICS_DECAY = 0.97
 
 Results = dict[int, dict[str, Any]]  # Seed → result of a run.
@@ -75,9 +75,9 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
 
 
 def write_known_classes(digits: Dataset, cell: grid.Cell, unknown: int) -> None:
-    """Writes the dataset of a run of which some classes, drawn with its seed, are unknown.
+    """Writes the dataset of a run with some unknown classes, drawn with its seed.
 
-    Test images are those of the other classes. Training images have the label -1, if they are kept.
+    Test images are only from known classes. Training images of unknown ones get -1 or are removed.
     """
     order = np.random.default_rng(cell.config.seed).permutation(digits.num_classes)
     classes, num_known = np.maximum(order - unknown, -1), digits.num_classes - unknown
@@ -104,8 +104,8 @@ def write_known_classes(digits: Dataset, cell: grid.Cell, unknown: int) -> None:
 def choose_labels(dataset: Dataset, config: ConfigDict, labels: str) -> np.ndarray:
     """The label budget of a run whose unlabeled images have a long tail, int32 [num_labels].
 
-    Labels "reversed" have the tail's frequencies in the opposite order. Images that the tail leaves
-    out may be drawn, too.
+    "reversed" labels have the tail's frequencies in the opposite order. Images outside of the tail
+    may be drawn, too.
     """
     num_classes, imbalance, truth = dataset.num_classes, config.data.imbalance, dataset.train_labels
     if labels == "uniform":
@@ -157,7 +157,7 @@ def describe_row(row: str, rows: dict[str, Results], key: str) -> list[str]:
 
 
 def list_baselines(row: str, rows: Iterable[str]) -> dict[str, str]:
-    """What a row is compared with: in words → the baseline's row."""
+    """The baselines of a row: name → the baseline's row."""
     baselines = {title: name for name, title in BASELINES.items()}
     if any(name.endswith(REMOVED) for name in rows):
         baselines["itself without images of no class"] = row.split("+no_class=")[0] + REMOVED
@@ -206,7 +206,7 @@ def describe_page(arguments: argparse.Namespace, outcomes: dict[int, dict[str, R
 
 
 def main() -> None:
-    """Trains what is missing, and writes the page."""
+    """Trains missing runs and writes the page."""
     parser = grid.create_parser(
         "Table 3", budgets="10,20", output="experiments/results/table3_digits.md"
     )
@@ -222,11 +222,10 @@ def main() -> None:
     keys = itertools.product(arguments.seeds, arguments.budgets, rows)
     cells = {key: create_cell(arguments, key[2], key[1], key[0]) for key in keys}
     if not arguments.report_only:
-        if arguments.unknown:
-            digits = load_dataset(grid.create_config(arguments))
-            for cell in cells.values():
-                if not (cell.workdir / LABELED_INDICES).exists():
-                    write_known_classes(digits, cell, arguments.unknown)
+        digits = load_dataset(grid.create_config(arguments)) if arguments.unknown else None
+        for cell in cells.values() if digits else ():
+            if not (cell.workdir / LABELED_INDICES).exists():
+                write_known_classes(digits, cell, arguments.unknown)
         write_labels(cells.values(), arguments.labels)
         grid.run_grid(list(cells.values()))
     outcomes: dict[int, dict[str, Results]] = {

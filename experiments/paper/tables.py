@@ -7,10 +7,8 @@ python -m experiments.paper.tables --table 2 --config configs/digits.py --budget
 from experiments.paper import grid
 
 # Dataset and budget of the six columns.
-COLUMNS = [
-    *(("cifar10", budget) for budget in (40, 250, 4000)),
-    *(("cifar100", budget) for budget in (400, 2500, 10_000)),
-]
+COLUMNS = [("cifar10", budget) for budget in (40, 250, 4000)]
+COLUMNS += [("cifar100", budget) for budget in (400, 2500, 10_000)]
 
 # Method → its name in the tables.
 TABLE_1 = {

@@ -1,11 +1,11 @@
-"""The instant classifier beside a linear probe, on a folder with a folder of photographs per class.
+"""The instant classifier against a linear probe, on class folders of photographs.
 
     python -m experiments.studies.instant FOLDER 1 5 10
 
-FOLDER/test/<class>/ is for testing. Without it, 300 of the photographs are, others for each seed.
-For each number of labels per class it prints, over the seeds 300 to 311, mean and standard error in
-percent: the accuracies of the probe, of the propagated labels on the training images, and of the
-instant classifier, and how far graph and earlier layers are believed.
+FOLDER/test/<class>/ is for testing. Without it, each seed draws 300 photographs for testing. For
+each number of labels per class it prints, over the seeds 300 to 311, mean and standard error in
+percent: the accuracies of the probe, of the propagated labels on the unlabeled images, and of the
+instant classifier, and the weights of graph and earlier layers.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ from cls_jax.features.instant import INSTANT_C, PROBE_C, fit_head, label_images
 from experiments.paper import grid
 
 _NUM_TEST = 300
-# Nothing was chosen on these draws.
+# These draws were used for no choice.
 _SEEDS = range(300, 312)
 
 
@@ -32,11 +32,11 @@ class Photographs(NamedTuple):
     frozen: FrozenFeatures
     truth: np.ndarray  # int [B]
     train: np.ndarray  # Rows of the training images.
-    test: np.ndarray  # Maybe none, see `split`.
+    test: np.ndarray  # May be empty, see `split`.
 
 
 def open_photographs(folder: str) -> Photographs:
-    """Reads a folder with a folder per class, or "digits", whose features are their pixels."""
+    """Reads a folder of class folders, or "digits", whose features are pixels."""
     if folder == "digits":
         digits = load_dataset(grid.load_config("configs/digits.py", "40"))
         images = np.concatenate([digits.train_images, digits.test_images])
@@ -53,7 +53,7 @@ def open_photographs(folder: str) -> Photographs:
 
 
 def split(photographs: Photographs, seed: int) -> Photographs:
-    """The same with 300 of the training images for testing, unless there are test images."""
+    """Moves 300 training images to testing, unless there are test images."""
     if len(photographs.test):
         return photographs
     order = np.random.default_rng((seed, 1)).permutation(photographs.train)
@@ -98,12 +98,11 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     features = frozen.pooled
     spread = label_images(FrozenFeatures(*(part[train] for part in frozen)), labels, num_classes)
     probe = fit_head(features[train[labeled]], labels[labeled], num_classes, PROBE_C)
-    instant = fit_head(
-        features[train], spread.labels, num_classes, INSTANT_C, spread.sample_weights
-    )
+    taught = spread.labels, num_classes, INSTANT_C, spread.sample_weights
+    instant = fit_head(features[train], *taught)
     return {
         "linear probe": np.mean(probe.predict(features[test]) == truth[test]),
-        "propagated labels": np.mean(spread.labels == truth[train]),
+        "propagated labels": np.mean((spread.labels == truth[train])[labels < 0]),
         "instant classifier": np.mean(instant.predict(features[test]) == truth[test]),
         "weight of the graph": spread.figures["weight_graph"] / 100,
         "weight of earlier layers": spread.figures["weight_stages"] / 100,

@@ -3,8 +3,8 @@
 python -m experiments.studies.labeling --data FOLDER
 
 FOLDER has one folder per class. For each start, 300 photographs are kept for testing and all others
-have no label. The person answers with the true class of each photograph that is suggested. Three
-orders of photographs with the same number of answers are compared.
+have no label. The person answers with the true class of each suggested photograph. Three orders of
+photographs with the same number of answers are compared.
 """
 
 import argparse
@@ -39,8 +39,8 @@ class Pool(NamedTuple):
 
     features: np.ndarray  # float32 [B, C], unit-length descriptors of those without a label.
     labels: np.ndarray  # int [B], their true classes.
-    frozen: FrozenFeatures  # What the instant classifier learns from.
-    test_inputs: np.ndarray  # float16 [T, C], what its head sees of the test photographs.
+    frozen: FrozenFeatures  # Input of the instant classifier.
+    test_inputs: np.ndarray  # float16 [T, C], inputs of its head for the test photographs.
     test_labels: np.ndarray  # int [T].
     seed: int  # Of the start.
 
@@ -113,7 +113,7 @@ def estimate(propagation: Propagation) -> float:
 
 
 def measure_delay(features: np.ndarray, labels: np.ndarray) -> str:
-    """How long it takes from an answer to the next suggestions with 5,000 images, as a sentence."""
+    """A sentence about the time from an answer to the next suggestions with 5,000 images."""
     rng = np.random.default_rng(0)
     rows = rng.integers(len(features), size=_NUM_LARGE)
     noisy = features[rows] + rng.normal(0, 0.005, (_NUM_LARGE, features.shape[1]))
@@ -143,7 +143,7 @@ def measure_delay(features: np.ndarray, labels: np.ndarray) -> str:
 
 
 def choose_by_coverage(pool: Pool, num_answers: int) -> np.ndarray:
-    """What the page suggests."""
+    """The suggestions of the page."""
     coverage = Coverage(build_graph(pool.features))
     return coverage.choose(np.ones(len(pool.labels), bool), num_answers)[0]
 
@@ -161,11 +161,7 @@ def choose_randomly(pool: Pool, num_answers: int) -> np.ndarray:
     return np.random.default_rng(pool.seed).permutation(len(pool.labels))[:num_answers]
 
 
-ORDERS = {
-    "suggested": choose_by_coverage,
-    "k-means": choose_typical,
-    "random": choose_randomly,
-}
+ORDERS = {"suggested": choose_by_coverage, "k-means": choose_typical, "random": choose_randomly}
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 python -m experiments.studies.soak --stops 20 --signal KILL --config configs/digits.py:40
 
-The same command is started again after every stop until a run has ended; stops that are left over
-go to another run. Of four stops one aims at the creation of the run's folder, two at a save, one at
-any time; the table says what each of them hit. Options that are not listed go to main.py.
+The same command is restarted after every stop until the run finishes; remaining stops go to another
+run. Of four stops, one aims at the creation of the run's folder, two at a save, and one at any
+time; the table shows what each one hit. Unlisted options go to main.py.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from cls_jax.runs.sessions import LOCK
 from experiments.paper import grid
 from tests.outcomes import describe_difference, read_end
 
-# What stops aim at, in turn.
+# The aims of stops, in turn.
 AIMS = ("creation", "save", "any time", "save")
 # Patterns for the files of a run's folder in the order in which every session writes them.
 _FILES = (CONFIG, LABELED_INDICES, DATASET)
@@ -38,7 +38,7 @@ class Stop(NamedTuple):
     """One stop of a session."""
 
     aim: str  # An entry of `AIMS`.
-    # "start" (imports, data), "creation" of the folder, "save" or "training" (all that is left).
+    # "start" (imports, data), "creation" of the folder, "save" or "training" (everything else).
     hit: str
     code: int  # The exit code as Python counts it: -9 for SIGKILL.
     seconds: float  # Time from the signal to the end of the process.
@@ -52,13 +52,13 @@ def start(options: list[str], workdir: pathlib.Path) -> subprocess.Popen:
 
 
 def list_saves(workdir: pathlib.Path, since: float) -> set[str]:
-    """Saves under way, or under way when the session that began at `since` was killed."""
+    """Saves in progress now, or when the session that began at `since` was killed."""
     folders = (workdir / "checkpoints").glob(_MARK_OF_A_SAVE)
     return {path.name for path in folders if _is_newer(path, since)}
 
 
 def count_created(workdir: pathlib.Path, since: float) -> int:
-    """How many stages of the folder's creation the session that began at `since` has reached."""
+    """The stages of the folder's creation reached by the session that began at `since`."""
     is_new = [any(_is_newer(path, since) for path in workdir.glob(each)) for each in _CREATED]
     return max((stage for stage, reached in enumerate(is_new, 1) if reached), default=0)
 
@@ -71,7 +71,7 @@ def _is_newer(path: pathlib.Path, since: float) -> bool:
 
 
 def locate(workdir: pathlib.Path, since: float) -> str:
-    """What the session that began at `since` was doing when it was stopped, as in `Stop.hit`."""
+    """The activity of the session that began at `since` when it was stopped, as in `Stop.hit`."""
     stage = count_created(workdir, since)
     if stage < len(_CREATED):
         return "creation" if stage else "start"
@@ -105,7 +105,7 @@ def wait_for_moment(
 def stop_once(
     options: list[str], workdir: pathlib.Path, number: signal.Signals, aim: str, longest: float
 ) -> Stop | None:
-    """Starts or resumes a run and stops it. None if the run came to its end before.
+    """Starts or resumes a run and stops it. None if the run finished before.
 
     Raises:
         UserError: If the run failed before.
@@ -126,13 +126,13 @@ def stop_once(
 def soak(
     options: list[str], folder: pathlib.Path, num_stops: int, number: signal.Signals
 ) -> tuple[list[Stop], list[str]]:
-    """Stops runs `num_stops` times in all, lets each end and compares it.
+    """Stops runs `num_stops` times in all, lets each finish and compares it.
 
     Returns:
         The stops, and for each run "equal" or what differs from the uninterrupted run.
 
     Raises:
-        UserError: If a run does not end.
+        UserError: If a run does not finish.
     """
     reference = folder / "undisturbed"
     started = time.monotonic()
@@ -187,7 +187,7 @@ def main() -> None:
     random.seed(arguments.seed)
     folder = pathlib.Path(arguments.runs)
     if folder.exists():
-        raise UserError(f"{folder} exists: give --runs a new folder.")
+        raise UserError(f"{folder} exists: pass a new folder as --runs.")
     folder.mkdir(parents=True)
     number = signal.Signals[f"SIG{arguments.signal}"]
     stops, outcomes = soak(options, folder, arguments.stops, number)

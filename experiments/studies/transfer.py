@@ -1,4 +1,4 @@
-"""Few labels of your own photos: from random weights, and from a network that knows ImageNet.
+"""Few labels of your own photos: from random weights, and from ImageNet weights.
 
 python -m experiments.studies.transfer --data FOLDER --labels 250 --seeds 0 --pixels 64
 python -m experiments.studies.transfer --data FOLDER --imbalance 10 \
@@ -7,10 +7,10 @@ python -m experiments.studies.transfer --data FOLDER --imbalance 10 \
 FOLDER is arranged as in docs/own_images.md, with a test folder. The rows of the table:
 
 - scratch: CLS from random weights, with the default network of configs/folder.py;
-- probe: the pretrained network as it is, with a logistic regression on its features as its head;
+- probe: the frozen pretrained network, with logistic regression on its features as its head;
 - supervised, fixmatch, freematch, cls, cls_plus: the pretrained network, fine-tuned by that method,
   `cls_plus` with `lambda_cutmix=0`;
-- published: likewise by CLS as its paper has it.
+- published: likewise by CLS as in the paper.
 
 Finished runs are skipped and interrupted ones resume; the probe has no run and takes a minute.
 """
@@ -31,28 +31,14 @@ from experiments.paper import grid
 
 _INIT = "builtin:efficientnet_lite0"
 # A run of minutes on a CPU. Running means and EMA must have forgotten their start by its end.
-_SHORT = {
-    "num_steps": 300,
-    "batch_size": 16,
-    "mu": 3,
-    "ema_decay": 0.99,
-    "model.bn_momentum": 0.99,
-    "log_every": 10,
-    "eval_every": 100,
-    "checkpoint_every": 50,
-}
+_SHORT = {"num_steps": 300, "batch_size": 16, "mu": 3, "ema_decay": 0.99, "model.bn_momentum": 0.99}
+_SHORT |= {"log_every": 10, "eval_every": 100, "checkpoint_every": 50}
 # Frozen stages save their part of the backward pass, which is large for large feature maps.
-_FINE_TUNING = {
-    **_SHORT,
-    "model.init": _INIT,
-    "model.init_head": "probe",
-    "model.bn_frozen": True,  # With batch statistics, 9 points less: see results/transfer.md.
-    "optimizer.name": "adamw",
-    "optimizer.learning_rate": 3e-4,
-    "optimizer.layer_decay": 0.9,
-    "optimizer.warmup_steps": 20,
-    "optimizer.frozen_stages": 2,
-}
+_FINE_TUNING = _SHORT | {"model.init": _INIT, "model.init_head": "probe"}
+_FINE_TUNING |= {"model.bn_frozen": True}  # With batch statistics, 9 points less.
+_FINE_TUNING |= {"optimizer.name": "adamw", "optimizer.learning_rate": 3e-4}
+_FINE_TUNING |= {"optimizer.layer_decay": 0.9, "optimizer.warmup_steps": 20}
+_FINE_TUNING |= {"optimizer.frozen_stages": 2}
 _FAST = {"method.weak_pass": "fast"}  # With frozen BatchNorm the same gradients, for less.
 # Running class means, too, must forget their start.
 _DECAY = {"method.statistics_decay": 0.99}
@@ -64,7 +50,7 @@ class Row(NamedTuple):
     """A row of the table."""
 
     title: str  # Its first cell.
-    method: str  # Trains it. Empty for the probe.
+    method: str  # Empty for the probe.
     settings: dict[str, Any]  # Values by key.
 
 
@@ -105,14 +91,14 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
 
 
 def probe(cell: grid.Cell) -> float:
-    """Test accuracy in percent of the head that `model.init_head=probe` gives to one network."""
+    """Test accuracy in percent of one network with the head of `model.init_head=probe`."""
     setup, dataset, spec, _ = prepare_run(cell.config, cell.workdir, load_dataset)
     state = init_round(setup, dataset, spec, compute_start(setup, dataset, spec))
     return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]
 
 
 def train_rows(arguments: argparse.Namespace, rows: Sequence[str]) -> Outcomes:
-    """Row and budget → results of all seeds. The probe's hold only the accuracy."""
+    """Row and budget → results of all seeds. The probe's have only the accuracy."""
     runs, outcomes = {}, {}
     for row in rows:
         for budget in arguments.budgets:
@@ -146,7 +132,7 @@ def describe_settings(row: str) -> str:
 
 
 def main() -> None:
-    """Trains what is missing and writes the page."""
+    """Trains missing runs and writes the page."""
     parser = grid.create_parser(__doc__, "250", "experiments/results/transfer.md")
     parser.set_defaults(config="configs/folder.py", seeds="0", runs="runs/transfer")
     parser.add_argument("--data", required=True, help="folder of images with a test folder")

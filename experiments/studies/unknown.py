@@ -1,4 +1,4 @@
-"""Images of no class among unlabeled ones: what they cost, and which score tells them apart.
+"""Images of no class among unlabeled ones: their cost, and scores that detect them.
 
     python -m experiments.studies.unknown FOLDER 1 4 25
     python -m experiments.studies.unknown digits 1 4 25
@@ -46,15 +46,13 @@ def _measure(photographs: Photographs, number: int, seed: int) -> dict[str, floa
     labeled = np.flatnonzero(labels >= 0)
     probe = fit_head(x[labeled], labels[labeled], _NUM_KNOWN, PROBE_C)
     spread = label_images(train, labels, _NUM_KNOWN)
-    instant = fit_head(x, spread.labels, _NUM_KNOWN, INSTANT_C, spread.sample_weights)
+    taught = spread.labels, _NUM_KNOWN, INSTANT_C, spread.sample_weights
+    instant = fit_head(x, *taught)
     known = FrozenFeatures(*(part[is_known] for part in train))
     alone = label_images(known, labels[is_known], _NUM_KNOWN)
     without = fit_head(x[is_known], alone.labels, _NUM_KNOWN, INSTANT_C, alone.sample_weights)
     halves = np.array_split(rng.permutation(x.shape[1]), 2)
-    networks = [
-        fit_head(x, spread.labels, _NUM_KNOWN, INSTANT_C, spread.sample_weights, np.sort(half))
-        for half in halves
-    ]
+    networks = [fit_head(x, *taught, np.sort(half)) for half in halves]
 
     def predict(head: Head) -> np.ndarray:
         return scipy.special.softmax(test @ head.kernel + head.bias, axis=1)

@@ -7,22 +7,13 @@ import pytest
 
 from cls_jax.cli import budget
 from cls_jax.config import validate_config
-from cls_jax.config.from_folder import (
-    Plan,
-    apply_settings,
-    create_folder_config,
-    fit_to_folder,
-)
-from cls_jax.data.datasets import load_dataset
+from cls_jax.config.from_folder import Plan, apply_settings, create_folder_config, fit_to_folder
 from cls_jax.errors import UserError
-from cls_jax.models import MODELS
-from cls_jax.training.start import resolve_model, use_own_normalization
-from tests.conftest import create_tiny_config
-from tests.test_from_folder import CPU, PRETRAINED, create_summary
+from tests.test_config import CPU, PRETRAINED, create_summary
 
 
 def choose(
-    monkeypatch,
+    patch,
     seconds,
     minutes=None,
     resources=PRETRAINED,
@@ -31,19 +22,17 @@ def choose(
     folder=(),
     **settings,
 ):
-    """What is chosen, said and measured where a step at 128 pixels takes these seconds.
+    """What is chosen and said where a step at 128 pixels takes these seconds.
 
     Decoding and features take `per_image` seconds each.
     """
-    measured = []
 
     def profile_folder(config, summary):
-        measured.append(config.to_dict())
         size = config.data.image_size
         per_step = seconds * (size / 128) ** 2
         return budget.Rehearsal(1.0, per_step, "", size, config.batch_size, per_image, per_image)
 
-    monkeypatch.setattr(budget, "profile_folder", profile_folder)
+    patch.setattr(budget, "profile_folder", profile_folder)
     config = create_folder_config("photos", "cls")
     apply_settings(config, settings)
     summary = create_summary(side, 3_000)._replace(**dict(folder))
@@ -51,24 +40,18 @@ def choose(
     fit_to_folder(given)
     sentence = budget.fit_to_minutes(given, minutes)
     validate_config(config)
-    return config, sentence, measured
+    return config, sentence
 
 
 @pytest.mark.parametrize(
     ("seconds", "minutes", "image_size", "batch_size"),
     [
-        (1.0, None, 224, 8),
-        (0.3, None, 224, 8),
-        (0.1, 2.0, 224, 8),
-        (2.0, 10.0, 160, 8),
-        (4.0, 10.0, 128, 8),
-        (9.0, 10.0, 96, 4),
+        *((1.0, None, 224, 8), (0.3, None, 224, 8), (0.1, 2.0, 224, 8), (2.0, 10.0, 160, 8)),
+        *((4.0, 10.0, 128, 8), (9.0, 10.0, 96, 4)),
     ],
 )
-def test_time_buys_resolution_then_steps_and_covers_all_else(
-    monkeypatch, seconds, minutes, image_size, batch_size
-):
-    config, sentence, _ = choose(monkeypatch, seconds, minutes, per_image=0.01)
+def test_time_buys_resolution_then_steps(monkeypatch, seconds, minutes, image_size, batch_size):
+    config, sentence = choose(monkeypatch, seconds, minutes, per_image=0.01)
     assert (config.data.image_size, config.batch_size) == (image_size, batch_size)
     assert f"at {image_size} pixels with {batch_size} labeled" in sentence
     found = re.search(r"([\d,]+) steps of about ([\d.]+) s .* ([\d,]+) s for all else", sentence)
@@ -83,37 +66,44 @@ def test_time_buys_resolution_then_steps_and_covers_all_else(
 
 
 def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatch):
-    few, sentence, _ = choose(monkeypatch, 1.0, 10.0, per_image=0.01)
+    few, sentence = choose(monkeypatch, 1.0, 10.0, per_image=0.01)
     assert (few.model.graph_images, "in the graph" in sentence) == (0, False)
-    many, sentence, _ = choose(
-        monkeypatch, 1.0, 10.0, per_image=0.003, folder={"num_unlabeled": 60_000}
-    )
+    folder = {"num_unlabeled": 60_000}
+    many, sentence = choose(monkeypatch, 1.0, 10.0, per_image=0.003, folder=folder)
     assert 0 < many.model.graph_images < 60_000
     assert f"{many.model.graph_images:,} unlabeled images in the graph" in sentence
-    slow, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"num_test": 20_000})
+    # Also if their labels are there, but not used.
+    folder = {"class_counts": {"cat": 30_000, "dog": 30_000}, "num_unlabeled": 0}
+    hidden, *_ = choose(monkeypatch, 1.0, 10.0, per_image=0.003, folder=folder, num_labels=40)
+    assert hidden.model.graph_images == many.model.graph_images
+    # After the last step, networks see up to 10,000 labeled and 1,000 others for the report.
+    all_labeled = {"class_counts": {"cat": 5_000, "dog": 5_000}, "num_unlabeled": 0}
+    rest = [
+        int(re.search(r"(\d+) s for all else", choose(monkeypatch, 1.0, 20.0, **folder)[1])[1])
+        for folder in (
+            {"folder": {"num_unlabeled": 9_960}, "model.final_head": "graph"},
+            {"folder": all_labeled, "model.final_head": "graph"},
+        )
+    ]
+    assert rest[1] > rest[0] + 10
+    slow, _ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"num_test": 20_000})
     assert slow.eval_every == slow.num_steps  # An evaluation takes minutes.
-    long, sentence, _ = choose(monkeypatch, 60.0, 3.0)
-    assert (long.num_steps, long.batch_size, "more than was asked for" in sentence) == (20, 4, True)
-
-
-def test_most_likely_choice_is_measured_so_that_its_program_serves_the_run(monkeypatch):
-    config, _, measured = choose(monkeypatch, 3.8)
-    assert (config.num_steps, config.data.image_size) == (80, 160)
-    assert measured == [resolve_model(config).to_dict()]
+    long, sentence = choose(monkeypatch, 60.0, 3.0)
+    assert (long.num_steps, long.batch_size, "more than requested" in sentence) == (20, 4, True)
 
 
 def test_what_the_user_sets_wins_and_small_photographs_are_enlarged_to_160_pixels(monkeypatch):
-    config, sentence, _ = choose(monkeypatch, 1.0, 10.0, num_steps=17)
+    config, sentence = choose(monkeypatch, 1.0, 10.0, num_steps=17)
     assert (config.num_steps, config.data.image_size, sentence) == (17, 128, None)
-    config, *_ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})
-    assert (config.data.image_size, config.batch_size, config.num_steps) == (160, 16, 40)
+    config, _ = choose(monkeypatch, 9.0, 10.0, **{"data.image_size": 160, "batch_size": 16})
+    assert (config.data.image_size, config.batch_size) == (160, 16)
     assert choose(monkeypatch, 1e-3, 10.0, side=100)[0].data.image_size == 160
 
 
 def test_other_networks_have_no_default_and_keep_their_resolution(monkeypatch):
-    config, sentence, _ = choose(monkeypatch, 0.5, None, CPU)
+    config, sentence = choose(monkeypatch, 0.5, None, CPU)
     assert (config.num_steps, sentence) == (3000, None)
-    config, sentence, _ = choose(monkeypatch, 16.0, 10.0, CPU)
+    config, sentence = choose(monkeypatch, 16.0, 10.0, CPU)
     assert (config.num_steps, config.data.image_size) == (560, 32)
     assert "560 steps" in sentence
 
@@ -129,22 +119,5 @@ def test_a_contradiction_is_found_before_a_step_is_measured(monkeypatch, setting
     with pytest.raises(UserError, match=remedy):
         choose(monkeypatch, float("nan"), 10.0, **settings)
     # A batch that is halved keeps its parts.
-    config, *_ = choose(monkeypatch, 60.0, 10.0, accumulate_steps=3)
+    config, _ = choose(monkeypatch, 60.0, 10.0, accumulate_steps=3)
     assert (config.batch_size, config.accumulate_steps) == (6, 3)
-
-
-def test_a_rehearsal_normalizes_images_as_the_run_does_whose_program_it_compiles(monkeypatch):
-    settings = {"model__init": "builtin:efficientnet_lite0", "data__mean": (), "data__std": ()}
-    config = resolve_model(create_tiny_config(**settings))
-    dataset, given = load_dataset(config), []
-
-    def create_setup(config, dataset, *_):
-        given.append((dataset.mean, dataset.std))
-        raise UserError("seen")
-
-    monkeypatch.setattr(budget, "create_setup", create_setup)
-    monkeypatch.setattr(budget, "load_sample", lambda *_: dataset)
-    with pytest.raises(UserError, match="seen"):
-        budget.profile_folder(config, create_summary())
-    run = use_own_normalization(config, dataset)
-    assert given == [(run.mean, run.std)] == [MODELS["efficientnet_lite0"].layout.normalization]

@@ -128,9 +128,7 @@ def test_a_run_keeps_what_was_chosen_when_it_started(images, tmp_path, method):
     ("settings", "own_size", "stem"),
     [({"data.channels": 1}, 64, "small"), ({"data.image_size": 96}, 96, "imagenet")],
 )
-def test_a_run_begins_in_the_size_channels_and_stem_of_the_run_it_begins_from(
-    images, tmp_path, settings, own_size, stem
-):
+def test_a_run_begins_in_the_form_of_another(images, tmp_path, settings, own_size, stem):
     config = create_folder_config(str(images), "cls")
     config.update_from_flattened_dict(settings)
     (tmp_path / "first").mkdir()
@@ -205,17 +203,6 @@ def test_cache_is_shown_and_cleared_where_links_lead(images, tmp_path, capsys):
     assert [path.name for path in (*disk.iterdir(), *folder.parent.iterdir())] == ["lock", "store"]
 
 
-def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
-    assert run_console("suggest", images / "unlabeled", "--count", 4) == 0
-    output = capsys.readouterr()
-    assert len(output.out.splitlines()) == 4
-    assert output.err.endswith(f" label {images / 'unlabeled'}\n")
-    assert run_console("suggest", images, "--output", "next.csv") == 0
-    rows = read_table(tmp_path / "next.csv")
-    assert list(rows[0]) == ["rank", "score", "file"]
-    assert len(rows) == 20
-
-
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
@@ -226,9 +213,8 @@ def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
         (["train", "IMAGES", "--method", "fixmatsch"], "choose one of"),
         (["train", "IMAGES", "--config.sead=1"], 'Did you mean "seed"'),
         (["train", "IMAGES", "--config.seed"], "--config.seed needs a value"),
-        (["train", "IMAGES", "--config.mu=0"], "choose an integer from 1 to"),
         (["train", "IMAGES", "--minutes=0"], "must be positive and below 1,000,000, not 0"),
-        (["train", "IMAGES", *SHORT, "--config.optimizer.warmup_steps=30"], "would last for all"),
+        (["train", "IMAGES", *SHORT, "--config.optimizer.warmup_steps=30"], "covers all"),
         (["train", "IMAGES", "--config.model.init_head=probe"], "set model.init, or model.init_h"),
         (["train", "IMAGES", "--from", "nothing"], "nothing is not the folder of a run"),
         (["predict", "RUN"], "required: IMAGE_OR_FOLDER"),
@@ -236,10 +222,8 @@ def test_suggestions_need_neither_labels_nor_a_run(images, tmp_path, capsys):
         (["predict", "x" * 300, "IMAGES"], "cannot be used (File name too long)"),
         (["train", "IMAGES", "--again", "--workdir=x"], "Remove --workdir"),
         (["predict", "RUN", "x", "--config.seed=1"], "Unexpected argument"),
-        (["predict", "nothing", "IMAGES"], "nothing is not the folder of a run"),
         (["suggest", "IMAGES", "--count", "0"], "--count must be at least 1"),
         (["suggest", "IMAGES", "--output", "x.txt"], "does not end in .csv or .parquet"),
-        (["suggest", "nothing"], "nothing is not a folder"),
     ],
 )
 def test_user_errors_print_one_line(images, tmp_path, capsys, arguments, remedy):

@@ -1,4 +1,4 @@
-"""What users see in the terminal: results, or one line and exit code 2."""
+"""What users see in the terminal, and what a process loads and hides before it works."""
 
 import errno
 import html
@@ -92,7 +92,7 @@ MINE, OURS = "--mine", "--xla_cpu_experimental_ynn_fusion_type"
         ("cpu", [], False, "0.12.0", "", False),  # jaxlib may not know it.
     ],
 )
-def test_flags_for_cpus_are_left_out_where_jax_uses_a_gpu_does_not_know_them_or_they_are_set(
+def test_flags_for_cpus(
     monkeypatch, tmp_path, platforms, plugins, has_driver, version, flags, is_added
 ):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
@@ -166,3 +166,42 @@ run_to_end(lambda: [print("猫.jpg", i, flush={flush}) for i in range(50_000)])
         running.stdout.close()
         assert running.stderr.read() == b""
     assert running.returncode == 141
+
+
+# Notes which devices are hidden when TensorFlow first starts them up.
+NOTE = """
+import sys, tensorflow as tf
+from tensorflow.python.eager import context
+hidden, start = [], context.Context.ensure_initialized
+tf.config.set_visible_devices = lambda devices, kind: hidden.append((devices, kind))
+def check_and_start(self):
+    assert ([], "GPU") in hidden, hidden
+    start(self)
+context.Context.ensure_initialized = check_and_start
+"""
+AUGMENTATION = """
+from cls_jax.data.augment import tf_augment
+tf_augment.tf.zeros([2]) + 1
+"""
+TFDS = """
+from cls_jax.data.sources import benchmarks
+from configs.cifar10 import get_config
+class Builder:
+    data_dir = ""
+    def is_prepared(self):
+        tf.zeros([2]) + 1
+        sys.exit()
+import tensorflow_datasets as tfds
+tfds.builder = lambda *args, **kwargs: Builder()
+benchmarks.read_tfds(get_config("40").data)
+sys.exit("not asked")
+"""
+
+
+@pytest.mark.parametrize("way", [AUGMENTATION, TFDS])
+def test_accelerators_are_hidden_before_the_first_operation(way):
+    for name in ("tensorflow", "tensorflow_datasets"):
+        pytest.importorskip(name)
+    command = [sys.executable, "-c", NOTE + way]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr

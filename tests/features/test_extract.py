@@ -14,10 +14,7 @@ from cls_jax.data.images import files as files_module
 from cls_jax.data.images.store import Store
 from cls_jax.errors import UserError
 from cls_jax.features import extract
-from cls_jax.features.extract import (
-    FrozenNetwork,
-    extract_features,
-)
+from cls_jax.features.extract import FrozenNetwork, extract_features
 from cls_jax.models import MODELS
 from cls_jax.models.layers import DESCRIPTORS
 from cls_jax.models.weights.layout import Weights, to_torch
@@ -99,9 +96,7 @@ def test_features_are_those_of_the_network(network, files, variables):
     np.testing.assert_allclose(in_memory, features, atol=2e-3)
 
 
-def test_second_call_computes_nothing_unless_an_image_or_the_weights_changed(
-    network, files, tmp_path, monkeypatch
-):
+def test_only_what_changed_is_computed(network, files, tmp_path, monkeypatch):
     _, first = _count(network, files)
     with monkeypatch.context() as patch:
         patch.setattr(files_module, "_read_once", None)  # It reads nothing either.
@@ -131,9 +126,7 @@ def test_damaged_rows_are_computed_again(network, files):
         np.testing.assert_array_equal(again, first)
 
 
-def test_neither_unreadable_images_nor_a_cache_that_cannot_be_written_stop_anybody(
-    network, files, tmp_path, monkeypatch
-):
+def test_neither_damaged_images_nor_a_full_cache_stop(network, files, tmp_path, monkeypatch):
     (tmp_path / "broken.jpg").write_bytes(b"not an image")
     some = [files[0], tmp_path / "broken.jpg", tmp_path / "missing.png"]
     _, features = _count(network, some)
@@ -144,18 +137,3 @@ def test_neither_unreadable_images_nor_a_cache_that_cannot_be_written_stop_anybo
     np.testing.assert_array_equal(_count(network, some)[1], features)
     with pytest.raises(UserError, match="ResNet-50"):
         extract_features(files, network._replace(name="resnet50"))
-
-
-def test_gray_images_are_enlarged_to_color_and_rows_depend_on_precision_and_platform(
-    network, monkeypatch
-):
-    image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8, 1)
-    enlarged = extract._enlarge(image, 16, 3)
-    assert enlarged.shape == (1, 16, 16, 3)
-    reference = Image.fromarray(image[0, ..., 0]).resize((16, 16), Image.Resampling.BICUBIC)
-    assert np.abs(enlarged[0, ..., 0].astype(int) - np.asarray(reference)).max() <= 2
-    names = [extract._name_options(network)]
-    with jax.default_matmul_precision("highest"):
-        names.append(extract._name_options(network))
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert len({*names, extract._name_options(network)}) == 3

@@ -142,12 +142,6 @@ def check_exact(features, number):
     return expected
 
 
-@pytest.mark.parametrize("rows", [1, 7, 50])
-def test_neighbors_are_the_same_for_any_block_size(monkeypatch, rows):
-    monkeypatch.setattr(neighbors, "_MAX_BLOCK_ROWS", rows)
-    check_exact(draw_features(50), 6)
-
-
 @pytest.fixture
 def search(monkeypatch):
     """`find_neighbors` as of a large number of images on a CPU."""

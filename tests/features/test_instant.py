@@ -23,6 +23,7 @@ from cls_jax.models import MODELS
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.layout import Weights, to_torch
 from cls_jax.models.weights.sources import to_safetensors
+from cls_jax.report.outcome import describe_labelers
 from cls_jax.report.page import write_report
 from cls_jax.runs.folder import write_result
 from cls_jax.training.start import restore_run
@@ -75,7 +76,7 @@ def test_held_out_labels_are_predicted_without_them():
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
-def test_the_depth_that_tells_the_labels_apart_is_believed(is_deep):
+def test_the_depth_that_separates_the_labels_gets_more_weight(is_deep):
     rng = np.random.default_rng(3)
     good, truth = _make_features(300)
     good, noise = good - good.mean(axis=0), rng.standard_normal(good.shape)
@@ -84,12 +85,12 @@ def test_the_depth_that_tells_the_labels_apart_is_believed(is_deep):
     spread = label_images(features, labels, K)
     assert np.mean(spread.labels == truth) > 0.9
     assert (spread.figures["weight_stages"] > 40) == is_deep  # 29 before any label.
-    # Without a second label of any class, earlier layers are not believed.
+    # Without a class with two labels, earlier layers get no weight.
     alone = label_images(features, np.where(np.arange(300) < K, truth, -1), K)
     assert alone.figures["weight_stages"] == 0
 
 
-def test_a_graph_that_is_wrong_is_not_believed():
+def test_a_wrong_graph_gets_no_weight():
     features, truth = _make_features(300)
     features -= features.mean(axis=0)
     wrong = np.random.default_rng(3).standard_normal(features.shape)
@@ -103,7 +104,7 @@ def test_a_graph_that_is_wrong_is_not_believed():
     "labels", [[0, 0, 0, 1], [0, 1, -1, -1], [0, 0, 2, 2], [1, 1, 1, 1], [0] * 7 + [1] * 7]
 )
 def test_any_labels_give_probabilities(labels, monkeypatch):
-    """Also one label in one class, a class without labels, a single class, and no other image."""
+    """Also with one label in one class, a class without labels, a single class, no other image."""
     features, _ = _make_features(14)
     labels_B = np.full(14, -1)
     labels_B[: len(labels)] = labels
@@ -113,6 +114,9 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         np.testing.assert_allclose(spread.probabilities.sum(axis=1), 1, rtol=1e-5)
         labeled = labels_B >= 0
         np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
+        sentence = describe_labelers({f"labels_{k}": v for k, v in spread.figures.items()})
+        is_short = np.bincount(labels_B[labeled], minlength=K).min() < 2
+        assert ("by default if there are none" in sentence) == is_short
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +179,7 @@ def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monke
     opened = Run(read_config(run.workdir / "config.json"), run.workdir)
     rows, images = np.array([3, 0, 11]), opened.dataset.train_images
     expected = opened.classifier.compute_both(Selection(images, rows))
-    monkeypatch.setattr(Ensemble, "forward", None)  # No network needs to see them again.
+    monkeypatch.setattr(Ensemble, "forward", None)  # The network is not needed again.
     for one, other in zip(opened.compute_both("train", rows), expected, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-3)
     path, damaged = run.workdir / "instant.npz", run.workdir.parent / "damaged.npz"
@@ -210,15 +214,15 @@ def test_trained_networks_and_the_instant_classifier_are_both_at_hand(trained, t
     assert cls_jax.load(run.workdir / "instant").num_networks == 1
     assert evaluate_run(run.workdir / "instant")[1]["test/accuracy"] == 100
     assert cls_jax.load(run, trained=True).num_networks == 2
-    # What evaluation fits to each of the two stands side by side.
+    # Each of the two has its own assessment.
     for name, step in (("unknown.json", 2), ("instant/unknown.json", 0)):
         assert json.loads((run.workdir / name).read_text())["step"] == step
-    # Resumed, it has nothing to do, and says the same.
+    # Resumed, it has nothing to do and prints the same.
     assert train("trained", **STEPS).result == run.result
 
 
 def test_other_test_labels_change_no_part_of_a_run(trained, train, tmp_path):
-    """Neither its networks nor what predicts, only its figures."""
+    """Neither its networks nor the choice of predictor, only its figures."""
     images, other = trained.workdir.parent / "images", tmp_path / "images"
     shutil.copytree(images, other)
     for name, next_name in (("red", "green"), ("green", "blue"), ("blue", "red")):

@@ -1,6 +1,5 @@
-"""What all devices compute together is what one computes alone."""
+"""All devices together compute the same as one alone."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -25,9 +24,7 @@ def drawn():
     ("num_images", "num_neighbors", "block_elements"),
     [(NUM_IMAGES, 20, 2**26), (NUM_IMAGES, 20, 51 * 20), (NUM_IMAGES, 90, 51), (5, 4, 2**26)],
 )
-def test_a_ring_of_devices_finds_the_neighbors_that_brute_force_finds(
-    drawn, monkeypatch, num_images, num_neighbors, block_elements
-):
+def test_a_ring_of_devices(drawn, monkeypatch, num_images, num_neighbors, block_elements):
     monkeypatch.setattr(sharded, "_BLOCK_ELEMENTS", block_elements)
     normalized = neighbors.normalize_rows(drawn[0][:num_images])
     indices, cosines = sharded.find_neighbors_on_devices(normalized, num_neighbors)
@@ -55,19 +52,3 @@ def test_labels_spread_over_devices_as_on_one(drawn, monkeypatch):
     for k in range(2):  # The second time with a class that no label names.
         found = propagate_labels(alone, labels, NUM_CLASSES + k)
         np.testing.assert_allclose(found, expected[k], rtol=1e-4, atol=1e-7)
-    monkeypatch.setattr(sharded, "_MAX_ITERATIONS", 2)
-    sharded._compile_solve.cache_clear()
-    with pytest.raises(ValueError, match="did not reach the tolerance"):
-        propagate_labels(alone, labels, NUM_CLASSES)
-    sharded._compile_solve.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("processes", "backend", "devices", "expected"),
-    [(1, "cpu", 4, False), (1, "gpu", 1, False), (1, "gpu", 8, True), (2, "cpu", 2, True)],
-)
-def test_a_single_device_computes_by_itself(monkeypatch, processes, backend, devices, expected):
-    monkeypatch.setattr(jax, "process_count", lambda: processes)
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(jax, "device_count", lambda: devices)
-    assert sharded.has_many_devices() == expected

@@ -5,7 +5,6 @@ outside the given folder, a process started, a connection, an object unpickled. 
 FUZZ_EXAMPLES=5000 reads that many of every kind.
 """
 
-import contextlib
 import csv
 import functools
 import io
@@ -13,12 +12,11 @@ import json
 import os
 import pathlib
 import random
+import re
 import sys
 import time
-import types
 import unicodedata
 import warnings
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -37,13 +35,13 @@ from cls_jax.report.data import RunData, clean_rows
 from cls_jax.report.page import render_page
 from cls_jax.runs import folder as run_folder
 from cls_jax.runs import metrics, result, sessions
-from tests.data.images.test_decode import DEEP, encode
+from tests.data.images.test_decode import DEEP, create_photo, encode
 
 pytestmark = pytest.mark.skipif(
     not pathlib.Path("/proc/self/clear_refs").exists(), reason="reads memory as Linux reports it"
 )
 # Images have the most code behind them. Pages cost the most.
-COUNTS = {"image.jpg": 200, "bomb.jpg": 8, "metrics.jsonl": 20}
+COUNTS = {"image.jpg": 200, "bomb.jpg": 5, "metrics.jsonl": 20}
 MAX_SECONDS, MAX_BYTES = 5.0, 10**9
 FORBIDDEN = {"os.exec", "os.posix_spawn", "os.system", "os.fork", "subprocess.Popen"}
 FORBIDDEN |= {"pickle.find_class", "socket.connect"}
@@ -52,7 +50,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Guard:
-    """Fails if what happens while it is entered reaches beyond a folder, or takes too much."""
+    """Fails if the block reaches beyond a folder, or takes too much time or memory."""
 
     def __init__(self, folder):
         self.folder, self.violations, self.is_active = str(folder), [], False
@@ -117,9 +115,6 @@ def read_config(path, content):
 
 def read_dataset_description(path, content):
     """Classes, sizes, mean and deviation of a run's dataset."""
-    dataset = types.SimpleNamespace(name="x", fingerprint="0" * 32)
-    with contextlib.suppress(UserError):
-        run_folder.check_dataset(path.parent, dataset)
     names, shape = run_folder.read_dataset_description(path.parent)
     assert shape.num_classes == len(names)
     mean, std = run_folder.read_mean_and_std(path.parent)
@@ -132,24 +127,18 @@ def read_labeled_indices(path, content):
     assert 0 <= indices.min() <= indices.max() < 100
 
 
-def read_result(path, content):
-    """The outcome of a run, in the terminal and on its page."""
-    read = run_folder.read_result(path.parent)
-    assert f"{read['step']:,}"
-    outcome.describe_accuracies(read)
-    outcome.describe_monitors(read.get("monitors", {}))
-    check_page(result=read)
-
-
-def read_metrics(path, content):
-    """Curves, and the result made of them."""
-    result.create_result(config.create_config("40"), path.parent, 40, 1.0)
-    check_page(rows=clean_rows(metrics.read_metrics(path.parent)))
-
-
-def check_page(**contents):
-    page = render_page(RunData(pathlib.Path("runs/x"), config.create_config("40"), **contents))
-    assert page.count("<script") == 1
+def read_run(path, content):
+    """Result, curves and commands of a run, in the terminal and on its page."""
+    run = RunData(pathlib.Path("runs/x"), config.create_config("40"))
+    run.sessions = sessions.read_sessions(path.parent)
+    run.rows = clean_rows(metrics.read_metrics(path.parent))
+    run.result = run_folder.read_result(path.parent)
+    for read in (run.result, result.create_result(run.config, path.parent, 40, 1.0)):
+        if read:
+            assert f"{read['step']:,}"
+            outcome.describe_accuracies(read)
+            outcome.describe_monitors(read.get("monitors", {}))
+    assert render_page(run).count("<script") == 1
 
 
 def read_npz(path, content):
@@ -167,9 +156,9 @@ READERS = {
     "config.json": read_config,
     "dataset.json": read_dataset_description,
     "labeled_indices.json": read_labeled_indices,
-    "result.json": read_result,
-    "metrics.jsonl": read_metrics,
-    "sessions.jsonl": lambda path, _: check_page(sessions=sessions.read_sessions(path.parent)),
+    "result.json": read_run,
+    "metrics.jsonl": read_run,
+    "sessions.jsonl": read_run,
     "set.npz": read_npz,
 }
 
@@ -193,17 +182,21 @@ def test_damaged_input_is_read_or_refused(name, tmp_path, monkeypatch):
         warnings.simplefilter("ignore")  # Pillow warns of odd metadata.
         try_to_read(name, b"", tmp_path)  # Imports do not count.
         for seed in range(int(os.environ.get("FUZZ_EXAMPLES", COUNTS.get(name, 40)))):
-            content = create_input(name, random.Random(seed))
+            rng = random.Random(seed)
+            seeds = create_seeds(name)
+            if name == "bomb.jpg":
+                content = seeds[seed % len(seeds)]()
+            elif ".json" in name and rng.random() < 0.5:
+                content = change_json(rng, rng.choice(seeds))
+            else:
+                content = damage(rng, seeds)
             (tmp_path / "seed").write_text(f"{seed}")  # For whoever sees a failure.
             with guard:
                 try_to_read(name, content, tmp_path)
 
 
 def test_what_must_not_happen_is_noticed(tmp_path):
-    (tmp_path / "inside").mkdir()
     guard = Guard(tmp_path / "inside")
-    with guard:
-        (tmp_path / "inside" / "a").write_text("x")
     with pytest.raises(AssertionError, match=r"open .*/b"), guard:
         (tmp_path / "b").write_text("x")
     with pytest.raises(AssertionError, match="bytes"), guard:
@@ -212,12 +205,6 @@ def test_what_must_not_happen_is_noticed(tmp_path):
 
 LONG = 100_000
 # fmt: off
-VALUES = (
-    -1, 0, 1, 7, 2**31, 2**63, 2**64, 10**400, 1e308, 5e-324, 0.5, True, None, "", [], {},
-    float("nan"), float("inf"), -float("inf"), "0", "nan", "x" * LONG, [0] * 1000, [[]], {"a": 1},
-    "</script><script>alert(1)</script>", "\u2028\u2029", "\x00\x1b[2J\r\n", "\ud800", "\u202ex",
-    "../../../etc/passwd", "__import__('os').system('true')", "=1+1", '"', "'", "a,b;c", "猫",
-)
 # Widths, heights and counts as files have them.
 _SIZES = tuple(
     (number % 256**length).to_bytes(length, order)
@@ -225,16 +212,17 @@ _SIZES = tuple(
     for length in (1, 2, 4) for order in ("big", "little")
 )
 # fmt: on
+_VALUES = (b"null", b"true", b"-1", b"0.5", b"1e400", b"NaN", b"[]", b"{}", b'""', b'"</script>"')
+_VALUES += (b'"\\ud800"', b'"\\u0000"', b"[[]]", b'{"a": 1}', b"9" * 400, b"[" * LONG)
 
 
-def create_input(kind: str, rng: random.Random) -> bytes:
-    """The content of a file of a kind: a good one with a few faults."""
-    if kind == "bomb.jpg":
-        return rng.choice(BOMBS)()
-    seeds = create_seeds(kind)
-    if kind.endswith((".json", ".jsonl")) and rng.random() < 0.5:
-        return change_json(rng, rng.choice(seeds), kind.endswith("l"))
-    return damage(rng, seeds)
+def change_json(rng: random.Random, content: bytes) -> bytes:
+    """A JSON document, or lines of several, with other values in up to three places."""
+    for _ in range(rng.randint(1, 3)):
+        places = list(re.finditer(rb'"[^"]*"|-?[\d.]+|\[[^][]*\]', content))
+        start, end = rng.choice(places).span()
+        content = content[:start] + rng.choice(_VALUES) + content[end:]
+    return content
 
 
 def damage(rng: random.Random, seeds: list[bytes]) -> bytes:
@@ -257,27 +245,6 @@ def damage(rng: random.Random, seeds: list[bytes]) -> bytes:
     return content
 
 
-def change_json(rng: random.Random, content: bytes, has_lines: bool) -> bytes:
-    """A JSON document, or lines of several, with values replaced, added or removed anywhere."""
-    if rng.random() < 0.05:
-        return b"[" * rng.choice((10, 2000, LONG)) + content
-    root = [[*map(json.loads, content.splitlines())] if has_lines else json.loads(content)]
-    for _ in range(rng.randint(1, 3)):
-        node, key = root, 0
-        while isinstance(node[key], list | dict) and node[key] and rng.random() < 0.8:
-            node = node[key]
-            key = rng.choice([*node] if isinstance(node, dict) else range(len(node)))
-        value = rng.choice(VALUES)
-        if isinstance(node, dict) and rng.random() < 0.25:
-            del node[key]
-            key = str(value)[:20]
-        node[key] = rng.choice((value, [value] * 3, {"a": value}))
-    if has_lines and isinstance(root[0], list):
-        return "\n".join(map(json.dumps, root[0])).encode()
-    is_ascii = rng.random() < 0.5
-    return json.dumps(root[0], ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
-
-
 _ROW = {"step": 0, "train/loss": 1.5, "monitors/exchange_ratio": 0.5, "test/accuracy": 90.0}
 _SESSION = {"command": "python main.py", "first_step": 0, "started": "2026-11-20T10:00:00+00:00"}
 _SESSION |= {"hardware": "2 cores", "num_processes": 1, "versions": {"jax": "0.10.2"}}
@@ -294,10 +261,10 @@ _DOCUMENTS = {
 
 
 @functools.cache
-def create_seeds(kind: str) -> list[bytes]:
-    """Files of a kind as they should be."""
-    if kind == "image.jpg":
-        return _create_images()
+def create_seeds(kind: str):
+    """Files of a kind as they should be, or what creates them."""
+    if kind.endswith(".jpg"):
+        return BOMBS if kind == "bomb.jpg" else _create_images()
     if kind == "set.npz":
         return [_create_npz(save) for save in (np.savez, np.savez_compressed)]
     if kind == "labels.csv":
@@ -312,8 +279,7 @@ def create_seeds(kind: str) -> list[bytes]:
 
 
 def _create_images() -> list[bytes]:
-    y, x = np.mgrid[0:40, 0:60]
-    smooth = np.stack([4 * x, 6 * y, 2 * (x + y)], axis=-1).astype(np.uint8)
+    smooth = create_photo(60, 40)
     photo = Image.fromarray(smooth)
     gray, clear, palette = photo.convert("L"), photo.convert("RGBA"), photo.quantize(16)
     clear.putalpha(gray)
@@ -332,11 +298,12 @@ def _create_images() -> list[bytes]:
     return [file.getvalue() for file in files]
 
 
-def _create_npz(save_arrays: Callable) -> bytes:
-    file, labels = io.BytesIO(), np.arange(2)
-    images = np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
-    arrays = {"train_images": images, "train_labels": labels, "class_names": np.array(["a", "b"])}
-    save_arrays(file, **arrays, test_images=images, test_labels=labels)
+def _create_npz(save_arrays) -> bytes:
+    file, arrays = io.BytesIO(), {"class_names": np.array(["a", "b"])}
+    for split in ("train", "test"):
+        arrays[f"{split}_images"] = np.arange(2 * 8 * 8 * 3, dtype=np.uint8).reshape(2, 8, 8, 3)
+        arrays[f"{split}_labels"] = np.arange(2)
+    save_arrays(file, **arrays)
     return file.getvalue()
 
 
@@ -344,18 +311,10 @@ def _create_flat(mode: str, format_: str, size=(9_999, 9_999), **options) -> byt
     return encode(Image.new(mode, size), format_, **options).getvalue()
 
 
-def _create_progressive(num_scans: int) -> bytes:
-    """A JPEG whose last scan comes again and again."""
-    whole = _create_flat("L", "JPEG", progressive=True, quality=10)
-    last = whole[whole.rindex(b"\xff\xda") : -2]
-    return whole[:-2] + num_scans * last + whole[-2:]
-
-
 # Images that decode to far more than they take.
-BOMBS: tuple[Callable[[], bytes], ...] = (
+BOMBS = (
     lambda: _create_flat("RGBA", "PNG", compress_level=1),
     lambda: _create_flat("I;16", "PNG", compress_level=1),
-    lambda: _create_progressive(5_000),
     lambda: _create_flat("P", "GIF", transparency=0),
     lambda: _create_flat("RGB", "TIFF", compression="tiff_lzw"),
     lambda: _create_flat("RGBA", "WEBP", (7_000, 7_000), lossless=True, quality=0, method=0),

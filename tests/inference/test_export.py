@@ -100,21 +100,12 @@ def no_converter(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
 
 
-def test_without_a_converter_the_rest_is_there_and_anything_else_is_refused(
-    trained_run, tmp_path, no_converter, capsys
-):
+def test_the_rest_without_a_converter(trained_run, tmp_path, no_converter, capsys):
     exported = tmp_path / "exported"
     commands.export(str(trained_run), str(exported))
     assert "pip install jax2onnx onnxruntime" in capsys.readouterr().out
-    names = {path.name for path in exported.iterdir()}
-    assert names == {
-        export.MODEL,
-        WEIGHTS_FILE,
-        export.LABELS,
-        export.PREPROCESSING,
-        export.EXAMPLE,
-        "README.md",
-    }
+    files = export.MODEL, export.LABELS, export.PREPROCESSING, export.EXAMPLE
+    assert {path.name for path in exported.iterdir()} == {*files, WEIGHTS_FILE, "README.md"}
     # Another export replaces it.
     for name in (export.ONNX_MODEL, export.LABELS, ".DS_Store"):
         (exported / name).write_text("of an older run")
@@ -131,9 +122,7 @@ def test_without_a_converter_the_rest_is_there_and_anything_else_is_refused(
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
-def test_model_that_predicts_something_else_is_not_written(
-    trained_run, tmp_path, monkeypatch, no_converter
-):
+def test_a_wrong_model_is_not_written(trained_run, tmp_path, monkeypatch, no_converter):
     create = export.create_function
 
     def create_wrong(*arguments):

@@ -1,13 +1,11 @@
 """A trained run as a function: of images, of files, and as a table with a row for each file."""
 
-import errno
 import io
 import json
 import os
 import pathlib
 import shutil
 import sys
-import unittest.mock
 
 import numpy as np
 import pytest
@@ -19,14 +17,13 @@ from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.images.decode import ImageError
 from cls_jax.errors import UserError
-from cls_jax.inference.calibration import Calibration
+from cls_jax.features.graph import compute_weight
 from cls_jax.inference.classifier import load
 from cls_jax.inference.evaluate_run import evaluate_folder
 from cls_jax.inference.predict_files import predict_files, sort_files
-from cls_jax.inference.prediction import create_prediction, describe_top
+from cls_jax.inference.prediction import describe_top
 from cls_jax.inference.run import Run
 from cls_jax.inference.tables import PREDICTION_COLUMNS, check_path, write_table
-from cls_jax.methods.losses import make_pseudo_labels
 from cls_jax.runs.folder import CONFIG, read_result
 from tests.outcomes import read_table
 
@@ -61,7 +58,7 @@ def folder(tmp_path_factory, dataset):
 def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, trained_run):
     images = dataset.test_images
     p_NBK, features = classifier.compute_both(images)
-    for rows in ([3], [5, 3, 9, 3, 1], []):  # Which may be computed once each.
+    for rows in ([3], [5, 3, 9, 3, 1], []):  # Repeated images may be computed once.
         alone = classifier.predict_probabilities(images[rows])
         np.testing.assert_allclose(alone, p_NBK[:, rows], rtol=1e-5)
         run = Run(classifier.config, trained_run)
@@ -126,6 +123,9 @@ def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
     assert isinstance(by_path, cls_jax.Prediction)
     assert by_path.label.shape == by_path.agree.shape == (450,)
     assert by_path.network_probabilities.shape == (2, 450, 10)
+    least = by_path.class_names[by_path.probabilities.argmin(axis=1)]
+    np.testing.assert_array_equal(by_path.complementary_label, least)
+    np.testing.assert_allclose(by_path.weight, compute_weight(by_path.probabilities), atol=1e-6)
     exif, buffer = Image.Exif(), io.BytesIO()
     exif[0x0112] = 6  # Turned by a quarter.
     turned = Image.fromarray(images[5, ..., 0]).transpose(Image.Transpose.ROTATE_90)
@@ -143,18 +143,6 @@ def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
         classifier.predict([images[0], np.zeros((8, 8))])
     with pytest.raises(ImageError, match=r"nothing\.png cannot be read: No such file"):
         classifier.predict([files[0], folder / "nothing.png"])
-
-
-def test_prediction_follows_the_definitions_of_training():
-    logits = np.random.default_rng(0).normal(0, 3, (1, 50, 7)).astype(np.float32)
-    labels = make_pseudo_labels(logits)
-    p_NBK = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    prediction = create_prediction(p_NBK, tuple("abcdefg"))
-    names = prediction.class_names
-    np.testing.assert_array_equal(prediction.label, names[labels.pseudo[0]])
-    np.testing.assert_array_equal(prediction.complementary_label, names[labels.complementary[0]])
-    np.testing.assert_allclose(prediction.weight, labels.weight[0], atol=1e-5)
-    np.testing.assert_allclose(prediction.confidence, labels.confidence[0], rtol=1e-5)
 
 
 def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, ending):
@@ -185,26 +173,6 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
     assert not any(row["calibrated_confidence"] or row["abstain"] for row in rows)
     top = describe_top(np.asarray([0.1, 0.7, 0.2]), ["a", "b;c:d", "e\\f"])
     assert top == "b\\;c:d:0.7000;e\\\\f:0.2000;a:0.1000"
-
-
-def test_a_calibrated_run_fills_its_columns_and_changes_no_other(
-    classifier, noise, tmp_path, monkeypatch
-):
-    """Where nothing can be locked, too."""
-    output = tmp_path / "p.csv"
-    predict_files(classifier, noise, output)
-    before = read_table(output)
-    threshold = float(np.sort(classifier.predict(noise).confidence)[9:11].mean())
-    monkeypatch.setattr(classifier, "calibration", Calibration(6, 1.0, 0.0, 450, threshold))
-    refuse = unittest.mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
-    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
-    predict_files(classifier, noise, output)
-    for row, calibrated in zip(before, read_table(output), strict=True):
-        changed = {name for name in row if row[name] != calibrated[name]}
-        assert changed == {"calibrated_confidence", "abstain"}
-        confidence = float(calibrated["confidence"])  # T = 1.
-        assert float(calibrated["calibrated_confidence"]) == pytest.approx(confidence, abs=2e-6)
-        assert calibrated["abstain"] == str(confidence < threshold)
 
 
 def test_interrupted_prediction_goes_on_where_it_stopped(classifier, noise, tmp_path, monkeypatch):
@@ -246,11 +214,18 @@ def test_shards_make_up_the_table(trained_run, classifier, noise, tmp_path, monk
         assert [row[column] for row in rows] == [row[column] for row in expected]
     assert min(map(len, parts)) == len(noise) // 3
     for shard in ("3/3", "1", "-1/2", "a/b"):
-        with pytest.raises(UserError, match="is not one of n: write i/n"):
+        with pytest.raises(UserError, match="is invalid: write i/n"):
             commands.predict(str(trained_run), noise, shard=shard)
 
 
 def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
+    for name in ("p.txt", "p", "noise", "noise/00.png/p.csv"):
+        with pytest.raises(UserError, match="choose another --output"):
+            write_table(tmp_path / name, PREDICTION_COLUMNS, [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(UserError, match="pip install pyarrow"):
+            check_path(tmp_path / "p.parquet", PREDICTION_COLUMNS)
     output = tmp_path / f"labels.{ending}"
     output.write_text("file,label\na.png,cat\n")
     with pytest.raises(UserError, match="or add --overwrite"):
@@ -296,9 +271,7 @@ def test_single_files_are_printed(trained_run, classifier, noise, tmp_path, monk
 
 
 @pytest.mark.parametrize("links", [False, True])
-def test_files_are_sorted_into_folders_and_stay_where_they_are(
-    trained_run, classifier, noise, tmp_path, monkeypatch, links
-):
+def test_sorted_files(trained_run, classifier, noise, tmp_path, monkeypatch, links):
     monkeypatch.chdir(tmp_path)
     contents = {pathlib.Path(path).name: pathlib.Path(path).read_bytes() for path in noise}
     (tmp_path / "noise" / "broken.png").write_text("hello")
@@ -311,39 +284,26 @@ def test_files_are_sorted_into_folders_and_stay_where_they_are(
     assert all(path.is_symlink() == links for path in found.values())
     for paths in (found.values(), map(pathlib.Path, noise)):
         assert {path.name: path.read_bytes() for path in paths} == contents
-    with pytest.raises(
-        UserError, match="choose a new folder for --sort-into"
-    ):  # Before it predicts.
-        commands.predict("no run", ["noise"], sort_into="new/sorted")
-    with pytest.raises(UserError, match="add --sort-into DIR"):
-        commands.predict("no run", ["noise"], link=True)
-
-
-def test_sorting_keeps_all_files_and_stays_in_its_folder(tmp_path):
-    """Files with the same name, classes that are no names of folders, and a missing file."""
+    for options, remedy in (  # Before it predicts.
+        ({"sort_into": "new/sorted"}, "choose a new folder for --sort-into"),
+        ({"link": True}, "add --sort-into DIR"),
+    ):
+        with pytest.raises(UserError, match=remedy):
+            commands.predict("no run", ["noise"], **options)
+    # Files of the same name, classes that are no names of folders, and a file that is missing.
     files = [tmp_path / name for name in ("1/a.png", "1/a-2.png", "2/a.png", "3/A.png")]
-    for file in files:
+    for file, image in zip(files, noise, strict=False):
         file.parent.mkdir(exist_ok=True)
-        file.write_text(str(file))
+        shutil.copy(image, file)
     odd = ["../../x", "..", ".", "a/b", "c\\d", "e:", "f. ", "50%", "\x07", "猫"]
-    rows = [*((str(file), "x") for file in files), *((str(files[0]), label) for label in odd)]
-    sort_files([*rows, (str(files[1]), None)], tmp_path / "sorted")
-    found = [path for path in (tmp_path / "sorted").rglob("*") if path.is_file()]
+    rows = [*((str(file), "x") for file in files), *((noise[0], label) for label in odd)]
+    sort_files([*rows, (noise[1], None)], tmp_path / "odd")
+    found = [path for path in (tmp_path / "odd").rglob("*") if path.is_file()]
     assert len(found) == len(rows)
-    assert {path.parent.parent for path in found} == {tmp_path / "sorted"}
-    texts = [path.read_text() for path in found if path.parent.name == "x"]
-    assert sorted(texts) == sorted(map(str, files))
+    assert {path.parent.parent for path in found} == {tmp_path / "odd"}
+    same = {path.read_bytes() for path in found if path.parent.name == "x"}
+    assert same == {file.read_bytes() for file in files}
     with pytest.raises(UserError, match="choose another folder for --sort-into"):
-        sort_files([(str(files[0]), "x"), (str(tmp_path / "gone.png"), "x")], tmp_path / "other")
-    assert {path.name for path in tmp_path.iterdir()} == {"1", "2", "3", "sorted"}
-
-
-def test_output_that_cannot_be_written_names_the_remedy(tmp_path, monkeypatch):
-    (tmp_path / "folder.csv").mkdir()
-    (tmp_path / "file").write_text("")
-    for name in ("p.txt", "p", "folder.csv", "file/p.csv"):
-        with pytest.raises(UserError, match="choose another --output"):
-            write_table(tmp_path / name, PREDICTION_COLUMNS, [])
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match="pip install pyarrow"):
-        check_path(tmp_path / "p.parquet", PREDICTION_COLUMNS)
+        sort_files([rows[0], (str(tmp_path / "gone.png"), "x")], tmp_path / "other")
+    made = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert made == {*"123", "noise", "new", "odd"}

@@ -1,6 +1,7 @@
 """Suggested images have no label, and are of different kinds."""
 
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def fill(folder, size=12):
 
 @pytest.fixture(autouse=True)
 def no_weights(monkeypatch):
-    """As where the pretrained weights are not installed: a network takes seconds to compile."""
+    """As if the pretrained weights were not installed: a network takes seconds to compile."""
     monkeypatch.setattr(suggest, "is_installed", lambda init: False)
 
 
@@ -76,9 +77,7 @@ def test_images_with_an_answer_are_not_suggested(folder, capsys):
         suggest_files(folder, 3)
 
 
-def test_photographs_are_compared_by_the_features_that_training_reads(
-    tmp_path, monkeypatch, capsys
-):
+def test_photographs_are_compared_by_frozen_features(tmp_path, monkeypatch, capsys):
     def load_features(files):
         colors = [pathlib.Path(file).name[:-5] for file in files]
         return np.array([[name == color for name in COLORS] for color in colors], np.float32)
@@ -95,7 +94,7 @@ def test_photographs_are_compared_by_the_features_that_training_reads(
 
 
 def test_mistakes_name_the_remedy(trained_run, tmp_path):
-    with pytest.raises(UserError, match="trained on digits, which has all its labels"):
+    with pytest.raises(UserError, match="trained on digits, which is fully labeled"):
         suggest_files(trained_run, 3)
     with pytest.raises(UserError, match=r"is not a folder\. Pass a folder of images"):
         suggest_files(tmp_path / "nothing", 3)
@@ -108,10 +107,10 @@ def test_mistakes_name_the_remedy(trained_run, tmp_path):
 
 
 def test_copies_are_not_suggested(folder):
+    labeled = [str(folder / "images/blue0.png")]
     for i in range(3):
         save(folder / f"unlabeled/new{i}.png", COLORS["red"], i + 100)
-        (folder / f"unlabeled/copy{i}.png").write_bytes((folder / "images/blue0.png").read_bytes())
-    labeled = [str(folder / "images/blue0.png")]
+        shutil.copy(labeled[0], folder / f"unlabeled/copy{i}.png")
     unlabeled = sorted(str(path) for path in (folder / "unlabeled").iterdir())
     rows = suggest_from(([*unlabeled, unlabeled[-1]], labeled), 10)
     assert sorted(get_names(rows)) == ["new0.png", "new1.png", "new2.png"]

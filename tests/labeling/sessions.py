@@ -43,7 +43,7 @@ def create_features(kinds, num_features: int = 32) -> np.ndarray:
 
 
 def describe_some(readable, features) -> Features:
-    """The files at some places can be read and have these features."""
+    """Features of the readable files, by index."""
     return Features(np.array(readable), FrozenFeatures(features, features, features[:, :0]))
 
 
@@ -55,7 +55,7 @@ def open_ready(root: pathlib.Path, kinds, class_names=()) -> Session:
 
 
 def decide(session: Session, image: int, label: str, window: str = "w", decision: str = "label"):
-    """Decides about a photograph as a page that has seen the present state."""
+    """Decides about a photograph as a page that shows the current state."""
     if label:
         label = session.add_class(label)
     revision = session.describe_image(image)["revision"]

@@ -187,7 +187,7 @@ def test_a_session_by_mouse(open_page, folder):
 
         show(page, "doubtful")
         page.locator(".card .primary").first.click()
-        page.wait_for_selector(".hint:has-text('No label disagrees')")
+        page.wait_for_selector(".hint:has-text('No doubtful labels')")
         assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[kinds[6]], "label")
 
         show(page, "result")
@@ -204,7 +204,7 @@ def test_a_session_by_mouse(open_page, folder):
         assert read_decisions(folder)[-1] == ("IMG_0006.png", CLASSES[(kinds[6] + 1) % 3], "undo")
         page.locator("#strip button").last.click()  # An earlier answer is changed.
         page.wait_for_function(
-            "() => document.querySelector('figcaption').textContent.includes('so far')"
+            "() => document.querySelector('figcaption').textContent.includes('currently')"
         )
 
 
@@ -391,8 +391,8 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
         page.keyboard.press("Enter")
         page.wait_for_function("() => !document.querySelector('#undo').disabled")
         for typed, toast, names in (
-            ("kitten", "cat is kitten now (2 photos)", ["kitten", "dog", "owl"]),
-            ("dog", "cat is dog now (2 photos)", ["dog", "owl"]),
+            ("kitten", "cat is now kitten (2 photos)", ["kitten", "dog", "owl"]),
+            ("dog", "cat is now dog (2 photos)", ["dog", "owl"]),
         ):
             page.get_by_label("Name of cat").fill(typed)
             page.keyboard.press("Enter")
@@ -401,7 +401,7 @@ def test_classes_are_changed_by_keyboard_and_every_change_is_undone(open_page, f
             page.keyboard.press("Control+z")
             page.wait_for_selector("input[aria-label='Name of cat']")
         page.get_by_label("Delete cat").press("Enter")
-        page.wait_for_selector(".toast:has-text('cat is deleted: 2 photos without a label')")
+        page.wait_for_selector(".toast:has-text('cat deleted. Now unlabeled: 2 photos')")
         page.keyboard.press("Control+z")
         page.wait_for_selector("input[aria-label='Name of cat']")
         page.keyboard.press("Control+z")  # The description.
@@ -419,9 +419,7 @@ def wait_for_phase(page, text):
 
 
 @pytest.mark.slow
-def test_the_whole_way_from_the_first_photograph_to_a_report_by_keyboard(
-    open_page, tmp_path, monkeypatch
-):
+def test_from_the_first_photograph_to_a_report(open_page, tmp_path, monkeypatch):
     """Drawings, EfficientNet's own features, and three drawings from elsewhere."""
     from docs.draw_images import KINDS, draw_picture  # Needs Playwright.
 
@@ -460,7 +458,7 @@ def test_the_whole_way_from_the_first_photograph_to_a_report_by_keyboard(
         page.wait_for_selector(".card:nth-child(4) .wrong", timeout=120_000)
         assert page.locator(".verdict").all_inner_texts() == names
         assert page.locator(".card .nearest .share").all_inner_texts()[:3] == [names[0]] * 3
-        assert "no photograph that can be read" in page.locator(".wrong").inner_text()
+        assert "cannot be read" in page.locator(".wrong").inner_text()
         page.get_by_label("Add boat.png to the folder").press("Enter")
         page.wait_for_selector(".toast:has-text('1 new photo')")
         assert session.describe()["counts"]["images"] == 241
@@ -468,7 +466,7 @@ def test_the_whole_way_from_the_first_photograph_to_a_report_by_keyboard(
         page.locator("nav button[data-view=result]").press("Enter")
         page.locator("#train").press("Enter")
         wait_for_phase(page, "of 10")
-        page.reload()  # The training goes on, and is there again.
+        page.reload()  # The training continues, and is shown again.
         read_name(page)
         page.locator("nav button[data-view=result]").press("Enter")
         page.locator("#stop").press("Enter")

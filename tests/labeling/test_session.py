@@ -1,5 +1,6 @@
 """Decisions reach the disk before anything else, and come back as they were, also in training."""
 
+import collections
 import csv
 import importlib.util
 import os
@@ -23,14 +24,8 @@ from cls_jax.labeling.answers import RefusedError
 from cls_jax.labeling.classifier import SessionClassifier
 from cls_jax.labeling.photographs import open_session
 from cls_jax.labeling.session import Change, ConflictError
-from tests.labeling import writers
-from tests.labeling.sessions import (
-    create_features,
-    create_photographs,
-    decide,
-    describe_some,
-    open_ready,
-)
+from tests.labeling import sessions, writers
+from tests.labeling.sessions import create_photographs, decide, open_ready
 from tests.outcomes import read_table
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -49,11 +44,6 @@ def kinds(folder):
 @pytest.fixture
 def session(folder, kinds):
     return open_ready(folder, kinds, ["cat", "dog"])
-
-
-def open_named(folder, names):
-    """A session on photographs with these names."""
-    return open_ready(folder, create_photographs(folder, len(names), names))
 
 
 def read_states(session):
@@ -77,13 +67,9 @@ def test_each_decision_is_one_row(session, folder):
     decide(session, 0, "dog")
     session.undo("w")
     rows = read_table(folder / LABELS_CSV)
-    assert [(row["file"][-8:-4], row["label"], row["decision"]) for row in rows] == [
-        ("0000", "cat", "label"),
-        ("0001", "", "none"),
-        ("0002", "", "skip"),
-        ("0000", "dog", "label"),
-        ("0000", "cat", "undo"),
-    ]
+    found = [(row["file"][-8:-4], row["label"], row["decision"]) for row in rows]
+    assert found[:3] == [("0000", "cat", "label"), ("0001", "", "none"), ("0002", "", "skip")]
+    assert found[3:] == [("0000", "dog", "label"), ("0000", "cat", "undo")]
     assert sorted(row["time"] for row in rows) == [row["time"] for row in rows]
 
 
@@ -149,12 +135,6 @@ def test_answers_come_back_as_they_were_last_in_this_session_the_next_and_traini
             reasons = dict(layout.skipped)
             assert set(reasons) == {name for name, (kind, _) in last.items() if kind == "none"}
             assert set(reasons.values()) <= {"marked as no class in labels.csv"}
-
-
-def test_two_windows_are_shown_different_photographs(session):
-    first, second = (session.describe(window)["next"][0]["image"] for window in ("one", "two"))
-    assert first != second
-    assert session.describe("one")["next"][0]["image"] == first
 
 
 def test_files_of_two_people_merge_by_appending_one(session, folder, kinds, tmp_path):
@@ -231,46 +211,14 @@ def test_unusable_class_names_are_refused_and_those_that_differ_in_case_are_one(
     assert [known["name"] for known in session.describe()["classes"]] == ["Cat"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        Change(-1, "label", "cat", 0),
-        Change(30, "label", "cat", 0),
-        Change(0, "label", "fish", 0),
-        Change(0, "label", "", 0),
-        Change(0, "none", "cat", 0),
-        Change(0, "undo", "", 0),
-    ],
-)
-def test_decisions_that_make_no_sense_write_nothing(session, folder, change):
-    with pytest.raises(RefusedError):
-        session.decide([change], "w")
-    assert not (folder / LABELS_CSV).exists()
-
-
-def test_folders_of_labeled_images_count_until_the_table_says_otherwise(folder):
-    names = ["labeled/cat/0.png", "labeled/dog/1.png", "labeled/dog/3.png", "unlabeled/2.png"]
-    create_photographs(folder, 1, ["test/cat/b.png"])  # Test images are not shown.
-    session = open_named(folder, names)
-    states = [("label", "cat"), ("label", "dog"), ("label", "dog")]
-    assert read_states(session) == dict(zip(names, states, strict=False))
-    assert [image["name"] for image in session.describe()["next"]] == ["unlabeled/2.png"]
-    decide(session, 3, "owl")
-    decide(session, 2, "cat")
-    labels, _ = read_training(folder)
-    assert labels == dict(zip(names, ["cat", "dog", "cat", "owl"], strict=True))
-
-
 @pytest.mark.parametrize("base", ["", "train/"])
 @pytest.mark.parametrize("is_answered_in_own_table", [False, True])
-def test_an_answer_keeps_the_labels_of_class_folders(
-    folder, capsys, base, is_answered_in_own_table
-):
+def test_an_answer_keeps_labels_of_folders(folder, capsys, base, is_answered_in_own_table):
     names = [f"{base}{kind}/{i}.png" for kind in ("cat", "dog") for i in range(8)]
     create_photographs(folder, 1, ["test/cat/b.png"])
     if is_answered_in_own_table:  # With another header, and without a row so far.
         folder.joinpath(LABELS_CSV).write_text("image;class\n")
-    session = open_named(folder, names)
+    session = open_ready(folder, create_photographs(folder, len(names), names))
     assert "Every image is labeled by its folder" in capsys.readouterr().out
     before = {name: ("label", name.split("/")[-2]) for name in names}
     assert read_states(session) == before
@@ -296,15 +244,11 @@ def test_a_later_answer_counts_whatever_the_clock_says(session, folder, kinds):
         file.write("IMG_0000.png,cat\nIMG_0001.png,cat,label,2998-01-01T00:00:00Z\n")
     session.follow_table()
     expected = ["cat", "owl", "owl", "owl"]
-    assert [label for _, label in sorted_states(session)] == expected
-    assert [label for _, label in sorted_states(open_ready(folder, kinds))] == expected
+    for one in (session, open_ready(folder, kinds)):
+        assert [label for _, (_, label) in sorted(read_states(one).items())] == expected
     labels, layout = read_training(folder)
     assert [labels[f"IMG_000{i}.png"] for i in range(4)] == expected
     assert "different labels" in layout.warnings[0]
-
-
-def sorted_states(session):
-    return [state for _, state in sorted(read_states(session).items())]
 
 
 def test_a_file_that_is_gone_takes_no_answer_and_gives_none_away(session, folder, kinds):
@@ -325,14 +269,8 @@ def test_labels_of_unreadable_photographs_are_no_others(folder):
     create_photographs(folder, 3, ["1.png", "camera/1.png", "camera/2.png"])
     (folder / LABELS_CSV).write_text("file,label\n1.png,cat\n2.png,dog\n")
     session = open_session(folder)
-    session.load(lambda report: describe_some([1, 2], create_features([0, 1])))
+    session.load(lambda report: sessions.describe_some([1, 2], sessions.create_features([0, 1])))
     assert read_states(session) == {"camera/2.png": ("label", "dog")}
-
-
-def test_a_folder_that_cannot_be_written_is_refused_at_the_start(folder, kinds, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(UserError, match="photos cannot be written: change its permissions"):
-        open_session(folder)
 
 
 @pytest.mark.parametrize(
@@ -349,23 +287,6 @@ def test_answers_follow_a_row_that_a_crash_has_cut_short(session, folder, kinds,
     states.pop("IMG_0009.png", None)
     answers = [("label", "dog"), ("label", "Bär"), ("none", "")]
     assert list(states.values()) == answers
-
-
-def test_tables_without_times_count_in_the_order_of_their_rows(folder):
-    create_photographs(folder, 4, [f"{i}.png" for i in range(4)])
-    table = "file,label\n0.png,cat\n1.png,cat\n0.png,dog\nfile,label\n2.png,owl\n1.png,\n"
-    (folder / LABELS_CSV).write_text(table)
-    labels, layout = read_training(folder)
-    assert labels == {"0.png": "dog", "1.png": "", "2.png": "owl", "3.png": ""}
-    (warning,) = layout.warnings
-    assert "0.png" in warning
-    assert "the last one counts" in warning
-
-
-def test_photographs_that_cannot_be_read_are_left_out(folder, kinds):
-    session = open_session(folder)
-    session.load(lambda report: describe_some([2, 5, 9], create_features(kinds)[[2, 5, 9]]))
-    assert [path.name for path in session.list_paths()] == [f"IMG_000{i}.png" for i in (2, 5, 9)]
 
 
 def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_shown(folder, kinds):
@@ -405,7 +326,7 @@ def test_views_follow_the_labels(folder, kinds):
     decide(session, 9, "b")  # Is of kind a.
     doubtful = session.describe_doubtful()["images"]
     assert [(image["image"], image["proposals"][0]["label"]) for image in doubtful] == [(9, "a")]
-    decide(session, 9, "b")  # Who says so again is believed.
+    decide(session, 9, "b")  # A repeated label counts as confirmed.
     assert session.describe_doubtful()["images"] == []
     head, *table = csv.reader("".join(SessionClassifier(session).write_table()).splitlines())
     assert head == ["file", "label", "source", "probability"]
@@ -470,20 +391,24 @@ def test_a_class_is_renamed_merged_or_deleted_and_all_of_it_undone(tmp_path, sta
     assert ("cat", 2, "", None) in look(folder, session)[1]
 
 
+def decide_at_once(image, decision, label):
+    return lambda session: session.decide([Change(image, decision, label, 0)], "w")
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        *(decide_at_once(image, "label", "cat") for image in (-1, 30)),
+        *(decide_at_once(1, "label", label) for label in ("fish", "")),
+        *(decide_at_once(1, "none", "cat"), decide_at_once(1, "undo", "")),
+        *(lambda one, new=new: one.rename_class("w", "cat", new) for new in ("a\nb", "CAT")),
         lambda session: session.rename_class("w", "fish", "cat"),
-        lambda session: session.rename_class("w", "cat", "a\nb"),
-        lambda session: session.rename_class("w", "cat", "CAT"),
-        lambda session: session.describe_class("w", "cat", "a\nb"),
-        lambda session: session.describe_class("w", "cat", "x" * 501),
+        *(lambda one, t=t: one.describe_class("w", "cat", t) for t in ("a\nb", "x" * 501)),
         lambda session: session.describe_class("w", "fish", ""),
-        lambda session: session.set_example("w", 5),
-        lambda session: session.set_example("w", 99),
+        *(lambda session, image=image: session.set_example("w", image) for image in (5, 99)),
     ],
 )
-def test_changes_of_classes_that_make_no_sense_write_nothing(session, folder, change):
+def test_changes_that_make_no_sense_write_nothing(session, folder, change):
     decide(session, 0, "cat")
     before = (folder / LABELS_CSV).read_bytes(), session.describe()["classes"]
     with pytest.raises(RefusedError):
@@ -503,7 +428,9 @@ def test_photographs_that_come_later_are_offered_and_broken_ones_are_tried_again
         is_broken = [b"half" in path.read_bytes() for path in paths]
         read = [i for i, broken in enumerate(is_broken) if not broken]
         reasons = {i: "damaged" for i, broken in enumerate(is_broken) if broken}
-        return describe_some(read, create_features([0] * len(read)))._replace(reasons=reasons)
+        return sessions.describe_some(read, sessions.create_features([0] * len(read)))._replace(
+            reasons=reasons
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(photographs, "load_all", load)
@@ -520,7 +447,10 @@ def test_photographs_that_come_later_are_offered_and_broken_ones_are_tried_again
     assert read_states(open_ready(folder, [*kinds, 0, 0, 0])) == read_states(session)
 
 
-def test_what_was_marked_as_wrong_is_asked_next(session):
+def test_windows_are_shown_different_photographs_and_first_what_was_marked_as_wrong(session):
+    first, second = (session.describe(window)["next"][0]["image"] for window in ("one", "two"))
+    assert first != second
+    assert session.describe("one")["next"][0]["image"] == first
     session.mark([17, 4])
     assert [image["image"] for image in session.describe()["next"]][:2] == [17, 4]
     decide(session, 17, "cat")
@@ -538,9 +468,7 @@ def test_a_class_without_a_label_is_in_no_proposal(folder, kinds):
     assert session.describe_result()["proposed"][0] == 0
 
 
-def test_rows_that_another_program_appends_at_the_same_moment_are_read(
-    session, folder, monkeypatch
-):
+def test_rows_appended_at_the_same_moment_are_read(session, folder, monkeypatch):
     decide(session, 0, "cat")
     append = label_table.append_rows
 
@@ -580,25 +508,38 @@ def test_a_table_that_breaks_meanwhile_is_not_written_to(session, folder, table,
     assert set(read_states(session)) == {"IMG_0001.png", "IMG_0002.png"}
 
 
-def test_the_extra_and_folders_without_images_name_the_remedy(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("kinds")
+def test_the_extra_and_folders_without_images_name_the_remedy(tmp_path, folder, monkeypatch):
     (tmp_path / "empty").mkdir()
     for name, remedy in (("missing", "not a folder"), ("empty", "no image")):
         with pytest.raises(UserError, match=remedy):
             commands.label(str(tmp_path / name), "cat,dog", 0, no_browser=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: False)
+        with pytest.raises(UserError, match="photos is not writable: change its permissions"):
+            open_session(folder)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install '\.\[label\]'"):
         commands.label(str(tmp_path), None, 0, no_browser=True)
 
 
-def test_nothing_that_was_saved_is_lost_and_no_label_is_on_another_file(
-    start_program, folder, tmp_path
-):
+def test_no_answer_is_lost_or_on_another_file(start_program, folder, kinds):
     """Three programs answer at a time and are killed at random, into a table of two columns."""
-    create_photographs(folder, writers.NUM_IMAGES)
-    before = [("IMG_0000.png", "cat by me"), ("IMG_0001.png", "dog by me")]
-    (folder / LABELS_CSV).write_text("file,label\n" + "".join(f"{','.join(r)}\n" for r in before))
-    (folder / LABELS_CSV).chmod(0o640)
-    programs = writers.run_and_kill(start_program, folder, num_answers=200, seconds=2)
-    assert len(programs) > 3
-    writers.check(folder, programs, before)
-    assert stat.S_IMODE((folder / LABELS_CSV).stat().st_mode) == 0o640
+    table = folder / LABELS_CSV
+    table.write_text("file,label\nIMG_0000.png,cat by me\nIMG_0001.png,dog by me\n")
+    table.chmod(0o640)
+    reported = writers.run_and_kill(start_program, folder, num_answers=25, num_kills=9)
+    _, *rows = csv.reader(table.read_text().splitlines())
+    assert {len(row) for row in rows} <= {2, 4}
+    saved = collections.Counter((row[0], row[1]) for row in rows)
+    assert len(reported) > 50
+    assert not collections.Counter(map(tuple, reported)) - saved
+    kind_of = dict(zip(sorted(writers.NAMES), kinds, strict=True))
+    assert all(label.split(" ")[0] in ("", writers.CLASSES[kind_of[name]]) for name, label in saved)
+    last = {name: label for name, label, *_ in rows}  # The last row of each file counts.
+    states = read_states(open_ready(folder, kinds))
+    assert {name: states[name][1] for name in last} == last
+    labels, _ = read_training(folder)
+    labeled = {name: label for name, label in labels.items() if label}
+    assert labeled == {name: label for name, label in last.items() if label}
+    assert stat.S_IMODE(table.stat().st_mode) == 0o640

@@ -24,7 +24,7 @@ DROPOUT_MASK = np.where(np.arange(PIXELS) % 5 == 1, 0.0, 1.25)
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a step is given. N networks, B labeled images, U unlabeled ones under V views."""
+    """The inputs of a step. N networks, B labeled images, U unlabeled ones under V views."""
 
     x: np.ndarray  # [B, PIXELS].
     y: np.ndarray  # int [B].
@@ -43,7 +43,7 @@ class Inputs:
 
 
 class Expected(NamedTuple):
-    """What one network should get: loss, monitors by name, and the rest."""
+    """The expected results of one network: loss, monitors by name, and the rest."""
 
     loss: complex
     parts: dict[str, complex]

@@ -1,6 +1,6 @@
 """Methods through the compiled step: the same on every mesh, and exact resumption.
 
-Their losses are in `test_oracles.py`; here is every way in which devices take part in one.
+Their losses are in `test_oracles.py`; this file covers every way in which devices cooperate.
 """
 
 import functools

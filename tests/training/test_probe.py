@@ -105,7 +105,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
 @pytest.mark.parametrize("most", [10_000, 600])
 def test_final_heads_say_what_start_and_trained_networks_say_together(most, monkeypatch):
     """Images beyond those that the heads are fitted to are labeled by the networks."""
-    monkeypatch.setattr(final_heads, "_MAX_IMAGES", most)
+    monkeypatch.setattr(final_heads, "MAX_IMAGES", most)
     config = create_tiny_config(model__final_head="graph")
     dataset, labeled, recorded = load_dataset(config), np.arange(0, 600, 6), []
     used = np.arange(len(dataset.train_images) - 100)
@@ -127,12 +127,14 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     kept = fitted.ema_params | {"head": state.ema_params["head"]}
     given = fitted.replace(ema_params=kept)
     jax.tree.map(np.testing.assert_array_equal, given, state)
-    # Trained networks that are sure overrule a start that is not, but no label.
+    # Confident networks overrule an uncertain start, but no given label.
     sure = np.zeros_like(head["bias"])
     sure[:, 3] = 100
     forced = jax.tree.map(np.zeros_like, head) | {"bias": sure}
     heads = [Head(*pair) for pair in zip(forced["kernel"], forced["bias"], strict=True)]
     state = state.replace(ema_params=replace_heads(setup, state.ema_params, heads))
     unsure = start.spread._replace(probabilities=np.full_like(start.spread.probabilities, 0.1))
-    fit_final_heads(setup, state, dataset, start._replace(spread=unsure), record)
-    assert (recorded[-1][1] == 3).mean() > 0.5
+    for weight_graph in (0, 100):  # A graph overrules them where graphs were right before.
+        spread = unsure._replace(figures={"weight_graph": weight_graph})
+        fit_final_heads(setup, state, dataset, start._replace(spread=spread), record)
+        assert ((recorded[-1][1] == 3).mean() > 0.5) == (weight_graph == 0)

@@ -1,4 +1,4 @@
-"""Interruptions of the program as users run it: with all of XLA's optimizations, unlike here."""
+"""Interruptions of the program with all of XLA's optimizations, as users run it."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def wait(process, workdir, code):
 @pytest.mark.slow
 @pytest.mark.usefixtures("whole_networks")
 def test_a_run_that_is_stopped_and_then_killed_ends_with_the_same_bits(tmp_path):
-    """Stopped, it saves the step that it has reached. Killed, it goes back to a checkpoint."""
+    """Stopped, it saves the current step. Killed, it resumes from a checkpoint."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
     environment |= {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     whole, workdir = tmp_path / "whole", tmp_path / "run"

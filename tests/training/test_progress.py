@@ -44,8 +44,8 @@ def create_queue(log_every=1):
     return progress.MetricsQueue(log_every, 10, 40, fake, fake, fake), fake
 
 
-def create_monitors(loss=1.0, gradient_norm=1.0, **others):
-    values = {"loss": loss, "gradient_norm": gradient_norm, **others}
+def create_monitors(**values):
+    values = {"loss": 1.0, "gradient_norm": 1.0} | values
     return {f"train/{name}": np.float32(value) for name, value in values.items()}
 
 
@@ -66,18 +66,6 @@ def test_rows_are_written_every_log_every_steps_with_the_speed_since_the_row_bef
         "perf/images_per_second": [None, 80.0, 80.0],
     }
     assert {name: [row.get(name) for row in fake.rows] for name in columns} == columns
-
-
-@pytest.mark.parametrize(("name", "value"), [("loss", np.nan), ("gradient_norm", np.inf)])
-def test_a_value_that_is_not_finite_is_found_in_every_step(name, value):
-    queue, _ = create_queue(log_every=100)
-    queue.append(0, "input 0", create_monitors())
-    queue.append(1, "input 1", create_monitors(share=0.25, **{name: value}))
-    with pytest.raises(progress.NonFiniteError) as caught:
-        queue.drain()
-    error = caught.value
-    assert (error.step, error.name, error.step_input) == (1, f"train/{name}", "input 1")
-    assert error.monitors["train/share"] == 0.25  # Also what is not watched.
 
 
 def test_a_loss_far_above_guessing_is_flagged_once_it_stays_there():
@@ -112,9 +100,9 @@ def test_the_bar_shows_validation_accuracies_where_test_images_should_stay_unsee
 
 
 def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
-    """Also what the user asked to trace before that is there."""
+    """The requested trace of earlier steps exists, too."""
     options = {"optimizer__learning_rate": 100.0, "num_steps": 40, "data__pipeline": "device"}
-    config = create_tiny_config("20,fixmatch", **options, profile="0:1")
+    config = create_tiny_config("20,fixmatch", **options, profile="0:1", log_every=100)
     workdir = tmp_path / "run"
     with pytest.raises(UserError, match=r"stopped at step \d+: train/.* last good checkpoint"):
         train(config, workdir)

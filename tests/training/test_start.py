@@ -19,12 +19,7 @@ from cls_jax.training.loop import train
 from cls_jax.training.setup import create_train_setup
 from cls_jax.training.start import resolve_model, use_own_normalization
 from cls_jax.training.step import create_train_step
-from tests.conftest import (
-    DATASET_SPEC,
-    create_raw_batch,
-    create_tiny_config,
-    train_interrupted,
-)
+from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config, train_interrupted
 from tests.models.make_fixtures import draw_parameter
 from tests.outcomes import assert_close, describe_difference, read_end
 
@@ -107,9 +102,7 @@ def test_builtin_weights_imply_their_architecture_and_contradict_another():
         resolve_model(config)
 
 
-def test_a_run_starts_from_another_with_a_probe_and_resumes_exactly_without_it(
-    trained_run, tmp_path
-):
+def test_a_run_starts_from_another_and_resumes_exactly_without_it(trained_run, tmp_path):
     source, workdir = tmp_path / "source", tmp_path / "run"
     shutil.copytree(trained_run, source)
     config = create_tiny_config("20,fixmatch", model__init=str(source), data__mean=(), data__std=())

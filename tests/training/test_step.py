@@ -13,16 +13,11 @@ from cls_jax.batch import normalize
 from cls_jax.errors import UserError
 from cls_jax.models.ensemble import take_network
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training import step as step_lib
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.setup import create_train_setup
-from cls_jax.training.step import (
-    check_step_memory,
-    compute_distances,
-    create_train_step,
-    to_scalars,
-)
+from cls_jax.training.step import compute_distances, to_scalars
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config
-from tests.methods.tiny_model import use_tiny_model
 from tests.outcomes import assert_close
 
 
@@ -33,7 +28,7 @@ class Step:
         self.config, self.setup = config, create_train_setup(config, DATASET_SPEC)
         self._state = self.setup.init_state()
         batch = self.put(create_raw_batch(config))
-        self.lowered = create_train_step(self.setup).lower(self._state, batch)
+        self.lowered = step_lib.create_train_step(self.setup).lower(self._state, batch)
         self.compiled = self.lowered.compile()
         self.text = self.compiled.as_text()
 
@@ -58,22 +53,6 @@ class Step:
 def step():
     # With a threshold that untrained networks reach for some images.
     return Step(create_tiny_config(method__tau=0.035))
-
-
-@pytest.mark.parametrize(("argument", "num_networks"), [("20", 2), ("20,fixmatch", 1)])
-def test_every_leaf_of_the_first_state_carries_the_networks_that_the_seed_draws(
-    argument, num_networks
-):
-    state, same, other = (
-        create_train_setup(create_tiny_config(argument, seed=seed), DATASET_SPEC).init_state()
-        for seed in (0, 0, 1)
-    )
-    stacked = (state.params, state.batch_stats, state.ema_params)
-    assert {leaf.shape[0] for leaf in jax.tree.leaves(stacked)} == {num_networks}
-    np.testing.assert_array_equal(state.step, 0)
-    jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
-    jax.tree.map(np.testing.assert_array_equal, state, same)
-    assert np.all(state.params["stem"]["kernel"] != other.params["stem"]["kernel"])
 
 
 def test_golden_monitors_after_one_step(step):
@@ -140,17 +119,6 @@ def test_average_moves_by_one_minus_decay_and_distances_are_those_of_figure_4(st
         )
 
 
-def test_without_self_and_co_labeling_no_network_sees_the_other():
-    with use_tiny_model():
-        step = Step(create_tiny_config(method__lambda_self=0.0, method__lambda_co=0.0))
-    start = step.initial_state()
-    changed = start.replace(params=jax.tree.map(lambda p: p.at[1].multiply(1.5), start.params))
-    ours, _ = step.run(state=start)
-    theirs, _ = step.run(state=changed)
-    for a, b in zip(jax.tree.leaves(ours.params), jax.tree.leaves(theirs.params), strict=True):
-        np.testing.assert_array_equal(a[0], b[0])
-
-
 def test_pseudo_label_accuracy_counts_only_images_of_known_class(step):
     def accuracy(u_truth):
         batch = create_raw_batch(step.config)._replace(u_truth=np.asarray(u_truth, np.int32))
@@ -182,9 +150,9 @@ def test_a_step_that_does_not_fit_is_named_before_it_runs():
         analysis = types.SimpleNamespace(**sizes, temp_size_in_bytes=temporary)
         step = types.SimpleNamespace(memory_analysis=lambda analysis=analysis: analysis)
         with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
-            check_step_memory(step, small)
+            step_lib.check_step_memory(step, small)
     # Unknown memory does not stop training.
-    check_step_memory(types.SimpleNamespace(memory_analysis=lambda: None), small)
+    step_lib.check_step_memory(types.SimpleNamespace(memory_analysis=lambda: None), small)
 
 
 NUM_IMAGES = 70
@@ -213,9 +181,9 @@ def test_every_image_counts_once_whatever_the_batch_size(test_set, mesh, batch_s
     config.mesh.network, config.mesh.data = mesh
     setup = create_train_setup(config, DATASET_SPEC)
     state = setup.init_state()
-    # Averages that are the other network's parameters, so that mixing them up shows.
+    # Averages are the other network's parameters, so that confusing them shows.
     averages = jax.tree.map(lambda leaf: leaf[::-1], state.params)
-    # Of a black image, as padding is, network 1 thinks what padding has as its label.
+    # For a black image, such as padding, network 1 predicts the padding's label.
     black = predict_plainly(setup, averages, state.batch_stats, 0 * images[:1])[0].argmax()
     averages["head"] = jax.tree.map(lambda leaf: np.roll(leaf, -black, axis=-1), averages["head"])
     state = state.replace(ema_params=averages)

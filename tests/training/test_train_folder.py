@@ -88,9 +88,7 @@ def test_folder_records_what_was_used_and_what_was_skipped(finished):
     assert list(setup.config.data.std) == description["std"]
 
 
-def test_run_resumes_exactly_with_the_same_images_and_not_with_others(
-    finished, images, tmp_path, capsys
-):
+def test_run_resumes_exactly_only_with_its_images(finished, images, tmp_path, capsys):
     config, workdir, new = create_config(images), tmp_path / "run", images / "unlabeled" / "new.png"
     train_interrupted(config, workdir, num_batches=3)
     assert "cls on pets, all: 12 labels, 42 training and 0 test images" in capsys.readouterr().out
@@ -130,7 +128,7 @@ def test_share_of_the_labeled_images_validates(images, tmp_path, capsys):
 def test_test_set_may_be_added_later_and_elsewhere_and_classes_stay(finished, images, tmp_path):
     # Evaluation adds the figures of each class to the result.
     workdir = shutil.copytree(finished[0], tmp_path / "run")
-    with pytest.raises(UserError, match="has no test images to evaluate on: add them as test/"):
+    with pytest.raises(UserError, match="has no test images: add them as test/"):
         evaluate_run(workdir)
     moved = shutil.copytree(images, tmp_path / "moved")
     (moved / "test" / "bee").mkdir(parents=True)
@@ -162,9 +160,7 @@ def test_test_images_that_came_after_the_training_change_nothing(finished, image
     assert "per_class" not in result  # Beside an accuracy of null.
 
 
-def test_evaluation_on_the_training_images_is_told_by_their_content(
-    finished, images, tmp_path, capsys
-):
+def test_evaluation_on_training_images_is_told(finished, images, tmp_path, capsys):
     copy = shutil.copytree(images, tmp_path / "copy")
     (copy / "labeled/ant").rename(copy / "labeled/Ant")  # Another spelling of a class.
     (copy / "labeled/bee/0.png").unlink()

@@ -1,8 +1,8 @@
 """The parts of a view in JAX, for the accelerator. See `views`.
 
-The same functions of the same random numbers as in `tf_augment`, image by image. Shapes are static
-here, so images cannot be sorted by kind as there. Instead one round is one table lookup, one blend
-and one gather for all images, each of which leaves images that did not draw it unchanged.
+The same functions of the same random numbers as in `tf_augment`. Shapes are static here, so images
+cannot be sorted by kind. Instead, each round applies one table lookup, one blend and one gather to
+all images, which leave images that did not draw them unchanged.
 """
 
 from collections.abc import Sequence
@@ -80,8 +80,8 @@ def _look_up(
 def _create_autocontrast_tables(planes: jax.Array) -> jax.Array:
     """PIL.ImageOps.autocontrast, in integers.
 
-    PIL truncates a product in double precision, which may come out just below the exact integer.
-    So a value may differ by one.
+    PIL truncates a product in double precision, which may be just below the exact integer, so a
+    value may differ by one.
     """
     low = planes.min(axis=2, keepdims=True).astype(jnp.int32)
     high = planes.max(axis=2, keepdims=True).astype(jnp.int32)
@@ -135,7 +135,7 @@ def _smooth(images: jax.Array) -> jax.Array:
 
 
 def _transform(images: jax.Array, affines: jax.Array) -> jax.Array:
-    """Nearest samples at the places that `OpTable.affines` names, black outside."""
+    """Nearest samples at the positions given by `OpTable.affines`, black outside."""
     height, width = images.shape[1:3]
     a, b, c, d, e, f = (affines[:, i, None, None] for i in range(6))
     x, y = jnp.arange(width), jnp.arange(height)[:, None]

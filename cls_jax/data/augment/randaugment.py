@@ -2,9 +2,9 @@
 
 The pool and its strengths come from RandAugment (Cubuk et al., 2020) as the PyTorch code of
 FixMatch, CLS and TorchSSL uses it: 14 operations of the Python Imaging Library (PIL, Pillow), each
-at a level of which `PARAMETER_MAX` is the strongest. Whatever depends only on the operation and its
-level is computed here once. A pipeline then looks up `OpTable.kinds` for each image and applies one
-of a few kinds of transform.
+at a level up to `PARAMETER_MAX`. Whatever depends only on the operation and its level is computed
+here once. A pipeline then looks up `OpTable.kinds` for each image and applies one of a few kinds of
+transform.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class OpKind(enum.IntEnum):
     LOOKUP = 1  # `OpTable.lookups`, the same for every channel.
     AUTOCONTRAST = 2  # Each channel's range stretched to 0..255.
     EQUALIZE = 3  # Each channel's histogram made flat.
-    # With other than 3 channels, each one is its own gray image, and COLOR changes nothing.
+    # Unless there are 3 channels, each is its own gray image, and COLOR changes nothing.
     CONTRAST = 4  # Blend with the mean of the gray image, by `OpTable.factors`.
     COLOR = 5  # Blend with the gray image, by `OpTable.factors`.
     SHARPNESS = 6  # Blend with the smoothed image, by `OpTable.factors`.
@@ -50,7 +50,7 @@ class OpTable:
     # (a, b, c, d, e, f), output pixel (x, y) shows input pixel ((a x + b y + c) >> 16,
     # (d x + e y + f) >> 16).
     affines: np.ndarray
-    # Whether every drawn operation is applied, or on average every second one.
+    # Whether every drawn operation is applied, or only half of them on average.
     is_always_applied: bool
 
 
@@ -65,7 +65,7 @@ def create_table(
     """Returns the `OpTable` of some `OPS` for images of `height` x `width` pixels.
 
     Levels are above 0 and at most `PARAMETER_MAX`. If `is_whole`, rotations are by whole degrees
-    and translations by whole pixels, towards 0, as in the authors' code.
+    and translations by whole pixels, toward 0, as in the authors' code.
     """
     ops, rows = [OPS[name] for name in pool], [0, *levels]
     kinds = np.repeat(np.array([[op.kind] for op in ops], np.int32), len(rows), axis=1)
@@ -126,10 +126,10 @@ def _fixed_point(matrix: Matrix) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """One operation of the pool: its kind, and what its level means to that kind."""
+    """One operation of the pool: its kind, and the meaning of its level."""
 
     kind: OpKind
-    # (Picture with one pixel of each value from 0 to 255, level) → what PIL makes of it.
+    # (Image with one pixel of each value from 0 to 255, level) → PIL's result.
     lookup: Callable[[Image.Image, float], Image.Image] = lambda ramp, level: ramp
     # (Signed level, height, width, type of degrees and pixels) → the matrix from output to input
     # coordinates that PIL's Image.transform takes.

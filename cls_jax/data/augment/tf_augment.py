@@ -1,7 +1,7 @@
 """The parts of a view in TensorFlow operations on a whole batch. See `views`.
 
-They equal what PIL computes, to the bit. Images are uint8 [n, height, width, channels]. With other
-than 3 channels, every channel is treated as PIL treats a gray image (see `_gray`).
+Results are bitwise identical to PIL's. Images are uint8 [n, height, width, channels]. Unless there
+are 3 channels, each is treated as PIL treats a gray image (see `_gray`).
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def apply_ops(
 ) -> tf.Tensor:
     """Returns images after one operation each, by rows of a table for their height and width.
 
-    `op`, `level` and `sign` (0 or 1) are integers [n]. Images are sorted by kind first, so
-    that each pays for its own kind only.
+    `op`, `level` and `sign` (0 or 1) are integers [n]. Images are sorted by kind, so that
+    each pays only for its own.
     """
     draws = tf.cast(tf.stack([op, level, sign], axis=1), tf.int32)
     kinds = tf.gather_nd(table.kinds, draws[:, :2])
@@ -151,8 +151,8 @@ _TRANSFORMS = {
 def _gray(images: tf.Tensor) -> tf.Tensor:
     """Returns PIL's gray image, int32 [n, height, width, 1], of 3 channels.
 
-    Of any other number of channels, each is its own gray image, int32 [n, height, width, C]. So
-    contrast is relative to the mean of each channel, and color leaves the image as it is.
+    With any other number of channels, each is its own gray image, int32 [n, height, width, C]: then
+    contrast is relative to each channel's mean, and color changes nothing.
     """
     values = tf.cast(images, tf.int32)
     if images.shape[3] != 3:

@@ -1,7 +1,7 @@
-"""The weak and the strong view of a batch of images, whoever computes them.
+"""The weak and the strong view of a batch of images.
 
 The weak view is flip-and-shift. The strong view adds RandAugment and cutout, as in FixMatch (Sohn
-et al., 2020). How much of them, and in which order, is one of two presets (`data.randaugment`):
+et al., 2020). There are two presets (`data.randaugment`):
 
 "authors" is the released code of CLS: flip and shift, then two operations at whole levels, each
 applied every second time, then a gray square of fixed size.
@@ -11,9 +11,9 @@ operations, always applied, at continuous levels, and a square of random size, a
 flip and shift. (Its successor USB draws the same, but flips and shifts first.)
 
 A view is a pure function of its images and of uniform random numbers in [0, 1), computed image by
-image, so a batch can be cut anywhere. `tf_augment` and `jax_augment` hold what touches pixels,
-`floor`, `where`, `gather_pixels`, `apply_ops` and `cutout`, in TensorFlow for the host and in JAX
-for the accelerator.
+image, so a batch can be cut anywhere. `tf_augment` and `jax_augment` implement the operations on
+pixels, `floor`, `where`, `gather_pixels`, `apply_ops` and `cutout`, in TensorFlow for the host and
+in JAX for the accelerator.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ from cls_jax.data.augment.randaugment import (
 # Random numbers that every view takes for each image: flip, vertical shift, horizontal shift.
 WEAK_UNIFORMS = 3
 
-# TorchSSL draws levels from an interval. 256 steps of it, and of its mirror image, are as good:
-# solarize and posterize have no more results, brightness changes by less than a gray level from
-# step to step, and an image of 32 pixels moves by 1/27 of a pixel.
+# TorchSSL draws levels from an interval. 256 levels of it, and of its mirror image, are as good:
+# solarize and posterize have no more results, brightness changes by less than a gray level per
+# level, and an image of 32 pixels moves by 1/27 of a pixel.
 _NUM_STEPS = 256
 _CONTINUOUS = tuple((k + 0.5) * PARAMETER_MAX / _NUM_STEPS for k in range(_NUM_STEPS))
 _TORCHSSL_OPS = 3
@@ -44,7 +44,7 @@ _TORCHSSL_COLOR = (125, 123, 114)  # CIFAR-10's mean.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Augmentation:
-    """Everything about the views of a dataset but the images and the random numbers."""
+    """All parameters of the views of a dataset."""
 
     flip: bool  # Whether images may be mirrored.
     shift: int  # The largest, in pixels.
@@ -112,8 +112,8 @@ def augment(images: Any, uniforms: Any, view: str, augmentation: Augmentation, b
 def _flip_and_shift(images: Any, uniforms: Any, augmentation: Augmentation, backend: Any) -> Any:
     """Mirrors images, uint8 [n, H, W, C], with probability one half (if `flip`), and shifts them.
 
-    The shift is uniform over -`shift`..`shift` pixels on each axis. What comes in from outside is
-    the image's reflection about its edge pixels, as in NumPy's `reflect` padding. Images must be
+    The shift is uniform over -`shift`..`shift` pixels on each axis. Pixels from outside are
+    reflections about the edge pixels, as in NumPy's `reflect` padding. Images must be
     larger than `shift`. The first three of `uniforms` are for the flip, the vertical and the
     horizontal shift.
     """

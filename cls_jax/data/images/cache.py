@@ -1,4 +1,4 @@
-"""Image files decoded once to bytes of one size, which are kept in the store by content."""
+"""Image files, decoded once to one size and kept in the store by content."""
 
 import contextlib
 import errno
@@ -26,18 +26,13 @@ from cls_jax.data.images.files import (
 from cls_jax.data.images.packed import open_packed
 from cls_jax.data.images.store import Store
 from cls_jax.errors import UserError
-from cls_jax.parallel.distributed import (
-    from_all_processes,
-    gather_rows,
-    is_main_process,
-    take_own,
-)
+from cls_jax.parallel.distributed import from_all_processes, gather_rows, is_main_process, take_own
 
-# Increase when the pixels of any file come out differently.
+# Increase when the pixels of any file change.
 _VERSION = 4
-_BATCH_BYTES, _MAX_BATCH = 2**25, 512  # Of images that are decoded and written together.
+_BATCH_BYTES, _MAX_BATCH = 2**25, 512  # Bytes and images decoded and written together.
 _NO_DIGEST = bytes(16)
-_FEW = 32  # Files that need no progress bar.
+_FEW = 32  # Up to this many files, no progress bar.
 
 Shape = tuple[int, int, int]
 
@@ -54,10 +49,10 @@ class DecodedImages:
         options: DecodeOptions,
         is_kept: bool = True,
     ):
-        """Orders the images of files, which are decoded where the store does not have them.
+        """Images by digest, decoded from their files if they are not in the store.
 
-        `find_path` returns the path of an image by its row. What is decoded goes to the store if it
-        `is_kept`, otherwise there are more images than it can hold.
+        `find_path` returns the path of an image by its row. Decoded images go to the store if
+        `is_kept`. Otherwise they do not fit into it.
         """
         self._store, self._find_path, self._shape, self._options = store, find_path, shape, options
         self._name, self._is_kept = _name_options(shape, options), is_kept
@@ -69,11 +64,7 @@ class DecodedImages:
         return len(self._rows)
 
     def __getitem__(self, indices: Any) -> np.ndarray:
-        """Returns uint8 [n, H, W, C] for int indices [n] or a slice.
-
-        Raises:
-            OSError: if an image is not in the store and its file cannot be decoded.
-        """
+        """uint8 [n, H, W, C] for int [n] or a slice. Raises an OSError if one cannot be decoded."""
         rows = self._rows[indices]
         digests: list[bytes] = self._digests[rows].tolist()
         trusted = set(self._digests[rows[self._is_checked[rows]]].tolist())
@@ -85,7 +76,7 @@ class DecodedImages:
             for i in places:
                 images[i].reshape(-1).data[:] = content
 
-        with contextlib.suppress(OSError):  # The files are there as well.
+        with contextlib.suppress(OSError):  # Fall back to the files.
             self._store.read(self._name, digests, put, trusted)
         places: dict[bytes, list[int]] = {}
         for i in np.flatnonzero(is_missing).tolist():
@@ -98,12 +89,12 @@ class DecodedImages:
 
     @property
     def digests(self) -> list[bytes]:
-        """The digest of what each image was decoded from."""
+        """The digests of the images' files."""
         digests: list[bytes] = self._digests.tolist()
         return digests
 
     def _decode(self, paths: Sequence[str], digests: Sequence[bytes]) -> Iterator[bytes]:
-        """The pixels of files with these different contents, on all cores."""
+        """The pixels of files with these contents, decoded on all cores."""
         batches = read_ahead(paths, self._shape, _MAX_BATCH, self._options, lambda _: False)
         for first, batch in zip(range(0, len(paths), _MAX_BATCH), batches, strict=True):
             wanted, pixels = digests[first : first + _MAX_BATCH], iter(batch.images)
@@ -125,7 +116,7 @@ class DecodedSet(NamedTuple):
 
     images: DecodedImages  # uint8 [m, H, W, C].
     rows: np.ndarray  # int64 [m], indices of the files that can be read.
-    digests: list[bytes]  # n hashes of the files' bytes. Empty where a file cannot be read.
+    digests: list[bytes]  # n hashes of the files' bytes, empty for unreadable files.
     failures: dict[int, str]  # Index of a file → why it cannot be read.
 
 
@@ -140,12 +131,10 @@ def load_decoded(
 ) -> DecodedSet:
     """Decodes the files of a folder to (H, W, C) on all cores, or finds them in the store.
 
-    The store has at most `max_gigabytes`. Beyond that, the least recently used rows are deleted.
-    Each of several processes decodes a part, and other images when it needs them. All must call
-    this with the same files. A packed folder knows its contents and is decoded when it is needed.
-
-    Raises:
-        UserError: if the store cannot be written.
+    Beyond `max_gigabytes`, the store deletes the least recently used rows. Each of several
+    processes decodes a part, and other images on demand. All must call this with the same files. A
+    packed folder has its digests in the index and is decoded on demand. Raises a UserError if the
+    store cannot be written.
     """
     store, folder = Store(), os.path.abspath(root)
     row_bytes, packed = int(np.prod(shape)), open_packed(root)
@@ -185,10 +174,10 @@ def _decode_files(
     options: DecodeOptions,
     is_silent: bool,
 ) -> tuple[list[bytes], dict[int, str]]:
-    """Decodes files that are not in the store. Returns the digests of all, and what failed."""
+    """Decodes files that are not in the store. Returns the digests of all, and the failures."""
     name, row_bytes, failures = _name_options(shape, options), int(np.prod(shape)), dict[int, str]()
     paths = [os.path.join(folder, file.name) for file in files]
-    if not is_main_process():  # Another machine may have copies of its own.
+    if not is_main_process():  # Another machine may have its own copies.
         files = [stat_image(path) for path in paths]
     keys = [compute_key(path, file) for path, file in zip(paths, files, strict=True)]
     digests, todo = _find(store, name, keys)
@@ -210,7 +199,7 @@ def _decode_files(
 
 
 def _find(store: Store, name: str, keys: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
-    """The digests of files, as far as they are known, and the files that must be decoded."""
+    """The known digests of files, and the files that must be decoded."""
     digests = store.find_contents(keys)
     known = store.find(name, digests)
     return digests, [i for i, digest in enumerate(digests) if digest not in known]
@@ -221,7 +210,7 @@ def _name_options(shape: Shape, options: DecodeOptions) -> str:
 
 
 def _hold(lock: filelock.BaseFileLock, is_silent: bool) -> Any:
-    """Takes a lock, after another process that decodes images."""
+    """Takes a lock, waiting for another process that decodes images."""
     try:
         return lock.acquire(timeout=0)
     except filelock.Timeout:
@@ -239,7 +228,7 @@ def _decode(
     options: DecodeOptions,
     has_bar: bool,
 ) -> Iterator[ImageBatch]:
-    """Decodes files whose content is not in the store, and yields batches that are."""
+    """Decodes files whose content is not in the store, and yields batches once stored."""
 
     def is_known(digest: bytes) -> bool:
         return bool(store.find(name, [digest]))

@@ -1,4 +1,4 @@
-"""Image files as uint8 arrays of one size, as a person sees them, gray or in color."""
+"""Decodes image files to upright uint8 arrays of one size, gray or in color."""
 
 import contextlib
 import functools
@@ -20,8 +20,8 @@ from PIL import Image, UnidentifiedImageError, features
 from cls_jax.data.images.packed import find_packed
 from cls_jax.io import describe_error, open_regular
 
-# Pillow's names of the formats that are read, and how their files' names end. Others that Pillow
-# knows are left out: vector graphics, or decoders that are rarely fed with hostile files.
+# Pillow's names of the supported formats, and their extensions. Pillow's other formats are left
+# out: vector graphics, and decoders that are not hardened against hostile files.
 _FORMATS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "PNG": (".png",),
@@ -33,13 +33,13 @@ _FORMATS = {
     "HEIF": (".heic", ".heif"),
     "AVIF": (".avif",),
 }
-# The first brand of a file of the last two formats → what reads it, and how to install that.
+# First brand of a file of the last two formats → its reader, and how to install that.
 _AVIF_READER = "AVIF, which needs a newer Pillow: pip install --upgrade pillow"
 _HEIF_READER = "HEIC, which needs pillow-heif: pip install '.[heif]'"
 _BRANDS = {b"avif": _AVIF_READER, b"avis": _AVIF_READER}
 _BRANDS |= dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1"), _HEIF_READER)
-TIFFS = (b"II*\0", b"MM\0*")  # How files begin.
-_MAX_SAMPLES = 4  # Of TIFFs with more, Pillow reads the first three or none.
+TIFFS = (b"II*\0", b"MM\0*")  # First bytes of a file.
+_MAX_SAMPLES = 4  # Of TIFFs with more, Pillow reads the first three or fails.
 _SAMPLES_PER_PIXEL = 277  # A tag of TIFF.
 _OTHER_TIFF = (
     "a TIFF that is neither gray nor in color, or packed in an unusual way: save it as PNG"
@@ -48,34 +48,34 @@ SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes
 _MODES = {1: "L", 3: "RGB"}
 RESIZE_MODES = ("crop", "pad", "stretch")
 
-# Checked in the header, before anything is decoded: a few bytes can ask for gigabytes.
+# Checked in the header before decoding: a few bytes can claim gigabytes.
 MAX_PIXELS = 100_000_000
 _MAX_FILE_BYTES = 2**29  # Some decoders read the whole file first.
-# Pillow's reader of WebP holds four copies of the pixels, 17 bytes per pixel in all.
+# Pillow's WebP reader holds four copies of the pixels, 17 bytes per pixel in all.
 _MAX_WEBP_PIXELS = 50_000_000
-# A progressive JPEG may go over its pixels any number of times, for 140 bytes each.
+# A progressive JPEG may have any number of scans of 140 bytes.
 _MAX_SCANNED_PIXELS = 32 * MAX_PIXELS
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # Pillow's own limit.
-# Warnings about odd metadata would break the progress bar. Real faults raise.
+# Warnings about metadata would break the progress bar. Errors raise.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
-# One image above this at a time, so that threads together stay within bounded memory. Baseline
-# JPEGs do not count: they are decoded at a fraction of their size, a few rows at a time.
+# Larger images are decoded one at a time, to bound memory. Baseline JPEGs do not count: they are
+# decoded at a fraction of their size, a few rows at a time.
 _LARGE_PIXELS = 16e6
 _LARGE_IMAGES = threading.Lock()
 _STRIP_PIXELS = 2**20
 
-# Images are first reduced, cheaply, to no less than this many times the wanted size. Pillow's
-# documentation of `resize`: with 3, the result is almost the same as without reducing.
+# Images are first reduced cheaply to at least this many times the final size. According to Pillow's
+# documentation of `resize`, the result with 3 is almost the same as without reducing.
 _REDUCING_GAP = 3.0
 # Pillow's unpackers of 16-bit colors take the high byte of each. Their names end with the byte
 # order. With the other order they take the low byte.
 _DEEP_COLORS = re.compile(r"(RGB[AX]?;16)([BLN])")
 _OTHER_BYTE = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
-_PADDING = 127  # Mid-gray, as where cutout removes a square.
+_PADDING = 127  # Mid-gray, as in cutout.
 _EXIF_ORIENTATION = 0x0112
-# ImageOps.exif_transpose would do, but it also rewrites the metadata, which fails where they are
-# damaged, and it takes the whole image where turning the small square is enough.
+# ImageOps.exif_transpose also rewrites the metadata, which fails if they are damaged, and
+# transposes the whole image, where transposing the small square is enough.
 _TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -97,7 +97,7 @@ class DecodeOptions(NamedTuple):
     # "crop" keeps the center square, "pad" keeps everything and adds gray borders, "stretch" keeps
     # everything and changes the aspect ratio.
     resize: str = "crop"
-    bit_depth: int = 16  # Bits that the pixels of 16-bit images use: 12 maps 4,095 to white.
+    bit_depth: int = 16  # Bits used by 16-bit images: 12 maps 4,095 to white.
 
 
 CENTER_CROP = DecodeOptions()
@@ -119,8 +119,8 @@ def read_image(
 ) -> np.ndarray:
     """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC or AVIF file as `decode_image` does.
 
-    An image in memory counts like a file with its pixels. Raises an ImageError if it cannot be read
-    or is not an image.
+    An image in memory is treated like a file with its pixels. Raises an ImageError if it cannot be
+    read or is not an image.
     """
     if isinstance(path, Image.Image | np.ndarray):
         return decode_image(path, image_shape, options)
@@ -129,22 +129,18 @@ def read_image(
 
 
 def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
-    """Width and height of an image file in pixels, and its channels, read from its header.
+    """Width and height of an image file in pixels, and its channels, 1 if it is gray or 3.
 
-    A gray image has 1 channel. Other pictures have 3, and what is transparent turns white. Raises
+    A gray image has 1 channel. Others have 3, with transparency on white. Raises
     an ImageError if it cannot be read or is not an image.
     """
     with open_file(path) as file, _decoding(file) as image:
-        return *image.size, _count_channels(image)
-
-
-def _count_channels(image: Image.Image) -> int:
-    is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
-    return 1 if is_gray and not image.has_transparency_data else 3
+        is_gray = image.mode in ("1", "L") or image.mode.startswith("I")
+        return *image.size, 1 if is_gray and not image.has_transparency_data else 3
 
 
 def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
-    """Bits that the 16-bit images among some files use, 8 to 16. 16 if there is none."""
+    """Bits used by the 16-bit images among some files, 8 to 16. 16 if there are none."""
     largest = 0
     for path in paths:
         with contextlib.suppress(ImageError), open_file(path) as file, _decoding(file) as image:
@@ -158,10 +154,7 @@ def find_bit_depth(paths: Sequence[str | os.PathLike]) -> int:
 
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
-    """Opens a file for reading bytes, also one in a packed folder.
-
-    Raises an ImageError if the system refuses.
-    """
+    """Opens a file for reading, also a packed one. Raises an ImageError if the system refuses."""
     try:
         file = open_regular(path)
     except (OSError, ValueError) as error:  # A name with a zero byte is a ValueError.
@@ -182,16 +175,11 @@ def decode_image(
     image_shape: tuple[int, int, int],
     options: DecodeOptions = CENTER_CROP,
 ) -> np.ndarray:
-    """Decodes an image: turned upright, put on white, and scaled to a square.
+    """Decodes an image to a square, uint8 [H, W, C]: upright, with transparency on white.
 
-    Of an animation it takes the first frame. Of (H, W, C), H must be W, and C is 1 (gray) or 3
-    (RGB), whatever the file has.
-
-    Returns:
-        uint8 [H, W, C].
-
-    Raises:
-        ImageError: if it is not an image, damaged, or so large that it would fill memory.
+    Takes the first frame of an animation. In the shape (H, W, C), H must equal W, and C is 1 (gray)
+    or 3 (RGB), regardless of the file. Raises an ImageError if it is not an image, damaged, or so
+    large that it would fill memory.
     """
     size, _, channels = image_shape
     with _decoding(file) as image, _bound_memory(image):
@@ -200,7 +188,7 @@ def decode_image(
 
 
 def find_suffix(file: BinaryIO) -> str:
-    """How the name of an image file ends, by its content. Raises as `decode_image` does."""
+    """The extension for an image file, by its content. Raises as `decode_image` does."""
     decode_image(file, (32, 32, 3))
     with _decoding(file) as image:
         return ".jpg" if _is_jpeg(image) else _FORMATS[str(image.format)][0]
@@ -220,13 +208,9 @@ def _get_formats() -> tuple[str, ...]:
 
 
 def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) -> np.ndarray:
-    """Reads a whole image for a person to look at: upright, on white, scaled down to fit.
+    """Reads a whole image for display: upright, with transparency on white, scaled down to fit.
 
-    Returns:
-        uint8 [H, W, 3] with neither H nor W above `max_side`.
-
-    Raises:
-        ImageError: same as `read_image`.
+    Returns uint8 [H, W, 3], at most `max_side`. Raises an ImageError as `read_image` does.
     """
     with open_file(path) as file, _decoding(file) as image, _bound_memory(image):
         _draft(image, _REDUCING_GAP * max_side / max(image.size))
@@ -238,7 +222,7 @@ def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) ->
 
 @contextlib.contextmanager
 def _decoding(file: Any) -> Iterator[Image.Image]:
-    """Opens an image within the limits. Whatever goes wrong until the end is an ImageError."""
+    """Opens an image within the limits. Turns every error in the block into an ImageError."""
     try:
         with _open(file) as image:
             yield image
@@ -252,7 +236,7 @@ def _decoding(file: Any) -> Iterator[Image.Image]:
         known = _BRANDS.get(brand[8:]) if brand[4:8] == b"ftyp" else None
         known = _OTHER_TIFF if brand.startswith(TIFFS) else known
         raise ImageError(known or "not an image of a known format") from error
-    except Exception as error:  # Decoders raise whatever a damaged file leads them to.
+    except Exception as error:  # Decoders raise any kind of exception for damaged files.
         raise ImageError(f"damaged: {describe_error(error)}") from error
 
 
@@ -287,11 +271,11 @@ def _check_size(image: Image.Image, file: BinaryIO) -> None:
 
 
 def _count_scans(file: BinaryIO) -> int:
-    """How often a JPEG begins to go over its pixels. Leaves the file where it was."""
+    """The number of scans in a JPEG. Restores the file position."""
     position, count, last = file.tell(), 0, b""
     file.seek(0)
     while block := file.read(2**20):
-        count += (last + block).count(b"\xff\xda")  # Among a scan's own bytes 00 follows ff.
+        count += (last + block).count(b"\xff\xda")  # Within a scan, 00 follows ff.
         last = block[-1:]
     file.seek(position)
     return count
@@ -309,7 +293,7 @@ def _is_jpeg(image: Image.Image) -> bool:
 
 
 def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.Image:
-    """A square, upright, in L or RGB. What is transparent turns white."""
+    """An upright square in L or RGB, with transparency on white."""
     file, shape = image, (size, size)
     _scale_deep_colors(image, options.bit_depth)
     if options.resize == "pad":
@@ -328,27 +312,30 @@ def _to_square(image: Image.Image, size: int, options: DecodeOptions) -> Image.I
         shape, Image.Resampling.BICUBIC, box=_choose_box(image, options), reducing_gap=_REDUCING_GAP
     )
     square = _turn_upright(square, file)
-    if square.size != (size, size):
-        whole = Image.new(square.mode, (size, size), (_PADDING,) * len(square.getbands()))
-        whole.paste(square, ((size - square.width) // 2, (size - square.height) // 2))
-        return whole
-    return square
+    if square.size == (size, size):
+        return square
+    whole = Image.new(square.mode, (size, size), (_PADDING,) * len(square.getbands()))
+    whole.paste(square, ((size - square.width) // 2, (size - square.height) // 2))
+    return whole
 
 
 def _draft(image: Image.Image, shrink: float) -> None:
-    """Lets a JPEG decode 1/2, 1/4 or 1/8 of its pixels, at least this share of its sides."""
+    """Lets a JPEG decode at 1/2, 1/4 or 1/8 of its size, but at least this share of its sides."""
     if _is_jpeg(image) and shrink < 1:
         image.draft(None, (int(image.width * shrink), int(image.height * shrink)))
 
 
 def _turn_upright(image: Image.Image, file: Image.Image) -> Image.Image:
-    """An image as its file says that the camera was held, in L or RGB, on white.
+    """An image turned upright as its file says, in L or RGB, with transparency on white.
 
-    The file must be loaded: Pillow turns TIFF upright while loading, and then says so.
+    The file must be loaded: Pillow transposes TIFFs while loading, and then resets the orientation.
     """
-    orientation = _read_orientation(file)
-    if orientation in _TRANSPOSITIONS:
-        image = image.transpose(_TRANSPOSITIONS[orientation])
+    turn = None
+    # The image may be intact even if its metadata are damaged.
+    with contextlib.suppress(Exception):
+        turn = _TRANSPOSITIONS.get(file.getexif().get(_EXIF_ORIENTATION, 1))
+    if turn is not None:
+        image = image.transpose(turn)
     if image.mode == "RGBA":
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image).convert("RGB")
@@ -356,7 +343,7 @@ def _turn_upright(image: Image.Image, file: Image.Image) -> Image.Image:
 
 
 def _choose_box(image: Image.Image, options: DecodeOptions) -> tuple[float, float, float, float]:
-    """The part that is kept: left, top, right and bottom."""
+    """The part to keep: left, top, right and bottom."""
     if options.resize != "crop":
         return 0, 0, *image.size
     short = min(image.size)
@@ -367,9 +354,9 @@ def _choose_box(image: Image.Image, options: DecodeOptions) -> tuple[float, floa
 def _reduce_large(
     image: Image.Image, shape: tuple[int, int], options: DecodeOptions
 ) -> Image.Image:
-    """The part that is kept, converted and reduced strip by strip to no less than `shape`.
+    """The part to keep, converted and reduced strip by strip to at least `shape`.
 
-    A conversion of the whole would need several times the memory that the image itself takes.
+    Converting the whole image at once would need several times its memory.
     """
     left, top, right, bottom = map(int, _choose_box(image, options))
     scale = min((right - left) / shape[0], (bottom - top) / shape[1])
@@ -386,7 +373,7 @@ def _reduce_large(
 
 
 def _to_plain_mode(image: Image.Image, bit_depth: int) -> Image.Image:
-    """Decodes to L, RGB or RGBA, which can be scaled."""
+    """Converts to L, RGB or RGBA, which can be scaled."""
     if image.mode.startswith("I"):  # 16 bits. `convert` would clip them to 8.
         return Image.fromarray(_scale_levels(np.asarray(image), bit_depth))
     if image.mode == "F":
@@ -397,13 +384,13 @@ def _to_plain_mode(image: Image.Image, bit_depth: int) -> Image.Image:
 
 
 def _scale_levels(levels: np.ndarray, bit_depth: int) -> np.ndarray:
-    """Levels of `bit_depth` bits as bytes. Larger levels become white."""
+    """Scales levels of `bit_depth` bits to bytes. Larger levels become white."""
     scaled = levels.astype(np.float64) * (255 / (2**bit_depth - 1))
     return np.rint(scaled.clip(0, 255)).astype(np.uint8)
 
 
 def _has_deep_colors(image: Image.Image) -> bool:
-    """Whether an image that is not loaded yet has colors of 16 bits each, as PNG and TIFF may."""
+    """Whether an unloaded image has 16-bit colors, as PNG and TIFF may."""
     arguments = [tile.args for tile in getattr(image, "tile", [])]
     unpackers = [found if isinstance(found, str) else str(found[0]) for found in arguments]
     return bool(unpackers) and all(map(_DEEP_COLORS.fullmatch, unpackers))
@@ -417,12 +404,9 @@ def _scale_deep_colors(image: Image.Image, bit_depth: int) -> None:
 
 
 def _iterate_levels(image: Any) -> Iterator[tuple[tuple[int, int, int, int], np.ndarray]]:
-    """Boxes of an image with 16-bit colors, from top to bottom, and their levels uint16 [h, w, C].
-
-    Pillow loads one byte of each color, so the file is decoded twice.
-    """
+    """Boxes of an image with 16-bit colors, from the top, and their levels uint16 [h, w, C]."""
     file = image.fp
-    image.load()
+    image.load()  # One byte of each color. The others take a second pass.
     file.seek(0)
     with Image.open(file, formats=_get_formats()) as low:
         low.tile = [tile._replace(args=_take_other_byte(tile.args)) for tile in low.tile]
@@ -434,15 +418,7 @@ def _iterate_levels(image: Any) -> Iterator[tuple[tuple[int, int, int, int], np.
 
 
 def _take_other_byte(arguments: Any) -> Any:
-    """The arguments of a tile's decoder, so that it takes the other byte of each color."""
+    """The arguments with which a tile's decoder takes the other byte of each color."""
     if not isinstance(arguments, str):
         return _take_other_byte(arguments[0]), *arguments[1:]
     return _DEEP_COLORS.sub(lambda found: found[1] + _OTHER_BYTE[found[2]], arguments)
-
-
-def _read_orientation(image: Image.Image) -> int:
-    """How the camera was held, as EXIF numbers it. 1 is upright."""
-    try:
-        return image.getexif().get(_EXIF_ORIENTATION, 1)
-    except Exception:  # Damaged metadata do not make a damaged image.
-        return 1

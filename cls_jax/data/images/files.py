@@ -33,38 +33,38 @@ from cls_jax.io import open_regular
 from cls_jax.parallel.cpus import available_cpus
 
 SkippedFile = tuple[str, str]
-# Files that systems leave in folders of images, in lower case, beside names with a leading dot.
+# System files in folders of images, in lower case, besides names with a leading dot.
 _NEVER_LISTED = ("thumbs.db", "desktop.ini", "__macosx", "@eadir")
-# A folder with config.json and one of these is a run, whatever else is in it, and so is one with
-# the lock that a run takes before it writes anything.
+# A folder with config.json and one of these is a run, and so is one with the lock that a run takes
+# before it writes anything.
 _IN_A_RUN = {"checkpoints", "dataset.json", "labeled_indices.json", "result.json"}
 _LOCK = ".lock"
 _CLOSED = "a folder that cannot be read"
 # A file that changed this recently may change again and keep its modification time.
 _SETTLED_NS = 10**9
-# One file above this at a time, so that threads together stay within bounded memory.
+# Larger files are read one at a time, to bound memory.
 _LARGE_BYTES, _LARGE_FILES = 2**26, threading.Lock()
 _ROWS_AT_ONCE = 4096
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFFS)
 
 
 class ImageFile(NamedTuple):
-    """A file as its folder lists it."""
+    """A file in a listing."""
 
     name: str  # Path relative to the folder, with "/".
     size: int  # In bytes.
     mtime_ns: int  # Time of the last change of the content.
     ctime_ns: int  # Time of the last change of content or metadata.
-    inode: int  # Number of the file on its disk.
+    inode: int  # Inode number.
 
 
 class ImageFiles(Sequence[ImageFile]):
-    """Files of one folder as columns: some 80 bytes each, where objects take 500."""
+    """The files of a folder as columns: about 80 bytes each, where objects take 500."""
 
     def __init__(self, files: Iterable[ImageFile] = (), text: bytes = b"", numbers: bytes = b""):
-        """The files whose columns these are, and then others."""
-        self.text = bytearray(text)  # All names, one after the other.
-        # Of each file, where its name ends in the text, and the other columns.
+        """Starts from the columns `text` and `numbers`, then appends `files`."""
+        self.text = bytearray(text)  # All names, concatenated.
+        # Per file: the end of its name in the text, and the other columns.
         self.numbers = array.array("q", numbers)
         for file in files:
             self.append(file)
@@ -91,7 +91,7 @@ class ImageFiles(Sequence[ImageFile]):
         for first in range(0, len(self.numbers), columns * _ROWS_AT_ONCE):
             ends = self.numbers[first : first + columns * _ROWS_AT_ONCE : columns]
             content, origin = bytes(memoryview(self.text)[start : ends[-1]]), start
-            # Their characters are bytes, which are decoded together in a fifth of the time.
+            # ASCII: decoding all at once takes a fifth of the time.
             text = content.decode() if content.isascii() else ""
             for end in ends:
                 cut = slice(start - origin, end - origin)
@@ -109,7 +109,7 @@ class ImageFiles(Sequence[ImageFile]):
                 yield ImageFile(str(text[start:end], "utf-8", "surrogateescape"), *rest)
 
     def sort(self) -> None:
-        """Sorts by name. Takes the memory of objects only where a folder is not in order."""
+        """Sorts by name. Builds objects only if the files are not in order already."""
         if any(a.name > b.name for a, b in itertools.pairwise(self)):
             self.__init__(sorted(self))  # type: ignore[misc]
 
@@ -117,7 +117,7 @@ class ImageFiles(Sequence[ImageFile]):
 class Listing(NamedTuple):
     """The contents of a folder and of all folders in it, each list sorted."""
 
-    files: ImageFiles  # Images by name or, where that has no extension, by the first bytes.
+    files: ImageFiles  # Images by extension or, without one, by their first bytes.
     folders: list[str]  # Names relative to the folder.
     skipped: list[SkippedFile]  # Name and reason of everything else.
 
@@ -125,8 +125,8 @@ class Listing(NamedTuple):
 def list_images(root: str | os.PathLike) -> Listing:
     """Lists a folder and all folders in it, for training and for prediction.
 
-    Links are followed, also those that lead out of the folder. No folder is listed twice, so links
-    that lead in a circle do no harm. Hidden names and folders that hold runs are left out.
+    Links are followed, also out of the folder. No folder is listed twice, so cyclic links are
+    harmless. Hidden names and folders of runs are left out.
 
     Raises a UserError if the folder itself cannot be listed.
     """
@@ -141,7 +141,7 @@ def list_images(root: str | os.PathLike) -> Listing:
         return listing
     visited = {_identify(parent) for parent in pathlib.Path(os.path.realpath(root)).parents}
     runs: list[str] = []
-    # A folder is listed under its own name where it has one here, so links to folders come last.
+    # A folder is listed under its own name if it has one here, so links come last.
     pending, linked = [""], collections.deque[str]()
     while pending or linked:
         folder = pending.pop() if pending else linked.popleft()
@@ -149,7 +149,7 @@ def list_images(root: str | os.PathLike) -> Listing:
         try:
             identity = _identify(path)
             if identity in visited:
-                reason = "a link to a folder that is listed already or that holds this one"
+                reason = "a link to a folder that is already listed or contains this one"
                 listing.skipped.append((folder, reason))
                 continue
             visited.add(identity)
@@ -182,8 +182,8 @@ def list_images(root: str | os.PathLike) -> Listing:
                     listing.files.append(stat_image(entry.path)._replace(name=name))
             except OSError as error:
                 listing.skipped.append((name, f"a file that cannot be read: {error.strerror}"))
-        pending += reversed(inner)  # So that files are listed in the order of their names.
-    if runs:  # A folder of runs such as runs/ is no class.
+        pending += reversed(inner)  # Keeps the order of names.
+    if runs:  # A folder of runs, such as runs/, is not a class.
         with_runs = _find_parents(runs) - _find_parents(listing.files.names())
         listing.folders[:] = [name for name in listing.folders if name not in with_runs]
     for part in listing:
@@ -192,10 +192,9 @@ def list_images(root: str | os.PathLike) -> Listing:
 
 
 def stat_image(path: str | os.PathLike) -> ImageFile:
-    """A file as it is now, under the name that is given, also one in a packed folder.
+    """The current state of a file under the given name, also in a packed folder.
 
-    Raises:
-        OSError: if there is none. ValueError: if no file can have the name.
+    Raises an OSError if there is none, and a ValueError if no file can have the name.
     """
     try:
         stat = os.stat(path)
@@ -208,7 +207,7 @@ def stat_image(path: str | os.PathLike) -> ImageFile:
 
 
 def is_left_by_system(name: str) -> bool:
-    """Whether a file or folder has a hidden name, or one that systems leave everywhere."""
+    """Whether a name is hidden or that of a system file."""
     return name.startswith(".") or name.lower() in _NEVER_LISTED
 
 
@@ -228,42 +227,35 @@ def _find_parents(names: Iterable[str]) -> set[str]:
 
 
 def _find_fault(entry: os.DirEntry) -> str:
-    """Why an entry is no image, or ""."""
+    """Why an entry is not an image, or ""."""
     if not entry.is_file():
         is_dangling = entry.is_symlink() and not os.path.exists(entry.path)
         return "a broken link" if is_dangling else "not a file"
-    if not _is_image(entry):
-        return f"not an image extension; supported: {' '.join(SUFFIXES)}"
-    return ""
-
-
-def _is_image(entry: os.DirEntry) -> bool:
-    if "." in entry.name:
-        return entry.name.lower().endswith(SUFFIXES)
-    try:
-        with open_regular(entry.path) as file:
+    is_image, start = entry.name.lower().endswith(SUFFIXES), b""
+    if "." not in entry.name:
+        with contextlib.suppress(OSError), open_regular(entry.path) as file:
             start = file.read(12)
-    except OSError:
-        return False
-    return start.startswith(_SIGNATURES) or start[4:8] == b"ftyp"
+        is_image = start.startswith(_SIGNATURES) or start[4:8] == b"ftyp"
+    return "" if is_image else f"not an image extension; supported: {' '.join(SUFFIXES)}"
 
 
 def find_images(pattern: str) -> list[str]:
-    """Lists the image files that a folder, a glob or a file's name stands for, sorted by name.
+    """Lists the image files of a folder, a glob or a file name, sorted by name.
 
     A folder is listed by `list_images`. Unreadable files with the name of an image, and unreadable
-    folders, are in the list as well, so that they are not skipped silently. A glob or a name
+    folders, are included, so that they are not skipped silently. A glob or a name
     matches files with any ending. `**` in a glob descends into folders. Raises a UserError if there
     is no such file or the folder has no image.
     """
     expanded = os.path.expanduser(pattern)
     if os.path.isdir(expanded):
         listing = list_images(expanded)
-        names = [file.name for file in listing.files]
-        for name, reason in listing.skipped:
-            if name.lower().endswith(SUFFIXES) or reason.startswith(_CLOSED):
-                names.append(name)
-        files = [os.path.join(expanded, name) for name in names]
+        unreadable = [
+            name
+            for name, reason in listing.skipped
+            if name.lower().endswith(SUFFIXES) or reason.startswith(_CLOSED)
+        ]
+        files = [os.path.join(expanded, name) for name in (*listing.files.names(), *unreadable)]
         if not files:
             raise UserError(
                 f"There is no image in {pattern}: pass a folder with files that end in "
@@ -282,9 +274,9 @@ def find_images(pattern: str) -> list[str]:
 
 
 def _expand(pattern: str) -> list[str]:
-    """The files that match a pattern, in each folder under its shortest name only."""
+    """The files that match a pattern. Each folder counts under its shortest name only."""
     files = [file for file in glob.glob(pattern, recursive=True) if os.path.isfile(file)]
-    # `**` follows links to folders, some of which lead back: the same files again and again.
+    # `**` follows links to folders, which may be cyclic.
     names: dict[str, str] = {}
     for parent in sorted({os.path.dirname(file) for file in files}, key=lambda x: (len(x), x)):
         names.setdefault(os.path.realpath(parent), parent)
@@ -293,7 +285,7 @@ def _expand(pattern: str) -> list[str]:
 
 
 def describe_file(name: str, stat: os.stat_result) -> ImageFile:
-    """A file by what the system says about it."""
+    """An `ImageFile` from `os.stat`."""
     return ImageFile(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
@@ -304,18 +296,18 @@ def compute_key(path: str, file: ImageFile) -> bytes:
 
 
 class ImageBatch(NamedTuple):
-    """A decoded batch of files. The last two are known only where the content is of interest."""
+    """A decoded batch of files. The last two exist only if contents are hashed."""
 
     files: list[Any]  # Names or images, as given.
-    # For each file None, or why it could not be read, or "" if its content was known before.
+    # Per file: None, or why it could not be read, or "" if its content is already known.
     errors: list[str | None]
     images: np.ndarray  # uint8 [n, H, W, C], the images of files without an error, in order.
-    digests: Sequence[bytes] = ()  # Of the bytes that were decoded, b"" where there are none.
-    keys: Sequence[bytes] = ()  # Of the same files, b"" where the content may still change.
+    digests: Sequence[bytes] = ()  # Of the decoded bytes, b"" where there are none.
+    keys: Sequence[bytes] = ()  # Of the same files, b"" if the content may still change.
 
 
 def find_settled(batch: ImageBatch) -> dict[bytes, bytes]:
-    """The digests of a batch's files by key, of those that do not seem to change."""
+    """Key → digest of the batch's files that are not still changing."""
     return {key: digest for key, digest in zip(batch.keys, batch.digests, strict=False) if key}
 
 
@@ -328,13 +320,13 @@ def read_ahead(
 ) -> Generator[ImageBatch, None, None]:
     """Decodes files to (H, W, C) batch by batch, one batch ahead, on all cores.
 
-    With `is_known`, a function of a digest, the contents are hashed. Those that are known, or that
-    another file had, are not decoded.
+    With `is_known`, a function of a digest, contents are hashed. Known contents, and repeated ones,
+    are not decoded.
     """
     decoded = set[bytes]()
 
     def read(file: ImageLike) -> tuple[np.ndarray | str, bytes, bytes]:
-        """An image or why there is none, the digest, and the key."""
+        """An image or the error, the digest, and the key."""
         digest = key = b""
         try:
             with _read_once(file, is_hashed=is_known is not None) as (content, digest, key):
@@ -350,7 +342,7 @@ def read_ahead(
     rest = iter(files)
     parts = iter(lambda: list(itertools.islice(rest, batch_size)), [])
     try:
-        # A batch starts when it is taken, so the next one is decoded while one is in use.
+        # The next batch is decoded while one is in use.
         started = ((part, executor.map(read, part)) for part in itertools.chain(parts, [[]]))
         for (part, results), _ in itertools.pairwise(started):
             found, digests, keys = zip(*results, strict=True)
@@ -363,17 +355,14 @@ def read_ahead(
 
 
 def _describe_open(path: str, file: BinaryIO) -> ImageFile:
-    """A file as it is now. What is in a packed folder has no descriptor of its own."""
+    """The current state of an open file. Packed files have no descriptor."""
     is_packed = isinstance(file, io.BytesIO)
     return stat_image(path) if is_packed else describe_file(path, os.fstat(file.fileno()))
 
 
 @contextlib.contextmanager
 def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]:
-    """A file's content with its digest and key, so that what is decoded is what was hashed.
-
-    An image in memory has neither.
-    """
+    """A file's content with its digest and key. An image in memory has neither."""
     if not isinstance(path, str | os.PathLike):
         yield path, b"", b""
         return
@@ -393,9 +382,9 @@ def _read_once(path: Any, is_hashed: bool) -> Iterator[tuple[Any, bytes, bytes]]
 
 
 def find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) -> list[bytes]:
-    """Digests of the files' contents, b"" for files that are not known or cannot be read.
+    """Digests of the files' contents, b"" for unknown or unreadable files.
 
-    Where the store does not know a file as it is now, it is read only if this `reads`.
+    Files whose current state is not in the store are read only if `reads`.
     """
     keys, digests = [], [b""] * len(paths)
     for path in paths:
@@ -408,7 +397,7 @@ def find_digests(store: Store, paths: Sequence[str], *, reads: bool = False) -> 
     unknown = [i for i, digest in enumerate(digests) if reads and not digest]
     if unknown:
         files = [paths[i] for i in unknown]
-        # None is decoded, as if all were known.
+        # Treat all as known, so that none is decoded.
         for batch in read_ahead(files, (1, 1, 3), len(files), is_known=lambda _: True):
             for i, digest in zip(unknown, batch.digests, strict=True):
                 digests[i] = digest

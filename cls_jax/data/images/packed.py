@@ -1,8 +1,8 @@
-"""A folder of images in a few large files, as `cls-jax pack` writes it, and images read by record.
+"""A folder of images in a few large files, as written by `cls-jax pack`.
 
 Millions of small files are slow to list, copy and read over a network. A packed folder has their
-bytes as they are in ArrayRecord files, and an index of their names. Whoever opens an image by its
-path finds it there, as if the packed folder were the original one.
+unchanged bytes in ArrayRecord files, and an index of their names. Images are opened by their paths,
+as if the packed folder were the original one.
 """
 
 import concurrent.futures
@@ -32,9 +32,9 @@ class PackedFolder(NamedTuple):
 
     rows: dict[str, int]  # Name with "/" → number of the record, in the order of the names.
     sizes: np.ndarray  # int64 [n], in bytes.
-    digests: np.ndarray  # V16 [n], of their contents. Older folders do not know them.
-    failures: dict[int, str]  # Number of a record → why the image cannot be read.
-    times: tuple[int, int]  # When the index was changed, as `os.stat` has it, in nanoseconds.
+    digests: np.ndarray  # V16 [n], of their contents. Missing in older folders.
+    failures: dict[int, str]  # Number of a record → why it cannot be read as an image.
+    times: tuple[int, int]  # mtime and ctime of the index in nanoseconds.
     read: Callable[[int], bytes]  # The content of a record.
 
 
@@ -47,12 +47,10 @@ def pack_folder(
 ) -> int:
     """Writes the files of a folder, by their names in order, to a new packed folder.
 
-    `failures` say which of them cannot be read as images, and why. `copied` are names of tables
-    such as labels.csv, which stay files. Returns the number of shards.
-
-    Raises:
-        UserError: if the package array_record is missing, there is no file, the output is not
-            empty, or a file cannot be read or written.
+    `failures` are those that cannot be read as images, with the reason. `copied` are names of
+    tables such as labels.csv, which stay files. Returns the number of shards. Raises a UserError if
+    the package array_record is missing, there is no file, the output is not empty, or a file cannot
+    be read or written.
     """
     _check_package()
     from array_record.python.array_record_module import ArrayRecordWriter
@@ -80,7 +78,7 @@ def pack_folder(
         writer.close()  # type: ignore[union-attr]
         for name in copied:
             shutil.copyfile(root / name, output / name)
-        # Last, since it makes the folder a packed one.
+        # Last, since it marks the folder as packed.
         text = np.frombuffer("\0".join(names).encode("utf-8", "surrogateescape"), np.uint8)
         partial = output / f".{INDEX}"
         np.savez(
@@ -95,7 +93,7 @@ def pack_folder(
     except OSError as error:
         raise UserError(
             f"{error.filename or output} cannot be packed ({describe_error(error)}): free disk "
-            "space, or remove the file, and pack into a new folder."
+            "space or remove the file, then pack into a new folder."
         ) from error
     return num_shards
 
@@ -110,11 +108,7 @@ def _check_package() -> None:
 
 
 def open_packed(root: str | os.PathLike) -> PackedFolder | None:
-    """The images of a packed folder, or None for any other folder.
-
-    Raises:
-        UserError: if its index is damaged, or the package array_record is missing.
-    """
+    """The images of a packed folder, or None. Raises a UserError if its index cannot be read."""
     path = os.path.join(os.path.abspath(root), INDEX)
     try:
         stat = os.stat(path)
@@ -141,17 +135,16 @@ def _read_index(path: str, mtime_ns: int, ctime_ns: int) -> PackedFolder:
             raise ValueError("it does not match the packed images")
     except PARSE_ERRORS as error:
         raise UserError(
-            f"{path} is no index of packed images ({describe_error(error)}): pack the folder again."
+            f"{path} is not a valid index of packed images ({describe_error(error)}): pack the "
+            "folder again."
         ) from error
-    rows = {name: row for row, name in enumerate(names)}
-    times = mtime_ns, ctime_ns
-    return PackedFolder(
-        rows, sizes, digests, dict(json.loads(failures)), times, records.__getitem__
-    )
+    rows, times = {name: row for row, name in enumerate(names)}, (mtime_ns, ctime_ns)
+    reasons = dict(json.loads(failures))
+    return PackedFolder(rows, sizes, digests, reasons, times, records.__getitem__)
 
 
 def find_packed(path: str | os.PathLike) -> tuple[PackedFolder, int] | None:
-    """Where the image of a path is packed, if it is: the folder, and the number of the record."""
+    """The packed folder and record number of an image's path, or None if it is not packed."""
     whole = pathlib.Path(os.path.abspath(path))
     for parent in whole.parents:
         if (packed := open_packed(parent)) is not None:
@@ -161,12 +154,12 @@ def find_packed(path: str | os.PathLike) -> tuple[PackedFolder, int] | None:
 
 
 class FetchedImages:
-    """Images that are made one by one whenever they are asked for. An `ImageSource`."""
+    """Images that a function returns one by one on demand. An `ImageSource`."""
 
     def __init__(
         self, fetch: Callable[[int], np.ndarray], num_images: int, shape: tuple[int, int, int]
     ):
-        """`fetch` returns an image uint8 `shape` by its number. Several threads call it at once."""
+        """`fetch` returns an image uint8 `shape` by its number. It must be thread-safe."""
         self._fetch, self._shape = fetch, shape
         self._rows = np.arange(num_images)  # Turns slices and negative indices into rows.
         self._threads = concurrent.futures.ThreadPoolExecutor(available_cpus())

@@ -1,15 +1,14 @@
-"""What was computed from the content of files, in one SQLite file: decoded images and features.
+"""A cache of decoded images and features by file content, in one SQLite file.
 
-The store does not know names or labels. A table has the content of files by path, size, times and
-inode, so that unchanged files are not read again. Every row has a checksum. A damaged row counts as
-missing, and a damaged store is replaced by an empty one.
+The store has neither names nor labels. A table maps path, size, times and inode of a file to its
+digest, so that unchanged files are not read again. Every row has a checksum. A damaged row counts
+as missing, and a damaged store is replaced by an empty one.
 
-Blobs are in SQLite, too: a row of 12 KB takes 21 µs of CPU time, one of 150 KB 69 µs, about three
-times as long as from files of their own, but a thread reads ahead of the training, and there are no
-files to keep in step with an index. The journal is the plain one: with a write-ahead log,
-which also needs shared memory, images would be written twice. Nothing waits for the disk
-(`synchronous`): a process that is killed leaves whole rows all the same, and after a power failure
-the checksums tell.
+Blobs are in SQLite, too. Reading a row of 12 KB takes 21 µs of CPU time and one of 150 KB 69 µs,
+about three times as long as from separate files, but a thread reads ahead of the training, and no
+index can disagree with the files. The journal is a rollback journal: a write-ahead log needs shared
+memory and would write images twice. Writes are not synced (`synchronous`): a killed process leaves
+whole rows anyway, and checksums reveal damage after a power failure.
 """
 
 import contextlib
@@ -28,13 +27,13 @@ from typing import Any
 import filelock
 import platformdirs
 
-_FILE = "rows-1.sqlite"  # Another number when the tables change.
+_FILE = "rows-1.sqlite"  # Increase the number when the tables change.
 _PART = 256  # Rows per query.
 _FRESH_SECONDS = 3600  # Rows used within this time may be in use by another process.
-_MARK_SECONDS = 1200  # After this time, rows are marked as used again.
+_MARK_SECONDS = 1200  # Uses are recorded at most this often.
 _WAIT_SECONDS = 60.0  # For another process that writes.
 _DEFAULT_GIGABYTES = 20.0
-# A page holds a row of 12 KB. Pages that become free are given back by `shrink`.
+# A page holds a row of 12 KB. `shrink` returns free pages.
 _SCHEMA = """
 PRAGMA page_size = 16384;
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -51,14 +50,14 @@ CREATE TRIGGER IF NOT EXISTS delete_blob AFTER DELETE ON rows
 _ADD_ROW = """
 INSERT OR IGNORE INTO rows (options, digest, checksum, used, size) VALUES (?, ?, ?, ?, ?)
 """
-# Only metadata are read, and of equally old rows the first ones go.
+# Reads only metadata. Of equally old rows, the first are deleted.
 _DELETE_LEAST_RECENTLY_USED = """
 DELETE FROM rows WHERE used < ? AND id IN (
     SELECT id FROM (SELECT id, sum(size) OVER (ORDER BY used DESC, id DESC) AS total FROM rows)
     WHERE total > ? * (SELECT sum(size) FROM rows))
 """
-# SQLite's primary codes that mean damage: malformed or no database, other tables or types. All
-# others mean that the system refuses.
+# SQLite's primary codes for damage: malformed or no database, other tables or types. All others
+# mean that the system refuses.
 _DAMAGE = (
     *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA),
     *(sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_FORMAT),
@@ -76,24 +75,24 @@ def hash_content(content: bytes) -> bytes:
 
 
 class Store:
-    """Rows of bytes, by what was computed and from which content.
+    """Rows of bytes by `options` and the digest of the content that they were computed from.
 
-    The first is a string, `options`, that begins with the kind of row, such as "images/". Several
-    threads and processes may use the store. Whatever uses it raises an OSError if it cannot be
-    opened, read or written.
+    `options` is a string that begins with the kind of row, such as "images/". Several threads and
+    processes may use the store. All methods raise an OSError if it cannot be opened, read or
+    written.
     """
 
     def __init__(self) -> None:
-        """The store in the user's cache folder, which is opened when it is first used."""
+        """The store in the user's cache folder, opened when first used."""
         self.folder = get_cache_folder()
-        # For work that only one process should do at a time. Reading and writing need no lock.
+        # For work that one process should do at a time. Reading and writing need no lock.
         self.lock = filelock.FileLock(self.folder / "lock")
         self._path = os.path.realpath(self.folder / _FILE)
-        self._idle: list[sqlite3.Connection] = []  # Those that no thread uses at the moment.
+        self._idle: list[sqlite3.Connection] = []  # Connections not in use.
         weakref.finalize(self, _close, self._idle)
 
     def find_contents(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The digests of files by their keys (see `files.compute_key`), b"" where not known."""
+        """The digests of files by their keys (see `files.compute_key`), b"" if unknown."""
         query = "SELECT key, digest, checksum FROM contents WHERE key IN"
         found = {
             key: digest
@@ -120,9 +119,9 @@ class Store:
         put: Callable[[list[int], bytes], None],
         trusted: Container[bytes] = (),
     ) -> None:
-        """Calls a function for each row that is there, with the places of its digest.
+        """Calls a function for each existing row, with the positions of its digest.
 
-        What is damaged is deleted. Rows of digests that are `trusted` are not checked.
+        Damaged rows are deleted. Rows of `trusted` digests are not checked.
         """
         query = (
             "SELECT digest, checksum, used < ?, blob FROM rows JOIN blobs USING (id) "
@@ -171,7 +170,7 @@ class Store:
     def shrink(self, max_gigabytes: float | None = None) -> None:
         """Deletes the least recently used rows of all kinds until the store has at most this size.
 
-        Rows used within the last hour stay. None is the size that was given the last time.
+        Rows used within the last hour stay. None means the last given size.
         """
 
         def shrink(db: sqlite3.Connection) -> None:
@@ -203,16 +202,16 @@ class Store:
         return round(share * os.path.getsize(self._path))
 
     def delete(self) -> None:
-        """Deletes the store. Processes that have opened it keep what is in it."""
+        """Deletes the store. Processes that have opened it keep its contents."""
         _close(self._idle)
         for path in (self._path, f"{self._path}-journal"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def _run(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        """The result of a transaction. It begins again, once, if the store was damaged."""
+        """The result of a transaction, repeated once if the store was damaged."""
         for is_last in (False, True):
-            connections: list[sqlite3.Connection] = []  # One that is to be closed.
+            connections: list[sqlite3.Connection] = []  # The connection to close.
             try:
                 connections.append(self._idle.pop() if self._idle else self._open())
                 with connections[0]:
@@ -231,9 +230,9 @@ class Store:
 
     def _open(self) -> sqlite3.Connection:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):  # Somebody else's.
+        with contextlib.suppress(OSError):  # Owned by someone else.
             self.folder.chmod(0o700)
-        # Where the system has no locks, SQLite would take them for held by other processes.
+        # Without file locks, SQLite would assume that other processes hold them.
         with contextlib.suppress(filelock.Timeout), self.lock.acquire(timeout=0):
             pass
         with contextlib.suppress(FileExistsError):
@@ -265,12 +264,12 @@ def _select(
 
 
 def _find_stale() -> int:
-    """Rows that were marked as used before this time are marked again."""
+    """The time before which a recorded use is stale."""
     return int(time.time()) - _MARK_SECONDS
 
 
 def _mark(db: sqlite3.Connection, options: str, digests: Sequence[bytes]) -> None:
-    """Notes that rows are used now. A store that can only be read, or is busy, serves as well."""
+    """Records that rows are used now, unless the store is read-only or busy."""
     with contextlib.suppress(sqlite3.OperationalError):
         for digest in digests:
             row = int(time.time()), options, digest
@@ -278,7 +277,7 @@ def _mark(db: sqlite3.Connection, options: str, digests: Sequence[bytes]) -> Non
 
 
 def _compute_checksum(*parts: Any) -> int:
-    """The CRC-32 of strings and bytes, or -1 if damage has made one of them something else."""
+    """The CRC-32 of strings and bytes, or -1 if damage has changed a type."""
     checksum = 0
     for part in parts:
         content = part.encode() if isinstance(part, str) else part

@@ -1,9 +1,9 @@
-"""The input stream made on the accelerator, inside the compiled step.
+"""The input stream, made on the accelerator inside the compiled step.
 
-The whole dataset is there as bytes, or, if it takes more than half of the device's memory, a thread
-reads the images of the next steps by index. The step augments its batch from (seed, step), to the
-same bits in both cases. The samples are the same as in the tf.data pipeline, and the augmentations
-have the same distribution.
+The whole dataset is on the accelerator as bytes, or, if it takes more than half of the device's
+memory, a thread reads the images of the next steps by index. The step augments its batch from
+(seed, step), with bitwise identical results in both cases. The samples are the same as in the
+tf.data pipeline, and the augmentations have the same distribution.
 """
 
 import collections
@@ -35,7 +35,7 @@ from cls_jax.parallel.mesh import DATA_AXIS, get_process_shard, to_global_arrays
 
 # The share of a device's memory that the dataset may take. The rest is for training.
 _MAX_SHARE = 0.5
-_NUM_AHEAD = 2  # Batches that wait, or are being read, while a step runs.
+_NUM_AHEAD = 2  # Batches read ahead while a step runs.
 _SAMPLE_SPECS = P(), RawBatch(*[P(DATA_AXIS)] * 5)  # Of the seed and the samples of a step.
 # Of a whole dataset: the seed, images uint8 [n, H, W, C], labels and `StreamSpec.hide_labeled`,
 # int32 [n], and the labeled and the unlabeled indices.
@@ -45,7 +45,7 @@ _DATA_SPECS = (P(),) * 6
 def create_pipeline(
     spec: StreamSpec, dataset: Dataset, mesh: Mesh, first_step: int, num_steps: int
 ) -> InputPipeline:
-    """Puts the dataset on the devices of the mesh if it fits, or else batch by batch."""
+    """Puts the dataset on the devices of the mesh at once if it fits, else batch by batch."""
     if not is_small(dataset, mesh.local_devices[0]):
         make_views = make_view_creator(spec, dataset.image_shape, mesh)
         inputs = read_ahead(spec, dataset, mesh, range(first_step, num_steps))
@@ -68,8 +68,8 @@ def make_batch_creator(
     """Returns (state, whole dataset) → this device's part of a `RawBatch`. Part of the step.
 
     Every device draws the samples and the random numbers of the *whole* batch and takes its slice
-    of them. Its index in the mesh is in no key, so the batch is the same over any number of
-    devices, and yet no two images of it share a draw.
+    of them. Keys do not depend on the device's index in the mesh, so the batch is the same over
+    any number of devices, and yet no two images share a draw.
     """
     num_shards = mesh.shape[DATA_AXIS]
     make_views = make_view_creator(spec, image_shape, mesh)
@@ -121,10 +121,7 @@ def make_view_creator(
 def read_ahead(
     spec: StreamSpec, dataset: Dataset, mesh: Mesh, steps: range
 ) -> Generator[Any, None, None]:
-    """The seed and the samples of each step, on the devices. A thread reads those of the next.
-
-    Every process reads those of its own devices only.
-    """
+    """The seed and this process's samples of each step, on the devices. A thread reads ahead."""
     images, labels = dataset.train_images, dataset.train_labels
     truths, part, seed = spec.hide_labeled(labels), get_process_shard(mesh), spec.config.seed
     x, u = (spec.config.batch_size,), (spec.unlabeled_batch_size,)

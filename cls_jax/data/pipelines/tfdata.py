@@ -33,9 +33,9 @@ from cls_jax.parallel.mesh import (
     to_global_arrays,
 )
 
-# Finished batches that wait. Two hide the stream behind the step. More only hold memory.
+# Finished batches in the queue. Two hide the stream behind the step. More only take memory.
 _PREFETCH = 2
-# All images in the making or waiting. Batches of many large ones would fill memory.
+# Bytes of all images in progress or waiting. Batches of many large images would fill memory.
 _MAX_BYTES_IN_FLIGHT = 2**30
 # Steps whose samples are drawn together.
 _CHUNK = 64
@@ -67,10 +67,10 @@ def create_stream(
 ) -> Generator[RawBatch, None, None]:
     """Generates a part of the batches of steps first_step, …, num_steps - 1 as NumPy arrays.
 
-    Close it when no more are wanted: TensorFlow's threads call back into Python, and a program that
-    ends while they still do so waits for them forever.
+    Close it when done: TensorFlow's threads call back into Python, and a program that exits while
+    they do so waits forever.
     """
-    # One core is left to the step where it runs on the same cores.
+    # If the step runs on the same cores, one is left for it.
     num_threads = max(1, available_cpus() - 1)
     shapes = _take_part(get_batch_shapes(spec, dataset.image_shape), part)
     num_pieces, num_parallel = _cut_batches(num_threads, shapes)
@@ -78,13 +78,17 @@ def create_stream(
     pieces = tf.data.Dataset.range(first_step * num_pieces, num_steps * num_pieces)
     at_once = min(num_parallel, num_threads)
     for function in (read, make_views):
-        # Nothing branches on tensors in Python. Converting all functions in case one did takes
-        # longer than anything else here.
+        # No Python code branches on tensors, and AutoGraph would take longer than all the rest.
         function = tf.autograph.experimental.do_not_convert(function)
         pieces = pieces.map(function, num_parallel_calls=at_once, deterministic=True)
     pieces = pieces.prefetch(num_parallel - at_once)
-    # Reading waits for disks, making views for cores, so each has threads of its own.
-    iterator = pieces.with_options(_create_options(2 * num_threads)).as_numpy_iterator()
+    options = tf.data.Options()
+    # Reading waits for disks, making views for cores, so each has its own threads.
+    options.threading.private_threadpool_size = 2 * num_threads
+    options.threading.max_intra_op_parallelism = 1
+    # An iterator cannot be freed before Autotune's thread wakes, which sleeps longer each time.
+    options.autotune.enabled = False
+    iterator = pieces.with_options(options).as_numpy_iterator()
     made = map(RawBatch._make, iterator)
     try:
         if num_pieces == 1:
@@ -108,12 +112,12 @@ def _take_part(shapes: RawBatch, part: BatchShard) -> RawBatch:
 def _cut_batches(num_threads: int, shapes: RawBatch) -> tuple[int, int]:
     """How many pieces to make a batch of, and how many of them at a time.
 
-    Whole batches, one per thread, while their bytes are bounded. Otherwise pieces with equally many
-    labeled images, and as few as keep all threads busy.
+    Whole batches, one per thread, within the bound on bytes. Otherwise pieces with equally many
+    labeled images, and only as many as keep all threads busy.
     """
     made = math.prod(shapes.x) + math.prod(shapes.u)
     num_bytes = made + math.prod(shapes.x) + math.prod(shapes.u[1:])  # With the images as read.
-    # The finished batch beside its pieces. One that fills the bound must be made all the same.
+    # The finished batch and its pieces. A batch that exceeds the bound must still be made.
     left = max(_MAX_BYTES_IN_FLIGHT - made, _MAX_BYTES_IN_FLIGHT // 8)
     counts = [n for n in range(1, shapes.x[0] + 1) if shapes.x[0] % n == 0]
     most = {n: n * (_MAX_BYTES_IN_FLIGHT if n == 1 else left) // num_bytes for n in counts}
@@ -123,21 +127,12 @@ def _cut_batches(num_threads: int, shapes: RawBatch) -> tuple[int, int]:
 
 
 def _join(pieces: Iterable[RawBatch], shapes: RawBatch, num_pieces: int) -> RawBatch:
-    """The batch of its pieces, each of which is freed once it has been copied."""
+    """Joins pieces into a batch, freeing each once it is copied."""
     batch = RawBatch._make(map(np.empty, shapes, _DTYPES))
     for i, piece in enumerate(pieces):
         for whole, rows, axis in zip(batch, piece, _ROW_AXES, strict=True):
             np.split(whole, num_pieces, axis)[i][...] = rows
     return batch
-
-
-def _create_options(num_threads: int) -> tf.data.Options:
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = num_threads
-    options.threading.max_intra_op_parallelism = 1
-    # An iterator cannot be freed before Autotune's thread wakes, which sleeps longer each time.
-    options.autotune.enabled = False
-    return options
 
 
 def _create_piece_functions(
@@ -170,7 +165,7 @@ def _create_piece_functions(
         piece: tf.Tensor, x: tf.Tensor, y: tf.Tensor, u: tf.Tensor, *about_u: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
         """Augments the samples of a piece."""
-        # TensorFlow cannot know the shapes of what a Python function returns.
+        # TensorFlow cannot infer the shapes of a Python function's results.
         piece = tf.ensure_shape(piece, ())
         x = tf.ensure_shape(x, (num_labeled, *dataset.image_shape))
         u = tf.ensure_shape(u, (num_unlabeled, *dataset.image_shape))
@@ -189,8 +184,8 @@ def _create_piece_functions(
 def _draw_rows(seed: tf.Tensor, first: tf.Tensor, num_rows: int, width: int) -> tf.Tensor:
     """Rows `first`, … of `tf.random.stateless_uniform([…, width], seed)`, and only these.
 
-    The generator (Philox: Salmon et al., SC 2011) hashes a counter, and each of its values makes
-    four numbers. So which process makes which rows, in how many pieces, changes no number.
+    The generator (Philox: Salmon et al., SC 2011) hashes a counter, and each value yields four
+    numbers. So the numbers do not depend on how rows are divided among processes and pieces.
     """
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
     start = first * width
@@ -208,7 +203,7 @@ def _create_reader(
 ) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
     """Returns a function from the number of a piece to that number and its samples.
 
-    They have the order and the types of `RawBatch`, but the unlabeled images are there only once.
+    They have the order and the types of `RawBatch`, but each unlabeled image occurs once.
     """
     images, labels = dataset.train_images, dataset.train_labels
     truths = spec.hide_labeled(labels)
@@ -218,7 +213,7 @@ def _create_reader(
     )
     drawing = threading.Lock()  # Otherwise all threads would draw the same samples.
 
-    # NumPy is slow on few numbers: many steps at once, kept while they are current.
+    # NumPy is slow on few numbers, so samples of many steps are drawn together.
     @functools.lru_cache(maxsize=4)
     def sample_chunk(chunk: int) -> list[np.ndarray]:
         """This process's samples of both streams, int32 [_CHUNK, n] each."""

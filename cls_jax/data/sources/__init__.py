@@ -1,1 +1,1 @@
-"""Where datasets come from. Each module reads one kind of source."""
+"""The sources of datasets, one kind per module."""

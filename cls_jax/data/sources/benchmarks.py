@@ -26,11 +26,7 @@ NUM_TEST_DIGITS = 450
 
 
 def load_cifar(data_config: ConfigDict) -> Dataset:
-    """CIFAR from TFDS, or from the `.npz` that `data_config.data_dir` names.
-
-    Raises:
-        UserError: if neither of them has it, or its images have another size.
-    """
+    """CIFAR from TFDS or an `.npz`. Raises a UserError without it or for images of another size."""
     path = data_config.data_dir
     if path.endswith(_ARCHIVE_SUFFIXES):
         raise UserError(
@@ -49,12 +45,10 @@ def load_cifar(data_config: ConfigDict) -> Dataset:
 def read_tfds(data_config: ConfigDict) -> Arrays:
     """A TFDS dataset with features "image" and "label" and splits "train" and "test".
 
-    Prepared on first use: looked for, and downloaded to, `data_config.data_dir`.
-
-    Raises:
-        UserError: if it is neither prepared nor can be downloaded.
+    Read from `data_config.data_dir`, or downloaded there on first use. Raises a UserError if it is
+    neither prepared nor can be downloaded.
     """
-    # Imported here: an `.npz` needs none of them.
+    # Imported here, since an `.npz` needs none of them.
     from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before TFDS.
     import requests
     import tensorflow_datasets as tfds
@@ -64,14 +58,14 @@ def read_tfds(data_config: ConfigDict) -> Arrays:
     builder = tfds.builder(name, data_dir=data_dir)
     try:
         if not builder.is_prepared():
-            # Asked once. TFDS itself retries for minutes where there is no network.
+            # A single attempt: TFDS would retry for minutes without a network.
             requests.head(_DOWNLOAD_PAGE, timeout=20, allow_redirects=True)
         builder.download_and_prepare()
-    except Exception as error:  # TFDS raises whatever its downloader and file system do.
+    except Exception as error:  # TFDS raises any exception of its downloader and file system.
         raise UserError(
             f"{name} is not prepared in {builder.data_dir} and could not be downloaded "
             f"({type(error).__name__}): connect to the internet once, or set "
-            "--config.data.data_dir to a TFDS folder that holds it."
+            "--config.data.data_dir to a TFDS folder that has it."
         ) from error
     # Files in order and one at a time: an image's index is the same on every machine.
     read_config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
@@ -80,7 +74,7 @@ def read_tfds(data_config: ConfigDict) -> Arrays:
         rows = builder.as_dataset(
             split=split, batch_size=_ROWS_AT_ONCE, shuffle_files=False, read_config=read_config
         )
-        # Not all at once, which TensorFlow would hold a second time.
+        # Not all at once: TensorFlow would keep a second copy.
         parts = [(part["image"], part["label"]) for part in tfds.as_numpy(rows)]
         images, labels = map(np.concatenate, zip(*parts, strict=True))
         arrays |= {f"{split}_images": images, f"{split}_labels": labels.astype(np.int32)}
@@ -122,11 +116,9 @@ def load_digits(data_config: ConfigDict) -> Dataset:
 def read_single_file(path: str) -> Arrays:
     """Reads an `.npz`.
 
-    It has `train_images`, `train_labels` (-1 where unknown), `test_images`, `test_labels` and maybe
-    `class_names`.
-
-    Raises:
-        UserError: if the file is missing, damaged or has another layout.
+    It has `train_images`, `train_labels` (-1 where unknown), `test_images`, `test_labels` and
+    optionally `class_names`. Raises a UserError if the file is missing, damaged or has another
+    layout.
     """
     file = pathlib.Path(path).expanduser()
     try:
@@ -147,8 +139,8 @@ def _read_npz(file: BinaryIO) -> Arrays:
             names.append("class_names")
         num_bytes = sum(archive.getinfo(f"{name}.npy").file_size for name in names)
         if num_bytes > get_machine_memory() // 2:
-            raise ValueError(f"it holds {num_bytes / 2**30:.1f} GiB, too much for this machine")
-    # A header that claims more than the file holds costs address space, but no memory.
+            raise ValueError(f"it has {num_bytes / 2**30:.1f} GiB, too much for this machine")
+    # A header that claims more than the file has costs address space, but no memory.
     file.seek(0)
     with np.load(file, allow_pickle=False) as stored:
         arrays: Arrays = {name: stored[name] for name in names}
@@ -156,18 +148,13 @@ def _read_npz(file: BinaryIO) -> Arrays:
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
         if images.dtype != np.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
             raise ValueError(f"{split}_images is not uint8 [n, H, W, C] with n labels")
-        arrays[f"{split}_labels"] = _to_classes(labels, split)
+        is_whole, lowest = labels.dtype.kind in "iu", -1 if split == "train" else 0
+        if not is_whole or labels.min(initial=0) < lowest or labels.max(initial=0) >= _MAX_CLASSES:
+            raise ValueError(f"{split}_labels are not integers from {lowest}")
+        arrays[f"{split}_labels"] = labels.astype(np.int32)
     num_classes = int(max(arrays[f"{split}_labels"].max(initial=0) for split in _SPLITS)) + 1
     class_names = arrays["class_names"].ravel() if "class_names" in arrays else range(num_classes)
     arrays["class_names"] = tuple(map(str, class_names))
     if not len(arrays["train_images"]) or len(class_names) < num_classes:
         raise ValueError("it has no training images, or labels without a class name")
     return arrays
-
-
-def _to_classes(labels: np.ndarray, split: str) -> np.ndarray:
-    is_whole = labels.dtype.kind in "iu"
-    lowest = -1 if split == "train" else 0
-    if not is_whole or labels.min(initial=0) < lowest or labels.max(initial=0) >= _MAX_CLASSES:
-        raise ValueError(f"{split}_labels are not integers from {lowest}")
-    return labels.astype(np.int32)

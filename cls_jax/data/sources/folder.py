@@ -1,4 +1,4 @@
-"""A folder of the user's images as a Dataset. See `folder_layout` for how it is arranged."""
+"""A folder of the user's images as a Dataset. See `folder_layout` for the layouts."""
 
 import contextlib
 import hashlib
@@ -35,27 +35,21 @@ from cls_jax.data.sources.folder_layout import (
 from cls_jax.data.types import Dataset, Selection
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from cls_jax.parallel.distributed import (
-    check_same_data,
-    compute_in_main_process,
-    is_main_process,
-)
+from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
 
 NO_CLASS = -1
-COPY_OF = "the same image as"  # Why a file was skipped that is another one again.
+COPY_OF = "the same image as"  # Reason for skipping a copy.
 _MIN_PHOTOGRAPH = 32  # Pixels on the short side.
-_NUM_COMPARED = 32  # Files that all processes read.
-_ROWS_AT_ONCE = 1000  # That are hashed.
-_NUM_SAMPLED = 200  # Files whose headers are read, or that are looked at for their bit depth.
+_NUM_COMPARED = 32  # Files that all processes compare.
+_ROWS_AT_ONCE = 1000  # Rows hashed at once.
+_NUM_SAMPLED = 200  # Files sampled for their headers and bit depth.
 
 
 def load_folder(data_config: ConfigDict, layout: Layout | None = None) -> Dataset:
     """Reads the folder `data_config.data_dir`, by its `layout` if that is known.
 
-    Training images are ordered by name, labeled before unlabeled, which have the label -1.
-
-    Raises:
-        UserError: if there is nothing to train on, or a class has no image.
+    Training images are ordered by name, labeled before unlabeled (label -1). Raises a UserError if
+    there is nothing to train on, or a class has no image.
     """
     root = pathlib.Path(data_config.data_dir).expanduser()
     if not data_config.data_dir or not root.is_dir():
@@ -125,9 +119,7 @@ def _find_repeats(
 ) -> tuple[dict[int, int], list[str]]:
     """Compares the bytes of the training, validation and test images, given by their indices.
 
-    Returns:
-        Unlabeled image → the first labeled one with the same bytes, and a sentence for each kind of
-        repeated image.
+    Returns unlabeled image → the first identical labeled one, and sentences about repeats.
     """
     train, *held_out = parts
     first = {digests[i]: i for i in train[::-1] if labels[i] != NO_CLASS}
@@ -164,19 +156,12 @@ def _describe_bit_depth(paths: Sequence[pathlib.Path], options: DecodeOptions) -
             f"data.bit_depth is {options.bit_depth}."
         ]
     depth = find_bit_depth(paths)
-    if depth == 16:
-        return []
-    return [
-        f"The 16-bit images use {depth} bits and will be dark: set --config.data.bit_depth={depth}."
-    ]
+    text = f"The 16-bit images use {depth} bits and will be dark: set --config.data.bit_depth="
+    return [f"{text}{depth}."] if depth < 16 else []
 
 
 def list_layout(root: pathlib.Path) -> Layout:
-    """Lists a folder and sorts its files. Of several processes, process 0 does so for all.
-
-    Raises:
-        UserError: As `read_layout` does, or if a process does not see the same files.
-    """
+    """Lists a folder in process 0, for all, and sorts its files. Raises as `read_layout` does."""
     if jax.process_count() == 1:
         return read_layout(root, list_images(root))
     packed = compute_in_main_process(lambda: pack_layout(read_layout(root, list_images(root))))
@@ -186,10 +171,10 @@ def list_layout(root: pathlib.Path) -> Layout:
 
 
 def _read_sample(root: pathlib.Path, layout: Layout) -> Iterator[bytes]:
-    """What every process must see: a few of the files, and the names beside them."""
+    """Data that must agree between processes: a few of the files, and names beside them."""
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_COMPARED)]
     for folder in sorted({path.parent for path in paths}):
-        with contextlib.suppress(OSError):  # None in a packed folder.
+        with contextlib.suppress(OSError):  # Packed files are not on disk.
             names = os.listdir(folder)
             yield repr(sorted(name for name in names if not is_left_by_system(name))).encode()
     for path in paths:
@@ -201,9 +186,9 @@ def _read_sample(root: pathlib.Path, layout: Layout) -> Iterator[bytes]:
 
 
 def hash_names(layout: Layout, left_out: Collection[str]) -> str:
-    """The first half of a dataset's fingerprint, for which no file is opened.
+    """The first half of a dataset's fingerprint, which needs no file's content.
 
-    `left_out` names files that the dataset does not have. Runs of before have no other half.
+    `left_out` are files that the dataset does not have. Older runs have only this half.
     """
     rows = zip(layout.train, layout.train.labels.tolist(), strict=True)
     return _hash_rows(
@@ -212,9 +197,9 @@ def hash_names(layout: Layout, left_out: Collection[str]) -> str:
 
 
 def hash_contents(layout: Layout, digests: Sequence[bytes], unreadable: Collection[str]) -> str:
-    """The other half: what is in all training files, which of them can be read, and the labels.
+    """The second half: contents of all training files, which are readable, and the labels.
 
-    `digests` are the hashes of the training images' files, and of any others after them.
+    `digests` are the hashes of the training images' files, followed by any others.
     """
     return _hash_rows(
         (file.name, digest.hex(), name, file.name in unreadable)
@@ -238,7 +223,7 @@ def _check_classes(layout: Layout, labels: np.ndarray, skipped: Sequence[tuple[s
 def _hash_rows(rows: Iterable[tuple]) -> str:
     """A short hash of rows of strings and numbers, 32 hexadecimal digits."""
     digest = hashlib.sha256()
-    # Names may hold any byte but zero, and need not be Unicode.
+    # Names may have any byte but zero, and need not be Unicode.
     lines = ("\0".join(map(str, row)) + "\0\n" for row in rows)
     while text := "".join(itertools.islice(lines, _ROWS_AT_ONCE)):
         digest.update(text.encode("utf-8", "surrogateescape"))
@@ -246,18 +231,18 @@ def _hash_rows(rows: Iterable[tuple]) -> str:
 
 
 class FolderSummary(NamedTuple):
-    """What the names in a folder and the headers of some files tell, without decoding an image."""
+    """A summary of a folder from its names and some headers, without decoding an image."""
 
     root: pathlib.Path
     layout: Layout
     class_counts: dict[str, int]  # Class → labeled images, sorted by name.
     num_unlabeled: int  # Training images without a label.
     num_test: int
-    # int64 [n, 2], width and height in pixels of up to 200 training images, evenly spaced among the
-    # files. Those that cannot be read are left out.
+    # int64 [n, 2], width and height in pixels of up to 200 evenly spaced training images, without
+    # unreadable ones.
     sizes: np.ndarray
     num_validation: int = 0
-    bit_depth: int = 16  # Bits that 16-bit images among them use. 16 if there are none.
+    bit_depth: int = 16  # Bits used by 16-bit images among them. 16 if there are none.
     channels: int = 3  # 1 if all are gray, 3 if some have colors.
 
     @property
@@ -274,9 +259,8 @@ class FolderSummary(NamedTuple):
 def summarize_folder(folder: str | pathlib.Path) -> FolderSummary:
     """Reads the names in a folder and a sample of the images' sizes.
 
-    Raises:
-        UserError: if it is not a folder, its layout is not one of docs/own_images.md, or none of
-            the sampled images can be read.
+    Raises a UserError if it is not a folder, its layout is not one of docs/own_images.md, or none
+    of the sampled images can be read.
     """
     root = pathlib.Path(folder).expanduser()
     if not root.is_dir():
@@ -316,12 +300,12 @@ def take_rows(indices: np.ndarray, limit: int) -> np.ndarray:
 def sample_headers(paths: Sequence[str | os.PathLike]) -> tuple[np.ndarray, int]:
     """Width and height of up to 200 images in pixels, int64 [n, 2], and their channels, 1 or 3.
 
-    They are evenly spaced. Files without a readable header are left out. Gray images among colored
-    ones count as colored.
+    Files are evenly spaced, and those without a readable header are left out. The channels are 3 if
+    any image has colors.
     """
     headers = []
     for path in take_evenly(paths, _NUM_SAMPLED):
-        with contextlib.suppress(ImageError):  # Training lists it in skipped_files.csv.
+        with contextlib.suppress(ImageError):  # Training will list it in skipped_files.csv.
             headers.append(read_header(path))
     sizes, channels = np.split(np.asarray(headers, np.int64).reshape(-1, 3), [2], axis=1)
     return sizes, int(channels.max()) if len(channels) else 3
@@ -335,8 +319,8 @@ def find_short_side(sizes: np.ndarray) -> float:
 def are_photographs(sizes: np.ndarray) -> bool:
     """Whether images of widths and heights [n, 2] are large enough for a pretrained network.
 
-    Its features are worth more than the pixels for CIFAR-10's photographs of 32 pixels, and less
-    for digits of 8 pixels (experiments/results/suggest_photos.md).
+    Its features are better than pixels for CIFAR-10's photographs of 32 pixels, and worse for
+    digits of 8 pixels (experiments/results/suggest_photos.md).
     """
     return len(sizes) > 0 and find_short_side(sizes) >= _MIN_PHOTOGRAPH
 
@@ -347,14 +331,9 @@ def load_sample(
     limit: int,
     options: DecodeOptions = CENTER_CROP,
 ) -> Dataset:
-    """Decodes up to `limit` labeled and as many unlabeled training images to (H, W, C).
-
-    Raises:
-        UserError: if none of the chosen labeled images can be read.
-    """
+    """Up to `limit` labeled and as many other images. Raises a UserError if no label is left."""
     train = summary.layout.train
-    num_labeled = summary.num_labeled
-    places, rest = np.split(np.arange(len(train)), [num_labeled])
+    places, rest = np.split(np.arange(len(train)), [summary.num_labeled])
     places = np.concatenate([take_rows(places, limit), take_rows(rest, limit)])
     files = [str(summary.root / train[i][0].name) for i in places]
     (batch,) = read_ahead(files, shape, len(files), options)

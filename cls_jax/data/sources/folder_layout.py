@@ -1,8 +1,8 @@
 """Sorts the files of a folder into training, validation and test images.
 
 There are three layouts: `labels.csv`, else `labeled/<class>/…` or `train/<class>/…`, else class
-folders. Each may have `unlabeled/…`, `test/<class>/…` and `val/<class>/…` beside it. Only
-names decide, whatever their case and however their accents are composed. No image is opened here.
+folders. Each may have `unlabeled/…`, `test/<class>/…` and `val/<class>/…` beside it. Only names
+matter, regardless of case and composition of accents. No image is opened here.
 """
 
 import array
@@ -30,7 +30,7 @@ from cls_jax.data.sources.label_table import (
 from cls_jax.errors import UserError
 
 NO_CLASS_NAME = ""  # Of unlabeled images.
-# What folders are called → what they hold.
+# Name of a folder → its contents.
 _SPLITS = {
     **dict.fromkeys(("labeled", "labelled", "train", "training"), "train"),
     **dict.fromkeys(("unlabeled", "unlabelled"), "unlabeled"),
@@ -44,13 +44,13 @@ _REMEDY = (
 _PARTS = ("train", "validation", "test")
 _FOREIGN = -2  # A class without training images.
 Row = tuple[ImageFile, str]  # A file and its class.
-Found = Iterator[tuple[str, int, str]]  # The part, the place among all files, and the class.
-# From a row to the name of its file, "" if there is none, None if it could be several.
+Found = Iterator[tuple[str, int, str]]  # The part, the index among all files, and the class.
+# Row → the name of its file, "" if there is none, None if there could be several.
 Finder = Callable[[LabelRow], str | None]
 
 
 class Rows(Sequence[Row]):
-    """Some files of a folder with their classes: 12 bytes a file beside the columns of all."""
+    """Some files of a folder with their classes, at 12 bytes per file."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Rows(Sequence[Row]):
         labels: np.ndarray,
         class_names: tuple[str, ...],
     ):
-        """Files by their places, int64 [n], and labels int32 [n], -1 for unlabeled ones."""
+        """Files by their indices, int64 [n], and labels int32 [n], -1 for unlabeled ones."""
         self.files, self.places, self.labels = files, places, labels
         self._names = *class_names, NO_CLASS_NAME  # The last one for -1.
 
@@ -81,18 +81,14 @@ class Layout(NamedTuple):
 
     class_names: tuple[str, ...]  # Sorted.
     train: Rows  # Labeled before unlabeled, sorted by name within each.
-    validation: Rows  # None is unlabeled.
-    test: Rows  # None is unlabeled.
-    skipped: list[SkippedFile]  # All other files, and why.
+    validation: Rows  # All labeled.
+    test: Rows  # All labeled.
+    skipped: list[SkippedFile]  # All other files, with the reason.
     warnings: list[str]  # One sentence each.
 
 
 def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
-    """Finds out which layout a folder has, and sorts its files.
-
-    Raises:
-        UserError: if it has no layout, fewer than two classes, or a class without an image.
-    """
+    """Sorts the files of a folder. Raises a UserError without two classes that all have images."""
     files, skipped, warnings = listing.files, list(listing.skipped), list[str]()
     if table := find_table(listing):
         skipped[:] = [row for row in skipped if row[0] != table]
@@ -102,7 +98,7 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
         splits = _find_splits(listing, has_table=False)
         rows = _sort_by_folder(files.names(), splits, skipped)
     parts = {name: (array.array("q"), array.array("i")) for name in _PARTS}
-    numbers = {NO_CLASS_NAME: 0}  # Of the names of classes as they are found.
+    numbers = {NO_CLASS_NAME: 0}  # Class → its number in order of appearance.
     for part, place, name in rows:
         parts[part][0].append(place)
         parts[part][1].append(numbers.setdefault(name, len(numbers)))
@@ -143,7 +139,7 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
 
 
 def pack_layout(layout: Layout) -> bytes:
-    """A layout as bytes, for other processes: its columns, and the rest as JSON."""
+    """A layout as bytes, for other processes: columns, and the rest as JSON."""
     buffer, files = io.BytesIO(), layout.train.files
     rest = layout.class_names, layout.skipped, layout.warnings
     parts = zip(_PARTS, (layout.train, layout.validation, layout.test), strict=True)
@@ -159,7 +155,7 @@ def pack_layout(layout: Layout) -> bytes:
 
 
 def unpack_layout(content: bytes) -> Layout:
-    """The layout that `pack_layout` made bytes of."""
+    """Undoes `pack_layout`."""
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         names, skipped, warnings = json.loads(str(stored["rest"]))
         files = ImageFiles((), stored["text"].tobytes(), stored["numbers"].tobytes())
@@ -172,10 +168,10 @@ def unpack_layout(content: bytes) -> Layout:
 
 
 def _find_splits(listing: Listing, has_table: bool) -> dict[str, str]:
-    """Folder → what it holds, a value of `_SPLITS`.
+    """Folder → its contents, a value of `_SPLITS`.
 
-    Without a table, a folder called train or val that holds images itself is a class of that name:
-    "valid" and "invalid" are classes, too. Of `labeled` and `train`, only the first has classes.
+    Without a table, a folder called train or val that directly contains images is a class, since
+    "valid" and "invalid" may be classes. Of `labeled` and `train`, only the first has classes.
     """
     with_folders = {name.split("/")[0] for name in listing.folders if "/" in name}
     splits = {}
@@ -256,7 +252,7 @@ def _check_class_folders(
 
 
 def describe_skipped(skipped: Iterable[SkippedFile], prefix: str = "") -> str:
-    """The reason for which most files were skipped, in parentheses."""
+    """The most frequent reason for skipped files, in parentheses."""
     rows = [(name, reason) for name, reason in skipped if name.startswith(prefix)]
     if not rows:
         return ""
@@ -274,8 +270,8 @@ def _name_classes(found: Iterable[str], warnings: list[str]) -> dict[str, str]:
         different = {unicodedata.normalize("NFC", name) for name in names}
         if len(different) > 1:
             warnings.append(
-                f"{' and '.join(map(repr, sorted(different)))} count as one class: rename one of "
-                "them if they are not."
+                f"{' and '.join(map(repr, sorted(different)))} count as one class: rename one if "
+                "they are different."
             )
     return {folded: min(names) for folded, names in spellings.items()}
 
@@ -286,7 +282,7 @@ def _sort_by_table(
     classes: Mapping[str, str | None],
     skipped: list[SkippedFile],
 ) -> Found:
-    """Sorts by folder and by class. A test or validation image may have it from its folder only."""
+    """Sorts by folder and class. Test and validation images may get their class from the folder."""
     for place, file in enumerate(names):
         top, *rest = file.split("/", 2)
         kind = splits.get(top, "train") if rest else "train"
@@ -304,13 +300,11 @@ def _sort_by_table(
 def label_by_folder(
     listing: Listing, rows: Sequence[LabelRow] = ()
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What the folders say where there is a table with these rows, in the order of the file.
+    """The labels by folder, given a table with these rows, in the order of the file.
 
-    A table that `cls-jax label` has begun, or is about to, adds to what the folders say without
-    one. Any other table is all there is, but for labeled/<class>/.
-
-    Returns:
-        Folder → what it holds, a value of `_SPLITS`, and image → class.
+    A table of `cls-jax label`, even an empty one, adds to the labels of all class folders. Any
+    other table replaces them, except for labeled/<class>/. Returns folder → its contents, a value
+    of `_SPLITS`, and image → class.
     """
     names = listing.files.names
     if not rows or rows[0].decision:
@@ -335,10 +329,9 @@ def label_by_folder(
 
 
 def list_labelable(listing: Listing, splits: Mapping[str, str]) -> list[str]:
-    """The images that a person may label, where folders hold `splits`: no test images.
+    """The images that a person may label, given the contents of folders: no test or validation.
 
-    Names that are not Unicode cannot be written to a table and are left out, and so are validation
-    images.
+    Names that are not Unicode are left out, since a table cannot contain them.
     """
     kinds = {name for name, kind in splits.items() if kind in ("test", "validation")}
     return [
@@ -350,9 +343,9 @@ def list_labelable(listing: Listing, splits: Mapping[str, str]) -> list[str]:
 
 
 def sort_by_label(root: pathlib.Path, listing: Listing) -> tuple[list[str], list[str]]:
-    """The images that a person may label, without and with a class. None needs to have one.
+    """The images that a person may label, without and with a class.
 
-    Those of no class are left out. Raises a UserError if labels.csv cannot be read.
+    Those marked as no class are left out. Raises a UserError if labels.csv cannot be read.
     """
     if table := find_table(listing):
         splits, classes = _read_classes(root / table, listing, [], [])
@@ -364,7 +357,7 @@ def sort_by_label(root: pathlib.Path, listing: Listing) -> tuple[list[str], list
 
 
 def find_table(listing: Listing) -> str | None:
-    """The name of the table of labels, whatever its case. None if there is none."""
+    """The name of the label table, ignoring case. None if there is none."""
     return next((name for name, _ in listing.skipped if fold(name) == LABELS_CSV), None)
 
 
@@ -373,13 +366,9 @@ def _read_classes(
 ) -> tuple[dict[str, str], dict[str, str | None]]:
     """Reads the table beside the folders. The last row of a file counts.
 
-    Rows that name no file, or could name several, are skipped, with a warning.
-
-    Returns:
-        Folder → what it holds, and file → class, NO_CLASS_NAME, or None for an image of no class.
-
-    Raises:
-        UserError: if it cannot be read or lacks one of the two columns.
+    Rows that name no file, or could name several, are skipped, with a warning. Returns folder → its
+    contents, and file → class, NO_CLASS_NAME, or None for an image of no class. Raises a UserError
+    if it cannot be read or lacks one of the two columns.
     """
 
     def names_file(cell: str) -> bool:
@@ -416,8 +405,8 @@ def _read_classes(
     rest = [name for name in by_folder if name not in classes]
     if rest and "train" not in splits.values():
         warnings.append(
-            f"{len(rest):,} image(s) without a row in {path.name}, such as {rest[0]!r}, have the "
-            "name of their folder as label: move those without a label to unlabeled/."
+            f"{len(rest):,} image(s) without a row in {path.name}, such as {rest[0]!r}, are "
+            "labeled by their folder: move those without a label to unlabeled/."
         )
     return splits, by_folder | classes
 
@@ -425,15 +414,15 @@ def _read_classes(
 def index_files(
     names: Callable[[], Iterable[str]], rows: Iterable[LabelRow] | None = None
 ) -> Finder:
-    """How to find the files that the rows of a table name.
+    """Returns a function that finds the file of a row.
 
-    A name may be relative to the table's folder, or to the one folder of images beside it, with or
-    without extension, and in any case. The exact name comes first, then the one with accents
-    composed otherwise, and then the others. Rows of `cls-jax label` have a file's whole name: if
-    the file is gone, they never mean another one.
+    A name may be relative to the table's folder or to the one folder of images beside it, with or
+    without extension, in any case. An exact match takes precedence, then one up to the composition
+    of accents, then the others. Rows of `cls-jax label` match by the whole name only: if the file
+    is gone, they match no other.
 
-    `names` gives all names, each time it is called. Only what some `rows` can mean is kept, or for
-    None everything.
+    `names` yields all names whenever it is called. The index is limited to names that `rows` can
+    match, or has all for None.
     """
     rows = None if rows is None else list(rows)
     if rows is None:
@@ -466,13 +455,13 @@ def index_files(
 
 
 def _spell(row: LabelRow) -> tuple[str, ...]:
-    """The exact names that a row can mean, the likeliest first."""
+    """The exact names that a row can match, the likeliest first."""
     cleaned = row.file.strip().replace("\\", "/").removeprefix("./")
     return (row.file,) if row.decision else (row.file, cleaned)
 
 
 def _list_keys(row: LabelRow) -> list[tuple[int, str]]:
-    """What to look for in which stage of `index_files` where there is no exact name."""
+    """The keys to look up in each stage of `index_files` without an exact match."""
     keys = [(0, unicodedata.normalize("NFC", name)) for name in _spell(row)]
     folded = fold(_spell(row)[-1])
     return keys if row.decision else [*keys, *((stage, folded) for stage in (1, 2, 3))]

@@ -1,9 +1,9 @@
-"""The table `labels.csv` of a folder of images, as people and programs write it: a log.
+"""The table `labels.csv` of a folder of images: an append-only log.
 
-The columns `file` and `label` are enough. `cls-jax label` appends a row per decision and has two
-more: `decision` says what an empty label means, and `time` orders the rows of tables that were
-merged by appending one to the other. A table is only ever appended to, never rewritten, so that
-several programs can add rows at a time.
+Only the columns `file` and `label` are required. `cls-jax label` appends a row per decision, with
+two more: `decision` gives the meaning of an empty label, and `time` orders the rows of tables that
+were merged by appending one to the other. Since tables are never rewritten, several programs can
+add rows at the same time.
 """
 
 import codecs
@@ -25,11 +25,11 @@ from cls_jax.io import describe_error, read_bytes, to_csv
 
 LABELS_CSV = "labels.csv"
 LABEL, NONE, SKIP, UNDO = "label", "none", "skip", "undo"
-NOTES = EXAMPLE, DESCRIBE = "example", "describe"  # Of rows about a class, which label nothing.
+NOTES = EXAMPLE, DESCRIBE = "example", "describe"  # About a class: they label nothing.
 LONGEST_CLASS = 255  # Characters, as in the name of a folder.
 _HEAD_CHARACTERS = 10_000  # At least the header and a row.
 _MAX_BYTES = 2**28  # Some five million rows.
-# Windows has no such links, but changes line ends unless told otherwise.
+# Windows has no O_NOFOLLOW, but needs O_BINARY to keep line ends.
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 # Headers of the columns, the usual ones first.
 _FILE_COLUMNS = (
@@ -37,44 +37,32 @@ _FILE_COLUMNS = (
     *("imageid", "imgid", "id", "name"),
 )
 _LABEL_COLUMNS = ("label", "labels", "class", "classname", "category", "target", "species", "y")
-_OWN_COLUMNS = ("decision", "time")
 _DECISIONS = (LABEL, NONE, SKIP, UNDO, *NOTES)
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
-_LAST_TIME = "9999"  # From here on there may be no later one.
+_LAST_TIME = "9999"  # Times from here on count as unknown.
 
 
 class LabelRow(NamedTuple):
     """A row of the table."""
 
-    file: str  # Name as written, relative to the folder. In "describe", what the class is.
+    file: str  # Name as written, relative to the folder. In "describe", the description.
     label: str  # Class, or "".
-    # "label", "none" (the image belongs to no class), "skip", "undo" (`label` is what it was
-    # before) or one of `NOTES`. "" in rows that other programs wrote.
+    # "label", "none" (the image belongs to no class), "skip", "undo" (`label` is the one before)
+    # or one of `NOTES`. "" in rows of other programs.
     decision: str = ""
     time: str = ""  # UTC, ISO 8601 to the microsecond. "" if unknown.
 
 
-class _Format(NamedTuple):
-    """How a table is written."""
-
-    delimiter: str
-    header: list[str]  # Cells of the first line. Without a header, "" for each.
-    # Columns of file, label, decision and time. A table without the last two has them behind its
-    # last column, in rows that cannot do without.
-    places: tuple[int, ...]
-
-    @property
-    def has_decisions(self) -> bool:
-        """Whether there is a column for decisions."""
-        return self.places[2] < len(self.header)
-
-
-_NEW = _Format(",", ["file", "label", *_OWN_COLUMNS], (0, 1, 2, 3))
+# The format of a table: its delimiter, the cells of its first line, each "" without a header, and
+# the columns of file, label, decision and time. A table without the last two has them after its
+# last column, in rows that need them.
+_Format = tuple[str, list[str], tuple[int, ...]]
+_NEW: _Format = ",", ["file", "label", "decision", "time"], (0, 1, 2, 3)
 
 
 def fold(name: str) -> str:
-    """The same text for names that differ in case, or in how accents are composed."""
+    """Normalizes case and the composition of accents."""
     if name.isascii():
         return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
@@ -88,31 +76,31 @@ def read_label_table(
 ) -> list[LabelRow]:
     """Reads the rows in the order of the file, from its `content` if that is known.
 
-    The header of a table that was appended to another one is no row. Of two columns with other
-    names than usual, the first line is a row if it has a number or an image's name, or if
-    `names_file` knows what it has for a file. Rows before the byte `start`, where one begins, are
-    left out.
-
-    Raises:
-        UserError: if it cannot be read, or has no columns of files and labels.
+    Headers of appended tables are skipped. In a table of two columns with unusual names, the first
+    line is a row if it has a number or an image's name, or if `names_file` recognizes its file.
+    Rows before the byte `start`, the beginning of a row, are left out. Raises a UserError if it
+    cannot be read, or has no columns of files and labels.
     """
     content = read_content(path) if content is None else content
     text, encoding = _decode(path, content)
     if not text.strip():
         return []
-    form, lines = _parse(path, _take_head(text) if start else text, names_file)
+    (delimiter, header, places), lines = _parse(
+        path, _take_head(text) if start else text, names_file
+    )
     if start:
-        lines = _read_csv(path, content[start:].decode(encoding), form.delimiter)
-    headers = ([form.header[place] for place in form.places[:2]], _NEW.header[:2])
-    rows, labels = [], dict[str, str]()  # Each label is kept once.
+        lines = _read_csv(path, content[start:].decode(encoding), delimiter)
+    has_decisions = places[2] < len(header)
+    headers = ([header[place] for place in places[:2]], _NEW[1][:2])
+    rows, labels = [], dict[str, str]()  # Each label is stored once.
     for line in lines:
-        cells = [line[place] if place < len(line) else "" for place in form.places]
-        if len(line) <= form.places[0] or cells[:2] in headers:
+        cells = [line[place] if place < len(line) else "" for place in places]
+        if len(line) <= places[0] or cells[:2] in headers:
             continue
         file, label, decision, moment = *cells[:3], _read_time(cells[3])
-        if decision not in _DECISIONS or not (moment or form.has_decisions):
+        if decision not in _DECISIONS or not (moment or has_decisions):
             decision = ""
-            if not form.has_decisions:
+            if not has_decisions:
                 moment = ""
         rows.append(LabelRow(file, labels.setdefault(label, label), decision, moment))
     if any(len(row.label) > LONGEST_CLASS for row in rows):
@@ -121,10 +109,7 @@ def read_label_table(
 
 
 def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
-    """The rows of a table in the order in which they count: by `time`.
-
-    A row without a time comes after all rows above it.
-    """
+    """The rows of a table by `time`. One without a time comes after all rows above it."""
     rows = list(rows)
     if not any(row.time for row in rows):
         return rows
@@ -136,40 +121,36 @@ def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:
 
 
 def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, bytes]:
-    """Appends rows and waits until they are on the disk.
+    """Appends rows and waits until they are on disk.
 
-    All rows are one write at the end of the file, in the columns that it has. Where it has none for
-    decisions, others than labels get two cells behind the last column.
-
-    Returns:
-        The byte of the file where the rows begin, and all that was appended.
-
-    Raises:
-        OSError: if the system refuses.
-        UserError: if the table is a link, or cannot be read as a table.
+    All rows are appended by one write, in the table's columns. Without a column for decisions,
+    decisions other than labels get two cells after the last column. Returns the byte where the rows
+    begin, and the appended bytes. Raises an OSError if the system refuses, and a UserError if the
+    table is a link, or cannot be read as a table.
     """
     if path.is_symlink():
-        raise UserError(f"{path} is a link: replace it with the file, so that labels can be added.")
+        raise UserError(f"{path} is a link: replace it with the file itself.")
     text, encoding = _decode(path, read_content(path))
-    form, start, before = _NEW, to_csv([_NEW.header]), list[list[str]]()
+    delimiter, header, places = _NEW
+    start, before, lines = to_csv([header]), list[list[str]](), []
     if text.strip():
-        form, before = _parse(path, _take_head(text), lambda cell: False)
-        start = _find_end(path, text, form.delimiter)
-    lines = []
+        (delimiter, header, places), before = _parse(path, _take_head(text), lambda cell: False)
+        start = _find_end(path, text, delimiter)
     for row in rows:
-        # The first row says who has begun the table.
-        is_plain = before and not form.has_decisions and row.decision in ("", LABEL, UNDO)
-        line = [""] * max(len(form.header), 0 if is_plain else form.places[3] + 1)
-        for place, value in zip(form.places[: 2 if is_plain else 4], row, strict=False):
+        # The first row shows who started the table.
+        is_label = row.decision in ("", LABEL, UNDO)
+        is_plain = before and places[2] >= len(header) and is_label
+        line = [""] * max(len(header), 0 if is_plain else places[3] + 1)
+        for place, value in zip(places[: 2 if is_plain else 4], row, strict=False):
             line[place] = value
         lines.append(line)
-    added = (start + to_csv(lines, form.delimiter)).encode(encoding)
+    added = (start + to_csv(lines, delimiter)).encode(encoding)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o666)
     try:
         num_written = os.write(descriptor, added)
         end = os.lseek(descriptor, 0, os.SEEK_CUR)
         if num_written < len(added):  # The disk is full.
-            if os.fstat(descriptor).st_size == end:  # Nobody has appended meanwhile.
+            if os.fstat(descriptor).st_size == end:  # No other program has appended meanwhile.
                 os.ftruncate(descriptor, end - num_written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(descriptor)
@@ -181,7 +162,7 @@ def append_rows(path: pathlib.Path, rows: Iterable[LabelRow]) -> tuple[int, byte
 
 
 def _sync_folder(folder: pathlib.Path) -> None:
-    """Waits until the name of a new file is on the disk. Not all systems can."""
+    """Waits until the name of a new file is on disk, if the system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -191,18 +172,18 @@ def _sync_folder(folder: pathlib.Path) -> None:
 
 
 def _find_end(path: pathlib.Path, text: str, delimiter: str) -> str:
-    """What must follow a table so that a row can. A crash may have left a part of one."""
+    """The text that completes a table before a new row. A crash may have cut the last one."""
     end = "" if text.endswith(("\n", "\r")) else "\n"
     if text.count('"') % 2:
         mark = "\x1f"
         lines = _read_csv(path, f"{text}{end}{mark}", delimiter)
-        if lines[-1] != [mark]:  # The part ends within quotes.
+        if lines[-1] != [mark]:  # The last row ends within quotes.
             return '"\n'
     return end
 
 
 def find_next_time(last: str) -> str:
-    """The time as the tables have it, UTC to the microsecond: now, but always after `last`."""
+    """The time in the table's format, UTC to the microsecond: now, but always after `last`."""
     now = datetime.datetime.now(datetime.UTC)
     if last:
         now = max(now, datetime.datetime.fromisoformat(last) + datetime.timedelta(microseconds=1))
@@ -214,18 +195,18 @@ def _write_time(moment: datetime.datetime) -> str:
 
 
 def _read_time(text: str) -> str:
-    """A time in the form that sorts as text, or "" for what is not UTC in ISO 8601."""
+    """A time in a form that sorts as text, or "" unless it is UTC in ISO 8601."""
     if not _TIME.fullmatch(text):
         return ""
     try:
         moment = _write_time(datetime.datetime.fromisoformat(text))
-    except ValueError:  # Such as the 30th of February.
+    except ValueError:  # Such as February 30.
         return ""
     return moment if moment < _LAST_TIME else ""
 
 
 def read_content(path: pathlib.Path) -> bytes:
-    """The bytes of a table, none if there is none yet. Raises a UserError if it cannot be read."""
+    """The bytes of a table, b"" without one. Raises a UserError if it cannot be read."""
     try:
         return read_bytes(path, _MAX_BYTES)
     except FileNotFoundError:
@@ -263,17 +244,17 @@ def _parse(
     if places is None:  # Two columns without a usual name.
         places, start = (0, 1), cells[0].strip()
         if start.lower().endswith(SUFFIXES) or start.isdecimal() or names_file(cells[0]):
-            return _Format(delimiter, ["", ""], (0, 1, 2, 3)), lines
+            return (delimiter, ["", ""], (0, 1, 2, 3)), lines
     width = len(cells)
     own = (width, width + 1)
-    if "decision" in cells:  # Otherwise the time may be anything's.
+    if "decision" in cells:  # Otherwise "time" may mean anything.
         own = (cells.index("decision"), cells.index("time") if "time" in cells else width)
-    return _Format(delimiter, cells, (*places, *own)), lines[1:]
+    return (delimiter, cells, (*places, *own)), lines[1:]
 
 
 def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:
     """All lines that are not empty."""
-    # Of `StringIO`, a character would take four bytes.
+    # In a `StringIO`, a character takes four bytes.
     file = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")
     try:
         return list(filter(None, csv.reader(file, delimiter=delimiter, skipinitialspace=True)))
@@ -282,7 +263,7 @@ def _read_csv(path: pathlib.Path, text: str, delimiter: str) -> list[list[str]]:
 
 
 def _find_columns(header: Sequence[str]) -> tuple[int, int] | None:
-    """The columns of files and labels by name, or None for two columns of other names."""
+    """The columns of files and labels by name, or None for two columns with other names."""
     columns = ["".join(filter(str.isalnum, fold(cell))) for cell in header]
     files = [columns.index(name) for name in _FILE_COLUMNS if name in columns]
     labels = [columns.index(name) for name in _LABEL_COLUMNS if name in columns]

@@ -1,7 +1,7 @@
-"""TFDS datasets in ArrayRecord, such as ImageNet: images are decoded when they are needed.
+"""TFDS datasets in ArrayRecord, such as ImageNet: images are decoded on demand.
 
-Labels and names of all images are read once per machine, since they are stored beside the images.
-Several processes read a part each.
+Labels and names, which are stored with the images, are read once per machine. Each of several
+processes reads a part.
 """
 
 import concurrent.futures
@@ -29,13 +29,12 @@ _CHUNK = 1024  # Images that a thread reads at a time.
 
 
 def load_records(data_config: ConfigDict) -> Dataset:
-    """The dataset of this name with the splits "train" and "validation", which is for testing.
+    """The dataset with the splits "train" and "validation", which is used for testing.
 
-    It has the features "image", "label" and, with `data.labeled_subset`, "file_name". Only images
-    that the subset names have a label then, another TFDS dataset or a text file of names.
-
-    Raises:
-        UserError: if one of them is not prepared in ArrayRecord, or the subset names other images.
+    It needs the features "image" and "label". With `data.labeled_subset`, another TFDS dataset or a
+    text file of names, it also needs "file_name", and only images of the subset keep their label.
+    Raises a UserError if one of them is not prepared in ArrayRecord, or the subset names other
+    images.
     """
     options, shape = get_decode_options(data_config), get_image_shape(data_config)
     builder = _open_builder(data_config.name, data_config.data_dir)
@@ -74,7 +73,7 @@ def load_records(data_config: ConfigDict) -> Dataset:
 
 
 def _open_builder(name: str, data_dir: str) -> Any:
-    """The prepared dataset, as its own files describe it."""
+    """The prepared dataset, as described by its own files."""
     from cls_jax.data import host_tensorflow  # noqa: F401, I001 # Before TFDS.
     import tensorflow_datasets as tfds
 
@@ -84,7 +83,7 @@ def _open_builder(name: str, data_dir: str) -> Any:
         builder = tfds.builder_from_directory(builder.data_dir)
         if builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD:
             return builder
-    except Exception as error:  # TFDS raises whatever its file system and parsers do.
+    except Exception as error:  # TFDS raises any exception of its file system and parsers.
         reason = type(error).__name__
     else:
         reason = f"it is in {builder.info.file_format.value}"
@@ -95,7 +94,7 @@ def _open_builder(name: str, data_dir: str) -> Any:
 
 
 def _open_source(builder: Any, split: str) -> Any:
-    """The records of a split by number, with encoded images. Several threads may read."""
+    """The records of a split by number, with encoded images. Thread-safe."""
     import tensorflow_datasets as tfds
 
     return builder.as_data_source(split=split, decoders={"image": tfds.decode.SkipDecoding()})

@@ -1,13 +1,13 @@
-// Requests to the server. Every answer is JSON, except for photos.
+// Requests to the server. Every response is JSON, except for photos.
 
-// Tells the windows of one person apart: each one undoes its own steps.
+// Identifies this window, which undoes only its own steps.
 const WINDOW = crypto.randomUUID();
 const MAX_CACHED = 200; // Photos.
 const cached = new Map();
-// Of this tab only, and kept when the page is loaded again. No other port of this machine gets it.
+// Session storage belongs to this tab and port only, and survives a reload.
 let token = sessionStorage.getItem("token") ?? "";
 
-/** An answer other than success; `status` is the HTTP status, `body` what the server said. */
+/** An unsuccessful response, with its HTTP `status` and its `body`. */
 export class RequestError extends Error {
   constructor(status, body) {
     super(body.message ?? `The server answered with status ${status}.`);
@@ -24,7 +24,7 @@ export async function open() {
   const headers = { "Content-Type": "application/json", "X-Token": secret };
   const answer = fetch("/api/open", { method: "POST", headers, body: "{}" });
   const response = await answer.catch(() => null);
-  if (!response?.ok) return; // Of a code that was used before. The token is not lost.
+  if (!response?.ok) return; // The code was used before. The stored token stays valid.
   token = (await response.json()).token;
   sessionStorage.setItem("token", token);
 }
@@ -38,7 +38,7 @@ export function post(verb, content = {}) {
   return send(`/api/${verb}`, { method: "POST", headers, body: JSON.stringify(content) });
 }
 
-/** Sends a file as it is: "try" says what it shows, "add" keeps it. Its name stays here. */
+/** Sends a file, without its name: "try" classifies it, "add" stores it. */
 export function upload(verb, file) {
   const headers = { "Content-Type": "application/octet-stream" };
   return send(`/api/${verb}`, { method: "POST", headers, body: file });
@@ -55,17 +55,17 @@ export async function follow(name, onEvent, signal) {
   }
 }
 
-/** A file that the server makes, as a Blob. */
+/** A file that the server generates, as a Blob. */
 export async function getFile(path) {
   return (await request(path, {})).blob();
 }
 
-/** A photo as a Blob. The last ones are kept. */
+/** A photo as a Blob. The most recently used are cached. */
 export function getPhoto(image, size) {
   const path = `/photographs/${image}/${size}`;
   const photo = cached.get(path) ?? getFile(path);
   cached.delete(path);
-  cached.set(path, photo); // Behind those that were not wanted for longer.
+  cached.set(path, photo); // It is now the most recently used.
   if (cached.size > MAX_CACHED) cached.delete(cached.keys().next().value);
   photo.catch(() => cached.delete(path));
   return photo;

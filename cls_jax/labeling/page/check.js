@@ -7,7 +7,7 @@ export function mount(root, app) {
   const hint = create("p", { class: "hint" });
   root.append(create("div", { class: "page" }, create("h2", {}, "Check proposals"), hint, rows));
   let version = -1;
-  // What is marked stays marked while another window labels.
+  // Marks survive updates from other windows.
   const wrong = new Set();
 
   async function update(state) {
@@ -18,7 +18,7 @@ export function mount(root, app) {
     hint.textContent = filled.length
       ? "Click the wrong photos, then confirm the rest of the row."
       : "Proposals appear here once two classes have labels.";
-    // The focus stays in the same row when its photos change.
+    // Keep the focus in its row when the photos change.
     const focused = document.activeElement?.closest("[data-label]")?.dataset.label;
     rows.replaceChildren(...filled.map(createRow));
     const row = [...rows.children].find(({ dataset }) => dataset.label === focused);
@@ -29,7 +29,7 @@ export function mount(root, app) {
     const confirm = createButton({ class: "primary confirm", click: confirmRow });
     const pictures = images.map((item) => createPhoto(item, "small"));
     const tiles = images.map(createTile);
-    const seen = new Set(); // Nobody confirms what was not there to be seen.
+    const seen = new Set(); // Only displayed photos are confirmed.
     const settled = pictures.map(async ({ shown }, i) => (await shown) && seen.add(images[i].image));
 
     function createTile(item, i) {

@@ -81,7 +81,7 @@ export function createChooser(onChoose) {
 
   function orderClasses() {
     if (classes.length <= NUM_KEYS) return classes;
-    // The number keys go to the most probable ones.
+    // The number keys select the most probable classes.
     const rank = (name) => {
       const position = proposals.findIndex((proposal) => proposal.label === name);
       return position < 0 ? Infinity : position;
@@ -104,7 +104,7 @@ export function createChooser(onChoose) {
     update(newClasses, newProposals) {
       classes = newClasses;
       proposals = newProposals;
-      search.placeholder = classes.length ? "Search or add a class" : "Name its class, press Enter";
+      search.placeholder = classes.length ? "Search or add a class" : "Type its class and press Enter";
       render();
     },
     /** Handles a key that was pressed outside of all fields; returns whether it did. */

@@ -13,8 +13,8 @@ export function mount(root, app) {
     if (state.version === version || isTyping) return;
     version = state.version;
     hint.textContent = state.classes.length
-      ? "Give a class the name of another one to merge them. To choose an example, open a labeled photo from the strip."
-      : "There is no class yet.";
+      ? "Give a class another one's name to merge them. To choose an example, open a labeled photo from the strip."
+      : "No classes yet.";
     rows.replaceChildren(...state.classes.map(createRow));
   }
 
@@ -22,7 +22,7 @@ export function mount(root, app) {
     const change = (verb, content) =>
       app.run(async () => {
         const answer = await app.post(verb, content);
-        if (verb === "rename") app.announce(`${describe(name, content.text, answer.renamed)} Ctrl Z undoes it.`, true);
+        if (verb === "rename") app.announce(`${describe(name, content.text, answer.renamed)} Press Ctrl Z to undo.`, true);
       });
     const field = (verb, value, title, limit) =>
       create("input", {
@@ -60,5 +60,5 @@ export function mount(root, app) {
 
 function describe(name, text, count) {
   const photos = formatCount(count, "photo");
-  return text ? `${name} is ${text} now (${photos}).` : `${name} is deleted: ${photos} without a label.`;
+  return text ? `${name} is now ${text} (${photos}).` : `${name} deleted. Now unlabeled: ${photos}.`;
 }

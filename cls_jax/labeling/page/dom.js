@@ -4,7 +4,7 @@ import { getPhoto } from "./api.js";
 
 /**
  * Creates an element.
- * Properties that are functions become listeners, as in { click: confirm }; the others attributes.
+ * Properties that are functions become listeners, as in { click: confirm }; others become attributes.
  */
 export function create(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -17,7 +17,7 @@ export function create(tag, properties = {}, ...children) {
   return element;
 }
 
-/** A button that gives the focus back after a click with the mouse, so that keys go to the page. */
+/** A button that drops the focus after a mouse click, so that keys reach the page. */
 export function createButton(properties, ...children) {
   const { click, ...others } = properties;
   const onClick = (event) => {
@@ -27,7 +27,7 @@ export function createButton(properties, ...children) {
   return create("button", { type: "button", click: onClick, ...others }, ...children);
 }
 
-/** A photo. Its promise `shown` tells whether it can be seen. */
+/** A photo. Its promise `shown` resolves to whether it could be decoded. */
 export function createPhoto({ image, name }, size) {
   const picture = create("img", { alt: name, draggable: "false" });
   picture.shown = show(picture, image, size).then(
@@ -54,7 +54,7 @@ export function formatCount(count, noun, plural = `${noun}s`) {
   return `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
 }
 
-/** Lets the user save a file that the server makes. A link cannot carry the token. */
+/** Downloads a Blob as a file. A link could not send the token. */
 export function save(blob, name) {
   const href = URL.createObjectURL(blob);
   create("a", { href, download: name }).click();

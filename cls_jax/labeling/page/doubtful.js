@@ -1,4 +1,4 @@
-// Labels that disagree with what the other labels say: probably mistakes.
+// Labels that the other labels contradict: probably mistakes.
 
 import { create, createButton, createPhoto, formatPercent } from "./dom.js";
 
@@ -13,8 +13,8 @@ export function mount(root, app) {
     version = state.version;
     const { images } = await app.get("doubtful");
     hint.textContent = images.length
-      ? "All other labels contradict these. The likeliest mistakes come first."
-      : "No label disagrees with the others.";
+      ? "The other labels contradict these. Likeliest mistakes first."
+      : "No doubtful labels.";
     cards.replaceChildren(...images.map(createCard));
   }
 
@@ -31,7 +31,7 @@ export function mount(root, app) {
       "article",
       { class: "card", "aria-label": item.name },
       createButton(
-        { class: "tile", click: () => app.open(item), "aria-label": `Look at ${item.name}` },
+        { class: "tile", click: () => app.open(item), "aria-label": `Open ${item.name}` },
         createPhoto(item, "small"),
       ),
       create(

@@ -1,4 +1,4 @@
-// The page as a whole: its state, its views and what they share.
+// The page: its state, its views and what they share.
 
 import * as api from "./api.js";
 import * as check from "./check.js";
@@ -12,7 +12,7 @@ import { create, createButton, createPhoto, formatCount } from "./dom.js";
 const VIEWS = { next, check, doubtful, classes, result, try: tryIt };
 const POLL_MS = { reading: 500, ready: 2000, failed: 5000 };
 const TOAST_MS = 6000;
-const SCAN_MS = 30_000; // At least so long between two looks for new photos.
+const SCAN_MS = 30_000; // Minimum between two scans for new photos.
 
 const byId = (id) => document.getElementById(id);
 const root = byId("view");
@@ -29,14 +29,14 @@ const app = {
   isBusy: () => busy,
   get: api.get,
   getFile: api.getFile,
-  /** Sends a change; its answer is the new state. */
+  /** Posts a change. The response is the new state. */
   async post(verb, content) {
     const answer = await api.post(verb, content);
     app.state = answer;
     if (verb === "decide") app.pinned = null;
     return answer;
   },
-  /** Does one thing at a time, then shows the new state; errors become a message. */
+  /** Runs one action at a time, then renders. Errors become a message. */
   async run(action) {
     if (busy) return;
     busy = true;
@@ -57,7 +57,7 @@ const app = {
     app.pinned = item;
     render();
   },
-  /** Looks for photos that came since. */
+  /** Scans the folder for new photos. */
   async scan(isAsked = false) {
     if (app.state?.phase !== "ready" || (!isAsked && Date.now() - scanned < SCAN_MS)) return;
     scanned = Date.now();
@@ -172,7 +172,7 @@ async function poll() {
   if (!busy && document.visibilityState === "visible") {
     try {
       const state = await api.get("state");
-      // A decision that was made meanwhile has a newer state.
+      // A decision posted meanwhile has returned a newer state.
       const { version, is_training: wasTraining } = app.state ?? { version: -1 };
       const isNew = state.version > version || state.is_training !== wasTraining;
       if (isNew && !busy) {
@@ -180,7 +180,7 @@ async function poll() {
         await render();
       }
     } catch (error) {
-      if (error.status === 403) return renderFailure(error.message); // It will not change.
+      if (error.status === 403) return renderFailure(error.message); // Retrying cannot help.
       report(error);
     }
   }
@@ -195,7 +195,7 @@ function undo() {
   });
 }
 
-/** A key that is held down must not answer for photos that come while it is down. */
+/** A key that is held down must not label the photos that follow. */
 function ignoreRepeats(event) {
   const answers = event.key.length === 1 || ["Enter", "Backspace"].includes(event.key);
   const types = event.target.matches("input") && event.key !== "Enter";
@@ -225,9 +225,9 @@ byId("undo").addEventListener("click", (event) => {
 document.addEventListener("keydown", ignoreRepeats, { capture: true });
 document.addEventListener("keydown", onKey);
 addEventListener("focus", () => app.scan());
-// A file that is dropped beside the field would replace the page.
+// Otherwise a file dropped outside of the drop zone would replace the page.
 for (const type of ["dragover", "drop"]) addEventListener(type, (event) => event.preventDefault());
-// The printed address, opened where the page is already.
+// The printed address was opened in a tab that already shows the page.
 addEventListener("hashchange", () => location.reload());
 await api.open();
 poll();

@@ -5,8 +5,8 @@ import { createChooser } from "./chooser.js";
 
 export function mount(root, app) {
   let current = null;
-  let isShown = false; // Whether the current photo has been on the screen,
-  let isBroken = false; // or has turned out to be none. Then it can only be skipped.
+  let isShown = false; // Whether the current photo has been displayed.
+  let isBroken = false; // Whether it could not be decoded. Then it can only be skipped.
   const preloaded = new Map();
 
   const frame = create("div", { class: "frame" });
@@ -34,10 +34,10 @@ export function mount(root, app) {
     ),
   );
   const photograph = create("figure", { class: "photograph" }, frame, caption);
-  const done = create("p", { class: "empty", hidden: true }, "Every photo has an answer.");
+  const done = create("p", { class: "empty", hidden: true }, "No photos left to label.");
   root.append(create("div", { class: "next" }, photograph, done, panel));
 
-  /** Decides about the current photo, unless nobody can have seen it. Returns whether it does. */
+  /** Records a decision if the current photo has been displayed. Returns whether it does. */
   function decide(decision, label = "") {
     if (!current || !isShown || (isBroken && label) || app.isBusy()) return false;
     const { image, name, revision } = current;
@@ -78,7 +78,7 @@ export function mount(root, app) {
       const isNeeded = image === current.image || state.next.some((item) => item.image === image);
       if (!isNeeded) preloaded.delete(image);
     }
-    const answer = current.decision ? ` · ${current.label || describe(current.decision)} so far` : "";
+    const answer = current.decision ? ` · currently ${current.label || describe(current.decision)}` : "";
     caption.textContent = current.name + answer;
   }
 

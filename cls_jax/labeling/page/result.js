@@ -1,4 +1,4 @@
-// What the labels amount to, and how to go on.
+// Label counts, estimated accuracy, and training.
 
 import { create, createButton, formatCount, formatPercent, save } from "./dom.js";
 import { createTraining } from "./training.js";
@@ -36,9 +36,9 @@ export function mount(root, app) {
         tried ? formatPercent(right / tried) : "–",
         tried
           ? `${low} to ${high}: each of ${formatCount(tried, "label")} predicted from the others`
-          : "needs two labels of a class",
+          : "needs a class with two labels",
       ),
-      createFigure("Confident proposals", confident, `of ${formatCount(left, "open photo")}`),
+      createFigure("Confident proposals", confident, `of ${formatCount(left, "remaining photo")}`),
     );
   }
 
@@ -81,14 +81,14 @@ export function mount(root, app) {
       "section",
       { class: "go-on" },
       create("h3", {}, "In a terminal"),
-      create("p", { class: "hint" }, "The labels are in labels.csv in the folder. This trains on them:"),
+      create("p", { class: "hint" }, "The labels are in labels.csv in the folder. To train on them:"),
       create(
         "div",
         { class: "command" },
         create("code", {}, command),
         createButton({ class: "primary", click: copy }, "Copy"),
       ),
-      create("p", { class: "hint" }, "Add --instant for a classifier without training the network."),
+      create("p", { class: "hint" }, "Add --instant to skip training the network."),
       createButton(
         { click: () => app.run(download), class: "download" },
         "Download the proposals for all photos (CSV)",

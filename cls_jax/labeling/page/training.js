@@ -1,9 +1,9 @@
-// The classifier of this moment, saved as a run or trained longer.
+// The classifier fitted to the current labels: save it as a run, or train longer.
 
 import { follow } from "./api.js";
 import { create, createButton, formatCount, formatPercent } from "./dom.js";
 
-const FIT_MS = 700; // Between two looks at a classifier that is being fitted.
+const FIT_MS = 700; // Polling interval while a classifier is being fitted.
 const CURVE = { width: 300, height: 80 }; // As in index.html.
 const ENDS = { done: "Finished", stopped: "Stopped", failed: "Failed" };
 
@@ -32,7 +32,7 @@ export function createTraining(app) {
   const detail = create("p", { class: "hint" });
   const command = create("code", {});
   const stop = createButton({ click: () => act("stop"), id: "stop" }, "Stop");
-  const resume = createButton({ click: () => act("resume"), id: "resume" }, "Go on");
+  const resume = createButton({ click: () => act("resume"), id: "resume" }, "Resume");
   const report = createButton({ click: openReport, id: "report" }, "Open the report");
   const progress = create(
     "div",
@@ -66,7 +66,7 @@ export function createTraining(app) {
     return app.run(async () => window.open((await app.post("report")).report, "_blank", "noopener"));
   }
 
-  /** Asks for the classifier of the present labels until it is there. */
+  /** Polls until the classifier of the current labels is fitted. */
   async function fit() {
     clearTimeout(timer);
     try {
@@ -83,7 +83,7 @@ export function createTraining(app) {
     isFollowing = true;
     try {
       await follow("events", show, closing.signal);
-      while (app.state.is_training) { // Another one began while these events ended.
+      while (app.state.is_training) { // Another training started meanwhile.
         await new Promise((resolve) => setTimeout(resolve, FIT_MS));
         await follow("events", show, closing.signal);
       }
@@ -116,7 +116,7 @@ export function createTraining(app) {
     phase = state.phase;
   }
 
-  watch(); // How the last one ended.
+  watch(); // Shows how the last training ended.
   return {
     element,
     fit,
@@ -135,7 +135,7 @@ function describe({ is_fitting: isFitting, message, labels, classes, accuracy, i
   if (!interval) return `${what} Its accuracy can be estimated once each class has two labels.`;
   const [low, high] = interval.map(formatPercent);
   const right = formatPercent(accuracy / 100);
-  return `${what} It gets about ${right} right (95% interval: ${low} to ${high}), judged by held-out labels.`;
+  return `${what} Estimated accuracy on held-out labels: ${right} (95% interval: ${low} to ${high}).`;
 }
 
 /** The loss over the steps so far. */

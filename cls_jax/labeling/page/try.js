@@ -1,4 +1,4 @@
-// What the classifier says about photos from elsewhere, and about the whole folder.
+// Classifies photos from elsewhere, and the whole folder.
 
 import { upload } from "./api.js";
 import { create, createButton, createPhoto, formatCount, formatPercent, save } from "./dom.js";
@@ -27,7 +27,7 @@ export function mount(root, app) {
   const zone = create(
     "div",
     { class: "drop", drop: (event) => add(event.dataTransfer.files) },
-    create("label", { for: "files" }, "Drop photos here, or choose some. They are not kept."),
+    create("label", { for: "files" }, "Drop photos here or choose files. They are not stored."),
     input,
   );
   const count = create("p", { class: "hint" });
@@ -69,14 +69,14 @@ export function mount(root, app) {
     work();
   }
 
-  /** One after the other, however many there are. */
+  /** Classifies the queued files one at a time. */
   async function work() {
     if (isWorking) return;
     isWorking = true;
     while (queue.length && isMounted) {
       const { file, answer } = queue.shift();
       try {
-        if (file.size > MAX_BYTES) throw new Error("The file has more than 64 MB.");
+        if (file.size > MAX_BYTES) throw new Error("The file is larger than 64 MB.");
         const result = await upload("try", file);
         answer.replaceChildren(...describe(result, file));
         app.announce(`${file.name}: ${result.label}, ${formatPercent(result.probability)}`);
@@ -93,7 +93,7 @@ export function mount(root, app) {
   function describe({ label, probability, is_far: isFar, nearest }, file) {
     const keep = createButton({ click: () => addToFolder(file, keep) }, "Add to the folder");
     keep.setAttribute("aria-label", `Add ${file.name} to the folder`);
-    const isUnknown = "It may be none of these: it is unlike all photos of the folder. Most similar:";
+    const isUnknown = "This may be none of the classes: no photo in the folder is very similar. Most similar:";
     return [
       create("p", {}, create("b", { class: "verdict" }, label), ` ${formatPercent(probability)}`),
       create("p", { class: "hint" }, isFar ? isUnknown : "Most similar:"),
@@ -128,7 +128,7 @@ export function mount(root, app) {
 
   async function showRows() {
     const { rows, total } = await app.get(`table/${first}`);
-    const head = ["File", "Class", "From", "Probability"].map((title) => create("th", { scope: "col" }, title));
+    const head = ["File", "Class", "Source", "Probability"].map((title) => create("th", { scope: "col" }, title));
     const body = rows.map(({ file, label, source, probability }) => {
       const cells = [label || "–", source || "–", probability ? formatPercent(probability) : "–"];
       return create("tr", {}, create("th", { scope: "row" }, file), ...cells.map((text) => create("td", {}, text)));
@@ -149,8 +149,8 @@ export function mount(root, app) {
       create(
         "div",
         { class: "actions" },
-        createButton({ click: go(-ROWS_AT_ONCE), disabled: first === 0 }, "Previous"),
-        createButton({ click: go(ROWS_AT_ONCE), disabled: first + ROWS_AT_ONCE >= total }, "Following"),
+        createButton({ click: go(-ROWS_AT_ONCE), disabled: first === 0 }, "Previous page"),
+        createButton({ click: go(ROWS_AT_ONCE), disabled: first + ROWS_AT_ONCE >= total }, "Next page"),
       ),
     );
   }

@@ -1,6 +1,6 @@
 """Converts a file of PyTorch to safetensors: `python -m cls_jax.models.weights.convert IN.pth OUT`.
 
-Without PyTorch, and without calling what the file names: see `torch_file`.
+Needs no PyTorch and calls nothing that the file names, see `torch_file`.
 """
 
 import pathlib
@@ -17,8 +17,8 @@ from cls_jax.models.weights.torch_file import read_torch_file
 def convert(source: pathlib.Path, target: pathlib.Path) -> int:
     """Writes the tensors of a state dict, or of the one in a training checkpoint, as safetensors.
 
-    Returns how many there were. Raises a UserError if the source holds anything but tensors, or the
-    target cannot be written.
+    Returns their number. Raises a UserError if the source has anything but tensors, or the target
+    cannot be written.
     """
     try:
         with open_regular(source) as file:

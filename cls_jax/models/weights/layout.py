@@ -1,8 +1,7 @@
-"""Between the variables of one network here and a flat file with PyTorch's names and layout.
+"""Converts the variables of one network to and from a flat file with PyTorch's names and layout.
 
-A family of architectures says only what PyTorch calls each of its modules. Reading and writing
-follow from that, and stand first. The families, and what to do about weights that do not fit, are
-at the end.
+A family of architectures defines only PyTorch's names of its modules, from which reading and
+writing follow.
 """
 
 import math
@@ -20,11 +19,11 @@ PyTree = Any
 Arrays = Mapping[str, np.ndarray]
 Path = tuple[str, ...]
 
-# Leaf here → name in PyTorch. Other leaves have the same name in both.
+# Leaf here → name in PyTorch. Other leaves have the same name.
 _LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var"}
 # HWIO → OIHW for a convolution, IO → OI for a dense layer.
 _KERNEL_AXES = {4: (3, 2, 0, 1), 2: (1, 0)}
-_COUNTER = "num_batches_tracked"  # Of PyTorch's BatchNorm, which uses it only without a momentum.
+_COUNTER = "num_batches_tracked"  # In PyTorch's BatchNorm, which uses it only without a momentum.
 
 # Means and standard deviations, one per channel, on the scale from 0 to 1.
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
@@ -41,15 +40,15 @@ class Weights(NamedTuple):
     """The content of a file."""
 
     arrays: Arrays  # By PyTorch's names.
-    normalization: Normalization | None = None  # What the weights expect, if the file says it.
+    normalization: Normalization | None = None  # That the weights expect, if in the file.
 
 
 class WeightsLayout(NamedTuple):
-    """How files with weights of an architecture are written."""
+    """The names and normalization of files with weights of an architecture."""
 
     to_torch_module: Callable[[str], str]  # Name of a module here → in the file, often with dots.
     normalization: Normalization = IMAGENET  # The default if a file does not name its own.
-    unused: tuple[str, ...] = ()  # Beginnings of names in the file that have no counterpart here.
+    unused: tuple[str, ...] = ()  # Prefixes of names in the file without a counterpart here.
     # (arrays, shape of each of our leaves by the file's names) → arrays that fit.
     adapt: Callable[[Arrays, Mapping[str, tuple[int, ...]]], Arrays] = lambda arrays, shapes: arrays
 
@@ -72,8 +71,7 @@ def from_torch(
     """The same variables of one network, arrays or shapes, with the values of a file, float32.
 
     `heads` are modules that keep their values, whatever the file has for them. Raises a
-    WeightsError if a leaf is missing in the file or has another shape there, or the file has a leaf
-    that is missing here.
+    WeightsError if a leaf is missing in the file, has another shape there, or is only in the file.
     """
     shapes = {
         _name(path, layout): tuple(leaf.shape[axis] for axis in _axes(path, leaf))
@@ -123,7 +121,7 @@ def resize_positions(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> A
     side, new_side = math.isqrt(positions.shape[1]), math.isqrt(tokens)
     num_extra = tokens - new_side**2
     if positions.shape[1] != side**2 + num_extra:
-        return arrays  # To be refused for its shape.
+        return arrays  # The shape will be refused.
     extra, grid = np.split(positions.astype(np.float32), [num_extra], axis=1)
     grid = grid.reshape(side, side, -1)
     resized = jax.image.resize(grid, (new_side, new_side, grid.shape[-1]), "cubic", antialias=True)
@@ -147,9 +145,9 @@ def _count_blocks(stage: int, block: int) -> int:
     return sum(blocks for blocks, *_ in STAGES[: stage - 1]) + block - 1
 
 
-OWN = WeightsLayout(str)  # Of architectures that PyTorch's libraries do not have.
+OWN = WeightsLayout(str)  # For architectures that are not in PyTorch's libraries.
 
-# The names of torchvision, which are timm's as well.
+# The names of torchvision and timm.
 _RESNET_MODULES = {
     "stem": "conv1",
     "norm": "bn1",
@@ -162,7 +160,7 @@ _RESNET_MODULES = {
 }
 RESNET = WeightsLayout(_rename(_RESNET_MODULES, lambda stage, block: f"layer{stage}.{block - 1}"))
 
-# The names of the package `efficientnet-lite-pytorch`, which counts blocks through.
+# The names of the package `efficientnet-lite-pytorch`, which numbers blocks consecutively.
 _EFFICIENTNET_MODULES = {
     "stem": "_conv_stem",
     "stem_norm": "_bn0",
@@ -188,7 +186,7 @@ DINOV2 = WeightsLayout(_to_vit, unused=("mask_token",), adapt=resize_positions)
 
 
 def explain_mismatch(arrays: Arrays, layout: WeightsLayout, params: Any) -> str:
-    """Says what to change if weights do not fit, as the end of a sentence.
+    """What to change if weights do not fit, as the end of a sentence.
 
     The first layer of a file reveals most mistakes. `params` are stacked, each leaf [N, ...].
     """

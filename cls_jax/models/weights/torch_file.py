@@ -1,7 +1,7 @@
 """Reads the tensors of a file of `torch.save`, without PyTorch.
 
-Such a file holds a pickle, a program that can call whatever it names. Here it finds nothing but
-what `_Unpickler.find_class` allows. Formats: `_load` (a zip file) and `_legacy_load` (before
+Such a file has a pickle, a program that can call whatever it names. Here it may only name what
+`_Unpickler.find_class` allows. Formats: `_load` (a zip file) and `_legacy_load` (before
 PyTorch 1.6) of PyTorch's torch/serialization.py.
 """
 
@@ -31,7 +31,7 @@ _DTYPES = {
 class _Tensor(NamedTuple):
     """A view of a storage. Offset and strides count numbers, not bytes."""
 
-    storage: tuple[str, str, int]  # Key, name of the type, and how many numbers it has.
+    storage: tuple[str, str, int]  # Key, name of the type, and length.
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -40,8 +40,7 @@ class _Tensor(NamedTuple):
 def read_torch_file(file: BinaryIO) -> dict[str, np.ndarray]:
     """Reads the tensors of a state dict, or of the state dict in a training checkpoint, by name.
 
-    Raises a ValueError if the pickle does anything but describe tensors. A damaged file raises any
-    of `PARSE_ERRORS`.
+    Raises a ValueError if there is anything but tensors. Damage raises `PARSE_ERRORS`.
     """
     content, storages = _read_zip(file) if zipfile.is_zipfile(file) else _read_legacy(file)
     for key in ("state_dict", "model"):
@@ -57,7 +56,7 @@ def _read_zip(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
         (pickle_name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
         folder = pickle_name.removesuffix("data.pkl")
         if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-            raise ValueError("it is compressed")  # PyTorch never does. It could expand to anything.
+            raise ValueError("it is compressed")  # PyTorch never does. Might expand to any size.
         order = folder + "byteorder"
         if order in archive.namelist() and archive.read(order) != b"little":
             raise ValueError("its numbers are big-endian")
@@ -74,7 +73,7 @@ def _read_legacy(file: BinaryIO) -> tuple[Any, dict[str, bytes]]:
     keys, _ = _unpickle(file)
     data = {}
     for key in keys:
-        file.read(8)  # The number of entries, which the pickle has named as well.
+        file.read(8)  # The number of entries, which the pickle has, too.
         data[key] = file.read(sizes[key])
     return content, data
 
@@ -96,7 +95,7 @@ def _to_array(tensor: _Tensor, storages: dict[str, bytes]) -> np.ndarray:
 class _Unpickler(pickle._Unpickler):
     """Finds the names that a dictionary of tensors needs, and lists the storages it refers to.
 
-    In Python, since Python's unpickler in C reserves memory for any index that a file names.
+    Pure Python, since the unpickler in C allocates memory for any index that a file names.
     """
 
     def __init__(self, file: BinaryIO):
@@ -104,7 +103,7 @@ class _Unpickler(pickle._Unpickler):
         self.sizes: dict[str, int] = {}  # Bytes of each storage, by key.
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name in the file stands for. Functions are new ones, since a file can change them.
+        """The object for a name in the file. Functions are new ones, since a file can modify them.
 
         Raises a ValueError if no dictionary of tensors needs it.
         """

@@ -8,14 +8,12 @@ import json
 import os
 import subprocess
 import sys
-import types
 
 import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline, device
 from cls_jax.errors import UserError
 from cls_jax.parallel.mesh import FULL_BATCH, BatchShard, create_mesh
@@ -66,14 +64,6 @@ def test_without_augmentation_batches_equal_the_tf_pipelines():
     ]
     views = [view[:8].tobytes() for batch in batches for view in (batch.x, *batch.u)]
     assert len(set(views)) == 9
-
-
-@pytest.mark.parametrize(("limit", "is_enough"), [(None, True), (2.0, True), (1.99, False)])
-def test_images_may_take_half_of_the_devices_memory(limit, is_enough):
-    dataset = load_dataset(create_tiny_config())
-    stats = limit and {"bytes_limit": limit * dataset.train_images[:].nbytes}
-    fake = types.SimpleNamespace(memory_stats=lambda: stats)
-    assert device.is_small(dataset, fake) == is_enough
 
 
 @pytest.mark.parametrize(("method", "mesh"), [("cls", (2, 2)), ("supervised", (1, 2))])

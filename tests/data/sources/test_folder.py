@@ -136,16 +136,6 @@ def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused):
     assert {why.split(": ")[-1] for _, why in dataset.skipped_files} == {"Permission denied"}
 
 
-def test_fingerprint_depends_on_the_training_images_and_not_on_their_place(root, tmp_path):
-    put(root, *LABELED)
-    first = load(root).fingerprint
-    root.rename(tmp_path / "moved")
-    put(tmp_path / "moved", "test/cat/1.png")
-    assert load(tmp_path / "moved").fingerprint == first
-    put(tmp_path / "moved", "unlabeled/1.png")
-    assert load(tmp_path / "moved").fingerprint != first
-
-
 def test_share_of_the_labeled_images_is_held_out_for_validation(root):
     put(root, *LABELED, "unlabeled/1.png")
     whole, split = load(root), load(root, validation=0.34)

@@ -49,11 +49,8 @@ def claim_more_than_there_is():
     content = io.BytesIO()
     header = {"descr": "|u1", "fortran_order": False, "shape": (10**6, 1024, 1024, 3)}
     np.lib.format.write_array_header_1_0(content, header)
-    file = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(pack(create_arrays()))) as good,
-        zipfile.ZipFile(file, "w") as bad,
-    ):
+    file, good = io.BytesIO(), zipfile.ZipFile(io.BytesIO(pack(create_arrays())))
+    with zipfile.ZipFile(file, "w") as bad:
         for name in good.namelist():
             is_changed = name == "train_images.npy"
             bad.writestr(name, content.getvalue() if is_changed else good.read(name))

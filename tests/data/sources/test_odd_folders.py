@@ -1,4 +1,4 @@
-"""Odd folders, and what happens with each: experiments/results/odd_folders.md is what is expected.
+"""Odd folders: experiments/results/odd_folders.md has the expected outcome of each.
 
 python -m tests.data.sources.test_odd_folders writes that page again.
 """
