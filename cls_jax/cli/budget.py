@@ -34,11 +34,11 @@ _FEATURE_SHARE, _EVAL_SHARE = 0.25, 0.05
 # compiling evaluation and features, the report (measured on two cores).
 _FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
 _SIZES = (224, 160, 128, 96)  # For pretrained networks, in pixels.
-_CPU_SIZE = 160  # What two cores can afford in the default time.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
-# From this many steps on, a higher resolution is preferred. Below, batches get smaller. On
-# photographs at 160 pixels, 80 steps ended at 79.2%, 40 steps at 78.4%.
-_ENOUGH_STEPS = 80
+# From this many steps on, a higher resolution is preferred. Below, batches get smaller. On rubbish,
+# 40 steps at 224 pixels ended at 65.0%, 80 steps at 63.3%, and 80 steps at 160 pixels at 57.0%
+# (experiments/results/any_folder.md). On clothing at 160 pixels, 40 steps cost 0.8 points.
+_ENOUGH_STEPS = 40
 _MAX_STEPS, _MAX_DEFAULT_STEPS = 20_000, 2_000
 _MIN_BATCH_SIZE = 4
 _ROUNDING = 20  # The number of steps is a multiple of this.
@@ -85,7 +85,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
         if "data.image_size" not in given.is_set:
             largest = max(find_short_side(given.summary.sizes), _LARGEST_ENLARGED)
             sizes = [candidate for candidate in _SIZES if candidate <= largest]
-            config.data.image_size = max(sizes) if is_fast else _CPU_SIZE
+            config.data.image_size = max(sizes)
         fit_rest("data.image_size", "num_steps")
     likely, config.num_steps = config.num_steps, most
     validate_config(resolve_model(config))
@@ -168,6 +168,7 @@ def _estimate_rest(given: Plan, measured: Rehearsal, image_size: int) -> tuple[f
     num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)
     if config.model.final_head == "graph":
         num_seen += min(num_labeled, final_heads.MAX_IMAGES) + num_linked
+        seconds += (num_labeled + num_linked) * _FIT_SECONDS
     seconds += num_networks * num_seen * infer
     return seconds, 2 * num_networks * num_held_out * infer
 

@@ -225,7 +225,10 @@ def label(folder: str, classes: str | None, port: int, no_browser: bool) -> None
 
 
 def cache(clear: bool = False) -> None:
-    """Shows the size of cached images, features and compiled programs, or deletes them."""
+    """Shows the size of cached images, features and compiled programs, or deletes them.
+
+    Runs in progress keep what they have opened.
+    """
     from cls_jax.data.images.store import Store
 
     store = Store()

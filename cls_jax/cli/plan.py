@@ -125,7 +125,7 @@ def choose_run(
 
 
 def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
-    """The run of any configuration. Raises the UserErrors of `validate_config` and `choose_run`."""
+    """The run of any configuration. Raises a UserError if it is invalid."""
     validate_config(config)
     root = pathlib.Path(config.data.data_dir).expanduser()
     has_layout = config.data.name == "folder" and config.data.data_dir and root.is_dir()
@@ -176,7 +176,7 @@ def describe_imbalance(summary: FolderSummary) -> str | None:
 
 
 def describe_dry_run(plan: Plan) -> str:
-    """Summarizes a plan and times a few steps. Writes nothing. Raises as `profile_folder` does."""
+    """Summarizes a plan and times a few steps. Writes no file of the run."""
     lines = [*describe_folder(plan.summary), *_describe_training(plan)]
     if plan.config.num_steps:
         measured = profile_folder(plan.config, plan.summary)

@@ -36,8 +36,7 @@ def weigh_labelers(
         held_out_MLK: Logarithms of the probabilities that each labeler gives to each labeled image
             without its label, floating [M, L, K], see `take_log`.
         labels_L: The labels, int [L]. A class's only label is left out, because without it a
-        labeler
-            does not know the class.
+            labeler does not know the class.
         prior_M: Weights without labels, float [M].
 
     Returns:

@@ -72,7 +72,7 @@ def create_method(
 ) -> Method:
     """A method that differs from FixMatch by its targets, their state, and perhaps extra terms.
 
-    It has further hyperparameters, and other `settings` of `Method`.
+    It has `hyperparameters` beside `lambda_u`, and other `settings` of `Method`.
     """
     return Method(
         functools.partial(compute_loss, make_targets, extra_terms),

@@ -94,7 +94,7 @@ class Architecture(nn.Module):
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
     "head" for the logits of the classes, the name of one of `extra_heads` for its own logits,
     `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C], or
-    `DESCRIPTORS` for these and, beside them, the descriptors of `pool_descriptor`, float32 [B, 2C].
+    `DESCRIPTORS` for these and those of `pool_descriptor`, concatenated, float32 [B, 2C].
     """
 
     # Names of the parameters that come before the first block, for `order_layers`.

@@ -70,9 +70,9 @@ def get_default_workdir(config: ConfigDict) -> pathlib.Path:
 def choose_workdir(
     config: ConfigDict, layout: Layout, again: bool = False
 ) -> tuple[pathlib.Path, str | None]:
-    """The first of NAME, NAME-2, … without a run on other images or labels, or one to do `again`.
+    """The first of NAME, NAME-2, … without a run on other images or labels.
 
-    Returns it with a sentence about the last run that was skipped, or None.
+    With `again`, also without a finished run. Returns it with a sentence about the last run that was skipped, or None.
     """
     path = first = get_default_workdir(config)
     number, sentence = 1, None

@@ -27,8 +27,8 @@ from cls_jax.training.setup import TrainSetup, TrainState
 # At most so many labeled and so many other images. More would take minutes on a CPU.
 MAX_IMAGES = 10_000
 # The exponent of the graph of trained features is this many times the ratio of graphs to probes
-# among the weights of the start. From 3 to 6, clothing, rubbish, scans and CIFAR-10 differ by at
-# most 1 point (experiments/results/any_folder.md).
+# among the weights of the start. From 3 to 6, clothing and CIFAR-10 differ by about 1 point
+# (experiments/results/any_folder.md).
 _GRAPH_EXPONENT = 4.0
 _MAX_SHARE = 0.75  # Of graphs, because the ratio has no bound.
 

@@ -59,7 +59,11 @@ def compute_trained_features(
     indices: np.ndarray,
     kind: str = FEATURES,
 ) -> np.ndarray:
-    """Features of clean images by the EMA networks, float32 [N, len(indices), C]."""
+    """Features of clean images by the EMA networks, normalized by their running statistics.
+
+    They are float32 [N, len(indices), C]. The `kind` DESCRIPTORS has features and descriptors,
+    concatenated to 2C.
+    """
     sharded = jax.shard_map(
         lambda state, batch: setup.infer(state.ema_params, state.batch_stats, batch, kind),
         mesh=setup.mesh,

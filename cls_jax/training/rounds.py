@@ -41,7 +41,7 @@ def create_start_round(
 ) -> Callable[[TrainState, int], TrainState]:
     """Returns (state, step) → the state in which the round of this step starts.
 
-    `start` is the run's, if known.
+    `get_start` returns the run's start, or None.
 
     The new state has new networks, selected labels, and the same step. Labels are selected for
     images of the unlabeled set that are not also labeled. Network 1's go to `record`.

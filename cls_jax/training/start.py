@@ -185,7 +185,10 @@ def use_own_normalization(
 
 
 def restore_run(workdir: pathlib.Path) -> tuple[TrainSetup, TrainState, int]:
-    """Setup, newest state and its step, on the devices at hand. Raises a UserError without them."""
+    """Setup, newest state and its step, on the devices at hand.
+
+    Raises a UserError if there is no checkpoint.
+    """
     config = read_config(workdir / CONFIG)
     config.mesh.network = config.mesh.data = 0  # The devices at hand, not the training's.
     checkpointer = Checkpointer(workdir)

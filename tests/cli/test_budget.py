@@ -46,8 +46,8 @@ def choose(
 @pytest.mark.parametrize(
     ("seconds", "minutes", "image_size", "batch_size"),
     [
-        *((1.0, None, 224, 8), (0.3, None, 224, 8), (0.1, 2.0, 224, 8), (2.0, 10.0, 160, 8)),
-        *((4.0, 10.0, 128, 8), (9.0, 10.0, 96, 4)),
+        *((1.0, None, 224, 8), (0.3, None, 224, 8), (0.1, 2.0, 224, 8), (3.0, 10.0, 160, 8)),
+        *((6.0, 10.0, 128, 8), (20.0, 10.0, 96, 4)),
     ],
 )
 def test_time_buys_resolution_then_steps(monkeypatch, seconds, minutes, image_size, batch_size):

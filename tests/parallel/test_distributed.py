@@ -257,8 +257,9 @@ def make(step):
     }
 
 def check(restored, step):
-    assert restored.step == step, restored.step
-    for ours, theirs in zip(jax.tree.leaves(restored.state), jax.tree.leaves(make(step))):
+    found, state, _ = restored
+    assert found == step, found
+    for ours, theirs in zip(jax.tree.leaves(state), jax.tree.leaves(make(step))):
         assert ours.sharding == theirs.sharding
         np.testing.assert_array_equal(ours.addressable_data(0), theirs.addressable_data(0))
 

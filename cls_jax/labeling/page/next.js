@@ -37,7 +37,7 @@ export function mount(root, app) {
   const done = create("p", { class: "empty", hidden: true }, "No photos left to label.");
   root.append(create("div", { class: "next" }, photograph, done, panel));
 
-  /** Records a decision if the current photo has been displayed. Returns whether it does. */
+  /** Records a decision if the current photo has been displayed. Returns whether it did. */
   function decide(decision, label = "") {
     if (!current || !isShown || (isBroken && label) || app.isBusy()) return false;
     const { image, name, revision } = current;
