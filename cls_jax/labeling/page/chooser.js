@@ -104,7 +104,7 @@ export function createChooser(onChoose) {
     update(newClasses, newProposals) {
       classes = newClasses;
       proposals = newProposals;
-      search.placeholder = classes.length ? "Search or add a class" : "Type its class and press Enter";
+      search.placeholder = classes.length ? "Search or add a class" : "Type a class and press Enter";
       render();
     },
     /** Handles a key that was pressed outside of all fields; returns whether it did. */

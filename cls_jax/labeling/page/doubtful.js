@@ -13,7 +13,7 @@ export function mount(root, app) {
     version = state.version;
     const { images } = await app.get("doubtful");
     hint.textContent = images.length
-      ? "The other labels contradict these. Likeliest mistakes first."
+      ? "The other labels contradict these. Most likely mistakes first."
       : "No doubtful labels.";
     cards.replaceChildren(...images.map(createCard));
   }

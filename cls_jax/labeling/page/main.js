@@ -159,7 +159,7 @@ function renderProgress({ phase, message, progress: [done, total] }) {
       { class: "wait" },
       create("h2", {}, "Reading photos…"),
       create("progress", { max: total || 1, value: done, "aria-label": "Photos read" }),
-      create("p", { class: "hint" }, `${text}. This takes a while the first time only.`),
+      create("p", { class: "hint" }, `${text}. This is slow only the first time.`),
     ),
   );
 }

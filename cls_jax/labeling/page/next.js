@@ -17,7 +17,7 @@ export function mount(root, app) {
     click: () =>
       app.run(async () => {
         await app.post("example", { image: current.image });
-        app.announce(`${current.name} is the example of ${current.label}.`, true);
+        app.announce(`${current.name} is now the example for ${current.label}.`, true);
       }),
   });
   const panel = create(

@@ -88,7 +88,7 @@ export function mount(root, app) {
         create("code", {}, command),
         createButton({ class: "primary", click: copy }, "Copy"),
       ),
-      create("p", { class: "hint" }, "Add --instant to skip training the network."),
+      create("p", { class: "hint" }, "Add --instant to skip fine-tuning."),
       createButton(
         { click: () => app.run(download), class: "download" },
         "Download the proposals for all photos (CSV)",
@@ -107,7 +107,7 @@ export function mount(root, app) {
         count ? `${formatCount(count, "file")} cannot be read:` : "All files can be read.",
       ),
       create("ul", {}, ...unreadable.map(({ name, reason }) => create("li", {}, `${name}: ${reason}`))),
-      createButton({ click: () => app.scan(true), class: "download" }, "Look for new photos"),
+      createButton({ click: () => app.scan(true), class: "download" }, "Check for new photos"),
     );
   }
 
