@@ -72,7 +72,8 @@ def choose_workdir(
 ) -> tuple[pathlib.Path, str | None]:
     """The first of NAME, NAME-2, … without a run on other images or labels.
 
-    With `again`, also without a finished run. Returns it with a sentence about the last run that was skipped, or None.
+    With `again`, also without a finished run. Returns it with a sentence about the last run that
+    was skipped, or None.
     """
     path = first = get_default_workdir(config)
     number, sentence = 1, None
