@@ -36,8 +36,8 @@ _FIT_SECONDS, _FIXED_SECONDS = 0.006, 25.0
 _SIZES = (224, 160, 128, 96)  # For pretrained networks, in pixels.
 _LARGEST_ENLARGED = 160  # Smaller images are enlarged to at most this.
 # From this many steps on, a higher resolution is preferred. Below, batches get smaller. On rubbish,
-# 40 steps at 224 pixels ended at 65.0%, 80 steps at 63.3%, and 80 steps at 160 pixels at 57.0%
-# (experiments/results/any_folder.md). On clothing at 160 pixels, 40 steps cost 0.8 points.
+# 40 steps at 224 pixels ended at 65.0% and 55.1% (two draws), 80 steps at 63.3% and 56.3%, and 80
+# steps at 160 pixels at 57.0% (the first draw, experiments/results/any_folder.md).
 _ENOUGH_STEPS = 40
 _MAX_STEPS, _MAX_DEFAULT_STEPS = 20_000, 2_000
 _MIN_BATCH_SIZE = 4
