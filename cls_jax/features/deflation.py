@@ -52,6 +52,7 @@ def prepare_solver(
     restrict, restrict_flow = basis.T.tocsr(), flow.T.tocsr()
 
     def solve(source_BM: np.ndarray) -> np.ndarray:
+        """F for Y = `source_BM`: the groups' answer, then deflated conjugate gradients."""
         source = source_BM[order].astype(np.float32)
         solution = basis @ (inverse @ (restrict @ source))
         residual = source - solution + graph @ solution

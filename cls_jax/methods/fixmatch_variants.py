@@ -216,8 +216,8 @@ def add_fairness(
     Mean and histogram are of strong predictions for the images of all devices that are trained on.
     As published, the term is *added* to the loss. It is largest at r = q, so descent moves the mean
     prediction away from q instead of toward the uniform distribution (questioned in USB's issues
-    182 and 231, where the authors confirm it). TorchSSL and USB put 0 instead of 1 / 0, and so a
-    class that no strong prediction favors has r = 0 and adds the constant q · log 1e-12. With an
+    182 and 231, where the authors confirm it). TorchSSL and USB put 0 instead of 1 / 0, so r is 0
+    for a class that no strong prediction favors, which adds the constant q · log 1e-12. With an
     empty histogram the whole term is 0 (both).
     """
     (_, _, logits_strong), (_, weights, state, _) = logits, targets
