@@ -30,7 +30,7 @@ from cls_jax.features.instant import (
     Head,
     InstantClassifier,
     PropagatedLabels,
-    fit_head,
+    fit_classifier,
     label_images,
 )
 from cls_jax.methods.losses import PseudoLabels, draw_least_probable
@@ -51,7 +51,7 @@ class Start(NamedTuple):
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].
     spread: PropagatedLabels
-    classifier: InstantClassifier | None  # None if the features are pixels.
+    classifier: InstantClassifier
     # In percent: "test/accuracy_probe", "test/accuracy_instant" and so on, and
     # `PropagatedLabels.figures` as "labels/…".
     accuracies: Accuracies
@@ -82,20 +82,18 @@ def compute_start(
     is_labeled = np.isin(rows, spec.labeled_indices)
     labels = np.where(is_labeled, dataset.train_labels[rows], -1)
     spread = label_images(train, labels, setup.dataset_spec.num_classes)
-    head = fit_head(
-        train.pooled, spread.labels, len(dataset.class_names), INSTANT_C, spread.sample_weights
-    )
+    classifier = fit_classifier(network, train, spread)
+    probe_only = InstantClassifier(network, spread.probe)
     accuracies = {f"labels/{name}": value for name, value in spread.figures.items()}
     for part, labels in held_out.items():
-        features = compute_frozen(dataset, config.data.data_dir, network, part).pooled
-        for name, fitted in (("probe", spread.probe), ("instant", head)):
-            figures = compute_accuracies(fitted.compute_probabilities(features)[None], labels, part)
+        features = compute_frozen(dataset, config.data.data_dir, network, part)
+        for name, fitted in (("probe", probe_only), ("instant", classifier)):
+            figures = compute_accuracies(fitted.compute_both(features)[0], labels, part)
             accuracies[f"{part}/accuracy_{name}"] = figures[f"{part}/accuracy"]
             if not has_steps and name == ("instant" if init_head == "graph" else "probe"):
                 accuracies |= figures
     if not has_steps and init_head == "probe":
-        head = spread.probe
-    classifier = InstantClassifier(network, head) if network else None
+        classifier = probe_only
     return Start(rows, is_labeled, spread, classifier, accuracies)
 
 

@@ -115,7 +115,7 @@ def begin(prepared: Prepared) -> tuple[Start | None, dict[str, float]]:
     spread, is_new = start.spread, ~start.is_labeled
     columns = (start.rows[is_new], spread.labels[is_new], spread.weights[is_new])
     write_pseudo_labels(workdir, dataset, *columns)
-    if start.classifier is not None and is_main_process():
+    if start.classifier.network is not None and is_main_process():
         with explain_writing(workdir, "free disk space and rerun the command"):
             start.classifier.write((workdir / INSTANT).with_suffix(INSTANT_SUFFIX))
     return start, start.accuracies
