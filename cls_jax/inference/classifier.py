@@ -45,8 +45,8 @@ from cls_jax.runs.folder import (
     is_instant,
     read_dataset_description,
 )
+from cls_jax.training.prepare import restore_run
 from cls_jax.training.setup import TrainSetup, TrainState
-from cls_jax.training.start import restore_run
 
 _HEAT_MAPS_AT_ONCE = 16
 # Larger batches are no faster, so more images use the program compiled for this many.

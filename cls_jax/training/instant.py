@@ -1,7 +1,8 @@
 """The start of a run: its instant classifier, and heads fitted to the same labels.
 
-`compute_start` runs once per run. A run without steps ends there. In others, `init_round` fits the
-networks' heads to the same labels, which may stay a term of the loss (`method.graph`).
+`compute_start` runs once per run. A run without steps ends there. In others,
+`init_state_with_heads` fits the networks' heads to the same labels, which may stay a term of the
+loss (`method.graph`).
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -97,7 +98,7 @@ def compute_start(
     return Start(rows, is_labeled, spread, classifier, accuracies)
 
 
-def init_round(
+def init_state_with_heads(
     setup: TrainSetup, dataset: Dataset, spec: StreamSpec, start: Start | None, round_index: int = 0
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
@@ -133,9 +134,10 @@ def fit_instant_heads(
 ) -> list[Head]:
     """A head for every network, fitted to propagated labels.
 
-    The heads see features at the run's resolution. On photographs, a head on half of the features
-    is as good as one on all. If the run's resolution is not the network's own, they are fitted to
-    the labeled and at most 1,000 other images.
+    Labels come from features at the network's own resolution, which it was pretrained for. The
+    heads are fitted to features at the run's resolution, which they see in training. If the two
+    differ, only the labeled and at most 1,000 other images are used. On photographs, a head on half
+    of the features is as good as one on all.
     """
     config, network = setup.config, open_frozen_network(setup)
     image_size, num_networks = config.data.image_size, setup.method.num_networks

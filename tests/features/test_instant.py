@@ -26,7 +26,7 @@ from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.report.outcome import describe_labelers
 from cls_jax.report.page import write_report
 from cls_jax.runs.folder import write_result
-from cls_jax.training.start import restore_run
+from cls_jax.training.prepare import restore_run
 from tests.outcomes import read_table
 
 K = 3
@@ -120,7 +120,7 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
         sentence = describe_labelers({f"labels_{k}": v for k, v in spread.figures.items()})
         is_short = np.bincount(labels_B[labeled], minlength=K).min() < 2
-        assert ("by default if there are none" in sentence) == is_short
+        assert ("only one label or none" in sentence) == is_short
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Where a run starts: from random or pretrained weights, or from its newest checkpoint.
+"""What training needs before its first step: images, labels, networks, weights, the run's folder.
 
 `model.init` decides the architecture, the weights, and the normalization that they expect.
 """
