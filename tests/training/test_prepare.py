@@ -53,9 +53,10 @@ def test_both_networks_start_from_the_weights_with_their_own_heads(create):
         np.testing.assert_array_equal(first[name], weights[name], err_msg=name)
         np.testing.assert_array_equal(second[name], weights[name], err_msg=name)
     assert np.abs(first["head.weight"] - second["head.weight"]).max() > 0.01
-    # The heads are those of networks without pretrained weights.
-    random = dataclasses.replace(setup, read_weights=None).init_state()
-    np.testing.assert_allclose(state.params["head"]["kernel"], random.params["head"]["kernel"])
+    for seed in (0, 1):  # The heads are those of networks without pretrained weights.
+        random = dataclasses.replace(create(seed=seed)[0], read_weights=None).init_state()
+        kernels = (networks.params["head"]["kernel"] for networks in (state, random))
+        assert np.allclose(*kernels) == (seed == setup.config.seed)
     jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
 
 
