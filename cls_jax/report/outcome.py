@@ -37,7 +37,7 @@ def describe_labelers(result: dict[str, Any]) -> str | None:
     right: list[Any] = [result.get(f"labels_accuracy_{n}") for n in ("graph", "probe", "instant")]
     is_known = all(isinstance(value, int | float) for value in right)
     some = "" if is_known else " of classes with at least two (defaults if there is no such class)"
-    accuracy = "unknown, since a class has only one label or none"
+    accuracy = "unknown, since a class has fewer than two different labeled images"
     if is_known:
         accuracy = f"graph {right[0]:.0f}%, probe {right[1]:.0f}%, combined {right[2]:.0f}%"
     return (

@@ -133,15 +133,21 @@ def test_processes_of_different_runs_are_refused(start_all, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_processes_with_other_images_under_one_path_end_before_features(start_program, tmp_path):
+@pytest.mark.parametrize("differs", ["images", "labels"])
+def test_processes_with_other_data_under_one_path_end_before_features(
+    differs, start_program, tmp_path
+):
     processes, address = [], find_address()
     for i in range(2):
         for name in ("a", "b"):
             folder = tmp_path / f"host{i}" / "photos" / "labeled" / name
             folder.mkdir(parents=True)
-            for k in range(3 + i):
+            for k in range(3 + i * (differs == "images")):
                 color = 20 * k + 100 * (name == "b")
                 Image.new("L", (8, 8), color).save(folder / f"{k}.png")
+        if differs == "labels":
+            table = "file,label\nlabeled/a/0.png,a\nlabeled/b/0.png,b\nlabeled/b/1.png,"
+            (folder.parents[1] / "labels.csv").write_text(table + "ba"[i])
         config = f"--config={ROOT}/configs/folder.py:photos,supervised"
         options = [config, *TINY, "--config.data.channels=1", "--config.data.pipeline=device"]
         options += [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={i}"]

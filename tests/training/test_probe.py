@@ -10,7 +10,7 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.sampling import StreamSpec
 from cls_jax.features.instant import Head
 from cls_jax.methods.balanced_head import METHOD_HEAD
-from cls_jax.training import final_heads
+from cls_jax.training import final_heads, instant
 from cls_jax.training.final_heads import fit_final_heads
 from cls_jax.training.instant import compute_start, init_state_with_heads
 from cls_jax.training.prepare import create_setup
@@ -29,6 +29,11 @@ def draw_features(num_networks, num_images, num_classes):
     centers = rng.normal(0, 2, (num_classes, 40))
     features = 3 + centers[labels] * 5 + rng.normal(0, 9, (num_networks, num_images, 40))
     return features.astype(np.float32), labels
+
+
+def shift(heads):
+    """Heads with the same answers, as if from process 0."""
+    return [head._replace(bias=head.bias + 9) for head in heads]
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
@@ -58,7 +63,8 @@ def test_networks_divide_the_features_among_them():
 
 
 @pytest.mark.parametrize(("mesh", "heads"), [((1, 1), {"head"}), ((2, 1), {"head", METHOD_HEAD})])
-def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run):
+def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run, monkeypatch):
+    monkeypatch.setattr(instant, "arrays_from_main_process", shift)
     config = create_tiny_config(model__init=str(trained_run), model__init_head="probe")
     config.method.balanced_head = METHOD_HEAD in heads
     config.mesh.network, config.mesh.data = mesh
@@ -77,6 +83,7 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run)
     for i, head in enumerate(fit_heads(features, labels, 10, (config.seed, 0))):
         for name in heads:
             np.testing.assert_allclose(state.params[name]["kernel"][i], head.kernel, atol=1e-5)
+            np.testing.assert_allclose(state.params[name]["bias"][i], head.bias + 9, atol=1e-5)
         assert np.mean(head.predict(features[i]) == labels) > 0.3  # Chance is 0.1.
     start = setup.init_state().params
     for name in start.keys() - heads:
@@ -108,6 +115,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
 def test_final_heads_say_what_start_and_trained_networks_say_together(most, monkeypatch):
     """Images beyond those that the heads are fitted to are labeled by the networks."""
     monkeypatch.setattr(final_heads, "MAX_IMAGES", most)
+    monkeypatch.setattr(final_heads, "arrays_from_main_process", shift)
     config = create_tiny_config(model__final_head="graph")
     dataset, labeled, recorded = load_dataset(config), np.arange(0, 600, 6), []
     used = np.arange(len(dataset.train_images) - 100)
@@ -121,6 +129,7 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
     assert ((weights >= 0) & (weights <= 1)).all()
     features = compute_trained_features(setup, state, dataset.train_images, unlabeled)
     head = jax.device_get(fitted.ema_params["head"])
+    assert head["bias"].mean() > 5
     for i in range(2):
         network = Head(head["kernel"][i], head["bias"][i])
         assert network.kernel.any(axis=1).all()

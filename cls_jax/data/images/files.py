@@ -44,7 +44,7 @@ _CLOSED = "a folder that cannot be read"
 _SETTLED_NS = 10**9
 # Larger files are read one at a time, to bound memory.
 _LARGE_BYTES, _LARGE_FILES = 2**26, threading.Lock()
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 1024
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", *TIFFS)
 
 
@@ -83,34 +83,32 @@ class ImageFiles(Sequence[ImageFile]):
         return list(self.take(chosen)) if chosen.ndim else next(self.take(chosen[None]))
 
     def __iter__(self) -> Iterator[ImageFile]:
-        return self.take(np.arange(len(self)))
+        return self.take(range(len(self)))
 
     def names(self) -> Iterator[str]:
         """The names in the order of the files."""
-        start, columns = 0, len(ImageFile._fields)
-        for first in range(0, len(self.numbers), columns * _ROWS_AT_ONCE):
-            ends = self.numbers[first : first + columns * _ROWS_AT_ONCE : columns]
-            content, origin = bytes(memoryview(self.text)[start : ends[-1]]), start
-            # ASCII: decoding all at once takes a fifth of the time.
-            text = content.decode() if content.isascii() else ""
-            for end in ends:
-                cut = slice(start - origin, end - origin)
-                yield text[cut] if text else content[cut].decode("utf-8", "surrogateescape")
-                start = end
+        return (name for names, _ in self.read(range(len(self))) for name in names)
 
-    def take(self, places: np.ndarray) -> Iterator[ImageFile]:
+    def take(self, places: np.ndarray | range) -> Iterator[ImageFile]:
         """The files at some places, int [n], one by one."""
-        text, columns = memoryview(self.text), len(ImageFile._fields)
+        for names, numbers in self.read(places):
+            yield from map(ImageFile, names, *numbers.T.tolist())
+
+    def read(self, places: np.ndarray | range) -> Iterator[tuple[list[str], np.ndarray]]:
+        """Names and the other columns, int64 [n, 4], of some files at a time."""
+        text = self.text
         for first in range(0, len(places), _ROWS_AT_ONCE):
-            part = places[first : first + _ROWS_AT_ONCE]
-            numbers = np.frombuffer(self.numbers, np.int64).reshape(-1, columns)
-            starts = np.where(part > 0, numbers[part - 1, 0], 0)
-            for start, (end, *rest) in zip(starts.tolist(), numbers[part].tolist(), strict=True):
-                yield ImageFile(str(text[start:end], "utf-8", "surrogateescape"), *rest)
+            part = np.asarray(places[first : first + _ROWS_AT_ONCE])
+            numbers = np.frombuffer(self.numbers, np.int64).reshape(-1, len(ImageFile._fields))
+            ends = numbers[part, 0].tolist()
+            starts = np.where(part > 0, numbers[part - 1, 0], 0).tolist()
+            spans = zip(starts, ends, strict=True)
+            names = [text[start:end].decode("utf-8", "surrogateescape") for start, end in spans]
+            yield names, numbers[part, 1:]
 
     def sort(self) -> None:
         """Sorts by name. Builds objects only if the files are not in order already."""
-        if any(a.name > b.name for a, b in itertools.pairwise(self)):
+        if any(a > b for a, b in itertools.pairwise(self.names())):
             self.__init__(sorted(self))  # type: ignore[misc]
 
 

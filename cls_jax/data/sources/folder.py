@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import os
 import pathlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +32,7 @@ from cls_jax.data.sources.folder_layout import (
     read_layout,
     unpack_layout,
 )
+from cls_jax.data.sources.label_table import LABELS_CSV, fold
 from cls_jax.data.types import Dataset, Selection
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
@@ -171,13 +172,13 @@ def list_layout(root: pathlib.Path) -> Layout:
 
 
 def _read_sample(root: pathlib.Path, layout: Layout) -> Iterator[bytes]:
-    """Data that must agree between processes: a few of the files, and names beside them."""
+    """Data that must agree between processes: a few files, names beside them, and the labels."""
     paths = [root / file.name for file, _ in take_evenly(layout.train, _NUM_COMPARED)]
     for folder in sorted({path.parent for path in paths}):
         with contextlib.suppress(OSError):  # Packed files are not on disk.
             names = os.listdir(folder)
             yield repr(sorted(name for name in names if not is_left_by_system(name))).encode()
-    for path in paths:
+    for path in paths + [root / name for name in os.listdir(root) if fold(name) == LABELS_CSV]:
         try:
             with open_file(path) as file:
                 yield hash_content(file.read())
@@ -190,9 +191,12 @@ def hash_names(layout: Layout, left_out: Collection[str]) -> str:
 
     `left_out` are files that the dataset does not have. Older runs have only this half.
     """
-    rows = zip(layout.train, layout.train.labels.tolist(), strict=True)
-    return _hash_rows(
-        (file.name, file.size, label) for (file, _), label in rows if file.name not in left_out
+    train, labels = layout.train, iter(layout.train.labels.tolist())
+    return _hash_lines(
+        f"{name}\0{size}\0{label}\0\n"
+        for names, numbers in train.files.read(train.places)
+        for name, size, label in zip(names, numbers[:, 0].tolist(), labels, strict=False)
+        if name not in left_out
     )
 
 
@@ -201,8 +205,8 @@ def hash_contents(layout: Layout, digests: Sequence[bytes], unreadable: Collecti
 
     `digests` are the hashes of the training images' files, followed by any others.
     """
-    return _hash_rows(
-        (file.name, digest.hex(), name, file.name in unreadable)
+    return _hash_lines(
+        f"{file.name}\0{digest.hex()}\0{name}\0{file.name in unreadable}\0\n"
         for (file, name), digest in zip(layout.train, digests, strict=False)
     )
 
@@ -220,11 +224,10 @@ def _check_classes(layout: Layout, labels: np.ndarray, skipped: Sequence[tuple[s
         )
 
 
-def _hash_rows(rows: Iterable[tuple]) -> str:
-    """A short hash of rows of strings and numbers, 32 hexadecimal digits."""
+def _hash_lines(lines: Iterator[str]) -> str:
+    """A short hash, 32 hexadecimal digits."""
     digest = hashlib.sha256()
     # Names may have any byte but zero, and need not be Unicode.
-    lines = ("\0".join(map(str, row)) + "\0\n" for row in rows)
     while text := "".join(itertools.islice(lines, _ROWS_AT_ONCE)):
         digest.update(text.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]

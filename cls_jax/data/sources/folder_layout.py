@@ -98,8 +98,9 @@ def read_layout(root: pathlib.Path, listing: Listing) -> Layout:
     parts = {name: (array.array("q"), array.array("i")) for name in _PARTS}
     numbers = {NO_CLASS_NAME: 0}  # Class → its number in order of appearance.
     for part, place, name in rows:
-        parts[part][0].append(place)
-        parts[part][1].append(numbers.setdefault(name, len(numbers)))
+        column = parts[part]
+        column[0].append(place)
+        column[1].append(numbers.setdefault(name, len(numbers)))
     columns = {name: [np.array(column) for column in part] for name, part in parts.items()}
     places, labels = columns["train"]
     if not table:
@@ -282,15 +283,15 @@ def _sort_by_table(
 ) -> Found:
     """Sorts by folder and class. Test and validation images may get their class from the folder."""
     for place, file in enumerate(names):
-        top, *rest = file.split("/", 2)
+        top, _, rest = file.partition("/")
         kind = splits.get(top, "train") if rest else "train"
         name = classes.get(file, NO_CLASS_NAME)
         if name is None:
             skipped.append((file, f"marked as no class in {LABELS_CSV}"))
         elif kind not in ("validation", "test"):
             yield "train", place, name
-        elif name or len(rest) >= 2:
-            yield kind, place, name or rest[0]
+        elif name or "/" in rest:
+            yield kind, place, name or rest.split("/")[0]
         else:
             skipped.append((file, f"a {kind} image outside of a class folder"))
 
