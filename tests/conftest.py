@@ -38,6 +38,7 @@ import numpy as np
 import pytest
 
 from cls_jax.batch import DatasetSpec, RawBatch
+from cls_jax.data.images.decode import decode_image, open_file
 from cls_jax.models import wide_resnet
 
 # Of what `create_tiny_config` asks for.
@@ -61,6 +62,12 @@ def load_config(name: str, argument: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.get_config(argument)
+
+
+def read_image(path, *shape_and_options):
+    """Decodes a file."""
+    with open_file(path) as file:
+        return decode_image(file, *shape_and_options)
 
 
 def create_tiny_config(argument: str = "20", **changes):

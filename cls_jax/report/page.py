@@ -53,8 +53,8 @@ def write_report(
 
     `data_dir` is the dataset's place if it is no longer the training's `config.data.data_dir`.
     `opened` is the same run, if its dataset and checkpoint may have been read already. Without
-    images, the page has no image sections and no file names. Returns its path.
-    Raises a UserError if the folder is not the folder of a run or cannot be written to.
+    images, the page has no image sections and no file names. Raises a UserError if the folder is
+    not the folder of a run or cannot be written to.
     """
     run = collect_run(workdir, data_dir, opened)
     path = workdir / REPORT

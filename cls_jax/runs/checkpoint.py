@@ -4,6 +4,7 @@ A checkpoint carries a checksum of every array and of its metadata, so that dama
 when it is read, even where the file format itself would not notice.
 """
 
+import functools
 import hashlib
 import json
 import pathlib
@@ -39,20 +40,15 @@ class Checkpointer:
     A state is written in the background under a temporary name and renamed once it is complete.
     Only then is an older one removed. A failed save is reported, and training continues.
 
-    The newest `keep` states are kept. If None, the folder is only read. `warn` shows a sentence to
-    the user, by default on standard error.
+    The newest `keep` states are kept. If None, the folder is only read. The attribute `warn` shows
+    a sentence to the user, on standard error unless it is replaced.
     """
 
-    def __init__(
-        self,
-        workdir: pathlib.Path,
-        keep: int | None = None,
-        warn: Callable[[str], None] | None = None,
-    ):
+    def __init__(self, workdir: pathlib.Path, keep: int | None = None):
         self._workdir = pathlib.Path(workdir).resolve()
         self.folder = self._workdir / CHECKPOINTS
         self._keep = keep
-        self.warn = warn or (lambda sentence: print(sentence, file=sys.stderr, flush=True))
+        self.warn: Callable[[str], None] = functools.partial(print, file=sys.stderr, flush=True)
         self._unconfirmed: int | None = None  # The step whose state is being written.
         self._open()
 

@@ -80,7 +80,7 @@ MINE, OURS = "--mine", "--xla_cpu_experimental_ynn_fusion_type"
 
 
 @pytest.mark.parametrize(
-    ("platforms", "plugins", "has_driver", "version", "flags", "is_added"),
+    ("platforms", "plugins", "driver", "version", "flags", "added"),
     [
         ("", ["xla_cuda13"], True, "0.10.2", MINE, False),
         ("", ["xla_cuda12"], False, "0.10.2", MINE, True),  # JAX falls back to the CPU.
@@ -92,19 +92,17 @@ MINE, OURS = "--mine", "--xla_cpu_experimental_ynn_fusion_type"
         ("cpu", [], False, "0.12.0", "", False),  # jaxlib may not know it.
     ],
 )
-def test_flags_for_cpus(
-    monkeypatch, tmp_path, platforms, plugins, has_driver, version, flags, is_added
-):
+def test_flags_for_cpus(monkeypatch, tmp_path, platforms, plugins, driver, version, flags, added):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     monkeypatch.setenv("XLA_FLAGS", flags)
     found = [importlib.metadata.EntryPoint(name, "x", "jax_plugins") for name in plugins]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found)
     monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
-    device = tmp_path if has_driver else tmp_path / "nvidia0"
+    device = tmp_path if driver else tmp_path / "nvidia0"
     monkeypatch.setattr(process, "_NVIDIA_DEVICES", (str(device),))
     process.use_all_cores_for_convolutions()
     assert os.environ["XLA_FLAGS"].startswith(flags)
-    assert (OURS in os.environ["XLA_FLAGS"].removeprefix(flags)) == is_added
+    assert (OURS in os.environ["XLA_FLAGS"].removeprefix(flags)) == added
 
 
 def test_what_is_quick_loads_neither_jax_nor_tensorflow_and_only_reports_load_jinja():

@@ -91,7 +91,8 @@ def read_image(path, content):
     """As predict and the decoding of folders read it. The suffix does not tell the format."""
     shape = (32, 32, 3) if len(content) % 2 else (16, 16, 1)
     options = decode.DecodeOptions(bit_depth=12 if len(content) % 3 else 16)
-    image = decode.read_image(path, shape, options)
+    with decode.open_file(path) as file:
+        image = decode.decode_image(file, shape, options)
     assert (image.shape, image.dtype) == (shape, np.uint8)
 
 

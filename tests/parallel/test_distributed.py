@@ -169,7 +169,6 @@ address, rank, root = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3])
 initialize_distributed(address, 4, rank)
 from cls_jax.config.from_folder import create_folder_config
 from cls_jax.data.images import files
-from cls_jax.data.images.decode import read_image
 from cls_jax.data.sources import folder
 
 decoded, listed, decode, list_images = [], [], files.decode_image, folder.list_images
@@ -184,7 +183,8 @@ for home, num_later in (("shared", 0), (str(rank), 150)):
     assert dataset.skipped_files == (("unlabeled/bad.png", "not an image of a known format"),)
     barrier("decoded")
     decoded.clear()
-    images = [read_image(f"photos/{name}", (8, 8, 3)) for name in dataset.train_files]
+    paths = [pathlib.Path("photos", name) for name in dataset.train_files]
+    images = [decode(path.open("rb"), (8, 8, 3)) for path in paths]
     np.testing.assert_array_equal(dataset.train_images[:], images)
     assert len(decoded) == num_later
     decoded.clear()

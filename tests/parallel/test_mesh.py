@@ -1,6 +1,5 @@
-"""The arrangement of devices, and how many cores there are."""
+"""The arrangement of devices."""
 
-import os
 import types
 
 import jax
@@ -8,7 +7,6 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.parallel import mesh as mesh_lib
-from cls_jax.parallel.cpus import available_cpus
 from cls_jax.parallel.mesh import DATA_AXIS, create_mesh, get_process_shard
 
 
@@ -77,14 +75,3 @@ def test_each_process_makes_its_share_of_a_batch(monkeypatch, num_processes, per
         rows = get_process_shard(mesh).take(8)
         found.append((rows.start, rows.stop))
     assert found == expected
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux pins processes")
-def test_affinity_bounds_the_cores():
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert available_cpus() == 1
-    finally:
-        os.sched_setaffinity(0, before)
-    assert 1 <= available_cpus() <= os.cpu_count()

@@ -138,8 +138,8 @@ def test_every_damaged_file_of_the_newest_is_found_or_harmless(
         if not path.stat().st_size:
             continue
         damage(path, kind)
-        warnings = []
-        checkpointer = Checkpointer(workdir, keep=3, warn=warnings.append)
+        checkpointer, warnings = Checkpointer(workdir, keep=3), []
+        checkpointer.warn = warnings.append
         step, restored, _ = checkpointer.restore_newest(state)
         assert step == int(restored.step)
         assert_equal(restored.replace(step=state.step), state)
@@ -176,8 +176,8 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(workdir, st
 
 
 def test_failed_saves_are_reported_and_keep_old_checkpoints(tmp_path, state):
-    warnings = []
-    checkpointer = Checkpointer(tmp_path, keep=1, warn=warnings.append)
+    checkpointer, warnings = Checkpointer(tmp_path, keep=1), []
+    checkpointer.warn = warnings.append
     checkpointer.save(1, state, {})
     checkpointer.finish()
     # The folder of checkpoints is gone, and a file takes its place.

@@ -74,8 +74,7 @@ def test_rows_that_a_full_disk_refuses_are_written_later(tmp_path):
     writer.write(1, {"a": 2.0})
     assert not writer.flush()
     assert [row["step"] for row in read_metrics(tmp_path)] == [0]
-    assert len(warnings) == 1
-    assert "No space left on device" in warnings[0]
+    assert ["No space left on device" in line for line in warnings] == [True]
     disk.has_room = True
     writer.write(2, {"a": 3.0})
     assert writer.flush()

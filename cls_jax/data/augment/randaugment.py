@@ -55,17 +55,12 @@ class OpTable:
 
 
 def create_table(
-    pool: Sequence[str],
-    height: int,
-    width: int,
-    levels: Sequence[float] = range(1, PARAMETER_MAX),
-    is_whole: bool = True,
-    is_always_applied: bool = False,
+    pool: Sequence[str], height: int, width: int, levels: Sequence[float], is_torchssl: bool = False
 ) -> OpTable:
     """Returns the `OpTable` of some `OPS` for images of `height` x `width` pixels.
 
-    Levels are above 0 and at most `PARAMETER_MAX`. If `is_whole`, rotations are by whole degrees
-    and translations by whole pixels, toward 0, as in the authors' code.
+    Levels are above 0 and at most `PARAMETER_MAX`. In the authors' code, rotations are by whole
+    degrees and translations by whole pixels, toward 0. In TorchSSL, operations are always applied.
     """
     ops, rows = [OPS[name] for name in pool], [0, *levels]
     kinds = np.repeat(np.array([[op.kind] for op in ops], np.int32), len(rows), axis=1)
@@ -74,7 +69,7 @@ def create_table(
     lookups = np.array(
         [[_RAMP, *(op.lookup(_RAMP, level) for level in levels)] for op in ops], np.uint8
     )
-    to_number = int if is_whole else float
+    to_number = float if is_torchssl else int
     affines = [
         [
             [_fixed_point(op.matrix(sign * level, height, width, to_number)) for sign in (-1, 1)]
@@ -82,7 +77,7 @@ def create_table(
         ]
         for op in ops
     ]
-    return OpTable(kinds, factors, lookups[:, :, 0], np.array(affines, np.int32), is_always_applied)
+    return OpTable(kinds, factors, lookups[:, :, 0], np.array(affines, np.int32), is_torchssl)
 
 
 def sample_ops(uniforms: Any, table: OpTable) -> tuple[Any, Any, Any]:

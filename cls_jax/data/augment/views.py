@@ -71,9 +71,7 @@ def create_augmentation(data_config: Any, image_shape: tuple[int, int, int]) -> 
     height, width, channels = image_shape
     flip, shift, pool = data_config.flip, data_config.shift, data_config.randaugment_pool
     if data_config.randaugment == "torchssl":
-        table = create_table(
-            pool, height, width, _CONTINUOUS, is_whole=False, is_always_applied=True
-        )
+        table = create_table(pool, height, width, _CONTINUOUS, is_torchssl=True)
         cutout = _TORCHSSL_MAX_CUTOUT * width if data_config.cutout else 0
         # 123 is the same color in gray.
         color: tuple[int, ...] = _TORCHSSL_COLOR if channels == 3 else (123,) * channels

@@ -139,7 +139,6 @@ def load_decoded(
     store, folder = Store(), os.path.abspath(root)
     row_bytes, packed = int(np.prod(shape)), open_packed(root)
     is_kept = len(files) * row_bytes <= 1e9 * max_gigabytes
-    failures = dict[int, str]()
     if packed and len(packed.digests):
         records = [file.inode for file in files[:]]
         digests = packed.digests[records].tolist()

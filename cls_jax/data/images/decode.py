@@ -114,20 +114,6 @@ def get_image_shape(data_config: ConfigDict) -> tuple[int, int, int]:
     return data_config.image_size, data_config.image_size, data_config.channels
 
 
-def read_image(
-    path: ImageLike, image_shape: tuple[int, int, int], options: DecodeOptions = CENTER_CROP
-) -> np.ndarray:
-    """Reads a JPEG, PNG, WebP, BMP, GIF, TIFF, HEIC or AVIF file as `decode_image` does.
-
-    An image in memory is treated like a file with its pixels. Raises an ImageError if it cannot be
-    read or is not an image.
-    """
-    if isinstance(path, Image.Image | np.ndarray):
-        return decode_image(path, image_shape, options)
-    with open_file(path) as file:
-        return decode_image(file, image_shape, options)
-
-
 def read_header(path: str | os.PathLike) -> tuple[int, int, int]:
     """Width and height of an image file in pixels, and its channels, 1 if it is gray or 3.
 
@@ -177,7 +163,8 @@ def decode_image(
 ) -> np.ndarray:
     """Decodes an image to a square, uint8 [H, W, C]: upright, with transparency on white.
 
-    Takes the first frame of an animation. In the shape (H, W, C), H must equal W, and C is 1 (gray)
+    An image in memory is treated like a file with its pixels. Takes the first frame of an
+    animation. In the shape (H, W, C), H must equal W, and C is 1 (gray)
     or 3 (RGB), regardless of the file. Raises an ImageError if it is not an image, damaged, or so
     large that it would fill memory.
     """
@@ -207,15 +194,15 @@ def _get_formats() -> tuple[str, ...]:
     return tuple(name for name in _FORMATS if name not in missing)
 
 
-def read_upright(path: str | os.PathLike, max_side: int, bit_depth: int = 16) -> np.ndarray:
+def read_upright(path: str | os.PathLike, max_side: int) -> np.ndarray:
     """Reads a whole image for display: upright, with transparency on white, scaled down to fit.
 
-    Returns uint8 [H, W, 3], at most `max_side`. Raises an ImageError as `read_image` does.
+    Returns uint8 [H, W, 3], at most `max_side`. Raises an ImageError if it cannot be read or is
+    not an image.
     """
     with open_file(path) as file, _decoding(file) as image, _bound_memory(image):
         _draft(image, _REDUCING_GAP * max_side / max(image.size))
-        _scale_deep_colors(image, bit_depth)
-        whole = _to_plain_mode(image, bit_depth)
+        whole = _to_plain_mode(image, bit_depth=16)
         whole.thumbnail((max_side, max_side), Image.Resampling.BICUBIC, _REDUCING_GAP)
         return np.asarray(_turn_upright(whole, image).convert("RGB"))
 

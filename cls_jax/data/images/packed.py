@@ -5,7 +5,6 @@ unchanged bytes in ArrayRecord files, and an index of their names. Images are op
 as if the packed folder were the original one.
 """
 
-import concurrent.futures
 import functools
 import importlib.util
 import json
@@ -13,14 +12,13 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from cls_jax.data.images.store import hash_content
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS, describe_error, open_regular
-from cls_jax.parallel.cpus import available_cpus
 
 INDEX, SHARD = "packed_images.npz", ".array_record"
 _SHARD_BYTES = 2**28
@@ -151,26 +149,3 @@ def find_packed(path: str | os.PathLike) -> tuple[PackedFolder, int] | None:
             row = packed.rows.get(whole.relative_to(parent).as_posix())
             return None if row is None else (packed, row)
     return None
-
-
-class FetchedImages:
-    """Images that a function returns one by one on demand. An `ImageSource`."""
-
-    def __init__(
-        self, fetch: Callable[[int], np.ndarray], num_images: int, shape: tuple[int, int, int]
-    ):
-        """`fetch` returns an image uint8 `shape` by its number. It must be thread-safe."""
-        self._fetch, self._shape = fetch, shape
-        self._rows = np.arange(num_images)  # Turns slices and negative indices into rows.
-        self._threads = concurrent.futures.ThreadPoolExecutor(available_cpus())
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, indices: Any) -> np.ndarray:
-        """Returns uint8 [n, H, W, C] for int indices [n] or a slice."""
-        rows = self._rows[indices]
-        images = np.empty((len(rows), *self._shape), np.uint8)
-        for i, image in enumerate(self._threads.map(self._fetch, rows.tolist())):
-            images[i] = image
-        return images

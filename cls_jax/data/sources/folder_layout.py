@@ -67,8 +67,6 @@ class Rows(Sequence[Row]):
         return len(self.places)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return Rows(self.files, self.places[index], self.labels[index], self._names[:-1])
         return self.files[self.places[index]], self._names[self.labels[index]]
 
     def __iter__(self) -> Iterator[Row]:
@@ -307,22 +305,18 @@ def label_by_folder(
     other table replaces them, except for labeled/<class>/. Returns folder → its contents, a value
     of `_SPLITS`, and image → class.
     """
-    names = listing.files.names
+    names, bases = listing.files.names, set[str]()
     if not rows or rows[0].decision:
         splits = _find_splits(listing, has_table=False)
-        if "train" in splits.values():
-            return splits, {
-                name: name.split("/")[1]
-                for name in names()
-                if name.count("/") >= 2 and splits.get(name.split("/")[0]) == "train"
-            }
+        bases = {name for name, kind in splits.items() if kind == "train"}
         tops = {name.split("/")[0] for name in names() if name.count("/") == 1} - splits.keys()
-        if len({fold(top) for top in tops}) >= 2 and not all(fold(top) in _SPLITS for top in tops):
-            return splits, {
-                name: name.split("/")[0] for name in names() if name.split("/")[0] in tops
-            }
-    bases = {name for name in listing.folders if fold(name) in ("labeled", "labelled")}
-    return _find_splits(listing, has_table=True), {
+        folded = set(map(fold, tops))
+        if not bases and len(folded) >= 2 and not folded <= _SPLITS.keys():
+            return splits, {name: top for name in names() if (top := name.split("/")[0]) in tops}
+    if not bases:
+        splits = _find_splits(listing, has_table=True)
+        bases = {name for name in listing.folders if fold(name) in ("labeled", "labelled")}
+    return splits, {
         name: name.split("/")[1]
         for name in (names() if bases else ())
         if name.count("/") >= 2 and name.split("/")[0] in bases

@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import platformdirs
 from ml_collections import ConfigDict
 
 from cls_jax.data.images.decode import ImageError, decode_image, get_decode_options, get_image_shape
-from cls_jax.data.images.packed import FetchedImages
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS
@@ -26,6 +26,29 @@ from cls_jax.parallel.distributed import gather_rows, take_own
 _NAME_BYTES = 64  # "n15075141_54.JPEG" has 17.
 _ROW = np.dtype([("label", "<i4"), ("name", "S", _NAME_BYTES)])
 _CHUNK = 1024  # Images that a thread reads at a time.
+
+
+class FetchedImages:
+    """Images that a function returns one by one on demand. An `ImageSource`."""
+
+    def __init__(
+        self, fetch: Callable[[int], np.ndarray], num_images: int, shape: tuple[int, int, int]
+    ):
+        """`fetch` returns an image uint8 `shape` by its number. It must be thread-safe."""
+        self._fetch, self._shape = fetch, shape
+        self._rows = np.arange(num_images)  # Turns slices and negative indices into rows.
+        self._threads = concurrent.futures.ThreadPoolExecutor(available_cpus())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, indices: Any) -> np.ndarray:
+        """Returns uint8 [n, H, W, C] for int indices [n] or a slice."""
+        rows = self._rows[indices]
+        images = np.empty((len(rows), *self._shape), np.uint8)
+        for i, image in enumerate(self._threads.map(self._fetch, rows.tolist())):
+            images[i] = image
+        return images
 
 
 def load_records(data_config: ConfigDict) -> Dataset:

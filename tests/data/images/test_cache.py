@@ -20,12 +20,12 @@ from PIL import Image
 
 from cls_jax.data.images import cache, files, store
 from cls_jax.data.images.cache import load_decoded
-from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions, ImageError, read_image
+from cls_jax.data.images.decode import CENTER_CROP, DecodeOptions, ImageError
 from cls_jax.data.images.files import list_images
 from cls_jax.data.images.store import Store
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
-from tests.conftest import ROOT
+from tests.conftest import ROOT, read_image
 
 SIZE = 8
 SHAPE = (SIZE, SIZE, 3)
@@ -155,6 +155,7 @@ def _overwrite(content):
         lambda: execute("DELETE FROM blobs WHERE id % 2"),
         lambda: execute("UPDATE blobs SET blob = zeroblob(192) WHERE id % 2"),
         lambda: execute("UPDATE rows SET options = options || 'x', checksum = NULL, used = 'x'"),
+        lambda: execute("UPDATE OR REPLACE rows SET digest = (SELECT max(digest) FROM rows)"),
         lambda: execute("UPDATE contents SET digest = (SELECT min(digest) FROM rows)"),
     ],
 )

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
 from cls_jax.data.images import decode
-from cls_jax.data.images.decode import DecodeOptions, ImageError, decode_image, read_image
+from cls_jax.data.images.decode import DecodeOptions, ImageError, decode_image
 from cls_jax.data.images.files import find_images, read_ahead
 from cls_jax.errors import UserError
+from tests.conftest import read_image
 
 SIZE = 16
 SHAPE = (SIZE, SIZE, 3)
@@ -167,7 +168,7 @@ def test_16_bits_keep_their_brightness(tmp_path, monkeypatch, format, is_large):
     Image.fromarray(photo).save(paths[2])
     assert decode.find_bit_depth([paths[0], paths[2], tmp_path / "missing"]) == 12
     assert decode.find_bit_depth(paths) == decode.find_bit_depth(paths[2:]) == 16
-    upright = decode.read_upright(paths[0], 40, bit_depth=12)
+    upright = decode.read_upright(paths[1], 40)
     assert upright.shape == (24, 40, 3)
     assert upright.max() > 240
 

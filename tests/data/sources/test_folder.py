@@ -10,12 +10,11 @@ import pytest
 from PIL import Image
 
 from cls_jax.data.datasets import compute_mean_and_std, load_dataset
-from cls_jax.data.images.decode import read_image
 from cls_jax.data.images.files import ImageFile, ImageFiles, Listing
 from cls_jax.data.sources.folder import hash_names, list_layout, load_sample, summarize_folder
 from cls_jax.data.sources.folder_layout import pack_layout, read_layout, unpack_layout
 from cls_jax.errors import UserError
-from tests.conftest import load_config
+from tests.conftest import load_config, read_image
 
 SIZE = 8
 RNG = np.random.default_rng(0)

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.data.images.decode import read_image
 from cls_jax.data.images.files import find_images
 from cls_jax.data.sources.folder import load_folder
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable
-from tests.conftest import ROOT, load_config
+from tests.conftest import ROOT, load_config, read_image
 from tests.data.images.test_decode import pack_png
 
 PAGE = ROOT / "experiments" / "results" / "odd_folders.md"
