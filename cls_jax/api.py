@@ -5,9 +5,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from cls_jax.cli.assessed_run import train_and_assess
 from cls_jax.cli.plan import open_run, plan_run
 from cls_jax.cli.process import enable_compilation_cache, use_all_cores_for_convolutions
-from cls_jax.cli.train import train_assessed
 from cls_jax.config.from_folder import apply_settings
 from cls_jax.errors import UserError
 from cls_jax.inference.run import Run
@@ -63,5 +63,5 @@ def train(
         how = start_from, instant, minutes, again
         plan = plan_run(folder_or_config, method, workdir, values, *how)
         run = Run(plan.config, plan.workdir, plan.summary.layout)
-    train_assessed(run)
+    train_and_assess(run)
     return Run(run.config, run.workdir)  # Without the images and networks in memory.

@@ -25,7 +25,7 @@ def get_config(argument: str = "250"):
     """Returns the paper's configuration, or a small one.
 
     Args:
-        argument: BUDGET or BUDGET,METHOD, for two CPU cores followed by ",small".
+        argument: BUDGET[,METHOD], by default cls, for two CPU cores followed by ",small".
     """
     is_small = argument.endswith(",small")
     config = create_config(argument.removesuffix(",small"))

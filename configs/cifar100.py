@@ -6,7 +6,7 @@ METHOD_SETTINGS = {"mixmatch": {"lambda_u": 150.0}}  # MixMatch, CIFAR-100.
 
 
 def get_config(argument: str = "2500"):
-    """Returns the paper's configuration; `argument` is BUDGET or BUDGET,METHOD."""
+    """Returns the paper's configuration; `argument` is BUDGET[,METHOD], by default cls."""
     config = create_config(argument, method_settings=METHOD_SETTINGS)
     config.data.name = "cifar100"
     config.data.mean = (0.5071, 0.4867, 0.4408)  # Authors, dataset/cifar.py.

@@ -22,7 +22,7 @@ METHOD_SETTINGS = {
 
 
 def get_config(argument: str = "40"):
-    """Returns the configuration; `argument` is BUDGET or BUDGET,METHOD."""
+    """Returns the configuration; `argument` is BUDGET[,METHOD], by default cls."""
     config = create_config(argument, method_settings=METHOD_SETTINGS)
     config.num_steps = _NUM_STEPS
     config.batch_size = 32

@@ -8,7 +8,7 @@ from cls_jax.methods import METHODS
 
 
 def get_config(argument: str = ""):
-    """Returns the configuration; `argument` is PATH or PATH,METHOD.
+    """Returns the configuration; `argument` is PATH[,METHOD], by default cls.
 
     The text after the last comma belongs to the path unless it is the name of a method.
     """

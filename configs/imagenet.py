@@ -15,7 +15,8 @@ _NUM_STEPS, _SIZE = 100_000, 224  # 140 epochs.
 def get_config(argument: str = "1%"):
     """Returns the configuration; `argument` is SHARE[,METHOD][,NETWORK].
 
-    For example "1%", "1%,fixmatch" or "10%,cls,vit_small". The default network is resnet50.
+    For example "1%", "1%,fixmatch" or "10%,cls,vit_small". The default method is cls, the
+    default network resnet50.
     """
     share, *rest = argument.split(",")
     network = rest.pop() if rest and rest[-1] in NETWORKS else NETWORKS[0]

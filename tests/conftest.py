@@ -102,9 +102,9 @@ def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _
 
     By default as if the process had died; where `interrupt` returns, the stream continues.
     """
-    from cls_jax.training import loop as train_lib
+    from cls_jax.training import loop
 
-    create_pipeline = train_lib.create_pipeline
+    create_pipeline = loop.create_pipeline
 
     def create_broken_pipeline(*args):
         def break_off(inputs):
@@ -117,12 +117,12 @@ def train_interrupted(config, workdir, num_batches: int, interrupt: Callable = _
         return break_off(inputs), *rest
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_lib, "create_pipeline", create_broken_pipeline)
+        patch.setattr(loop, "create_pipeline", create_broken_pipeline)
         if interrupt is not _die:
-            train_lib.train(config, workdir)
+            loop.run_training(config, workdir)
             return
         with pytest.raises(KeyboardInterrupt):
-            train_lib.train(config, workdir)
+            loop.run_training(config, workdir)
 
 
 @contextlib.contextmanager
@@ -160,16 +160,16 @@ def whole_networks(one_block):
 @pytest.fixture(scope="session")
 def trained_run(one_block, tmp_path_factory):
     """The folder of a short run of CLS on digits of 8 x 8 pixels. Not to be changed."""
-    from cls_jax.training.loop import train
+    from cls_jax.training.loop import run_training
 
     workdir = tmp_path_factory.mktemp("trained") / "run"
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        train(create_tiny_config(), workdir)
+        run_training(create_tiny_config(), workdir)
         return workdir
     # The first worker to come trains it for all. Each has a copy of its own.
     shared = tmp_path_factory.getbasetemp().parent / "trained"
     with filelock.FileLock(f"{shared}.lock"):
-        train(create_tiny_config(), shared)
+        run_training(create_tiny_config(), shared)
     return shutil.copytree(shared, workdir)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from cls_jax.errors import UserError
 from cls_jax.runs.folder import read_result
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training.start import restore_run
+from cls_jax.training.prepare import restore_run
 
 
 def read_end(workdir: pathlib.Path) -> dict[str, Any]:

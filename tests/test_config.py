@@ -84,6 +84,8 @@ def test_settings_are_those_of_the_papers_and_datasets_set_those_of_the_method_t
         ({"model__depth": 12}, "choose 6n \\+ 4"),
         ({"model__init_head": "probe"}, "needs the features of a pretrained network"),
         ({"method__tau": 1.5}, "method.tau=1.5 is invalid: choose a number from 0 to 1"),
+        ({"method__lambda_self": -1.0}, "lambda_self=-1.0 is invalid: choose a number from 0 to 1"),
+        ({"data__image_size": 7}, "choose an integer from 8 to 1,024"),
         ({"method__name": "fixmatch"}, "configs/cifar10.py:250,fixmatch"),
         ({"profile": "9:8"}, "choose FIRST:LAST"),
         ({"optimizer__learning_rate": 0.0}, "choose a number above 0 and at most 100"),

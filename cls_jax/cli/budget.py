@@ -22,7 +22,7 @@ from cls_jax.models.weights.sources import BUILTIN
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.training import final_heads
 from cls_jax.training.instant import open_frozen_network
-from cls_jax.training.start import create_setup, resolve_model, use_own_normalization
+from cls_jax.training.prepare import create_setup, resolve_model, use_own_normalization
 from cls_jax.training.step import compile_step, create_train_step
 
 # The default number of minutes, by whether there is an accelerator.
@@ -71,18 +71,18 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     """
     config, is_pretrained = given.config, given.config.model.init.startswith(BUILTIN)
     is_fast, most = given.resources.has_accelerator, _MAX_STEPS
-    if "num_steps" in given.is_set or (minutes is None and not is_pretrained):
+    if "num_steps" in given.set_by_user or (minutes is None and not is_pretrained):
         return None
     if minutes is None:
         minutes, most = _ACCELERATOR_MINUTES if is_fast else _CPU_MINUTES, _MAX_DEFAULT_STEPS
 
     def fit_rest(*chosen: str) -> None:
-        fit_to_folder(given._replace(is_set={*given.is_set, *chosen}))
+        fit_to_folder(given._replace(set_by_user={*given.set_by_user, *chosen}))
 
     sizes = [config.data.image_size]
     if is_pretrained:
         config.num_steps = _MAX_DEFAULT_STEPS if is_fast else _ENOUGH_STEPS
-        if "data.image_size" not in given.is_set:
+        if "data.image_size" not in given.set_by_user:
             largest = max(find_short_side(given.summary.sizes), _LARGEST_ENLARGED)
             sizes = [candidate for candidate in _SIZES if candidate <= largest]
             config.data.image_size = max(sizes)
@@ -94,7 +94,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     # Measured times differ between processes.
     *numbers, spent = from_main_process((*measured, time.monotonic() - started))
     measured = Rehearsal(*numbers)
-    if measured.feature_seconds and "model.graph_images" not in given.is_set:
+    if measured.feature_seconds and "model.graph_images" not in given.set_by_user:
         per_image = measured.feature_seconds + measured.decode_seconds + _FIT_SECONDS
         affordable = int(_FEATURE_SHARE * total / per_image)
         if affordable < _count_training(given)[1]:
@@ -110,7 +110,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     config.data.image_size = size = max(fitting, default=min(sizes))
     fit_rest("data.image_size")  # With the batch that then fits into memory.
     batch_size = config.batch_size
-    if "batch_size" not in given.is_set:
+    if "batch_size" not in given.set_by_user:
         smallest = max(2 * _MIN_BATCH_SIZE, 2 * config.accumulate_steps)
         while batch_size >= smallest and left[size] < enough * size**2 * batch_size:
             # One of the parts that the batch is accumulated from has half as many, rounded down.
@@ -119,7 +119,7 @@ def fit_to_minutes(given: Plan, minutes: float | None) -> str | None:
     step = cost * size**2 * batch_size
     config.num_steps = min(max(int(left[size] / step) // _ROUNDING, 1) * _ROUNDING, most)
     fit_rest("data.image_size", "batch_size", "num_steps")
-    if "eval_every" not in given.is_set and num_evaluations[size] == 1:
+    if "eval_every" not in given.set_by_user and num_evaluations[size] == 1:
         config.eval_every = config.num_steps
     reason = _explain_choice(config, sizes, bool(fitting))
     if left[size] < _ROUNDING * step:

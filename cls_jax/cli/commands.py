@@ -1,8 +1,8 @@
 """What each verb of `cls-jax` does and prints. `main.py` trains and evaluates with these functions.
 
-Functions are named after their verbs and parameters after the options, which
-`console.create_parser` describes. All raise a UserError if a run, images or an extra are missing
-or do not fit, or if the output cannot be written or would replace something else.
+`console.run` calls the function with the name of the verb. Its parameters are the verb's options,
+which `console.create_parser` describes. All raise a UserError if a run, images or an extra are
+missing or do not fit, or if the output cannot be written or would replace something else.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 from ml_collections import ConfigDict
@@ -30,39 +30,45 @@ if TYPE_CHECKING:
 
 
 def train(
-    folder: str, method: str, overrides: Sequence[str], dry_run: bool, **options: Any
+    folder: str,
+    workdir: str | None,
+    method: str,
+    start_from: str | None,
+    overrides: Sequence[str],
+    instant: bool,
+    again: bool,
+    dry_run: bool,
+    minutes: float | None,
 ) -> None:
-    """Trains on a folder of images as `train_config` does, with defaults that fit the folder.
-
-    Other options are those of `plan_run`.
-    """
+    """Trains on a folder of images as `train_config` does, with defaults that fit the folder."""
     from cls_jax.cli.plan import describe_dry_run, describe_imbalance, parse_overrides, plan_run
     from cls_jax.inference.run import Run
 
-    plan = plan_run(folder, method, settings=parse_overrides(overrides, method), **options)
+    settings = parse_overrides(overrides, method)
+    plan = plan_run(folder, method, workdir, settings, start_from, instant, minutes, again)
     if dry_run:
         print(describe_dry_run(plan))
         return
     for sentence in (describe_imbalance(plan.summary), plan.budget):
         if sentence and is_main_process():
             print(sentence, flush=True)
-    _train_to_end(Run(plan.config, plan.workdir, plan.summary.layout))
+    _train_and_report(Run(plan.config, plan.workdir, plan.summary.layout))
 
 
 def train_config(config: ConfigDict, workdir: str | None) -> None:
     """Trains in `workdir`, None for the default, and prints the accuracy and the next commands."""
     from cls_jax.cli.plan import open_run
 
-    _train_to_end(open_run(config, workdir))
+    _train_and_report(open_run(config, workdir))
 
 
-def _train_to_end(run: "Run") -> None:
-    from cls_jax.cli.train import train_assessed
+def _train_and_report(run: "Run") -> None:
+    from cls_jax.cli.assessed_run import train_and_assess
     from cls_jax.inference.unknown import describe_far, read_unknown
     from cls_jax.runs.folder import RESULT
 
     folder = run.workdir
-    result = train_assessed(run)
+    result = train_and_assess(run)
     if not is_main_process():
         return
     has_test, no_test = result["test_accuracy"] is not None, "No test set. "

@@ -200,4 +200,5 @@ def run(arguments: argparse.Namespace) -> None:
     # Counting processes starts the devices, which `train` does later and `cache` never needs.
     if verb not in ("train", "evaluate", "cache") and jax.process_count() > 1:
         raise UserError(f"{verb} runs in a single process. Start only one.")
-    getattr(commands, verb)(**options)
+    command = getattr(commands, verb)  # Its parameters are named after the verb's options.
+    command(**options)

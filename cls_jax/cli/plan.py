@@ -33,8 +33,8 @@ from cls_jax.models.weights.sources import is_installed
 from cls_jax.parallel.cpus import get_device_memory
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.runs.folder import CONFIG, choose_workdir, describe_other_data, get_default_workdir
+from cls_jax.training.prepare import resolve_model
 from cls_jax.training.setup import describe_model
-from cls_jax.training.start import resolve_model
 
 _NUM_SHOWN_CLASSES = 20
 
@@ -57,7 +57,7 @@ def plan_run(
     With `again`, a finished run is not reused. Raises a UserError if the folder has no layout,
     there is no such method, key or value, or what was chosen contradicts what was set.
     """
-    settings = _begin_with(start_from) | dict(settings or {})
+    settings = _settings_from_run(start_from) | dict(settings or {})
     if instant:
         settings = {"model.init": PRETRAINED, **settings, "model.init_head": "graph"}
         settings["num_steps"] = 0
@@ -83,7 +83,7 @@ def plan_run(
     return plan._replace(config=config, budget=budget)
 
 
-def _begin_with(run: str | pathlib.Path | None) -> dict[str, Any]:
+def _settings_from_run(run: str | pathlib.Path | None) -> dict[str, Any]:
     """Settings to start from another run's weights, with its architecture."""
     if not run:
         return {}

@@ -88,7 +88,7 @@ class Plan(NamedTuple):
     config: ConfigDict  # With the user's values and the results of earlier rules.
     summary: FolderSummary
     resources: Resources
-    is_set: Collection[str] = ()  # Dotted keys set by the user.
+    set_by_user: Collection[str] = ()  # Dotted keys set by the user.
     workdir: pathlib.Path = pathlib.Path()  # The run's folder, which need not exist.
     budget: str | None = None  # The reason for steps and resolution. None if they were given.
 
@@ -97,7 +97,7 @@ def fit_to_folder(given: Plan) -> None:
     """Sets the keys of `RULES` that the method has, except those that the user has set."""
     own = flatten(given.config.to_dict())
     for key, rule in RULES.items():
-        if key in own and key not in given.is_set:
+        if key in own and key not in given.set_by_user:
             given.config.update_from_flattened_dict({key: rule(given)})
 
 
@@ -105,7 +105,7 @@ def _choose_init(given: Plan) -> str:
     """Pretrained weights for gray and color photographs, if installed and no network is chosen."""
     is_fitting = (
         given.resources.has_pretrained
-        and _ARCHITECTURE.isdisjoint(given.is_set)
+        and _ARCHITECTURE.isdisjoint(given.set_by_user)
         and are_photographs(given.summary.sizes)
     )
     return PRETRAINED if is_fitting else given.config.model.init

@@ -11,8 +11,7 @@ import contextlib
 import functools
 import hashlib
 import os
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +29,7 @@ from cls_jax.data.types import ImageSource, Selection
 from cls_jax.errors import UserError
 from cls_jax.features.neighbors import normalize_rows
 from cls_jax.models import MODELS
-from cls_jax.models.layers import DESCRIPTORS, Architecture
+from cls_jax.models.layers import ALL_FEATURES, Architecture
 from cls_jax.models.weights.layout import Weights, WeightsError, from_torch
 from cls_jax.models.weights.sources import BUILTIN, read_init
 from cls_jax.parallel.distributed import gather_rows, take_own
@@ -42,7 +41,6 @@ _VERSION = 3
 _BATCH_SIZE = 16  # Per device. Larger batches are no faster on a CPU.
 _ACCELERATOR_BATCH_SIZE = 256
 _FLOAT16_MAX = 65504.0
-_BLOCK = re.compile(r"(?:stage(\d+)_)?block(\d+)")
 
 Progress = Callable[[int, int], None]  # Called with (images done, images in all).
 
@@ -157,10 +155,9 @@ def _extract_own(
     return _unpack(rows)
 
 
-def _pack(last: np.ndarray, stages: np.ndarray) -> np.ndarray:
-    """Rows for the store, float16 [B, 1 + 2C + S]: C as an integer's bits, [B, 2C], [B, S]."""
-    width = np.full((len(last), 1), last.shape[1] // 2, np.uint16).view(np.float16)
-    features = np.concatenate([last, stages], axis=1)
+def _pack(features: np.ndarray, num_pooled: int) -> np.ndarray:
+    """Rows for the store, float16 [B, 1 + 2C + S]: the bits of C, an integer, and the features."""
+    width = np.full((len(features), 1), num_pooled, np.uint16).view(np.float16)
     features = np.clip(features, -_FLOAT16_MAX, _FLOAT16_MAX).astype(np.float16)
     return np.concatenate([width, features], axis=1)
 
@@ -252,73 +249,53 @@ def _compile(network: FrozenNetwork) -> tuple[Callable[[np.ndarray], np.ndarray]
 
     per_device = _BATCH_SIZE if devices[0].platform == "cpu" else _ACCELERATOR_BATCH_SIZE
     batch_size = per_device * len(devices)
-    ends = find_stage_ends(variables["params"])
-    forward = functools.partial(_forward, model, mean, std, ends, variables)
+    forward = functools.partial(_forward, model, mean, std, variables)
 
     def compute(images: np.ndarray) -> np.ndarray:
         padded = np.zeros((batch_size, *image_shape), np.uint8)
         padded[: len(images)] = images
-        both = forward(jax.device_put(padded, by_image))
-        return _pack(*(np.asarray(features)[: len(images)] for features in both))
+        features = np.asarray(forward(jax.device_put(padded, by_image)))
+        return _pack(features[: len(images)], num_pooled)
 
-    shapes = jax.eval_shape(forward, jax.ShapeDtypeStruct((1, *image_shape), jnp.uint8))
-    return compute, 1 + sum(shape.shape[1] for shape in shapes), batch_size
+    num_pooled = len(variables["params"]["head"]["kernel"])
+    shape = jax.eval_shape(forward, jax.ShapeDtypeStruct((1, *image_shape), jnp.uint8)).shape
+    return compute, 1 + shape[1], batch_size
 
 
-def create_network(network: FrozenNetwork, num_classes: int = 1) -> tuple[Architecture, Any]:
+def create_network(
+    network: FrozenNetwork, num_classes: int = 1, has_stage_head: bool = False
+) -> tuple[Architecture, Any]:
     """An architecture and its variables, with a head of zeros, or a UserError if they differ."""
-    entry = MODELS[network.name]
-    model = entry.create(num_classes=num_classes, **dict(network.settings))
+    entry, settings = MODELS[network.name], dict(network.settings)
+    model = entry.create(num_classes=num_classes, has_stage_head=has_stage_head, **settings)
     shape = (1, network.image_size, network.image_size, network.channels)
     image = jax.ShapeDtypeStruct(shape, jnp.float32)
     variables = jax.eval_shape(model.init, jax.random.key(0), image)
-    head = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), variables["params"]["head"])
+    heads = {name: variables["params"][name] for name in model.head_names}
     try:
-        variables = from_torch(network.weights.arrays, variables, entry.layout, ("head",))
+        variables = from_torch(network.weights.arrays, variables, entry.layout, model.head_names)
     except WeightsError as error:
         raise UserError(
-            f"The weights are not those of {entry.title.format(**dict(network.settings))} "
+            f"The weights are not those of {entry.title.format(**settings)} "
             f"({error}): set model.name to their architecture."
         ) from error
-    variables["params"]["head"] = head
+    variables["params"] |= jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), heads)
     return model, variables
 
 
-def find_stage_ends(names: Iterable[str]) -> tuple[str, ...]:
-    """The blocks after which a stage ends. Without stages, four have equally many blocks."""
-    blocks = [match for name in names if (match := _BLOCK.fullmatch(name))]
-    order = sorted(blocks, key=lambda match: (int(match[1] or 0), int(match[2])))
-    last = {match[1]: match[0] for match in order}
-    if None not in last:
-        return tuple(last.values())
-    quarters = [-(-len(order) * part // 4) for part in range(1, 5)]
-    return tuple(dict.fromkeys(order[end - 1][0] for end in quarters))
-
-
 # Outside of `_compile`, so that the training and the test images share one compiled program.
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _forward(
     model: Architecture,
     mean: tuple[float, ...],
     std: tuple[float, ...],
-    ends: tuple[str, ...],
     variables: Any,
     images: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Pooled features and descriptors side by side, float32 [B, 2C], and stages [B, S]."""
-    last, captured = model.apply(
-        variables,
-        normalize(images, mean, std),
-        head=DESCRIPTORS,
-        capture_intermediates=lambda module, name: module.name in ends and name == "__call__",
-        mutable=["intermediates"],
-    )
-    outputs = [captured["intermediates"][name]["__call__"][0] for name in ends]
-    moments = []
-    for x in outputs:  # [B, H, W, C], or [B, tokens, C].
-        x_BPC = x.astype(jnp.float32).reshape(len(x), -1, x.shape[-1])
-        moments += [x_BPC.mean(axis=1), x_BPC.std(axis=1)]
-    return last, jnp.concatenate(moments, axis=1)
+) -> jax.Array:
+    """Pooled features, descriptors and stages side by side, float32 [B, 2C + S]."""
+    features = model.apply(variables, normalize(images, mean, std), head=ALL_FEATURES)
+    assert isinstance(features, jax.Array)  # Nothing is mutable.
+    return features
 
 
 def _name_options(network: FrozenNetwork) -> str:

@@ -11,6 +11,7 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import scipy.special
 from scipy import sparse
@@ -23,6 +24,7 @@ from cls_jax.features.neighbors import normalize_rows
 from cls_jax.features.propagation import Propagation
 from cls_jax.features.stacking import take_log, weigh_labelers
 from cls_jax.io import PARSE_ERRORS, describe_error, parse_json, read_bytes, write_atomically
+from cls_jax.models.layers import STAGE_HEAD, Architecture
 from cls_jax.models.weights.layout import Weights
 
 # Inverse penalties, scikit-learn's C. The penalty is strong, since there are many features (1,280
@@ -74,23 +76,44 @@ class Head(NamedTuple):
 class InstantClassifier(NamedTuple):
     """A frozen network, and a head for its classes."""
 
-    network: FrozenNetwork
-    head: Head
+    network: FrozenNetwork | None  # None if the features are pixels.
+    head: Head  # Of the last layer.
+    # The kernel of the head of all stages, float32 [S, K], which is added. None without one.
+    stage_kernel: np.ndarray | None = None
 
     def compute_both(self, features: FrozenFeatures) -> tuple[np.ndarray, np.ndarray]:
         """The results of `Classifier.compute_both` for B images, given their features.
 
         Probabilities float32 [1, B, K], and features float32 [B, C] of unit length.
         """
-        pooled = features.pooled.astype(np.float32)[None]
-        return self.head.compute_probabilities(pooled[0])[None], join_features(pooled)
+        pooled_BC = features.pooled.astype(np.float32)
+        logits_BK = pooled_BC @ self.head.kernel + self.head.bias
+        if self.stage_kernel is not None:
+            logits_BK += features.stages.astype(np.float32) @ self.stage_kernel
+        return scipy.special.softmax(logits_BK, axis=1)[None], join_features(pooled_BC[None])
+
+    def create_model(self) -> tuple[Architecture, Any]:
+        """The network with its heads, and its variables. Raises a ValueError if they do not fit."""
+        assert self.network is not None, "pixels are no network's features"
+        own = {"head": self.head._asdict()}
+        if self.stage_kernel is not None:
+            own[STAGE_HEAD] = {"kernel": self.stage_kernel}
+        model, variables = create_network(self.network, len(self.head.bias), STAGE_HEAD in own)
+        expected = {name: variables["params"][name] for name in model.head_names}
+        if jax.tree.map(np.shape, own) != jax.tree.map(np.shape, expected):
+            raise ValueError("its head does not fit its network")
+        variables["params"] |= own
+        return model, variables
 
     def write(self, path: pathlib.Path) -> None:
         """Writes both into one file. Raises an OSError if the system refuses."""
+        assert self.network is not None, "pixels are no network's features"
         weights, buffer = self.network.weights, io.BytesIO()
         settings = self.network._asdict() | {"weights": weights.normalization}
         arrays: dict[str, Any] = {f"weights/{name}": a for name, a in weights.arrays.items()}
         arrays |= self.head._asdict()
+        if self.stage_kernel is not None:
+            arrays["stage_kernel"] = self.stage_kernel
         np.savez(buffer, settings=np.array(json.dumps(settings)), **arrays)
         write_atomically(path, buffer.getvalue())
 
@@ -110,14 +133,13 @@ def read_instant(path: pathlib.Path) -> InstantClassifier:
             stored = {name: file[name] for name in file.files}
         settings = {k: to_tuple(v) for k, v in parse_json(str(stored.pop("settings"))).items()}
         head = Head(stored.pop("kernel"), stored.pop("bias"))
+        stage_kernel = stored.pop("stage_kernel", None)
         arrays = {name.removeprefix("weights/"): array for name, array in stored.items()}
         settings["weights"] = Weights(arrays, settings["weights"])
         settings["decoding"] = DecodeOptions(*settings["decoding"])
-        network = FrozenNetwork(**settings)
-        _, variables = create_network(network, len(head.bias))
-        if variables["params"]["head"]["kernel"].shape != head.kernel.shape:
-            raise ValueError("its head does not fit its network")
-        return InstantClassifier(network, head)
+        instant = InstantClassifier(FrozenNetwork(**settings), head, stage_kernel)
+        instant.create_model()
+        return instant
     except (UserError, *PARSE_ERRORS) as error:  # type: ignore[misc] # A tuple of classes.
         raise UserError(
             f"{path} is not an instant classifier ({describe_error(error).rstrip('.')}): delete "
@@ -154,7 +176,10 @@ def label_images(
         num_classes: K.
     """
     labeled = np.flatnonzero(labels_B >= 0)
-    given = labels_B[labeled]
+    # Copies of an image would give its label away when it is held out.
+    firsts = sorted({features.descriptors[i].tobytes(): i for i in labeled[::-1]}.values())
+    distinct_B = np.full(len(labels_B), -1)
+    distinct_B[firsts] = given = labels_B[firsts]
     # Sorted by class, so that every fold has labels of each.
     order = np.argsort(given, kind="stable")
     hidden = order if len(order) <= _MAX_HELD_OUT else order[::_NUM_FOLDS]
@@ -164,18 +189,18 @@ def label_images(
     ):
         graph = build_graph(similar_BC)
         log_p_MBK.append(take_log(propagate_labels(graph, labels_B, num_classes)))
-        held_out_MLK.append(take_log(_hold_out_of_graph(graph, labels_B, num_classes, hidden)))
-        known_LC = inputs_BC[labeled]
-        probes.append(fit_head(known_LC, given, num_classes, c))
+        held_out_MLK.append(take_log(_hold_out_of_graph(graph, distinct_B, num_classes, hidden)))
+        probes.append(fit_head(inputs_BC[labeled], labels_B[labeled], num_classes, c))
         log_p_MBK.append(take_log(probes[-1].compute_probabilities(inputs_BC)))
-        held_out_MLK.append(take_log(_hold_out_of_probe(known_LC, given, num_classes, c, hidden)))
+        known = inputs_BC[firsts], given
+        held_out_MLK.append(take_log(_hold_out_of_probe(*known, num_classes, c, hidden)))
     has_pairs = len(given) > len(np.unique(given))
     prior = np.array((_PRIOR if has_pairs else _PRIOR_WITHOUT_PAIRS)[: len(log_p_MBK)])
     held_out = np.stack(held_out_MLK)
     weights_M = weigh_labelers(held_out, given[hidden], prior)
     logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
     probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
-    probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[given]
+    probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
     figures = {
         "weight_graph": 100 * float(weights_M[::2].sum() / max(weights_M.sum(), 1e-12)),
         "weight_stages": 100 * float(weights_M[2:].sum() / max(weights_M.sum(), 1e-12)),
@@ -190,6 +215,22 @@ def label_images(
     sample_weights[labeled] = _LABELED_WEIGHT
     labels = probabilities.argmax(axis=1)
     return PropagatedLabels(probabilities, labels, weights, sample_weights, probes[0], figures)
+
+
+def fit_classifier(
+    network: FrozenNetwork | None, features: FrozenFeatures, spread: PropagatedLabels
+) -> InstantClassifier:
+    """The head of the last layer and of all stages, fitted to propagated labels.
+
+    The features are those of the network for the images that `spread` labels.
+    """
+    rows = _choose_fitted(spread.labels, spread.sample_weights)
+    inputs = np.concatenate([features.pooled[rows], features.stages[rows]], axis=1)
+    taught = spread.labels[rows], spread.probabilities.shape[1], INSTANT_C
+    kernel, bias = fit_head(inputs, *taught, spread.sample_weights[rows])
+    num_pooled = features.pooled.shape[1]
+    stage_kernel = kernel[num_pooled:] if features.stages.shape[1] else None
+    return InstantClassifier(network, Head(kernel[:num_pooled], bias), stage_kernel)
 
 
 def _list_views(features: FrozenFeatures, num_classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -259,9 +300,7 @@ def fit_head(
     num_features = features_BC.shape[1]
     chosen = np.arange(num_features) if chosen is None else chosen
     weights_B = np.ones(len(labels_B)) if weights_B is None else weights_B
-    used = np.flatnonzero(weights_B > 0)
-    if len(used) > _MAX_FITTED:
-        used = used[_take_certain(weights_B[used], labels_B[used], _MAX_FITTED)]
+    used = _choose_fitted(labels_B, weights_B)
     part = features_BC[np.ix_(used, chosen)].astype(np.float32)
     labels, weights = labels_B[used], weights_B[used]
     mean, deviation = part.mean(axis=0), part.std(axis=0)
@@ -291,10 +330,14 @@ def fit_head(
     return head
 
 
-def _take_certain(weights_B: np.ndarray, labels_B: np.ndarray, number: int) -> np.ndarray:
-    """Positions of the images with the largest weights, the same share of every class."""
+def _choose_fitted(labels_B: np.ndarray, weights_B: np.ndarray) -> np.ndarray:
+    """Images with a weight. Of over 30,000 those with the largest, the same share of each class."""
+    used = np.flatnonzero(weights_B > 0)
+    if len(used) <= _MAX_FITTED:
+        return used
+    weights_B, labels_B = weights_B[used], labels_B[used]
     order = np.lexsort((-weights_B, labels_B))
     sizes = np.bincount(labels_B)
     starts = np.cumsum(sizes) - sizes
     shares = (np.arange(len(order)) - starts[labels_B[order]]) / sizes[labels_B[order]]
-    return order[np.argsort(shares, kind="stable")[:number]]
+    return used[order[np.argsort(shares, kind="stable")[:_MAX_FITTED]]]

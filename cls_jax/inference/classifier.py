@@ -20,7 +20,6 @@ from cls_jax.data.images.decode import ImageError, ImageLike, get_decode_options
 from cls_jax.data.images.files import ImageBatch, read_ahead
 from cls_jax.data.types import ImageSource
 from cls_jax.errors import UserError
-from cls_jax.features.extract import create_network
 from cls_jax.features.graph import join_features
 from cls_jax.features.instant import InstantClassifier, read_instant
 from cls_jax.inference.calibration import Calibration, read_calibration
@@ -46,8 +45,8 @@ from cls_jax.runs.folder import (
     is_instant,
     read_dataset_description,
 )
+from cls_jax.training.prepare import restore_run
 from cls_jax.training.setup import TrainSetup, TrainState
-from cls_jax.training.start import restore_run
 
 _HEAT_MAPS_AT_ONCE = 16
 # Larger batches are no faster, so more images use the program compiled for this many.
@@ -279,10 +278,10 @@ def load(
 def _open_instant(workdir: pathlib.Path) -> Classifier:
     instant = read_instant((workdir / INSTANT).with_suffix(INSTANT_SUFFIX))
     network, (class_names, _) = instant.network, read_dataset_description(workdir)
-    model, variables = create_network(network, len(class_names))
+    assert network is not None, "read from a file"
     if instant.head.kernel.shape[1] != len(class_names):
         raise UserError(f"{workdir} has an instant classifier for other classes. Train it again.")
-    variables["params"]["head"] = instant.head._asdict()
+    model, variables = instant.create_model()
     config = read_config(workdir / CONFIG)
     config.data.image_size, config.model.dtype = network.image_size, "float32"
     config.data.mean, config.data.std = network.weights.normalization or ((), ())

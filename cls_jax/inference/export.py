@@ -21,7 +21,7 @@ from cls_jax.io import write_atomically
 from cls_jax.models import convolutions
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.weights.sources import WEIGHTS_FILE, to_safetensors
-from cls_jax.training.start import collect_weights
+from cls_jax.training.prepare import collect_weights
 
 MODEL, ONNX_MODEL, LABELS = "model.jaxexport", "model.onnx", "labels.json"
 PREPROCESSING = "preprocessing.json"

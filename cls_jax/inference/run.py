@@ -1,4 +1,4 @@
-"""A run: its folder, and what is read from it once."""
+"""A run in use: its images, networks and predictions. Package `runs` reads and writes its files."""
 
 import functools
 import os
@@ -17,8 +17,8 @@ from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.prediction import Prediction
 from cls_jax.runs.folder import find_trained, read_result
 from cls_jax.training.instant import compute_frozen
+from cls_jax.training.prepare import restore_run
 from cls_jax.training.setup import TrainSetup, TrainState
-from cls_jax.training.start import restore_run
 
 
 class Run:
@@ -55,9 +55,10 @@ class Run:
         return read_result(self.workdir) or {}
 
     def predict(self, images: ImageSource | ImageLike | Iterable[ImageLike]) -> Prediction:
-        """Predicts with the newest checkpoint, see `Classifier.predict`.
+        """Predicts with the run's networks or, if chosen at the end, its instant classifier.
 
-        Each call opens the checkpoint. For repeated predictions, keep `cls_jax.load(run)`.
+        See `Classifier.predict`. Each call opens the run. For repeated predictions, keep
+        `cls_jax.load(run)`.
         """
         return load(self).predict(images)
 

@@ -18,7 +18,12 @@ import numpy as np
 
 from cls_jax.data.images.decode import decode_image
 from cls_jax.features.extract import FrozenFeatures, extract_from_arrays, open_network
-from cls_jax.features.instant import INSTANT_C, Head, PropagatedLabels, fit_head, label_images
+from cls_jax.features.instant import (
+    InstantClassifier,
+    PropagatedLabels,
+    fit_classifier,
+    label_images,
+)
 from cls_jax.features.neighbors import find_neighbors, normalize_rows
 from cls_jax.inference.predict_files import sort_files
 from cls_jax.io import describe_error, make_printable, to_csv
@@ -41,7 +46,7 @@ class Fitted(NamedTuple):
     class_names: list[str]  # Those with a label.
     labels: np.ndarray  # int [B], -1 for photographs without a label.
     spread: PropagatedLabels
-    head: Head
+    classifier: InstantClassifier
     descriptors: np.ndarray  # float32 [B, C], of unit length.
     least_similar: float  # The `_FAR` quantile of similarities to the most similar photograph.
 
@@ -103,7 +108,7 @@ class SessionClassifier:
             if (fitted := self._wait()) is None:
                 raise RefusedError(self._message)
             found = read_photograph(file)
-        p_K = fitted.head.compute_probabilities(found.pooled)[0]
+        p_K = fitted.classifier.compute_both(found)[0][0, 0]
         similarities = fitted.descriptors @ normalize_rows(found.descriptors)[0]
         labeled = np.flatnonzero(fitted.labels >= 0)
         nearest = labeled[np.argsort(-similarities[labeled], kind="stable")[:_NUM_NEAREST]]
@@ -161,11 +166,10 @@ def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> 
     labels = np.full(len(labels), -1)
     labels[is_labeled] = own
     spread = label_images(frozen, labels, len(present))
-    weights = spread.sample_weights
-    head = fit_head(frozen.pooled, spread.labels, len(present), INSTANT_C, weights)
+    classifier = fit_classifier(None, frozen, spread)
     _, similarities = find_neighbors(frozen.descriptors, 1)
     descriptors, least = normalize_rows(frozen.descriptors), float(np.quantile(similarities, _FAR))
-    return Fitted([names[k] for k in present], labels, spread, head, descriptors, least)
+    return Fitted([names[k] for k in present], labels, spread, classifier, descriptors, least)
 
 
 def read_photograph(file: BinaryIO) -> FrozenFeatures:

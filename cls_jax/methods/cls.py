@@ -6,7 +6,8 @@ views (self-labeling) and, with two networks, for the other network's (co-labeli
     L^b = L_sup + λ_self · mean(w_self · (L_P + [L_N])) + λ_co · mean(w_co · (L_P' + [L_N']))
 
 with L_P, L_N the cross-entropies to b's own pseudo and complementary labels (Eq. 7, 8), and L_P',
-L_N' those to the other's. Means run over all unlabeled images, masked ones too (Eq. 13-15).
+L_N' those to the other's. Means run over all unlabeled images, masked ones too (Eq. 13-15). Options
+such as `graph` are added around this loss, by `cls_jax.methods.options.apply_options`.
 """
 
 import functools

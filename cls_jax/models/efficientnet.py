@@ -76,6 +76,7 @@ class EfficientNetLite0(Architecture):
         block = self.block_layer(InvertedResidual, train)
         x = conv(_STEM_FEATURES, (3, 3), strides=(2, 2), name="stem")(x_BHWC.astype(self.dtype))
         x = nn.relu6(norm(name="stem_norm")(x, use_running_average=not train))
+        stages = []
         for i, (blocks, kernel, stride, expansion, features) in enumerate(STAGES, start=1):
             for j in range(blocks):
                 x = block(
@@ -88,7 +89,8 @@ class EfficientNetLite0(Architecture):
                     dtype=self.dtype,
                     name=f"stage{i}_block{j + 1}",
                 )(x, train)
+            stages.append(x)
         x = pointwise(NUM_FEATURES, name="top")(x)
         x = nn.relu6(norm(name="top_norm")(x, use_running_average=not train))
         x_BC = nn.Dropout(self.dropout_rate, deterministic=not dropout)(pool_mean(x))
-        return self.apply_heads(x_BC, head, unpooled_BHWC=x)
+        return self.apply_heads(x_BC, head, stages, unpooled_BHWC=x)

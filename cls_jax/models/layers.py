@@ -5,7 +5,7 @@ Shape suffixes: B images, H rows, W columns, C channels, K classes.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -18,7 +18,9 @@ conv_init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 dense_init = nn.initializers.glorot_normal()
 FEATURES = "features"
 DESCRIPTORS = "features and descriptors"
+ALL_FEATURES = "features, descriptors and stages"
 ALL_HEADS = "all heads"
+STAGE_HEAD = "stage_head"  # Its parameters.
 # Standard deviation of the weights in `pool_descriptor`, as a share of the image.
 _CENTER_WIDTH = 0.35
 
@@ -93,8 +95,9 @@ class Architecture(nn.Module):
     normalized images float32 [B, H, W, C]. `train`: whether BatchNorm uses the statistics of these
     images. `dropout`: whether activations are dropped, which needs a key named "dropout". `head`:
     "head" for the logits of the classes, the name of one of `extra_heads` for its own logits,
-    `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C], or
-    `DESCRIPTORS` for these and those of `pool_descriptor`, concatenated, float32 [B, 2C].
+    `ALL_HEADS` for all logits side by side, `FEATURES` for the pooled features, float32 [B, C],
+    `DESCRIPTORS` for these and those of `pool_descriptor`, concatenated, float32 [B, 2C], or
+    `ALL_FEATURES` for these and those of `pool_stages`, float32 [B, 2C + S].
     """
 
     # Names of the parameters that come before the first block, for `order_layers`.
@@ -108,6 +111,8 @@ class Architecture(nn.Module):
     bn_frozen: bool = False
     dropout_rate: float = 0.0  # Share of activations dropped in every block, if requested.
     extra_heads: tuple[tuple[str, int], ...] = ()  # Names and sizes of further dense layers.
+    # Whether the logits of the classes also depend on the features of `pool_stages`.
+    has_stage_head: bool = False
     data_axis: str | None = None  # `BatchNorm.axis_name`.
     # Whether training recomputes activations for the gradient, to save memory. It keeps only the
     # inputs of the blocks and, in a convolutional network, the results of convolutions, which take
@@ -117,7 +122,8 @@ class Architecture(nn.Module):
     @property
     def head_names(self) -> tuple[str, ...]:
         """Names of the parameters that compute the logits, for `order_layers`."""
-        return ("head", *(name for name, _ in self.extra_heads))
+        names = ("head", *(name for name, _ in self.extra_heads))
+        return (*names, STAGE_HEAD) if self.has_stage_head else names
 
     def block_layer(self, block: type[nn.Module], train: bool) -> Callable[..., nn.Module]:
         """The block, rematerialized in training if `remat` is set, with the same parameters.
@@ -149,23 +155,29 @@ class Architecture(nn.Module):
         self,
         x_BC: jax.Array,
         wanted: str,
+        stages: Sequence[jax.Array],
         init: nn.initializers.Initializer = dense_init,
         unpooled_BHWC: jax.Array | None = None,
     ) -> jax.Array:
         """Adds the layers of all heads. Returns float32 [B, size of `wanted`], or the input.
 
-        All heads get parameters, and XLA removes unused ones. An architecture that does not pool
-        has no `unpooled_BHWC`: its features are also its descriptors.
+        All heads get parameters, and XLA removes unused ones. `stages` are the outputs of all
+        stages. An architecture that does not pool has no `unpooled_BHWC`: its features are also its
+        descriptors.
         """
         logits = {
             name: nn.Dense(size, kernel_init=init, name=name)(x_BC)
             for name, size in (("head", self.num_classes), *self.extra_heads)
         }
+        if self.has_stage_head:
+            dense = nn.Dense(self.num_classes, use_bias=False, kernel_init=init, name=STAGE_HEAD)
+            logits["head"] += dense(pool_stages(stages))
         if wanted == ALL_HEADS:
             return jnp.concatenate(list(logits.values()), axis=-1)
-        if wanted == DESCRIPTORS:
+        if wanted in (DESCRIPTORS, ALL_FEATURES):
             beside = x_BC if unpooled_BHWC is None else pool_descriptor(unpooled_BHWC)
-            return jnp.concatenate([x_BC, beside], axis=-1)
+            earlier = [pool_stages(stages)] if wanted == ALL_FEATURES else []
+            return jnp.concatenate([x_BC, beside, *earlier], axis=-1)
         return x_BC if wanted == FEATURES else logits[wanted]
 
 
@@ -237,6 +249,20 @@ def pool_descriptor(x_BHWC: jax.Array) -> jax.Array:
     weights = [jax.nn.softmax(-((offset / _CENTER_WIDTH) ** 2) / 2) for offset in offsets]
     cubes = jnp.maximum(x_BHWC.astype(jnp.float32), 0) ** 3
     return jnp.cbrt(jnp.einsum("bhwc,h,w->bc", cubes, *weights))
+
+
+def pool_stages(stages: Sequence[jax.Array]) -> jax.Array:
+    """Mean and deviation over the positions of each stage's output, float32 [B, S].
+
+    The outputs are [B, H, W, C] or [B, tokens, C]. S is twice the number of their channels.
+    """
+    moments = []
+    for x in stages:
+        x_BPC = x.astype(jnp.float32).reshape(x.shape[0], -1, x.shape[-1])
+        # The gradient of a root is infinite at 0, the variance of a channel that is constant.
+        variance_BC = jnp.maximum(x_BPC.var(axis=1), jnp.finfo(jnp.float32).tiny)
+        moments += [x_BPC.mean(axis=1), jnp.sqrt(variance_BC)]
+    return jnp.concatenate(moments, axis=1)
 
 
 def count_parameters(params: Any) -> int:

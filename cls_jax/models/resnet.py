@@ -78,6 +78,7 @@ class ResNet18(Architecture):
         x = create_stem_conv(self.stem, _STAGES[0][0], self.dtype)(x_BHWC.astype(self.dtype))
         x = nn.relu(norm(name="norm")(x, use_running_average=not train))
         x = pool_stem(self.stem, x)
+        stages = []
         for stage, (features, stride) in enumerate(_STAGES, start=1):
             for i in range(self.blocks_per_stage[stage - 1]):
                 x = block(
@@ -89,7 +90,8 @@ class ResNet18(Architecture):
                     dropout_rate=self.dropout_rate,
                     name=f"stage{stage}_block{i + 1}",
                 )(x, train, dropout)
-        return self.apply_heads(pool_mean(x), head, unpooled_BHWC=x)
+            stages.append(x)
+        return self.apply_heads(pool_mean(x), head, stages, unpooled_BHWC=x)
 
 
 ResNet50 = functools.partial(ResNet18, blocks_per_stage=(3, 4, 6, 3), has_bottlenecks=True)

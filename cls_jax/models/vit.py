@@ -145,13 +145,16 @@ class VisionTransformer(Architecture):
         settings = {"dtype": self.dtype, "kernel_init": _init, "name": "patch_embed"}
         x_BHWD = nn.Conv(self.width, patch, patch, "VALID", **settings)(x_BHWC)
         x_BTD = self._add_tokens(x_BHWD.reshape(len(x_BHWC), -1, self.width))
-        x_BTD = self._apply_blocks(x_BTD, dropout, is_looped=self.remat and train)
+        x_BTD, stages = self._apply_blocks(x_BTD, dropout, is_looped=self.remat and train)
         x_BD = _norm(jnp.float32, "norm")(x_BTD[:, 0])
-        return self.apply_heads(x_BD, head)
+        return self.apply_heads(x_BD, head, stages)
 
-    def _apply_blocks(self, x_BTD: jax.Array, dropout: bool, is_looped: bool) -> jax.Array:
+    def _apply_blocks(
+        self, x_BTD: jax.Array, dropout: bool, is_looped: bool
+    ) -> tuple[jax.Array, list[jax.Array]]:
         """Applies the blocks, unrolled or, to need less memory for the gradient, in a loop.
 
+        Returns the last output, and those after each quarter of the blocks unless in a loop.
         The loop keeps the inputs of the blocks and recomputes everything within them.
         `jax.checkpoint` alone is not enough: XLA for CPUs drops its barriers and schedules the
         recomputation of all blocks before the first gradient.
@@ -159,9 +162,12 @@ class VisionTransformer(Architecture):
         arguments = (self.num_heads, self.layer_scale, self.dropout_rate, self.dtype)
         names = [f"block{i + 1}" for i in range(self.depth)]
         if self.is_initializing() or not is_looped:
+            outputs = []
             for name in names:
                 x_BTD = Block(*arguments, name=name)(x_BTD, dropout)
-            return x_BTD
+                outputs.append(x_BTD)
+            quarters = {-(-self.depth * part // 4) for part in range(1, 5)}
+            return x_BTD, [outputs[end - 1] for end in sorted(quarters)]
         params = self.variables["params"]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(params[name] for name in names))
         keys = jax.random.split(self.make_rng("dropout"), self.depth) if dropout else None
@@ -173,7 +179,7 @@ class VisionTransformer(Architecture):
             rngs = {"dropout": key} if dropout else None
             return block.apply({"params": params}, x_BTD, dropout, rngs=rngs), None
 
-        return jax.lax.scan(apply_block, x_BTD, (stacked, keys))[0]
+        return jax.lax.scan(apply_block, x_BTD, (stacked, keys))[0], []
 
     def _add_tokens(self, x_BTD: jax.Array) -> jax.Array:
         """Prepends class token and registers, and adds position embeddings."""

@@ -73,6 +73,7 @@ class WideResNet(Architecture):
         activation = functools.partial(nn.leaky_relu, negative_slope=self.leaky_slope)
         x = create_stem_conv(self.stem, 16, self.dtype)(x_BHWC.astype(self.dtype))
         x = pool_stem(self.stem, x)
+        stages = []
         for stage, (features, stride) in enumerate(_STAGES, start=1):
             for i in range(blocks_per_stage):
                 x = block(
@@ -85,5 +86,6 @@ class WideResNet(Architecture):
                     dropout_rate=self.dropout_rate,
                     name=f"stage{stage}_block{i + 1}",
                 )(x, train, dropout)
+            stages.append(x)
         x = activation(norm(name="norm")(x, use_running_average=not train))
-        return self.apply_heads(pool_mean(x), head, unpooled_BHWC=x)
+        return self.apply_heads(pool_mean(x), head, stages, unpooled_BHWC=x)

@@ -36,8 +36,8 @@ def describe_labelers(result: dict[str, Any]) -> str | None:
         return None
     right: list[Any] = [result.get(f"labels_accuracy_{n}") for n in ("graph", "probe", "instant")]
     is_known = all(isinstance(value, int | float) for value in right)
-    some = "" if is_known else " of the classes with two or more (by default if there are none)"
-    accuracy = "unknown (a class has a single label)"
+    some = "" if is_known else " of classes with at least two (defaults if there is no such class)"
+    accuracy = "unknown, since a class has fewer than two different labeled images"
     if is_known:
         accuracy = f"graph {right[0]:.0f}%, probe {right[1]:.0f}%, combined {right[2]:.0f}%"
     return (

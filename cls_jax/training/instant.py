@@ -1,7 +1,8 @@
 """The start of a run: its instant classifier, and heads fitted to the same labels.
 
-`compute_start` runs once per run. A run without steps ends there. In others, `init_round` fits the
-networks' heads to the same labels, which may stay a term of the loss (`method.graph`).
+`compute_start` runs once per run. A run without steps ends there. In others,
+`init_state_with_heads` fits the networks' heads to the same labels, which may stay a term of the
+loss (`method.graph`).
 
 Shape suffixes: N networks, B images, C features, K classes.
 """
@@ -30,7 +31,7 @@ from cls_jax.features.instant import (
     Head,
     InstantClassifier,
     PropagatedLabels,
-    fit_head,
+    fit_classifier,
     label_images,
 )
 from cls_jax.methods.losses import PseudoLabels, draw_least_probable
@@ -51,7 +52,7 @@ class Start(NamedTuple):
     rows: np.ndarray  # The training images that the run uses, int [B], sorted.
     is_labeled: np.ndarray  # bool [B].
     spread: PropagatedLabels
-    classifier: InstantClassifier | None  # None if the features are pixels.
+    classifier: InstantClassifier
     # In percent: "test/accuracy_probe", "test/accuracy_instant" and so on, and
     # `PropagatedLabels.figures` as "labels/…".
     accuracies: Accuracies
@@ -82,24 +83,22 @@ def compute_start(
     is_labeled = np.isin(rows, spec.labeled_indices)
     labels = np.where(is_labeled, dataset.train_labels[rows], -1)
     spread = label_images(train, labels, setup.dataset_spec.num_classes)
-    head = fit_head(
-        train.pooled, spread.labels, len(dataset.class_names), INSTANT_C, spread.sample_weights
-    )
+    classifier = fit_classifier(network, train, spread)
+    probe_only = InstantClassifier(network, spread.probe)
     accuracies = {f"labels/{name}": value for name, value in spread.figures.items()}
     for part, labels in held_out.items():
-        features = compute_frozen(dataset, config.data.data_dir, network, part).pooled
-        for name, fitted in (("probe", spread.probe), ("instant", head)):
-            figures = compute_accuracies(fitted.compute_probabilities(features)[None], labels, part)
+        features = compute_frozen(dataset, config.data.data_dir, network, part)
+        for name, fitted in (("probe", probe_only), ("instant", classifier)):
+            figures = compute_accuracies(fitted.compute_both(features)[0], labels, part)
             accuracies[f"{part}/accuracy_{name}"] = figures[f"{part}/accuracy"]
             if not has_steps and name == ("instant" if init_head == "graph" else "probe"):
                 accuracies |= figures
     if not has_steps and init_head == "probe":
-        head = spread.probe
-    classifier = InstantClassifier(network, head) if network else None
+        classifier = probe_only
     return Start(rows, is_labeled, spread, classifier, accuracies)
 
 
-def init_round(
+def init_state_with_heads(
     setup: TrainSetup, dataset: Dataset, spec: StreamSpec, start: Start | None, round_index: int = 0
 ) -> TrainState:
     """The state before the first step of a round, with the heads that `model.init_head` asks for.
@@ -135,9 +134,10 @@ def fit_instant_heads(
 ) -> list[Head]:
     """A head for every network, fitted to propagated labels.
 
-    The heads see features at the run's resolution. On photographs, a head on half of the features
-    is as good as one on all. If the run's resolution is not the network's own, they are fitted to
-    the labeled and at most 1,000 other images.
+    Labels come from features at the network's own resolution, which it was pretrained for. The
+    heads are fitted to features at the run's resolution, which they see in training. If the two
+    differ, only the labeled and at most 1,000 other images are used. On photographs, a head on half
+    of the features is as good as one on all.
     """
     config, network = setup.config, open_frozen_network(setup)
     image_size, num_networks = config.data.image_size, setup.method.num_networks

@@ -43,7 +43,8 @@ from cls_jax.runs.metrics import MetricsWriter
 from cls_jax.runs.result import create_result
 from cls_jax.training.evaluate import create_evaluate
 from cls_jax.training.final_heads import fit_final_heads
-from cls_jax.training.instant import Start, compute_start, init_round
+from cls_jax.training.instant import Start, compute_start, init_state_with_heads
+from cls_jax.training.prepare import Prepared, hold_folder, prepare_run, resolve_model
 from cls_jax.training.progress import (
     MetricsQueue,
     PausableTimer,
@@ -52,15 +53,14 @@ from cls_jax.training.progress import (
     report_non_finite,
     select_images,
 )
-from cls_jax.training.rounds import create_start_round, is_round_start
+from cls_jax.training.rounds import create_enter_round, is_round_boundary
 from cls_jax.training.setup import TrainSetup, TrainState, restore_newest, set_step
-from cls_jax.training.start import Prepared, hold_folder, prepare_run, resolve_model
 from cls_jax.training.step import compile_step, compute_distances, create_train_step, make_batch_fn
 
 PROFILE = "profile"  # The folder of traces.
 
 
-def train(
+def run_training(
     config: ConfigDict,
     workdir: pathlib.Path,
     load: Callable[[ConfigDict], Any] = load_dataset,
@@ -88,12 +88,12 @@ def train(
         seconds = 0.0
         if config.num_steps:
             session = _Session(prepared, has_begun)
-            seconds = session.train()
+            seconds = session.take_steps()
             keep(setup, session.state, config.num_steps)
         else:
             if is_main_process():
                 announce(prepared, 0)
-            _, accuracies = begin(prepared)
+            _, accuracies = compute_and_store_start(prepared)
             if is_main_process():
                 with contextlib.closing(MetricsWriter(workdir, has_curves=False)) as writer:
                     writer.write(0, accuracies)
@@ -106,7 +106,7 @@ def train(
     return result
 
 
-def begin(prepared: Prepared) -> tuple[Start | None, dict[str, float]]:
+def compute_and_store_start(prepared: Prepared) -> tuple[Start | None, dict[str, float]]:
     """Computes the start of a run, writes its files, and returns it with what it measured."""
     setup, dataset, spec, workdir = prepared
     start = compute_start(setup, dataset, spec)
@@ -115,7 +115,7 @@ def begin(prepared: Prepared) -> tuple[Start | None, dict[str, float]]:
     spread, is_new = start.spread, ~start.is_labeled
     columns = (start.rows[is_new], spread.labels[is_new], spread.weights[is_new])
     write_pseudo_labels(workdir, dataset, *columns)
-    if start.classifier is not None and is_main_process():
+    if start.classifier.network is not None and is_main_process():
         with explain_writing(workdir, "free disk space and rerun the command"):
             start.classifier.write((workdir / INSTANT).with_suffix(INSTANT_SUFFIX))
     return start, start.accuracies
@@ -140,8 +140,8 @@ class _Session:
         baselines: dict[str, float] = {}
         self._start: Start | None = None
         if restored is None:
-            self._start, baselines = begin(prepared)
-            self.state = init_round(self._setup, self._dataset, self._spec, self._start)
+            self._start, baselines = compute_and_store_start(prepared)
+            self.state = init_state_with_heads(self._setup, self._dataset, self._spec, self._start)
             if not self._setup.method.select_labels and not self._fits_final_heads:
                 self._start = None  # Its tables take memory and are no longer needed.
             self._first_step, self._timer = 0, PausableTimer()
@@ -159,7 +159,7 @@ class _Session:
             self._make_batch = make_batch_fn(self._setup, create_batch, input_specs)
         self._evaluate = create_evaluate(self._setup)
         if self._setup.method.select_labels:
-            self._start_round = create_start_round(
+            self._enter_round = create_enter_round(
                 self._setup, self._dataset, self._spec, self._record, self._get_start
             )
         self._bar = ProgressBar(self._first_step, config.num_steps)
@@ -179,7 +179,7 @@ class _Session:
             *(self._writer, self._timer, self._bar),
         )
 
-    def train(self) -> float:
+    def take_steps(self) -> float:
         """Takes all steps and closes everything. Returns the seconds of all sessions."""
         config, checkpointer = self._config, self._checkpointer
         with contextlib.ExitStack() as stack:
@@ -234,10 +234,10 @@ class _Session:
 
     def _take_step(self, step: int) -> None:
         config = self._config
-        if is_round_start(config, step):
+        if is_round_boundary(config, step):
             # Nothing is in flight between rounds, so copies to the host delay nothing.
             with self._timer.paused(), jax.transfer_guard("allow"):
-                self.state = self._start_round(self.state, step)
+                self.state = self._enter_round(self.state, step)
         with self._metrics.waiting():
             step_input = next(self._inputs)
         if step == self._first_step and not config.debug_nans:
@@ -274,7 +274,7 @@ class _Session:
             )
 
     def _get_start(self) -> Start | None:
-        """The start, of an interrupted run from the network that it has stored."""
+        """The run's start, which a resumed run computes again with the network in its folder."""
         path = (self._workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
         if self._start is None:
             network = read_instant(path).network if path.exists() else None

@@ -29,8 +29,8 @@ from cls_jax.parallel.distributed import is_main_process
 from cls_jax.runs.checkpoint import Checkpointer, describe_failure, describe_newest
 from cls_jax.runs.metrics import read_metrics
 from cls_jax.runs.sessions import record_session
+from cls_jax.training.prepare import Prepared
 from cls_jax.training.setup import describe_model
-from cls_jax.training.start import Prepared
 from cls_jax.training.step import to_scalars
 
 NOT_FINITE = "not_finite"

@@ -22,24 +22,24 @@ from cls_jax.methods import get_round_length
 from cls_jax.methods.ups import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 from cls_jax.training.evaluate import iterate_on_mesh
-from cls_jax.training.instant import Start, init_round
+from cls_jax.training.instant import Start, init_state_with_heads
 from cls_jax.training.probe import RecordLabels
 from cls_jax.training.setup import TrainSetup, TrainState, set_step
 
 
-def is_round_start(config: ConfigDict, step: int) -> bool:
+def is_round_boundary(config: ConfigDict, step: int) -> bool:
     """Whether a round other than the first starts before this step."""
     return step > 0 and step % get_round_length(config) == 0
 
 
-def create_start_round(
+def create_enter_round(
     setup: TrainSetup,
     dataset: Dataset,
     spec: StreamSpec,
     record: RecordLabels = lambda *columns: None,
     get_start: Callable[[], Start | None] = lambda: None,
 ) -> Callable[[TrainState, int], TrainState]:
-    """Returns (state, step) → the state in which the round of this step starts.
+    """Returns (state, step) → the state at the beginning of the round that starts at this step.
 
     `get_start` returns the run's start, or None.
 
@@ -57,7 +57,7 @@ def create_start_round(
         filled[:, candidates] = rows
         return filled
 
-    def start_round(state: TrainState, step: int) -> TrainState:
+    def enter_round(state: TrainState, step: int) -> TrainState:
         """Selects labels with the trained networks and starts new ones."""
         round_index = step // get_round_length(setup.config)
         logits = predict(state, dataset.train_images, candidates, round_index)
@@ -65,13 +65,13 @@ def create_start_round(
         labels = rows[0]["label"]
         is_chosen = labels != NO_LABEL
         record(candidates[is_chosen], labels[is_chosen], np.ones(is_chosen.sum()))
-        fresh = init_round(setup, dataset, spec, get_start(), round_index)
+        fresh = init_state_with_heads(setup, dataset, spec, get_start(), round_index)
         no_labels = setup.method.create_state(hparams, setup.dataset_spec)
         method_state = jax.tree.map(fill, no_labels, *rows)
         method_state = to_global_arrays(method_state, setup.mesh, setup.state_specs.method_state)
         return set_step(setup.mesh, fresh, step).replace(method_state=method_state)
 
-    return start_round
+    return enter_round
 
 
 def create_mc_dropout(setup: TrainSetup) -> Callable[..., np.ndarray]:

@@ -112,7 +112,7 @@ class TrainSetup:
     mesh: Mesh
     dataset_spec: DatasetSpec
     # (The seed's key, parameters, BatchNorm statistics) → the state before the first step. Pure.
-    start_state: Callable[[jax.Array, PyTree, PyTree], TrainState]
+    state_from_networks: Callable[[jax.Array, PyTree, PyTree], TrainState]
     # `jax.ShapeDtypeStruct`s with shardings, to restore a checkpoint or compile the step.
     state_shapes: TrainState
     state_specs: TrainState  # Partition specs.
@@ -139,7 +139,9 @@ class TrainSetup:
         check_same_weights(networks)
         # Compiled, so that parameters and their average have separate buffers: the step donates
         # both.
-        start = jax.jit(self.start_state, out_shardings=to_shardings(self.mesh, self.state_specs))
+        start = jax.jit(
+            self.state_from_networks, out_shardings=to_shardings(self.mesh, self.state_specs)
+        )
         return start(key, *networks)
 
     def _load_weights(
@@ -214,7 +216,7 @@ def create_train_setup(
     )
     optimizer = create_optimizer(config, model)
 
-    def start_state(key: jax.Array, params: PyTree, batch_stats: PyTree) -> TrainState:
+    def state_from_networks(key: jax.Array, params: PyTree, batch_stats: PyTree) -> TrainState:
         """The state before the first step, with the parameters as their average."""
         return TrainState(
             step=jnp.zeros((), jnp.int32),
@@ -230,7 +232,7 @@ def create_train_setup(
         )
 
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
-    state = jax.eval_shape(start_state, key, *networks)
+    state = jax.eval_shape(state_from_networks, key, *networks)
     specs = jax.tree.map(lambda leaf: P(NETWORK_AXIS) if leaf.ndim else P(), state)
     specs = specs.replace(key=P())
     shapes = jax.tree.map(
@@ -239,7 +241,7 @@ def create_train_setup(
         to_shardings(mesh, specs),
     )
     how = config, method, ensemble, optimizer, mesh, dataset_spec
-    return TrainSetup(*how, start_state, shapes, specs, read_weights)
+    return TrainSetup(*how, state_from_networks, shapes, specs, read_weights)
 
 
 def create_model(config: ConfigDict, method: Method, num_classes: int) -> Architecture:

@@ -29,8 +29,8 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.methods import get_method
 from cls_jax.parallel.mesh import BATCH_SPECS, to_shardings
+from cls_jax.training.prepare import read_weights
 from cls_jax.training.setup import create_train_setup
-from cls_jax.training.start import read_weights
 from cls_jax.training.step import create_train_step, measure_step_memory
 
 NUM_IMAGES, NUM_CLASSES = 50_000, 10  # As many as CIFAR-10 has.

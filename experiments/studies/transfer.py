@@ -25,8 +25,8 @@ import numpy as np
 from cls_jax.config import validate_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.training.evaluate import create_evaluate
-from cls_jax.training.instant import compute_start, init_round
-from cls_jax.training.start import prepare_run, resolve_model
+from cls_jax.training.instant import compute_start, init_state_with_heads
+from cls_jax.training.prepare import prepare_run, resolve_model
 from experiments.paper import grid
 
 _INIT = "builtin:efficientnet_lite0"
@@ -93,7 +93,7 @@ def create_cell(arguments: argparse.Namespace, row: str, budget: int, seed: int)
 def probe(cell: grid.Cell) -> float:
     """Test accuracy in percent of one network with the head of `model.init_head=probe`."""
     setup, dataset, spec, _ = prepare_run(cell.config, cell.workdir, load_dataset)
-    state = init_round(setup, dataset, spec, compute_start(setup, dataset, spec))
+    state = init_state_with_heads(setup, dataset, spec, compute_start(setup, dataset, spec))
     return create_evaluate(setup)(state, dataset.test_images, dataset.test_labels)["test/accuracy"]
 
 

@@ -26,7 +26,7 @@ from cls_jax.models.weights.sources import to_safetensors
 from cls_jax.report.outcome import describe_labelers
 from cls_jax.report.page import write_report
 from cls_jax.runs.folder import write_result
-from cls_jax.training.start import restore_run
+from cls_jax.training.prepare import restore_run
 from tests.outcomes import read_table
 
 K = 3
@@ -71,8 +71,12 @@ def test_held_out_labels_are_predicted_without_them():
     labels[order[::5]] = (labels[order[::5]] + 1) % K
     figures = label_images(_freeze(features), labels, K).figures
     assert max(figures[f"accuracy_{name}"] for name in names) < 85
-    few = label_images(_freeze(features), np.where(np.arange(300) < K, truth, -1), K).figures
-    assert few.keys() == {"weight_graph", "weight_stages"}
+    few = np.where(np.arange(300) < K, truth, -1)
+    names = label_images(_freeze(features), few, K).figures.keys()
+    assert names == {"weight_graph", "weight_stages"}
+    # Copies of the labeled images say nothing more.
+    copied, doubled = np.vstack([features, features[:K]]), np.append(few, truth[:K])
+    assert label_images(_freeze(copied), doubled, K).figures.keys() == names
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
@@ -116,7 +120,7 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
         sentence = describe_labelers({f"labels_{k}": v for k, v in spread.figures.items()})
         is_short = np.bincount(labels_B[labeled], minlength=K).min() < 2
-        assert ("by default if there are none" in sentence) == is_short
+        assert ("only one label or none" in sentence) == is_short
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +187,12 @@ def test_instant_classifier_of_features_on_disk_is_that_of_the_images(run, monke
     for one, other in zip(opened.compute_both("train", rows), expected, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-3)
     path, damaged = run.workdir / "instant.npz", run.workdir.parent / "damaged.npz"
+    instant = read_instant(path)
+    assert instant.stage_kernel.shape == (2 * 64, K)
+    instant._replace(stage_kernel=None).write(damaged)  # As from earlier versions.
+    assert read_instant(damaged).stage_kernel is None
+    with pytest.raises(ValueError, match="does not fit"):
+        instant._replace(stage_kernel=instant.stage_kernel[1:]).create_model()
     for content in (b"", path.read_bytes()[:-100], path.read_bytes()[:1000]):
         damaged.write_bytes(content)
         with pytest.raises(UserError, match=r"damaged\.npz is not an instant .*train it again\.$"):

@@ -1,5 +1,6 @@
 """All devices together compute the same as one alone."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -38,6 +39,15 @@ def test_a_ring_of_devices(drawn, monkeypatch, num_images, num_neighbors, block_
         copies = {20, *range(150, 160)}
         for row in copies:
             assert indices[row, :10].tolist() == sorted(copies - {row})
+
+
+def test_accelerators_and_processes_share_the_work_but_not_the_cores_of_a_cpu(monkeypatch):
+    rows = ("cpu", 4, 1, False), ("gpu", 1, 1, False), ("gpu", 2, 1, True), ("cpu", 2, 2, True)
+    for *machine, expected in rows:
+        names = "default_backend", "device_count", "process_count"
+        for name, value in zip(names, machine, strict=True):
+            monkeypatch.setattr(jax, name, lambda value=value: value)
+        assert sharded.has_many_devices() == expected
 
 
 def test_labels_spread_over_devices_as_on_one(drawn, monkeypatch):

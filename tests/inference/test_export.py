@@ -23,7 +23,7 @@ from cls_jax.models.convolutions import depthwise_conv
 from cls_jax.models.ensemble import take_network
 from cls_jax.models.weights.sources import WEIGHTS_FILE
 from cls_jax.runs.folder import CONFIG
-from cls_jax.training.start import read_weights, restore_run
+from cls_jax.training.prepare import read_weights, restore_run
 from tests.conftest import ROOT
 
 

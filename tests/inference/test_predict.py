@@ -125,6 +125,7 @@ def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
     assert by_path.network_probabilities.shape == (2, 450, 10)
     least = by_path.class_names[by_path.probabilities.argmin(axis=1)]
     np.testing.assert_array_equal(by_path.complementary_label, least)
+    np.testing.assert_array_equal(by_path.confidence, by_path.probabilities.max(axis=1))
     np.testing.assert_allclose(by_path.weight, compute_weight(by_path.probabilities), atol=1e-6)
     exif, buffer = Image.Exif(), io.BytesIO()
     exif[0x0112] = 6  # Turned by a quarter.

@@ -312,8 +312,11 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
     assert ended  # Otherwise Python would abort while the thread computes.
 
 
-@pytest.mark.parametrize("name", ["w3m", ""])
-def test_without_a_browser_that_can_show_the_page_one_sentence_says_so(monkeypatch, capsys, name):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("w3m", "w3m cannot show the page, which needs JavaScript"), ("", "This machine has no")],
+)
+def test_without_a_browser_for_the_page_one_sentence_says_so(monkeypatch, capsys, name, reason):
     def get():
         if not name:
             raise webbrowser.Error("could not locate runnable browser")
@@ -321,11 +324,6 @@ def test_without_a_browser_that_can_show_the_page_one_sentence_says_so(monkeypat
 
     monkeypatch.setattr(webbrowser, "get", get)
     assert start._find_browser(8000) is None
-    reason = (
-        "w3m cannot show the page, which needs JavaScript"
-        if name
-        else "This machine has no browser"
-    )
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(reason)
     assert "ssh -L 8000:localhost:8000" in line

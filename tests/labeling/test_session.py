@@ -300,6 +300,8 @@ def test_before_the_feature_pass_there_is_nothing_to_label_and_its_failure_is_sh
             session.get_path(0)
         with pytest.raises(RefusedError, match="still being read"):
             decide(session, 0, "cat")
+        with pytest.raises(RefusedError, match="still being read"):
+            session.rename_class("w", "cat", "dog")
         raise UserError("The weights are missing.")
 
     with pytest.raises(UserError):

@@ -87,9 +87,6 @@ def test_images_and_targets_are_mixed_alike_across_groups(alpha):
     np.testing.assert_allclose(np.mean((own - 0.5) ** 2), 1 / (8 * alpha + 4), rtol=0.1)
 
 
-NUM_STEPS, B, U = 300, 8, 32
-
-
 @pytest.mark.parametrize(
     ("num_steps", "rounds", "length"), [(6, 1, 6), (6, 2, 3), (7, 2, 4), (10, 4, 3)]
 )

@@ -17,11 +17,11 @@ from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.methods.ups import NO_LABEL, select_labels
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import load_labeled_indices, read_result
-from cls_jax.training import start
-from cls_jax.training.loop import train
-from cls_jax.training.rounds import create_mc_dropout, create_start_round, is_round_start
+from cls_jax.training import prepare
+from cls_jax.training.loop import run_training
+from cls_jax.training.prepare import restore_run
+from cls_jax.training.rounds import create_enter_round, create_mc_dropout, is_round_boundary
 from cls_jax.training.setup import create_train_setup, nest_method_state, restore_newest
-from cls_jax.training.start import restore_run
 from tests.conftest import DATASET_SPEC, create_tiny_config, train_interrupted
 from tests.methods.oracles import softmax
 from tests.methods.tiny_model import tiny_model
@@ -104,12 +104,12 @@ def start_second_round(first_round, labeled, which="all", record=lambda *columns
     everything = np.arange(DATASET_SPEC.num_images, dtype=np.int32)
     unlabeled = choose_unlabeled_indices(everything, labeled, which)
     spec = StreamSpec(setup.config, "strong", ("strong",), labeled, unlabeled)
-    return create_start_round(setup, dataset, spec, record)(state, 3)
+    return create_enter_round(setup, dataset, spec, record)(state, 3)
 
 
 def test_round_starts_with_other_networks_and_chosen_labels(first_round):
     setup, state, dataset = first_round
-    assert [step for step in range(6) if is_round_start(setup.config, step)] == [3]
+    assert [step for step in range(6) if is_round_boundary(setup.config, step)] == [3]
     labeled, recorded = np.arange(20), []
     after = start_second_round(first_round, labeled, record=lambda *row: recorded.append(row))
     again = start_second_round(first_round, labeled)
@@ -136,7 +136,7 @@ def test_run_killed_between_or_inside_rounds_resumes_exactly(tmp_path):
     state_shapes = create_train_setup(config, DATASET_SPEC).state_shapes
 
     def train_to_the_end(workdir):
-        assert train(config, workdir)["step"] == 6
+        assert run_training(config, workdir)["step"] == 6
         return Checkpointer(workdir).restore_newest(state_shapes)[1]
 
     expected = train_to_the_end(tmp_path / "whole")
@@ -156,14 +156,14 @@ def run(tmp_path_factory, tiny_model):
     options = {"method__balanced_head": True, "method__graph": 1.0, "data__imbalance": 10.0}
     config = create_tiny_config(**options, data__pipeline="device")
     workdir = tmp_path_factory.mktemp("balanced") / "whole"
-    train(config, workdir)
+    run_training(config, workdir)
     return config, workdir
 
 
 def test_a_run_resumes_exactly(run, tmp_path):
     config, whole = run
     train_interrupted(config, tmp_path, 5)
-    train(config, tmp_path)
+    run_training(config, tmp_path)
     assert not describe_difference(read_end(tmp_path), read_end(whole))
 
 
@@ -211,8 +211,8 @@ def test_the_own_head_predicts_everywhere(run, monkeypatch):
     np.testing.assert_allclose(exported, expected.mean(axis=0), atol=1e-5)
     accuracy = 100 * np.mean(expected[0].argmax(axis=-1) == dataset.test_labels)
     assert read_result(workdir)["test_accuracy"] == pytest.approx(accuracy)
-    monkeypatch.setattr(start, "to_torch", lambda variables, layout: variables["params"])
+    monkeypatch.setattr(prepare, "to_torch", lambda variables, layout: variables["params"])
     networks = {"params": state.ema_params, "batch_stats": state.batch_stats}
-    weights = start.collect_weights(setup.config, setup.ensemble.model, networks).arrays
+    weights = prepare.collect_weights(setup.config, setup.ensemble.model, networks).arrays
     assert set(weights) == set(state.params) - {METHOD_HEAD}
     np.testing.assert_array_equal(weights["head"]["kernel"], state.ema_params["head"]["kernel"][0])

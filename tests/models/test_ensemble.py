@@ -15,9 +15,9 @@ from cls_jax.models import MODELS, Entry, VisionTransformer, WideResNet
 from cls_jax.models.ensemble import Ensemble, init_networks, take_network
 from cls_jax.models.weights.layout import VIT
 from cls_jax.parallel.mesh import NETWORK_AXIS, create_mesh
-from cls_jax.training.loop import train
+from cls_jax.training.loop import run_training
+from cls_jax.training.prepare import restore_run
 from cls_jax.training.setup import create_model
-from cls_jax.training.start import restore_run
 from tests.conftest import create_tiny_config
 from tests.outcomes import assert_close
 
@@ -121,7 +121,7 @@ def test_a_run_without_batch_norm_trains_and_is_restored(tmp_path, monkeypatch):
     tiny = functools.partial(VisionTransformer, width=16, depth=1, num_heads=2, patch=4)
     monkeypatch.setitem(MODELS, "vit_tiny", Entry(tiny, "tiny", VIT, patch=4))
     changes = {"model__name": "vit_tiny", "batch_size": 4, "num_steps": 2}
-    train(create_tiny_config("20,remixmatch", **changes), tmp_path / "run")
+    run_training(create_tiny_config("20,remixmatch", **changes), tmp_path / "run")
     setup, state, step = restore_run(tmp_path / "run")
     assert step == 2
     assert jax.tree.leaves(state.batch_stats) == []

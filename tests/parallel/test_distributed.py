@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cls_jax.cli.train import train_assessed
+from cls_jax.cli.assessed_run import train_and_assess
 from cls_jax.config import read_config
 from cls_jax.errors import UserError
 from cls_jax.inference.calibration import CALIBRATION
@@ -77,7 +77,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
 
     config = read_config(tmp_path / "two" / CONFIG)
     config.mesh.data = 1
-    train_assessed(Run(config, tmp_path / "one"))
+    train_and_assess(Run(config, tmp_path / "one"))
     ours, theirs = read_metrics(tmp_path / "two"), read_metrics(tmp_path / "one")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [0, 0, 1, 2, 3, 4]
     for a, b in zip(ours, theirs, strict=True):
@@ -222,7 +222,7 @@ def compute_features(*args, **kwargs):
     pathlib.Path({folder!r}, sys.argv[-1].lstrip("-")).touch()
     time.sleep(3000)
 
-loop.init_round = compute_features
+loop.init_state_with_heads = compute_features
 runpy.run_path("main.py", run_name="__main__")
 """
 

@@ -10,7 +10,7 @@ import pytest
 from cls_jax.errors import StoppedError
 from cls_jax.parallel.preemption import PreemptionHandler
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training.loop import train
+from cls_jax.training.loop import run_training
 from tests.conftest import create_tiny_config, train_interrupted
 from tests.outcomes import describe_difference, read_end
 
@@ -23,14 +23,14 @@ def test_a_stopped_run_saves_its_last_step_and_resumes_exactly(trained_run, tmp_
     assert signal.getsignal(signal.SIGINT) == before
     assert (workdir / "checkpoints" / "3").exists()
     assert not (workdir / "result.json").exists()
-    train(create_tiny_config(), workdir)
+    run_training(create_tiny_config(), workdir)
     assert describe_difference(read_end(workdir), read_end(trained_run)) is None
 
 
 def test_a_run_that_stops_at_once_has_nothing_to_save(tmp_path, monkeypatch):
     monkeypatch.setattr(PreemptionHandler, "should_stop", lambda self, step: True)
     with pytest.raises(StoppedError, match="step 0, and there is no checkpoint yet"):
-        train(create_tiny_config(), tmp_path / "run")
+        run_training(create_tiny_config(), tmp_path / "run")
     assert read_metrics(tmp_path / "run") == []
 
 

@@ -19,7 +19,7 @@ from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
 from cls_jax.runs import folder
 from cls_jax.runs.sessions import LOCK, SESSIONS, lock_run_folder, read_sessions, record_session
-from cls_jax.training.loop import train
+from cls_jax.training.loop import run_training
 from tests.conftest import ROOT, create_tiny_config, load_config
 
 TIME = "2026-11-22T13:25:40.190940Z"
@@ -227,7 +227,7 @@ def held(tmp_path):
 def test_a_second_session_is_refused_until_the_first_ends_or_is_killed(held):
     workdir, holder = held
     with pytest.raises(UserError, match=f"in use by process {holder.pid} on "):
-        train(create_tiny_config(), workdir)
+        run_training(create_tiny_config(), workdir)
     assert [path.name for path in workdir.iterdir()] == [LOCK]
     holder.kill()
     holder.wait()

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from cls_jax.cli.train import train_assessed
+from cls_jax.cli.assessed_run import train_and_assess
 from cls_jax.config import read_config
 from cls_jax.data.datasets import load_dataset
 from cls_jax.errors import UserError
@@ -14,7 +14,7 @@ from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.inference.run import Run
 from cls_jax.runs.folder import load_labeled_indices, read_result, write_labeled_indices
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training.loop import train
+from cls_jax.training.loop import run_training
 from cls_jax.training.setup import TrainSetup
 from tests.conftest import create_tiny_config, note_compilations, train_interrupted
 from tests.methods.tiny_model import use_tiny_model
@@ -56,7 +56,7 @@ def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch):
             assert len(compiled) == session
             if session == 2:
                 monkeypatch.setattr(TrainSetup, "init_state", None)
-        result = train(create_tiny_config(), tmp_path / "run")
+        result = run_training(create_tiny_config(), tmp_path / "run")
         assert len(compiled) == 4
 
     assert result["train_seconds"] > 0
@@ -66,10 +66,10 @@ def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch):
 def test_finished_run_is_left_alone_and_another_configuration_refused(finished, capsys):
     workdir, expected = finished
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
-    assert train(create_tiny_config(), workdir) == expected
+    assert run_training(create_tiny_config(), workdir) == expected
     assert "is finished" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"method\.tau: 0\.85 → 0\.5.*new --workdir"):
-        train(create_tiny_config(method__tau=0.5), workdir)
+        run_training(create_tiny_config(method__tau=0.5), workdir)
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
 
 
@@ -80,9 +80,9 @@ def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
     config = create_tiny_config("17", num_steps=2)
     write_labeled_indices(tmp_path / "run", labeled, dataset)
     with pytest.raises(UserError, match=r"lists 17 labeled images and not 20"):
-        train(create_tiny_config("20", num_steps=2), tmp_path / "run")
+        run_training(create_tiny_config("20", num_steps=2), tmp_path / "run")
     with use_tiny_model():
-        assert train(config, tmp_path / "run")["num_labels"] == 17
+        assert run_training(config, tmp_path / "run")["num_labels"] == 17
     stored = load_labeled_indices(tmp_path / "run", dataset, config.num_labels, config.seed)
     assert set(stored.tolist()) == set(labeled.tolist())
 
@@ -90,18 +90,18 @@ def test_run_trains_with_the_labels_it_finds_in_its_folder(tmp_path):
 def test_run_that_does_not_fit_leaves_no_folder_behind_and_foreign_ones_alone(tmp_path):
     for changes in ({"num_labels": 25}, {"mesh__data": 3}):
         with pytest.raises(UserError):
-            train(create_tiny_config(**changes), tmp_path / "run")
+            run_training(create_tiny_config(**changes), tmp_path / "run")
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(UserError, match="is not empty and not the folder of a run"):
-        train(create_tiny_config(), tmp_path)
+        run_training(create_tiny_config(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, capsys):
     run = shutil.copytree(finished[0], tmp_path / "run")
     with pytest.raises(UserError, match="num_steps: 6 → 4"):
-        train(create_tiny_config(num_steps=4), run)
-    assert train(create_tiny_config(num_steps=8), run)["step"] == 8
+        run_training(create_tiny_config(num_steps=4), run)
+    assert run_training(create_tiny_config(num_steps=8), run)["step"] == 8
     assert "was finished at step 6 and continues to step 8" in capsys.readouterr().out
     assert [row["step"] for row in read_metrics(run) if "train/loss" in row] == [*range(8)]
     assert read_config(run / "config.json").num_steps == 8
@@ -110,7 +110,7 @@ def test_finished_run_goes_on_to_a_larger_number_of_steps(finished, tmp_path, ca
 def test_without_checkpoints_a_run_has_its_result_and_one_remedy(finished, tmp_path):
     run = shutil.copytree(finished[0], tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
-    result = train_assessed(Run(create_tiny_config(), run))
+    result = train_and_assess(Run(create_tiny_config(), run))
     assert result.items() >= finished[1].items()  # Other tests may have added figures.
     with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
         evaluate_run(run)

@@ -1,4 +1,4 @@
-"""Heads that start from a linear probe. A run with one resumes in `test_start.py`."""
+"""Heads that start from a linear probe. A run with one resumes in `test_prepare.py`."""
 
 import jax
 import numpy as np
@@ -12,10 +12,10 @@ from cls_jax.features.instant import Head
 from cls_jax.methods.balanced_head import METHOD_HEAD
 from cls_jax.training import final_heads, instant
 from cls_jax.training.final_heads import fit_final_heads
-from cls_jax.training.instant import compute_start, init_round
+from cls_jax.training.instant import compute_start, init_state_with_heads
+from cls_jax.training.prepare import create_setup
 from cls_jax.training.probe import compute_trained_features, fit_heads, replace_heads
 from cls_jax.training.setup import create_train_setup
-from cls_jax.training.start import create_setup
 from tests.conftest import create_tiny_config
 
 
@@ -70,7 +70,9 @@ def test_both_kinds_of_parameters_start_from_the_heads(mesh, heads, trained_run,
     config.mesh.network, config.mesh.data = mesh
     dataset, labeled = load_dataset(config), np.arange(50)
     setup = create_train_setup(config, dataset.shape)
-    state = init_round(setup, dataset, create_spec(config, labeled, np.arange(1000)), None)
+    state = init_state_with_heads(
+        setup, dataset, create_spec(config, labeled, np.arange(1000)), None
+    )
     for leaf, shape in zip(
         jax.tree.leaves(state), jax.tree.leaves(setup.state_shapes), strict=True
     ):
@@ -94,7 +96,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
     used = np.arange(0, 1000, 2)
     setup, spec = create_setup(config, dataset, labeled, used)
     start = compute_start(setup, dataset, spec)
-    state = init_round(setup, dataset, spec, start)
+    state = init_state_with_heads(setup, dataset, spec, start)
     unlabeled, labels = (part[~start.is_labeled] for part in (start.rows, start.spread.labels))
     np.testing.assert_array_equal(unlabeled, np.setdiff1d(used, labeled))
     assert np.mean(labels == dataset.train_labels[unlabeled]) > 0.8

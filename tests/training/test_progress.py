@@ -12,8 +12,8 @@ from cls_jax.data.pipelines import create_pipeline
 from cls_jax.errors import UserError
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.training import progress
-from cls_jax.training.loop import train
-from cls_jax.training.start import prepare_run
+from cls_jax.training.loop import run_training
+from cls_jax.training.prepare import prepare_run
 from cls_jax.training.step import create_train_step, make_batch_fn
 from tests.conftest import create_tiny_config
 from tests.methods.tiny_model import tiny_model
@@ -105,7 +105,7 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
     config = create_tiny_config("20,fixmatch", **options, profile="0:1", log_every=100)
     workdir = tmp_path / "run"
     with pytest.raises(UserError, match=r"stopped at step \d+: train/.* last good checkpoint"):
-        train(config, workdir)
+        run_training(config, workdir)
     assert len(list(workdir.glob("profile/**/*.xplane.pb"))) == 1
 
     (path,) = (workdir / "not_finite").iterdir()
@@ -137,4 +137,4 @@ def test_a_step_that_is_not_finite_can_be_reproduced_from_the_folder(tmp_path):
 def test_the_operation_that_makes_the_first_nan_is_named(tmp_path):
     options = {"optimizer__learning_rate": 100.0, "num_steps": 40, "debug_nans": True}
     with pytest.raises(UserError, match=r"NaN or Inf produced in cls_jax/.*, line \d+: "):
-        train(create_tiny_config("20,supervised", **options), tmp_path / "run")
+        run_training(create_tiny_config("20,supervised", **options), tmp_path / "run")

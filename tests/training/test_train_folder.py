@@ -13,8 +13,8 @@ from cls_jax.errors import UserError
 from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.report.data import collect_run
 from cls_jax.runs.metrics import read_metrics
-from cls_jax.training.loop import train
-from cls_jax.training.start import restore_run
+from cls_jax.training.loop import run_training
+from cls_jax.training.prepare import restore_run
 from tests.conftest import load_config, train_interrupted
 from tests.methods.tiny_model import tiny_model
 from tests.outcomes import describe_difference, read_end
@@ -57,7 +57,7 @@ def create_config(root, **changes):
 @pytest.fixture(scope="module")
 def finished(images, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "run"
-    return workdir, train(create_config(images), workdir)
+    return workdir, run_training(create_config(images), workdir)
 
 
 def test_without_a_test_set_there_are_monitors_and_no_accuracy(finished, images, capsys):
@@ -97,10 +97,10 @@ def test_run_resumes_exactly_only_with_its_images(finished, images, tmp_path, ca
     Image.new("RGB", (8, 8)).save(new)
     try:
         with pytest.raises(UserError, match="are not those with which the run in"):
-            train(config, workdir)
+            run_training(config, workdir)
     finally:
         new.unlink()
-    train(config, workdir)
+    run_training(config, workdir)
     assert describe_difference(read_end(workdir), read_end(finished[0])) is None
 
 

@@ -53,9 +53,10 @@ def expect(image):
         *("1 PNG", "P PNG", "P GIF", "CMYK JPEG", "LA PNG", "RGBA PNG", "RGBA WEBP"),
     ],
 )
-def test_modes_and_formats(case):
+def test_modes_and_formats_also_with_damaged_metadata(case):
     mode, format = case.split()
-    file = encode(Image.fromarray(create_photo()).convert(mode), format)
+    damaged = {"exif": b"Exif\0\0damaged"} if format in ("JPEG", "PNG", "WEBP") else {}
+    file = encode(Image.fromarray(create_photo()).convert(mode), format, **damaged)
     decoded = decode_image(file, SHAPE)
     assert (decoded.shape, decoded.dtype) == (SHAPE, np.uint8)
     np.testing.assert_allclose(decoded, expect(Image.open(file).convert("RGB")), atol=2)

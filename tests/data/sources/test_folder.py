@@ -78,17 +78,18 @@ def test_a_listing_takes_few_bytes_a_file_and_travels_to_other_processes(root):
 
 
 def test_folders_of_splits(root):
-    files = ("Labeled/cat/1.png", "Labeled/dog/1.png", "Labeled/dog/deeper/2.png")
+    # Sorted by code points, as the indices of stored runs are.
+    files = ("Labeled/Dog/B.png", "Labeled/Dog/a/2.png", "Labeled/Dog/b.png", "Labeled/cat/1.png")
     files += ("unlabelled/4.png", "unlabelled/from/5.png")
     validation, test = ("valid/DOG/3.png", "valid/cat/4.png"), ("Testing/Cat/9.png",)
     put(root, *files, *test, *validation)
     dataset = load(root)
-    assert (dataset.name, dataset.class_names) == ("my images", ("cat", "dog"))
+    assert (dataset.name, dataset.class_names) == ("my images", ("Dog", "cat"))
     assert dataset.image_shape == (SIZE, SIZE, 3)
     for part, names, labels in (
-        ("train", files, [0, 1, 1, -1, -1]),
-        ("test", test, [0]),
-        ("validation", validation, [1, 0]),
+        ("train", files, [0, 0, 0, 1, -1, -1]),
+        ("test", test, [1]),
+        ("validation", validation, [0, 1]),
     ):
         assert getattr(dataset, f"{part}_files") == names
         assert getattr(dataset, f"{part}_labels").tolist() == labels

@@ -1,4 +1,4 @@
-"""Where a run starts: from random or pretrained weights, or from its newest checkpoint.
+"""What training needs before its first step: images, labels, networks, weights, the run's folder.
 
 `model.init` decides the architecture, the weights, and the normalization that they expect.
 """
@@ -150,7 +150,9 @@ def read_weights(config: ConfigDict) -> Weights:
     path = pathlib.Path(config.model.init).expanduser()
     is_run = (path / CONFIG).exists()
     if is_instant(instant := find_trained(path) if is_run else path):
-        return read_instant(instant.with_suffix(INSTANT_SUFFIX)).network.weights
+        network = read_instant(instant.with_suffix(INSTANT_SUFFIX)).network
+        assert network is not None, "read from a file"
+        return network.weights
     if is_run:
         setup, state, _ = restore_run(path)
         trees = {"params": state.ema_params, "batch_stats": state.batch_stats}

@@ -15,9 +15,9 @@ from cls_jax.models.weights.layout import OWN, Weights, to_torch
 from cls_jax.runs.checkpoint import Checkpointer
 from cls_jax.runs.folder import CONFIG, read_mean_and_std
 from cls_jax.training import loop
-from cls_jax.training.loop import train
+from cls_jax.training.loop import run_training
+from cls_jax.training.prepare import resolve_model, use_own_normalization
 from cls_jax.training.setup import create_train_setup
-from cls_jax.training.start import resolve_model, use_own_normalization
 from cls_jax.training.step import create_train_step
 from tests.conftest import DATASET_SPEC, create_raw_batch, create_tiny_config, train_interrupted
 from tests.models.make_fixtures import draw_parameter
@@ -53,9 +53,10 @@ def test_both_networks_start_from_the_weights_with_their_own_heads(create):
         np.testing.assert_array_equal(first[name], weights[name], err_msg=name)
         np.testing.assert_array_equal(second[name], weights[name], err_msg=name)
     assert np.abs(first["head.weight"] - second["head.weight"]).max() > 0.01
-    # The heads are those of networks without pretrained weights.
-    random = dataclasses.replace(setup, read_weights=None).init_state()
-    np.testing.assert_allclose(state.params["head"]["kernel"], random.params["head"]["kernel"])
+    for seed in (0, 1):  # The heads are those of networks without pretrained weights.
+        random = dataclasses.replace(create(seed=seed)[0], read_weights=None).init_state()
+        kernels = (networks.params["head"]["kernel"] for networks in (state, random))
+        assert np.allclose(*kernels) == (seed == setup.config.seed)
     jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
 
 
@@ -107,20 +108,20 @@ def test_a_run_starts_from_another_and_resumes_exactly_without_it(trained_run, t
     shutil.copytree(trained_run, source)
     config = create_tiny_config("20,fixmatch", model__init=str(source), data__mean=(), data__std=())
     config.model.init_head, config.model.final_head = "probe", "graph"
-    train(config, tmp_path / "whole")
+    run_training(config, tmp_path / "whole")
     train_interrupted(config, workdir, 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "fit_final_heads", None)
         with pytest.raises(TypeError):
-            train(config, workdir)
+            run_training(config, workdir)
     assert Checkpointer(workdir, 3).latest_step() == config.num_steps - 1
     assert read_config(workdir / CONFIG).model.init == str(source)
     assert read_mean_and_std(workdir) == ((0.3053,), (0.3186,))  # Of the source's configuration.
     shutil.rmtree(source)
-    assert train(config, workdir)["step"] == config.num_steps
+    assert run_training(config, workdir)["step"] == config.num_steps
     assert not describe_difference(read_end(workdir), read_end(tmp_path / "whole"))
     with pytest.raises(UserError, match=r"set model\.init to a \.safetensors file"):
-        train(config, tmp_path / "new")
+        run_training(config, tmp_path / "new")
 
 
 @pytest.mark.parametrize("init", ["", "builtin:efficientnet_lite0"])

@@ -9,21 +9,21 @@ from cls_jax.inference.unknown import read_unknown
 from cls_jax.parallel.distributed import from_main_process
 from cls_jax.runs.checkpoint import CHECKPOINTS
 from cls_jax.runs.folder import INSTANT, find_predictor, find_trained, read_result
-from cls_jax.training.loop import train
+from cls_jax.training.loop import run_training
 
 
-def train_assessed(run: Run) -> dict[str, Any]:
-    """Trains or resumes a run as `training.loop.train` does, then assesses its classifier.
+def train_and_assess(run: Run) -> dict[str, Any]:
+    """Trains or resumes a run as `training.loop.run_training` does, then assesses its classifier.
 
     All processes compute, and process 0 writes. Returns the contents of `result.json`,
-    and raises the same as `training.loop.train`.
+    and raises the same as `training.loop.run_training`.
     """
 
     def keep(*end: Any) -> None:
         run.end = end
 
     workdir = run.workdir
-    result = train(run.config, workdir, lambda config: run.dataset, keep)
+    result = run_training(run.config, workdir, lambda config: run.dataset, keep)
     readers = (read_calibration, read_unknown)
     is_assessed = any(read(workdir, result["step"]) for read in readers) or "per_class" in result
     # A finished run keeps its result even without checkpoints.
