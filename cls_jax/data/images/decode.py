@@ -165,7 +165,7 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
         try:
             content = found[0].read(found[1])
         except RuntimeError as error:
-            raise ImageError("damaged in its packed folder: pack it again") from error
+            raise ImageError("its packed folder is damaged") from error
         yield io.BytesIO(content)
         return
     with file:

@@ -93,9 +93,9 @@ def pack_folder(
         )
         os.replace(partial, output / INDEX)
     except (OSError, RuntimeError) as error:  # The latter from ArrayRecord.
-        name = getattr(error, "filename", None) or output
+        path = getattr(error, "filename", None) or output
         raise UserError(
-            f"{name} cannot be packed ({describe_error(error)}): free disk "
+            f"{path} cannot be packed ({describe_error(error)}): free disk "
             "space or remove the file, then pack into a new folder."
         ) from error
     return num_shards
