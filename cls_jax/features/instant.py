@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import scipy.special
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from cls_jax.data.images.decode import DecodeOptions
 from cls_jax.errors import UserError
@@ -374,7 +375,10 @@ def fit_head(
     # Penalized kernels are sums of images. With fewer images than features, fit in their basis.
     basis = np.linalg.qr(scaled.T)[0] if 4 * len(scaled) < scaled.shape[1] else None
     inputs = scaled if basis is None else scaled @ basis
-    classifier.fit(inputs, labels, sample_weight=weights)
+    # L-BFGS consists of many small products. Two threads of BLAS mostly wait for each other: 3,068
+    # images of 2,848 features take 1.6 s with one thread, 5.2 s with two.
+    with threadpool_limits(1, "blas"):
+        classifier.fit(inputs, labels, sample_weight=weights)
     kernel, bias = classifier.coef_, classifier.intercept_
     kernel = kernel if basis is None else kernel @ basis.T
     if len(kernel) == 1:  # For two classes, scikit-learn returns only the difference of the logits.
