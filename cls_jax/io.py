@@ -20,8 +20,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, TextIO
 
-import filelock
-
 # Everything that a damaged file raises in our parsers, the standard library's, and NumPy's, whose
 # headers are Python literals.
 # fmt: off
@@ -158,6 +156,8 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
 @contextlib.contextmanager
 def hold_lock(path: pathlib.Path) -> Iterator[None]:
     """Holds a lock file, where there are locks. Raises an OSError if it is held for 10 seconds."""
+    import filelock  # Not at the top, since `cls-jax --help` needs no lock.
+
     with contextlib.ExitStack() as stack:
         try:
             lock = filelock.FileLock(path, timeout=10)

@@ -111,7 +111,7 @@ def test_what_is_quick_loads_neither_jax_nor_tensorflow_and_only_reports_load_ji
 import sys
 import cls_jax, cls_jax.cli.console, cls_jax.cli.process
 cls_jax.UserError, cls_jax.cli.console.create_parser().print_help()
-assert not {"jax", "tensorflow"} & {*sys.modules}
+assert not {"jax", "tensorflow", "filelock"} & {*sys.modules}
 import cls_jax.cli.commands
 assert not {"tensorflow", "jinja2"} & {*sys.modules}
 import cls_jax.inference.export, cls_jax.inference.predict_files

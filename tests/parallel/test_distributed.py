@@ -63,6 +63,13 @@ def finish(process) -> tuple[int, str]:
     return code, output + error
 
 
+def finish_all(processes, expected=0) -> list[str]:
+    """The outputs of processes that all have to end with this exit code."""
+    ends = list(map(finish, processes))
+    assert {code for code, _ in ends} == {expected}, ends
+    return [output for _, output in ends]
+
+
 def test_two_processes_compute_what_one_does(start_all, tmp_path):
     # With a Wide ResNet and seed 0, the first gradient on two devices differs by 6e-5 from that on
     # one device, with one process as with two. With seed 1 they agree to 1e-7.
@@ -70,8 +77,7 @@ def test_two_processes_compute_what_one_does(start_all, tmp_path):
     options.append("--config.method.graph=1.0")  # Neighbors and labels by both together.
     options.append("--config.data.validation=0.1")  # 134 images calibrate.
     processes = start_all([tmp_path / "two"] * 2, *options)
-    (code, output), (other_code, other_output) = map(finish, processes)
-    assert (code, other_code) == (0, 0), output + other_output
+    output, other_output = finish_all(processes)
     assert "Test accuracy" in output
     assert "Test accuracy" not in other_output
 
@@ -118,17 +124,13 @@ def test_a_process_asked_to_stop_stops_the_other_and_both_save_one_step(start_al
     first, second = start_all([tmp_path] * 2, *options)
     first.wait_until(lambda: read_metrics(tmp_path))
     second.kill(signal.SIGTERM)
-    (code, output), (other_code, _) = finish(first), finish(second)
-    assert (code, other_code) == (143, 143), output
+    output, _ = finish_all([first, second], 143)
     (step,) = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()]
     assert f"Stopped before step {step}, and the newest checkpoint is from step {step}" in output
 
 
 def test_processes_of_different_runs_are_refused(start_all, tmp_path):
-    processes = start_all([tmp_path / "a", tmp_path / "b"])
-    for process in processes:
-        code, output = finish(process)
-        assert code == 2
+    for output in finish_all(start_all([tmp_path / "a", tmp_path / "b"]), 2):
         assert "differ from process 0 in config or --workdir" in output
     assert not list(tmp_path.iterdir())
 
@@ -153,9 +155,7 @@ def test_processes_with_other_data_under_one_path_end_before_features(
         options += [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={i}"]
         options.append(f"--workdir={tmp_path / 'run'}")
         processes.append(start_program(*options, cwd=tmp_path / f"host{i}"))
-    for process in processes:
-        code, output = finish(process)
-        assert code == 2, output
+    for output in finish_all(processes, 2):
         assert "Processes [1] see other images or labels than process 0" in output
     assert not (tmp_path / "run").exists()
 
@@ -202,15 +202,11 @@ def test_four_processes_list_once_and_decode_a_quarter_each(start_program, tmp_p
         Image.fromarray(pixels).save(tmp_path / "photos" / folder / f"{i}.png")
     (tmp_path / "photos/unlabeled/bad.png").write_text("no image")
     (program := tmp_path / "program.py").write_text(PREPARATION)
-    processes = [
-        start_program(address, rank, tmp_path, program=program, cwd=tmp_path) for rank in range(4)
-    ]
-    for process in processes:
-        code, output = finish(process)
-        assert code == 0, output
-    for home, num_rows in [("shared", 200), *((str(rank), 200) for rank in range(4))]:
+    options = {"program": program, "cwd": tmp_path}
+    finish_all([start_program(address, rank, tmp_path, **options) for rank in range(4)])
+    for home in ("shared", *"0123"):
         with sqlite3.connect(tmp_path / home / "cls_jax/store/rows-1.sqlite") as db:
-            assert db.execute("SELECT count(*) FROM rows").fetchone() == (num_rows,)
+            assert db.execute("SELECT count(*) FROM rows").fetchone() == (200,)
         db.close()
 
 
@@ -236,9 +232,7 @@ def test_a_process_asked_to_stop_while_it_prepares_ends_all(start_program, tmp_p
     for process in processes:
         process.wait_until(lambda: len(list(tmp_path.glob("process_id=*"))) == 2)
     processes[1].kill(signal.SIGTERM)
-    for process in processes:
-        code, output = finish(process)
-        assert code == 143, output
+    for output in finish_all(processes, 143):
         assert "Stopped before the first step" in output
 
 
@@ -287,14 +281,9 @@ check(checkpointer.restore_newest(make(0)), 1)
 
 
 def test_processes_agree_on_checkpoints_and_verify_them(start_program, tmp_path):
-    program, address = tmp_path / "program.py", find_address()
+    program, address, run = tmp_path / "program.py", find_address(), tmp_path / "run"
     program.write_text(CHECKPOINTS)
-    processes = [
-        start_program(address, rank, tmp_path / "run", program=program) for rank in range(2)
-    ]
-    for process in processes:
-        code, output = finish(process)
-        assert code == 0, output
+    finish_all([start_program(address, rank, run, program=program) for rank in range(2)])
     assert (tmp_path / "run" / "damaged_checkpoints" / "2").exists()
 
 

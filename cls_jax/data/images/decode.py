@@ -144,19 +144,16 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
     try:
         file = open_regular(path)
     except (OSError, ValueError) as error:  # A name with a zero byte is a ValueError.
-        file, reason = None, ImageError(str(getattr(error, "strerror", error)))
-    if file is None:
         if (found := find_packed(path)) is None:
-            raise reason
+            raise ImageError(str(getattr(error, "strerror", error))) from error
         try:
-            content = found[0].read(found[1])
-        except RuntimeError as error:
-            raise ImageError("its packed folder is damaged") from error
-        yield io.BytesIO(content)
-        return
+            file = io.BytesIO(found[0].read(found[1]))
+        except RuntimeError as damage:
+            raise ImageError("its packed folder is damaged") from damage
     with file:
-        if os.fstat(file.fileno()).st_size > _MAX_FILE_BYTES:
+        if file.seek(0, os.SEEK_END) > _MAX_FILE_BYTES:
             raise ImageError(f"more than {_MAX_FILE_BYTES:,} bytes")
+        file.seek(0)
         yield file
 
 
