@@ -120,7 +120,7 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
         np.testing.assert_array_equal(spread.labels[labeled], labels_B[labeled])
         sentence = describe_labelers({f"labels_{k}": v for k, v in spread.figures.items()})
         is_short = np.bincount(labels_B[labeled], minlength=K).min() < 2
-        assert ("only one label or none" in sentence) == is_short
+        assert ("fewer than two different" in sentence) == is_short
 
 
 @pytest.fixture(scope="module")
