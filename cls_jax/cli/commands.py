@@ -181,7 +181,7 @@ def predict(
         labels, seconds, share = lib.predict_files(classifier, files, path, overwrite)
         print(f"{len(labels):,} images in {seconds:.1f} s ({share:.0%} inference); wrote {path}")
     num_errors = sum(label is None for _, label in labels)
-    if num_errors == len(labels):
+    if num_errors == len(labels) > 0:  # A shard may be empty.
         raise UserError("None of these images could be read: convert them to JPEG or PNG.")
     if num_errors and not prints:
         print(f"{num_errors:,} of them could not be read: see the column error.")

@@ -175,29 +175,17 @@ def label_images(
         labels_B: int [B], -1 for images without a label.
         num_classes: K.
     """
-    labeled = np.flatnonzero(labels_B >= 0)
-    # Copies of an image would give its label away when it is held out.
-    firsts = sorted({features.descriptors[i].tobytes(): i for i in labeled[::-1]}.values())
-    distinct_B = np.full(len(labels_B), -1)
-    distinct_B[firsts] = given = labels_B[firsts]
-    # Sorted by class, so that every fold has labels of each.
-    order = np.argsort(given, kind="stable")
-    hidden = order if len(order) <= _MAX_HELD_OUT else order[::_NUM_FOLDS]
-    log_p_MBK, held_out_MLK, probes = [], [], []
-    for (inputs_BC, similar_BC), c in zip(
-        _list_views(features, num_classes), (PROBE_C, _DEPTH_PROBE_C), strict=False
-    ):
-        graph = build_graph(similar_BC)
+    labeled, views = np.flatnonzero(labels_B >= 0), _list_views(features, num_classes)
+    firsts = np.unique(_find_first_copies(features, labeled))
+    given = labels_B[firsts]
+    hidden = _list_folds(given)[0]
+    held_out = _hold_out(views, firsts, given, num_classes, hidden)
+    weights_M = _weigh(held_out, given, hidden)
+    log_p_MBK, probes = [], []
+    for inputs_BC, graph, c in views:
         log_p_MBK.append(take_log(propagate_labels(graph, labels_B, num_classes)))
-        held_out_MLK.append(take_log(_hold_out_of_graph(graph, distinct_B, num_classes, hidden)))
         probes.append(fit_head(inputs_BC[labeled], labels_B[labeled], num_classes, c))
         log_p_MBK.append(take_log(probes[-1].compute_probabilities(inputs_BC)))
-        known = inputs_BC[firsts], given
-        held_out_MLK.append(take_log(_hold_out_of_probe(*known, num_classes, c, hidden)))
-    has_pairs = len(given) > len(np.unique(given))
-    prior = np.array((_PRIOR if has_pairs else _PRIOR_WITHOUT_PAIRS)[: len(log_p_MBK)])
-    held_out = np.stack(held_out_MLK)
-    weights_M = weigh_labelers(held_out, given[hidden], prior)
     logits_BK = sum(w * log_p for w, log_p in zip(weights_M, log_p_MBK, strict=True))
     probabilities = scipy.special.softmax(logits_BK, axis=1).astype(np.float32)
     probabilities[labeled] = np.eye(num_classes, dtype=np.float32)[labels_B[labeled]]
@@ -233,9 +221,76 @@ def fit_classifier(
     return InstantClassifier(network, Head(kernel[:num_pooled], bias), stage_kernel)
 
 
-def _list_views(features: FrozenFeatures, num_classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Inputs of probes and of graphs, float [B, C] each: of the last layer, and of all stages."""
-    views = [(features.pooled, features.descriptors)]
+def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
+    """Predicts each labeled image from the labels of all others, as `label_images` does.
+
+    Of over 1,000 labels, fifths are held out in turn. The arguments are those of `label_images`.
+    Returns probabilities, float32 [B, K], which are uniform for images without a label.
+    """
+    labeled, views = np.flatnonzero(labels_B >= 0), _list_views(features, num_classes)
+    first_copies = _find_first_copies(features, labeled)
+    firsts = np.unique(first_copies)
+    folds = _list_folds(labels_B[firsts])
+    known = views, firsts, labels_B[firsts], num_classes
+    held_out = np.concatenate([_hold_out(*known, hidden) for hidden in folds], axis=1)
+    hidden = np.concatenate(folds)
+    logits = np.tensordot(_weigh(held_out, labels_B[firsts], hidden), held_out, 1)
+    q_BK = np.full((len(labels_B), num_classes), 1 / num_classes, np.float32)
+    q_BK[firsts[hidden]] = scipy.special.softmax(logits, axis=1)
+    q_BK[labeled] = q_BK[first_copies]
+    return q_BK
+
+
+def _find_first_copies(features: FrozenFeatures, labeled: np.ndarray) -> np.ndarray:
+    """For each labeled image the first one with the same content, int [L].
+
+    When an image is held out, so are its copies, because they would give its label away.
+    """
+    contents = [features.descriptors[i].tobytes() for i in labeled]
+    firsts = dict(zip(reversed(contents), reversed(labeled.tolist()), strict=True))
+    return np.array([firsts[content] for content in contents], int)
+
+
+def _list_folds(labels_L: np.ndarray) -> list[np.ndarray]:
+    """Positions of the labels to hold out together, int: all of up to 1,000 labels, or fifths."""
+    order = np.argsort(labels_L, kind="stable")  # By class, so that every fold has labels of each.
+    if len(order) <= _MAX_HELD_OUT:
+        return [order]
+    return [order[fold::_NUM_FOLDS] for fold in range(_NUM_FOLDS)]
+
+
+def _hold_out(
+    views: list[tuple[np.ndarray, sparse.csr_matrix, float]],
+    labeled: np.ndarray,
+    labels_L: np.ndarray,
+    num_classes: int,
+    hidden: np.ndarray,
+) -> np.ndarray:
+    """Logarithms [M, len(hidden), K] of what each labeler predicts without the label."""
+    p_MLK = []
+    for inputs_BC, graph, c in views:
+        labels_B = np.full(len(inputs_BC), -1)
+        labels_B[labeled] = labels_L
+        p_MLK.append(_hold_out_of_graph(graph, labels_B, num_classes, hidden))
+        p_MLK.append(_hold_out_of_probe(inputs_BC[labeled], labels_L, num_classes, c, hidden))
+    return take_log(np.stack(p_MLK))
+
+
+def _weigh(held_out_MLK: np.ndarray, labels: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+    """The weights of the labelers, float [M], from what `_hold_out` returned."""
+    has_pairs = len(labels) > len(np.unique(labels))
+    prior = np.array(_PRIOR if has_pairs else _PRIOR_WITHOUT_PAIRS)
+    return weigh_labelers(held_out_MLK, labels[hidden], prior[: len(held_out_MLK)])
+
+
+def _list_views(
+    features: FrozenFeatures, num_classes: int
+) -> list[tuple[np.ndarray, sparse.csr_matrix, float]]:
+    """Inputs of a probe, float [B, C], a graph, and the probe's inverse penalty.
+
+    The first are those of the last layer, the second, if any, those of all stages.
+    """
+    views = [(features.pooled, build_graph(features.descriptors), PROBE_C)]
     if features.stages.shape[1] and len(features.stages) * num_classes <= _MAX_NUMBERS:
         stages = features.stages.astype(np.float32)
         deviation = stages.std(axis=0)
@@ -243,7 +298,7 @@ def _list_views(features: FrozenFeatures, num_classes: int) -> list[tuple[np.nda
         scaled = normalize_rows((stages - stages.mean(axis=0)) / deviation)
         all_inputs = np.concatenate([features.pooled.astype(np.float32), stages], axis=1)
         similar = np.concatenate([normalize_rows(features.descriptors), scaled], axis=1)
-        views.append((all_inputs, similar))
+        views.append((all_inputs, build_graph(similar), _DEPTH_PROBE_C))
     return views
 
 

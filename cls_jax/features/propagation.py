@@ -11,11 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 from scipy import sparse
 
-from cls_jax.features.graph import ALPHA, build_graph, propagate_labels, sharpen, solve
+from cls_jax.features.graph import ALPHA, sharpen, solve
 
 _TOLERANCE = 1e-6
 _COLUMNS_AT_ONCE = 64
-_NUM_FOLDS = 10
 
 
 class Propagation:
@@ -92,31 +91,6 @@ def _normalize(scores: np.ndarray, sums: np.ndarray) -> np.ndarray:
     totals = scaled.sum(axis=1, keepdims=True)
     uniform = np.full_like(scaled, 1 / max(scores.shape[1], 1))
     return np.divide(scaled, totals, out=uniform, where=totals > 0)
-
-
-def hold_out_labels(features_BC: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """Predicts each image from the labels of similar images, without its own label.
-
-    The labels, int [B] and -1 where there is none, are divided into folds. Each fold is predicted
-    by propagating the labels of all others along the graph of nearest neighbors. Returns
-    probabilities, float32 [B, K], which are uniform for images without a label.
-    """
-    graph = build_graph(features_BC)
-    known = np.flatnonzero(labels >= 0)
-    shuffled = np.random.default_rng(0).permutation(known)
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    folds = np.arange(len(known)) % min(_NUM_FOLDS, max(len(known), 1))
-    q_BK = np.full((len(labels), num_classes), 1 / num_classes, np.float32)
-    for fold in np.unique(folds):
-        held_out = by_class[folds == fold]
-        others = labels.copy()
-        others[held_out] = -1
-        counts = np.bincount(others[others >= 0], minlength=num_classes)
-        propagated = propagate_labels(
-            graph, others, num_classes, class_frequencies=np.maximum(counts, 1)
-        )
-        q_BK[held_out] = propagated[held_out]
-    return q_BK
 
 
 def find_confident(

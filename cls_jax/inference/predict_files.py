@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from cls_jax.data.images.files import ImageBatch
+from cls_jax.data.images.files import ImageBatch, stat_image
 from cls_jax.errors import UserError, explain_writing
 from cls_jax.inference.classifier import Classifier
 from cls_jax.inference.prediction import Prediction, describe_top
@@ -145,8 +145,8 @@ def _identify(classifier: Classifier, files: Sequence[str]) -> str:
     digest = hashlib.sha256(classifier.compute_fingerprint().encode())
     for file in files:
         try:
-            stat = os.stat(file)
-            state = f"{stat.st_size} {stat.st_mtime_ns}"
+            stat = stat_image(file)
+            state = f"{stat.size} {stat.mtime_ns}"
         except OSError:
             state = ""
         digest.update(f"{file}\0{state}\0".encode("utf-8", "surrogateescape"))

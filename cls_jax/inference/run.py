@@ -13,9 +13,11 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.images.decode import ImageLike
 from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.data.types import Dataset, ImageSource, Selection
+from cls_jax.features.extract import FrozenFeatures
+from cls_jax.features.instant import read_instant
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.prediction import Prediction
-from cls_jax.runs.folder import find_trained, read_result
+from cls_jax.runs.folder import INSTANT, INSTANT_SUFFIX, find_trained, read_result
 from cls_jax.training.instant import compute_frozen
 from cls_jax.training.prepare import restore_run
 from cls_jax.training.setup import TrainSetup, TrainState
@@ -109,6 +111,18 @@ class Run:
         self._computed[part] = places, p_NBK, f_BC
         return p_NBK[:, places[rows]], f_BC[places[rows]]
 
+    def extract(self, part: str, rows: np.ndarray) -> FrozenFeatures:
+        """Features of images of a part at `rows`, int64 [n].
+
+        Of the frozen network of the instant classifier, or, if there is none, of the classifier.
+        """
+        path = (self.workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
+        if path.exists():
+            network = read_instant(path).network
+            return compute_frozen(self.dataset, self.config.data.data_dir, network, part, rows)
+        _, features_BC = self.compute_both(part, rows)
+        return FrozenFeatures(features_BC, features_BC, features_BC[:, :0])
+
     def _look(
         self, part: str, images: ImageSource, rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -116,6 +130,4 @@ class Run:
         if instant is None:
             return self.classifier.compute_both(Selection(images, rows))
         # The features of most of these images are on disk.
-        data_dir = self.config.data.data_dir
-        features = compute_frozen(self.dataset, data_dir, instant.network, part, rows)
-        return instant.compute_both(features)
+        return instant.compute_both(self.extract(part, rows))

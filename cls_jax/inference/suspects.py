@@ -11,7 +11,8 @@ import numpy as np
 
 from cls_jax.data.sources.folder import take_rows
 from cls_jax.data.types import Dataset
-from cls_jax.features.propagation import hold_out_labels
+from cls_jax.features.extract import FrozenFeatures
+from cls_jax.features.instant import hold_out_labels
 from cls_jax.io import to_csv, write_atomically
 
 SUSPECTS = "suspects.csv"
@@ -35,13 +36,14 @@ class Suspect(NamedTuple):
 
 def find_suspects(
     compute_both: Callable[[str, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    extract: Callable[[str, np.ndarray], FrozenFeatures],
     dataset: Dataset,
     labeled: np.ndarray,
 ) -> list[Suspect]:
-    """Labels that both the neighbors and all evidence combined contradict, the worst first.
+    """Labels that both the other labels and all evidence combined contradict, the worst first.
 
-    At most 10,000 labeled and 10,000 test images are checked, evenly spaced. `compute_both` is that
-    of a `Run`, and `labeled`, int [num_labels], are rows of training images.
+    At most 10,000 labeled and 10,000 test images are checked, evenly spaced. `compute_both` and
+    `extract` are those of a `Run`, and `labeled`, int [num_labels], are rows of training images.
     """
     train_labels, test_labels = np.asarray(dataset.train_labels), np.asarray(dataset.test_labels)
     all_labeled, labeled = labeled, labeled[train_labels[labeled] >= 0]
@@ -51,17 +53,16 @@ def find_suspects(
     train = np.concatenate([labeled, take_unlabeled(len(train_labels), all_labeled)])
     if len(labeled) + len(test) < 2:
         return []
-    parts = [compute_both("train", train)]
-    if len(test):
-        parts.append(compute_both("test", test))
-    features_BC = np.concatenate([features for _, features in parts])
-    labels = np.full(len(features_BC), -1)
+    parts = [("train", train), ("test", test)] if len(test) else [("train", train)]
+    found = zip(*(extract(*part) for part in parts), strict=True)
+    features = FrozenFeatures(*map(np.concatenate, found))
+    labels = np.full(len(train) + len(test), -1)
     labels[: len(labeled)] = train_labels[labeled]
     labels[len(train) :] = test_labels[test]
     known = np.flatnonzero(labels >= 0)
-    p_NBK = np.concatenate([probabilities for probabilities, _ in parts], axis=1)
+    p_NBK = np.concatenate([compute_both(*part)[0] for part in parts], axis=1)
     p_BK, labels_known = p_NBK.mean(axis=0)[known], labels[known]
-    q_BK = hold_out_labels(features_BC, labels, dataset.num_classes)[known]
+    q_BK = hold_out_labels(features, labels, dataset.num_classes)[known]
     # Networks that agree with a label that they were trained on may have memorized it.
     is_learned = (known < len(train)) & (p_BK.argmax(axis=1) == labels_known)
     evidence_BK = np.where(is_learned[:, None], q_BK, (p_BK + q_BK) / 2)

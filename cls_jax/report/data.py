@@ -188,7 +188,7 @@ def collect_run(
         run.calibration = attempt("No calibration", lambda: read_calibration(workdir, found.step))
         run.heat_maps = attempt("No heat maps", lambda: draw_heat_maps(source, found), {})
         if labeled is not None:
-            find = functools.partial(find_suspects, both, source.dataset, labeled)
+            find = functools.partial(find_suspects, both, source.extract, source.dataset, labeled)
             run.suspects = attempt("No suspect labels", find, [])
     return run
 

@@ -247,7 +247,7 @@ def test_a_folder_that_cannot_be_listed_is_named(images, monkeypatch, capsys):
 
 
 def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("array_record")
+    module = pytest.importorskip("array_record.python.array_record_module")
     packed = tmp_path / "out" / "pets"
     assert run_console("pack", images, packed) == 0
     num_images = sum(path.suffix == ".png" for path in images.rglob("*"))
@@ -264,8 +264,22 @@ def test_a_packed_folder_takes_the_place_of_the_folder(images, tmp_path, monkeyp
     assert run_console("train", packed, *TINY) == 0
     assert run_console("predict", "runs/pets-all-supervised-seed0", packed / "test/ant/3.png") == 0
     assert run_console("suggest", packed, "--count", 2) == 0
-    assert run_console("pack", images, packed) == 2  # It is not empty.
-    assert run_console("pack", tmp_path / "runs", "nothing") == 2
+    with (packed / "images-00000.array_record").open("r+b") as shard:
+        shard.seek(1000)
+        shard.write(bytes(99))
+    run, *_ = (tmp_path / "runs").iterdir()
+    assert run_console("predict", run, packed, "--output", "damaged.csv") == 0
+    assert "1 of them could not be read" in capsys.readouterr().out
+
+    def refuse(*arguments):
+        raise RuntimeError("write() failed: No space left on device")
+
+    pairs = {(images, packed): "is not empty", (run, "x"): "no image", (packed, "x"): "copy it"}
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "ArrayRecordWriter", refuse)
+        for arguments, why in (pairs | {(images, "y"): "free disk space"}).items():
+            assert run_console("pack", *arguments) == 2
+            assert why in capsys.readouterr().err
     (packed / "packed_images.npz").write_bytes(b"?")
     assert run_console("train", packed, *TINY) == 2
     assert "pack the folder again" in capsys.readouterr().err

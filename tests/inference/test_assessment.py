@@ -16,7 +16,8 @@ from sklearn.metrics import classification_report, roc_auc_score
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError
-from cls_jax.features.propagation import hold_out_labels
+from cls_jax.features.extract import FrozenFeatures
+from cls_jax.features.instant import hold_out_labels
 from cls_jax.inference import scores, unknown
 from cls_jax.inference import suspects as suspects_lib
 from cls_jax.inference.calibration import (
@@ -289,7 +290,7 @@ def test_flipped_labels_come_first(digits, num_labels):
     labels = np.full(len(truth), -1)
     labels[labeled] = truth[labeled]
     labels[flipped] = (truth[flipped] + rng.integers(1, 10, len(flipped))) % 10
-    q_BK = hold_out_labels(features, labels, 10)
+    q_BK = hold_out_labels(FrozenFeatures(features, features, features[:, :0]), labels, 10)
     quality, suggested = suspects_lib.rate_labels(q_BK[labeled], labels[labeled])
     first = labeled[np.argsort(quality)[: num_labels // 10]]
     assert np.isin(flipped, first).mean() >= 0.8
@@ -328,7 +329,11 @@ def test_suspects_of_a_run_are_found_although_the_networks_repeat_the_labels(dig
         rows = rows + 1500 if part == "test" else rows
         return np.stack([p_BK[rows]] * 2), pixels[rows]
 
-    suspects = suspects_lib.find_suspects(look, dataset, np.arange(200, dtype=np.int32))
+    def extract(part, rows):
+        _, features = look(part, rows)
+        return FrozenFeatures(features, features, features[:, :0])
+
+    suspects = suspects_lib.find_suspects(look, extract, dataset, np.arange(200, dtype=np.int32))
     found = {(row.is_test, row.position): row for row in suspects}
     assert found[True, 6].suggested == truth[1506]
     assert found[True, 6] in suspects[:5]

@@ -64,7 +64,7 @@ class DecodedImages:
         return len(self._rows)
 
     def __getitem__(self, indices: Any) -> np.ndarray:
-        """uint8 [n, H, W, C] for int [n] or a slice. Raises an OSError if one cannot be decoded."""
+        """uint8 [n, H, W, C] for int [n] or a slice. Raises a UserError if one cannot be decoded."""
         rows = self._rows[indices]
         digests: list[bytes] = self._digests[rows].tolist()
         trusted = set(self._digests[rows[self._is_checked[rows]]].tolist())
@@ -104,7 +104,10 @@ class DecodedImages:
             ):
                 reason = error or ("its file has changed" if found != digest else "")
                 if reason:
-                    raise OSError(errno.EIO, f"lost from the cache, and {reason}", path)
+                    raise UserError(
+                        f"{path} is not in the cache, and cannot be read ({reason}): restore the "
+                        "file, and rerun the command."
+                    )
                 rows[digest] = next(pixels).tobytes()
             with contextlib.suppress(OSError):
                 self._store.write(self._name, rows if self._is_kept else {}, {})

@@ -148,7 +148,11 @@ def open_file(path: str | os.PathLike) -> Generator[BinaryIO, None, None]:
     if file is None:
         if (found := find_packed(path)) is None:
             raise reason
-        yield io.BytesIO(found[0].read(found[1]))
+        try:
+            content = found[0].read(found[1])
+        except RuntimeError as error:
+            raise ImageError("its packed folder is damaged") from error
+        yield io.BytesIO(content)
         return
     with file:
         if os.fstat(file.fileno()).st_size > _MAX_FILE_BYTES:

@@ -55,6 +55,8 @@ def pack_folder(
 
     if not names:
         raise UserError(f"There is no image in {root}: pass a folder of images.")
+    if (root / INDEX).exists():
+        raise UserError(f"{root} is a packed folder: copy it as it is.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} is not empty: choose a new folder.")
     sizes, digests = list[int](), list[bytes]()
@@ -88,9 +90,10 @@ def pack_folder(
             num_shards=num_shards,
         )
         os.replace(partial, output / INDEX)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # The latter from ArrayRecord.
+        path = getattr(error, "filename", None) or output
         raise UserError(
-            f"{error.filename or output} cannot be packed ({describe_error(error)}): free disk "
+            f"{path} cannot be packed ({describe_error(error)}): free disk "
             "space or remove the file, then pack into a new folder."
         ) from error
     return num_shards

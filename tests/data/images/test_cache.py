@@ -174,7 +174,7 @@ def test_lost_image_is_decoded_again_only_from_the_same_content(root):
     (root / files[-1].name).unlink()
     Image.new("RGB", (9, 9), "red").save(root / files[-2].name)
     for row, reason in ((-1, "No such file"), (-2, "its file has changed")):
-        with pytest.raises(OSError, match=f"lost from the cache, and {reason}"):
+        with pytest.raises(UserError, match=f"not in the cache, and cannot be read .{reason}"):
             decoded.images[[row]]
 
 
