@@ -64,7 +64,7 @@ class DecodedImages:
         return len(self._rows)
 
     def __getitem__(self, indices: Any) -> np.ndarray:
-        """uint8 [n, H, W, C] for int [n] or a slice. Raises a UserError if one cannot be decoded."""
+        """uint8 [n, H, W, C] for int [n] or a slice, or a UserError if one cannot be decoded."""
         rows = self._rows[indices]
         digests: list[bytes] = self._digests[rows].tolist()
         trusted = set(self._digests[rows[self._is_checked[rows]]].tolist())
