@@ -13,7 +13,7 @@ from cls_jax.data.datasets import load_dataset
 from cls_jax.data.images.decode import ImageLike
 from cls_jax.data.sources.folder_layout import Layout
 from cls_jax.data.types import Dataset, ImageSource, Selection
-from cls_jax.features.extract import FrozenFeatures
+from cls_jax.features.extract import FrozenFeatures, FrozenNetwork
 from cls_jax.features.instant import read_instant
 from cls_jax.inference.classifier import Classifier, load
 from cls_jax.inference.prediction import Prediction
@@ -83,6 +83,11 @@ class Run:
         return load(path)
 
     @functools.cached_property
+    def _frozen(self) -> FrozenNetwork | None:
+        path = (self.workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
+        return read_instant(path).network if path.exists() else None
+
+    @functools.cached_property
     def held_out(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Predictions for the validation and test images, if there are any.
 
@@ -116,10 +121,9 @@ class Run:
 
         Of the frozen network of the instant classifier, or, if there is none, of the classifier.
         """
-        path = (self.workdir / INSTANT).with_suffix(INSTANT_SUFFIX)
-        if path.exists():
-            network = read_instant(path).network
-            return compute_frozen(self.dataset, self.config.data.data_dir, network, part, rows)
+        if self._frozen is not None:
+            data_dir = self.config.data.data_dir
+            return compute_frozen(self.dataset, data_dir, self._frozen, part, rows)
         _, features_BC = self.compute_both(part, rows)
         return FrozenFeatures(features_BC, features_BC, features_BC[:, :0])
 
