@@ -110,6 +110,11 @@ def test_test_images_of_other_classes_are_skipped_and_named(root):
     dataset = load(root)
     assert dict(dataset.skipped_files).keys() == {"test/7.png", "test/bird/1.png"}
     assert dataset.train_files == tuple(LABELED)
+    names = [name.replace("labeled", "photos") for name in LABELED]
+    (root / "labeled").rename(root / "photos")
+    rows = "".join(f"{name},{name[7:10]}\n" for name in reversed(names))
+    (root / "labels.csv").write_text(f"file,label\n{rows}")
+    assert load(root).train_files == tuple(names)  # Whatever the order of the table.
     assert any("2 file(s) were skipped" in warning for warning in dataset.warnings)
     with pytest.raises(
         UserError, match=r"Pass a folder of images, as in --config configs/folder\."
