@@ -13,14 +13,7 @@ from tests.test_config import CPU, PRETRAINED, create_summary
 
 
 def choose(
-    patch,
-    seconds,
-    minutes=None,
-    resources=PRETRAINED,
-    side=500,
-    per_image=0.0,
-    folder=(),
-    **settings,
+    patch, seconds, minutes=None, resources=PRETRAINED, side=500, per_image=0, folder=(), **settings
 ):
     """What is chosen and said where a step at 128 pixels takes these seconds.
 

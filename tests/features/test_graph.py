@@ -121,17 +121,8 @@ def test_weight_is_one_for_certain_and_zero_for_uniform_probabilities():
     np.testing.assert_allclose(compute_weight(probabilities), expected, atol=1e-6)
 
 
-def draw_features(num_images, num_clusters=8, length=16):
-    """Features [num_images, length] around random centers, all of different lengths."""
-    rng = np.random.default_rng(0)
-    centers = rng.normal(size=(num_clusters, length))
-    features = centers[np.arange(num_images) % num_clusters]
-    features = features + 0.5 * rng.normal(size=features.shape)
-    return (features * rng.uniform(1, 5, (num_images, 1))).astype(np.float32)
-
-
 def check_exact(features, number):
-    """Asserts that the neighbors are those of NumPy, and returns them."""
+    """Asserts that the neighbors are those of NumPy."""
     normalized = features.astype(float) / np.linalg.norm(features, axis=1, keepdims=True)
     cosines = normalized @ normalized.T
     np.fill_diagonal(cosines, -np.inf)
@@ -139,7 +130,6 @@ def check_exact(features, number):
     indices, found = find_neighbors(features, number)
     np.testing.assert_array_equal(indices, expected)
     np.testing.assert_allclose(found, np.take_along_axis(cosines, expected, axis=1), atol=1e-6)
-    return expected
 
 
 @pytest.fixture
@@ -151,7 +141,7 @@ def search(monkeypatch):
 
 
 def test_links_lead_to_most_of_the_neighbors(search):
-    features = draw_features(600)
+    features, _ = _make_features(600, 8)
     expected = np.argsort(-normalize_rows(features) @ normalize_rows(features).T)[:, 1:11]
     indices, found = search(features, 10)
     assert (indices.dtype, found.dtype) == (np.int32, np.float32)
@@ -163,7 +153,7 @@ def test_links_lead_to_most_of_the_neighbors(search):
 
 
 def test_copies_and_images_without_features_have_neighbors(search):
-    features = np.concatenate([np.repeat(draw_features(3), 40, axis=0), np.zeros((5, 16))])
+    features = np.concatenate([np.repeat(CLUSTERS[:3], 40, axis=0), np.zeros((5, 8))])
     indices, cosines = search(features, 20)
     same = np.repeat(np.arange(3), 40)
     np.testing.assert_array_equal(same[indices[:120]], np.repeat(same[:, None], 20, axis=1))
@@ -176,9 +166,9 @@ def test_copies_and_images_without_features_have_neighbors(search):
 def test_without_faiss_all_are_found_and_a_sentence_says_how_long_that_takes(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "faiss", None)
     monkeypatch.setattr(neighbors, "_MAX_BLOCK_ROWS", 20)
-    check_exact(draw_features(50), 6)
+    check_exact(CLUSTERS[10:60], 6)
     assert "scale" not in capsys.readouterr().err
     monkeypatch.setattr(neighbors, "_MIN_APPROXIMATE", 50)
-    check_exact(draw_features(50), 6)
+    check_exact(CLUSTERS[10:60], 6)
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "scale" in line)
     assert re.search(r"of 50 images take about \d+ minutes: pip install '\.\[scale\]'", line)

@@ -55,9 +55,7 @@ def test_what_is_written_reads_back(name):
     _, variables = create_abstract(name, make_fixtures.NUM_CLASSES, IMAGE_SIZE[name])
     arrays = draw_arrays(name, variables)
     again = to_torch(from_torch(arrays, variables, MODELS[name].layout), MODELS[name].layout)
-    assert again.keys() == arrays.keys()
-    for key, value in arrays.items():
-        np.testing.assert_array_equal(again[key], value)
+    jax.tree.map(np.testing.assert_array_equal, again, arrays)
 
 
 @pytest.mark.parametrize("side", [2, 7])

@@ -43,11 +43,11 @@ def find_address() -> str:
 def start_all(start_program):
     """Starts the processes of one run, each with its --workdir and one CPU device."""
 
-    def start_all(workdirs, *options, method="cls"):
+    def start_all(workdirs, *options, method="cls", program=ROOT / "main.py"):
         run = [f"--config=configs/digits.py:20,{method}", *TINY, *_SHARED, *options]
         run += [f"--coordinator_address={find_address()}", f"--num_processes={len(workdirs)}"]
         return [
-            start_program(*run, f"--workdir={workdir}", f"--process_id={i}")
+            start_program(*run, f"--workdir={workdir}", f"--process_id={i}", program=program)
             for i, workdir in enumerate(workdirs)
         ]
 
@@ -223,12 +223,9 @@ runpy.run_path("main.py", run_name="__main__")
 """
 
 
-def test_a_process_asked_to_stop_while_it_prepares_ends_all(start_program, tmp_path):
+def test_a_process_asked_to_stop_while_it_prepares_ends_all(start_all, tmp_path):
     (program := tmp_path / "program.py").write_text(SLOW_START.format(folder=str(tmp_path)))
-    options = ["--config=configs/digits.py:20,supervised", *TINY, *_SHARED]
-    options += [f"--coordinator_address={find_address()}", "--num_processes=2"]
-    options.append(f"--workdir={tmp_path / 'run'}")
-    processes = [start_program(*options, f"--process_id={i}", program=program) for i in range(2)]
+    processes = start_all([tmp_path / "run"] * 2, method="supervised", program=program)
     for process in processes:
         process.wait_until(lambda: len(list(tmp_path.glob("process_id=*"))) == 2)
     processes[1].kill(signal.SIGTERM)

@@ -391,13 +391,10 @@ def copy(run, tmp_path):
     return shutil.copytree(run[0], tmp_path / "run")
 
 
-def read_page(workdir):
-    return Page((workdir / REPORT).read_text())
-
-
 def test_training_writes_it_with_the_figures_of_the_result(run):
     workdir, config, _ = run
-    page, result, dataset = read_page(workdir), read_result(workdir), load_dataset(config)
+    page, result = Page((workdir / REPORT).read_text()), read_result(workdir)
+    dataset = load_dataset(config)
     p_NBK = load(workdir).predict_probabilities(dataset.test_images)
     predicted, labels = p_NBK.argmax(axis=-1), dataset.test_labels
     num_right = int(np.sum(predicted[0] == labels))

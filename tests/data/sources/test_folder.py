@@ -2,7 +2,6 @@
 
 import builtins
 import os
-import pathlib
 import tracemalloc
 
 import numpy as np
@@ -15,9 +14,9 @@ from cls_jax.data.sources.folder import hash_names, list_layout, load_sample, su
 from cls_jax.data.sources.folder_layout import pack_layout, read_layout, unpack_layout
 from cls_jax.errors import UserError
 from tests.conftest import load_config, read_image
+from tests.data.sources.test_odd_folders import put
 
 SIZE = 8
-RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +27,6 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "my images"
-
-
-def put(root: pathlib.Path, *names: str) -> None:
-    """Writes an image of random gray squares under each name."""
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = RNG.integers(0, 256, (12, 10, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(path, "png")
 
 
 LABELED = [f"labeled/{name}/{i}.png" for name in ("cat", "dog") for i in range(3)]
