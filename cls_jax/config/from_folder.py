@@ -30,7 +30,6 @@ _MAX_MEMORY_SHARE = 0.5
 _ARCHITECTURE = {"model.name", "model.depth", "model.width", "model.stem"}
 # EfficientNet-Lite0 at 224 pixels: outputs of its convolutions (6.7 million numbers), twice.
 _PRETRAINED_BYTES_PER_PIXEL = 6.7e6 * 4 * 2 / 224**2
-_COLORS = 3  # Channels that pretrained networks expect.
 
 
 class Resources(NamedTuple):
@@ -97,7 +96,8 @@ def fit_to_folder(given: Plan) -> None:
     """Sets the keys of `RULES` that the method has, except those that the user has set."""
     own = flatten(given.config.to_dict())
     for key, rule in RULES.items():
-        if key in own and key not in given.set_by_user:
+        applies = given.config.model.init or not key.startswith("optimizer.")
+        if applies and key in own and key not in given.set_by_user:
             given.config.update_from_flattened_dict({key: rule(given)})
 
 
@@ -129,12 +129,6 @@ def _choose_final_head(given: Plan) -> str:
     per_class = (config.num_labels or num_known) / len(counts)
     is_trained = config.model.init_head == "graph" and config.num_steps > 0
     return "graph" if is_trained and 2 <= per_class <= 25 else config.model.final_head
-
-
-def _choose_channels(given: Plan) -> int:
-    """As many as the images have, but 3 for pretrained networks."""
-    channels = given.summary.channels
-    return _COLORS if channels == 1 and given.config.model.init else channels
 
 
 def _choose_image_size(given: Plan) -> int:
@@ -209,16 +203,6 @@ def _choose_num_steps(given: Plan) -> int:
     return min(max(100 * math.ceil(epochs * once / 100), fewest), most)
 
 
-def _fine_tune(key: str, choose: Callable[[ConfigDict], Any]) -> Callable[[Plan], Any]:
-    """A rule: the value of docs/finetuning.md for pretrained weights, else the default."""
-
-    def rule(given: Plan) -> Any:
-        config = given.config
-        return choose(config) if config.model.init else config.optimizer[key]
-
-    return rule
-
-
 def _choose_decay(given: Plan) -> float:
     """A decay with which a running mean forgets its start before the run or round ends."""
     return choose_decay(get_round_length(given.config))
@@ -242,7 +226,8 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     ),
     "data.bit_depth": lambda given: given.summary.bit_depth,
     "data.image_size": _choose_image_size,
-    "data.channels": _choose_channels,
+    # Pretrained networks expect colors.
+    "data.channels": lambda given: 3 if given.config.model.init else given.summary.channels,
     # On a CPU, a network that needs a twentieth of the work, and fewer unlabeled images per step.
     "model.depth": lambda given: 28 if given.resources.has_accelerator else 10,
     "model.width": lambda given: 2 if given.resources.has_accelerator else 1,
@@ -265,20 +250,16 @@ RULES: dict[str, Callable[[Plan], Any]] = {
     "eval_every": _choose_interval,
     "checkpoint_every": _choose_interval,
     "log_every": lambda given: min(max(given.config.num_steps // 100, 1), given.config.log_every),
-    "optimizer.name": _fine_tune("name", lambda config: "adamw"),
+    # Of docs/finetuning.md: the optimizer's rules are for pretrained weights only.
+    "optimizer.name": lambda given: "adamw",
     # Without unlabeled images, a higher rate loses the probe's accuracy (any_folder.md).
-    "optimizer.learning_rate": _fine_tune(
-        "learning_rate",
-        lambda config: 3e-4 if get_method(config.method.name).unlabeled_views else 1e-4,
+    "optimizer.learning_rate": lambda given: (
+        3e-4 if get_method(given.config.method.name).unlabeled_views else 1e-4
     ),
-    "optimizer.layer_decay": _fine_tune("layer_decay", lambda config: 0.9),
-    "optimizer.warmup_steps": _fine_tune(
-        "warmup_steps", lambda config: min(20, config.num_steps // 10)
-    ),
+    "optimizer.layer_decay": lambda given: 0.9,
+    "optimizer.warmup_steps": lambda given: min(20, given.config.num_steps // 10),
     # Four of EfficientNet-Lite0's seven stages, which leaves half of its work.
-    "optimizer.frozen_stages": _fine_tune(
-        "frozen_stages", lambda config: 4 if config.model.init == PRETRAINED else 2
-    ),
+    "optimizer.frozen_stages": lambda given: 4 if given.config.model.init == PRETRAINED else 2,
 }
 
 

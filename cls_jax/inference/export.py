@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -93,7 +93,15 @@ def export_run(workdir: pathlib.Path, output: pathlib.Path) -> str | None:
     if importlib.util.find_spec("safetensors"):
         parts = (classifier.config, classifier.ensemble.model, classifier.networks)
         files[WEIGHTS_FILE] = to_safetensors(collect_weights(*parts))
-    _write(output, files, describe(classifier, workdir, [name for name in files if files[name]]))
+    texts = describe(classifier, workdir, [name for name in files if files[name]])
+    with explain_writing(output, "choose another folder"):
+        output.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_atomically(output / name, text)
+        for name, content in files.items():
+            (output / name).unlink(missing_ok=True)
+            if content is not None:
+                (output / name).write_bytes(content)
     return reason
 
 
@@ -239,16 +247,3 @@ def describe(
         EXAMPLE: _EXAMPLE_SOURCE.read_text(encoding="utf-8"),
         README: readme,
     }
-
-
-def _write(
-    output: pathlib.Path, models: Mapping[str, bytes | None], texts: Mapping[str, str]
-) -> None:
-    with explain_writing(output, "choose another folder"):
-        output.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(output / name, text)
-        for name, model in models.items():
-            (output / name).unlink(missing_ok=True)
-            if model is not None:
-                (output / name).write_bytes(model)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.sources import label_table
@@ -107,14 +107,12 @@ class Answers:
         """The state of a file or note."""
         return self.states.get(key, State())
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> contextlib.AbstractContextManager[None]:
         """Keeps other sessions from appending. Call `follow` next.
 
         Raises an OSError if another one holds the lock for seconds.
         """
-        with hold_lock(self.path.with_name(f".{self.path.name}.lock")):
-            yield
+        return hold_lock(self.path.with_name(f".{self.path.name}.lock"))
 
     def follow(self) -> bool:
         """Reads the table again if another program has changed it. Returns whether it has.

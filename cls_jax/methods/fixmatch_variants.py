@@ -24,10 +24,7 @@ from cls_jax.methods.base import (
     add_up,
 )
 from cls_jax.methods.cutmix import cutmix_loss
-from cls_jax.methods.losses import positive_cross_entropy
-
-NO_LABEL = -1
-
+from cls_jax.methods.losses import NO_LABEL, positive_cross_entropy
 
 Tree = dict[str, jax.Array]
 # Of N networks: labels int32 [N, U] for U strong views, weights float32 [N, U], 0 for images that

@@ -15,6 +15,7 @@ import numpy as np
 
 # The authors' code clamps 1 - p to [1e-7, 1] before the logarithm.
 MIN_PROBABILITY = 1e-7
+NO_LABEL = -1  # In a method's table of training images.
 
 
 class PseudoLabels(NamedTuple):
@@ -29,8 +30,7 @@ class PseudoLabels(NamedTuple):
 def make_pseudo_labels(logits_BK: jax.Array) -> PseudoLabels:
     """ỹ = argmax p, ȳ = argmin p, w = 1 - H(p) / log K of float32 [..., B, K], without gradient."""
     log_p_BK = jax.nn.log_softmax(jax.lax.stop_gradient(logits_BK))
-    num_classes = logits_BK.shape[-1]
-    weight_B = 1.0 - compute_entropy(log_p_BK) / jnp.log(num_classes)
+    weight_B = 1.0 - compute_entropy(log_p_BK) / jnp.log(logits_BK.shape[-1])
     return PseudoLabels(
         pseudo=jnp.argmax(log_p_BK, axis=-1).astype(jnp.int32),
         complementary=jnp.argmin(log_p_BK, axis=-1).astype(jnp.int32),

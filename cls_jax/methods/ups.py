@@ -22,9 +22,8 @@ from cls_jax.methods.base import (
     Method,
     PyTree,
 )
-from cls_jax.methods.losses import log_one_minus_softmax, positive_cross_entropy
+from cls_jax.methods.losses import NO_LABEL, log_one_minus_softmax, positive_cross_entropy
 
-NO_LABEL = -1
 _MIN_PER_CLASS = 25  # Authors: balancing never cuts a class below this many.
 
 

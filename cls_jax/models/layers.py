@@ -156,7 +156,6 @@ class Architecture(nn.Module):
         x_BC: jax.Array,
         wanted: str,
         stages: Sequence[jax.Array],
-        init: nn.initializers.Initializer = dense_init,
         unpooled_BHWC: jax.Array | None = None,
     ) -> jax.Array:
         """Adds the layers of all heads. Returns float32 [B, size of `wanted`], or the input.
@@ -165,13 +164,14 @@ class Architecture(nn.Module):
         stages. An architecture that does not pool has no `unpooled_BHWC`: its features are also its
         descriptors.
         """
+        dense = functools.partial(nn.Dense, kernel_init=dense_init)
         logits = {
-            name: nn.Dense(size, kernel_init=init, name=name)(x_BC)
+            name: dense(size, name=name)(x_BC)
             for name, size in (("head", self.num_classes), *self.extra_heads)
         }
         if self.has_stage_head:
-            dense = nn.Dense(self.num_classes, use_bias=False, kernel_init=init, name=STAGE_HEAD)
-            logits["head"] += dense(pool_stages(stages))
+            stage_head = dense(self.num_classes, use_bias=False, name=STAGE_HEAD)
+            logits["head"] += stage_head(pool_stages(stages))
         if wanted == ALL_HEADS:
             return jnp.concatenate(list(logits.values()), axis=-1)
         if wanted in (DESCRIPTORS, ALL_FEATURES):

@@ -65,8 +65,7 @@ class Attention(nn.Module):
         qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=_init, name="qkv")(x_BTD)
         shape = (batch, tokens, 3, self.num_heads, width // self.num_heads)
         q, k, v = jnp.moveaxis(qkv.reshape(shape), 2, 0)
-        x_BTHD = attend(q, k, v)
-        x_BTD = x_BTHD.reshape(batch, tokens, width)
+        x_BTD = attend(q, k, v).reshape(batch, tokens, width)
         return nn.Dense(width, dtype=self.dtype, kernel_init=_init, name="proj")(x_BTD)
 
 

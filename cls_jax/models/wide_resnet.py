@@ -57,7 +57,6 @@ class WideResNet(Architecture):
 
     depth: int = 28  # 6n + 4 for n blocks per stage.
     width: int = 2  # Factor on the stages' 16, 32 and 64 channels.
-    leaky_slope: float = 0.1
     stem: str = "cifar"  # A key of `STEMS`.
 
     @nn.compact
@@ -70,7 +69,7 @@ class WideResNet(Architecture):
             raise ValueError(f"A Wide ResNet's depth is 6n + 4 (10, 16, …), not {self.depth}")
         conv, norm = self.conv_layer(), self.norm_layer()
         block = self.block_layer(Block, train)
-        activation = functools.partial(nn.leaky_relu, negative_slope=self.leaky_slope)
+        activation = functools.partial(nn.leaky_relu, negative_slope=0.1)
         x = create_stem_conv(self.stem, 16, self.dtype)(x_BHWC.astype(self.dtype))
         x = pool_stem(self.stem, x)
         stages = []

@@ -10,11 +10,7 @@ _STATUS_BYTES = 64  # Of MEMORYSTATUSEX, whose second eight bytes are the size o
 
 
 def available_cpus() -> int:
-    """Returns the number of cores to size a thread pool by, at least 1.
-
-    The machine's cores, or fewer where a scheduler pins the process to some of them or a container
-    limits its CPU time. A limit of 2.5 cores counts as 3.
-    """
+    """Cores to size a thread pool by: those that machine, scheduler and container allow."""
     return joblib.cpu_count()
 
 

@@ -23,23 +23,19 @@ from cls_jax.errors import UserError
 
 # Without a heartbeat for this long, a process counts as lost, and the runtime ends the others.
 _HEARTBEAT_SECONDS = 60
+_TIMEOUT_SECONDS = 300  # Schedulers may start processes minutes apart.
 _BYTES_AT_ONCE = 2**26  # Per message from process 0.
 
 
 def initialize_distributed(
-    coordinator_address: str | None,
-    num_processes: int | None,
-    process_id: int | None,
-    timeout: float = 300,  # Schedulers may start processes minutes apart.
+    coordinator_address: str | None, num_processes: int | None, process_id: int | None
 ) -> None:
     """Connects this process with the others of the run, if there are any, before JAX is used.
 
     Process 0 listens at the address, a host:port, and processes are numbered from 0. All three are
-    None where SLURM, Open MPI or an indexed Kubernetes job started several processes. After a
-    timeout in seconds, the process exits with one sentence and code 2.
-
-    Raises:
-        UserError: If only some of the three values are given, or they are invalid.
+    None where SLURM, Open MPI or an indexed Kubernetes job started several processes. After five
+    minutes, the process exits with one sentence and code 2. Raises a UserError if only some of the
+    three values are given, or they are invalid.
     """
     values = (coordinator_address, num_processes, process_id)
     if all(value is None for value in values):
@@ -54,8 +50,8 @@ def initialize_distributed(
         check_values(coordinator_address, num_processes, process_id)
     where = f"the coordinator {coordinator_address} and " if coordinator_address else ""
     sentence = (
-        f"This process could not connect to {where}all other processes within {timeout:g} s: check "
-        "that each of them was started and can reach the coordinator."
+        f"This process could not connect to {where}all other processes within "
+        f"{_TIMEOUT_SECONDS} s: check that each of them was started and can reach the coordinator."
     )
     # When a process is lost later, the runtime aborts the others with a message. Absl's fault
     # handler would bury it under the stacks of all threads.
@@ -66,13 +62,13 @@ def initialize_distributed(
         os._exit(2)
 
     # After its own timeout the runtime would abort too, without naming the address.
-    timer = threading.Timer(timeout, give_up)
+    timer = threading.Timer(_TIMEOUT_SECONDS, give_up)
     timer.daemon = True
     timer.start()
     try:
         jax.distributed.initialize(
             *values,
-            initialization_timeout=int(timeout) + 60,
+            initialization_timeout=_TIMEOUT_SECONDS + 60,
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
         )
     except (RuntimeError, ValueError) as error:
@@ -148,8 +144,7 @@ def _broadcast(content: bytes) -> bytes:
 def compute_in_main_process(compute: Callable[[], bytes]) -> bytes:
     """Calls a function in process 0 and returns its result in every process. All must call this.
 
-    Raises:
-        UserError: In every process, if the function raises one.
+    Raises a UserError in every process if the function raises one.
     """
     if jax.process_count() == 1:
         return compute()

@@ -31,17 +31,12 @@ def create_mesh(
 ) -> Mesh:
     """Arranges the devices as ("network", "data"), by default all of the default backend's.
 
-    Args:
-        num_networks: N. The axis "network" must divide it.
-        batch_sizes: Numbers of labeled and unlabeled images. The axis "data" must divide each.
-        network: Devices over which the networks are spread. 0 chooses as many as there are networks
-            if the devices allow it, since networks exchange nothing but labels.
-        data: Devices over which a batch is spread. 0 chooses as many as are left and divide it.
-        devices: The devices to arrange.
-
-    Raises:
-        UserError: In every process, if the axes do not divide what they spread, exceed the devices,
-            or leave a process without any, which could not follow the run.
+    The networks are spread over `network` devices. 0 chooses as many as there are networks if the
+    devices allow it, since networks exchange nothing but labels. A batch, with numbers of labeled
+    and unlabeled images in `batch_sizes`, is spread over `data` devices. 0 chooses as many as are
+    left and divide these numbers. Raises a UserError, in every process, if the axes do not divide
+    what they spread, exceed the devices, or leave a process without any, which could not follow
+    the run.
     """
     devices = devices or jax.devices()
     num_devices = len(devices)

@@ -7,13 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 from jax._src import distributed  # Orbax, too, finds the coordinator's client nowhere else.
 from jax.experimental import multihost_utils
-
-from cls_jax.errors import StoppedError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Where JAX's service notes, within a second, that a process has received SIGTERM.
@@ -90,12 +88,6 @@ class PreemptionHandler:
     def interrupts_eval(self) -> bool:
         """Whether to abandon an evaluation. Never with several processes, which must agree."""
         return self._received is not None and jax.process_count() == 1
-
-    def end_session(self, step: int, saved: str) -> NoReturn:
-        """Ends a session before `step`, by a StoppedError. `saved` names the newest checkpoint."""
-        raise StoppedError(
-            f"Stopped before step {step}, and {saved}: rerun the command to continue.", self.signal
-        )
 
     def should_stop(self, step: int) -> bool:
         """Whether to save and stop before this step. The same in every process."""

@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from cls_jax.config import parse_step_range, to_json
 from cls_jax.data.datasets import load_dataset
 from cls_jax.data.pipelines import create_pipeline
-from cls_jax.errors import explain_writing
+from cls_jax.errors import StoppedError, explain_writing
 from cls_jax.features.instant import read_instant
 from cls_jax.parallel.distributed import barrier, check_same, is_main_process
 from cls_jax.parallel.preemption import PreemptionHandler, leave_when_asked
@@ -136,7 +136,6 @@ class _Session:
         self._fits_final_heads = config.model.final_head == "graph"
         # Onto shapes, so that the restored state is the only one in memory.
         restored = restore_newest(self._checkpointer, self._setup)
-        is_new = restored is None
         baselines: dict[str, float] = {}
         self._start: Start | None = None
         if restored is None:
@@ -165,7 +164,7 @@ class _Session:
         self._bar = ProgressBar(self._first_step, config.num_steps)
         self._checkpointer.warn = self._bar.say
         # Baselines are measured once, at step 0. A run that resumes there keeps these rows.
-        first_row = self._first_step if is_new else max(self._first_step, 1)
+        first_row = self._first_step if restored is None else max(self._first_step, 1)
         self._writer = MetricsWriter(
             self._workdir, first_row, self._bar.say, is_silent=not is_main_process()
         )
@@ -210,7 +209,11 @@ class _Session:
                 if is_save_due and is_new:
                     self._save(step)
                 if is_stopping:
-                    stop.end_session(step, checkpointer.finish())
+                    saved = checkpointer.finish()
+                    sentence = (
+                        f"Stopped before step {step}, and {saved}: rerun the command to continue."
+                    )
+                    raise StoppedError(sentence, stop.signal)
                 if not is_last:
                     self._take_step(step)
             checkpointer.finish(config.num_steps)

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from cls_jax.data.sampling import StreamSpec, stream_key
 from cls_jax.data.types import Dataset, ImageSource, Selection
 from cls_jax.methods import get_round_length
-from cls_jax.methods.ups import NO_LABEL
+from cls_jax.methods.losses import NO_LABEL
 from cls_jax.parallel.mesh import DATA_AXIS, to_global_arrays
 from cls_jax.training.evaluate import iterate_on_mesh
 from cls_jax.training.instant import Start, init_state_with_heads
