@@ -74,9 +74,8 @@ def write_table(path: pathlib.Path, columns: Mapping[str, type], rows: Iterable[
 
     The path ends in .csv (UTF-8, numbers with six decimals) or .parquet. Its folder is created if
     necessary. `columns` map names to types, and a row may lack any column. Raises a UserError if
-    `check_path` refuses the path, or the file cannot be written.
+    the file cannot be written. `check_path` has accepted the path.
     """
-    check_path(path)
     partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
     with explain_writing(path, "choose another --output"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -144,17 +144,17 @@ class SessionClassifier:
             cells = [row["file"], row["label"], row["source"]]
             yield to_csv([[*cells, f"{row['probability']:.4f}" if "probability" in row else ""]])
 
-    def copy_by_class(self) -> tuple[int, str]:
+    def copy_by_class(self) -> dict[str, Any]:
         """Copies all photographs that have a class or a proposal into FOLDER-classes/<class>/.
 
-        The folder is a new one beside the session's. Returns the number of copies and its path.
-        Raises a UserError if it cannot be written.
+        The folder is a new one beside the session's. Returns the number of "copies" and the path of
+        the "folder". Raises a UserError if it cannot be written.
         """
         root = self._session.root.resolve()
         rows = [(str(root / row["file"]), row["label"]) for row in self.list_rows() if row["label"]]
         target = find_free(root.with_name(f"{root.name}-classes"))
         sort_files(rows, target)
-        return len(rows), make_printable(str(target))
+        return {"copies": len(rows), "folder": make_printable(str(target))}
 
 
 def fit(frozen: FrozenFeatures | None, labels: np.ndarray, names: list[str]) -> Fitted:

@@ -17,7 +17,7 @@ import re
 import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import IO, Any
 
 import uvicorn
@@ -222,48 +222,31 @@ class _Service:
 
     def _change(self, request: Request, body: IO[bytes]) -> Response:
         session, window, verb = self._session, _get_window(request), request.path_params["verb"]
-        answer: dict[str, Any] = {}
         try:
             content = _parse(verb, body)
         except ValueError as error:
             return _explain(error, 400)
+        changes: dict[str, Callable[[], dict[str, Any] | None]] = {
+            "decide": lambda: session.decide(content, window),
+            "undo": lambda: {"images": session.undo(window)},
+            "classes": lambda: {"label": session.add_class(content)},
+            "rename": lambda: {"renamed": session.rename_class(window, *content)},
+            "describe": lambda: session.describe_class(window, *content),
+            "example": lambda: session.set_example(window, content),
+            "mark": lambda: session.mark(content),
+            "scan": lambda: find_new(session),
+            "try": lambda: self._classifier.classify(content),
+            "add": lambda: {"name": add_photograph(session.root, content)},
+            "copies": self._classifier.copy_by_class,
+            "train": lambda: self._training.start(*content),
+            "stop": self._training.stop,
+            "resume": self._training.resume,
+            "report": self._open_report,
+        }
+        if verb not in changes:
+            return PlainTextResponse("There is no such request.\n", 404)
         try:
-            match verb:
-                case "decide":
-                    session.decide(content, window)
-                case "undo":
-                    answer = {"images": session.undo(window)}
-                case "classes":
-                    answer = {"label": session.add_class(content)}
-                case "rename":
-                    answer = {"renamed": session.rename_class(window, *content)}
-                case "describe":
-                    session.describe_class(window, *content)
-                case "example":
-                    session.set_example(window, content)
-                case "mark":
-                    session.mark(content)
-                case "scan":
-                    answer = find_new(session)
-                case "try":
-                    return JSONResponse(self._classifier.classify(content))
-                case "add":
-                    answer = {"name": add_photograph(session.root, content)}
-                case "copies":
-                    number, folder = self._classifier.copy_by_class()
-                    answer = {"copies": number, "folder": folder}
-                case "train":
-                    self._training.start(*content)
-                case "stop":
-                    self._training.stop()
-                case "resume":
-                    self._training.resume()
-                case "report":
-                    code = secrets.token_urlsafe(24)
-                    self._report_codes.add(code)
-                    answer = {"report": f"/report/{code}"}
-                case _:
-                    return PlainTextResponse("There is no such request.\n", 404)
+            answer = changes[verb]()
         except ConflictError as error:
             return _explain(error, 409, self._describe(request))
         except ImageError as error:
@@ -272,7 +255,14 @@ class _Service:
             return _explain(error, 422)
         except OSError as error:
             return _explain(f"This cannot be saved: {describe_error(error)}", 507)
-        return JSONResponse({**self._describe(request), **answer})
+        if verb == "try":  # It changes nothing.
+            return JSONResponse(answer)
+        return JSONResponse(self._describe(request) | (answer or {}))
+
+    def _open_report(self) -> dict[str, str]:
+        code = secrets.token_urlsafe(24)
+        self._report_codes.add(code)
+        return {"report": f"/report/{code}"}
 
 
 @functools.lru_cache(maxsize=128)

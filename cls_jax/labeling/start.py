@@ -38,8 +38,7 @@ def label_folder(
     port = listener.getsockname()[1]
     address = f"http://{server.HOST}:{port}/#"  # Browsers do not send what follows the #.
     training = Training(session.root)
-    app = server.create_app(session, token, [code], training)
-    running = server.create_server(app)
+    running = server.create_server(server.create_app(session, token, [code], training))
     training.is_closing = lambda: running.should_exit
     is_stopping = threading.Event()
 

@@ -146,8 +146,7 @@ class Ensemble:
         All networks draw alike, and so does any number of devices that share the batch.
         """
         num_parts, part = jax.lax.axis_size(DATA_AXIS), jax.lax.axis_index(DATA_AXIS)
-        draws = jax.random.uniform(key, (num_parts, num_images), jnp.float32)
-        return draws[part]
+        return jax.random.uniform(key, (num_parts, num_images), jnp.float32)[part]
 
     def masked_mean(self, values: jax.Array, mask: jax.Array) -> jax.Array:
         """Shares of a mean over the images of all devices that pass a mask, or 0 if none does.

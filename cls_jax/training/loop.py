@@ -244,9 +244,8 @@ class _Session:
         with self._metrics.waiting():
             step_input = next(self._inputs)
         if step == self._first_step and not config.debug_nans:
-            device = self._setup.mesh.local_devices[0]
             self._train_step, seconds, memory = compile_step(
-                self._train_step, self.state, step_input, device
+                self._train_step, self.state, step_input, self._setup.mesh.local_devices[0]
             )
             self._bar.say(f"{memory}; compiled in {seconds:.1f} s")
         if step == 0:

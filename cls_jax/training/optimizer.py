@@ -82,9 +82,7 @@ def scale_by_layer_rates(config: ConfigDict, model: Architecture) -> optax.Gradi
     """
     settings = config.optimizer
     # Each round starts from a new optimizer state, so its schedule starts over.
-    num_steps = get_round_length(config)
-
-    shape = num_steps, settings.cosine_cycles, settings.warmup_steps
+    shape = get_round_length(config), settings.cosine_cycles, settings.warmup_steps
     learning_rate = settings.learning_rate
     head = create_learning_rate_schedule(settings.head_learning_rate or learning_rate, *shape)
     others = create_learning_rate_schedule(learning_rate, *shape, settings.head_steps)
