@@ -44,9 +44,8 @@ _MAX_LABELED = 500
 def assess_run(run: Run) -> Figures | None:
     """Computes the `ASSESSMENTS` of a run's predictor, and writes them unless it is read-only.
 
-    All processes must call this: they predict together, and process 0 writes. Returns
-    the figures of network 1, or None without test images. Raises a UserError if the result is
-    damaged.
+    All processes must call this: they predict together, and process 0 writes. Returns the figures
+    of network 1, or None without test images. Raises a UserError if the result is damaged.
     """
     folder = find_assessments(run.workdir, run.predictor)
     found = [(assess(run), write) for assess, write in ASSESSMENTS]

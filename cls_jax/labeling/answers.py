@@ -60,17 +60,14 @@ class Answers:
         self.states: dict[Key, State] = {}
         self.class_names: list[str] = []
         self._order: dict[str, int] = {}  # Class → its place among all that the table has ever had.
-        self._find: Finder = index_files(names.__iter__)
-        self._folder_labels = dict(folder_labels or {})
         self._stamp: tuple[int, ...] | None = None
-        self._content = b""  # The part of the table that has been read.
         self._last_time = ""
         try:
             for name in class_names:
                 self.add_class(name)
         except RefusedError as error:
             raise UserError(f"--classes: {error}") from error
-        self._replay()
+        self.index(names, folder_labels or {})
 
     def add_class(self, name: str) -> str:
         """Adds a class without labels and returns its name, as spelled first.
@@ -99,8 +96,9 @@ class Answers:
 
     def index(self, names: Sequence[str], folder_labels: Mapping[str, str]) -> None:
         """Replaces the images of the folder, and reads the table again."""
-        self._find, self._folder_labels = index_files(names.__iter__), dict(folder_labels)
-        self._content = b""
+        self._find: Finder = index_files(names.__iter__)
+        self._folder_labels = dict(folder_labels)
+        self._content = b""  # The part of the table that has been read.
         self._replay()
 
     def get(self, key: Key) -> State:

@@ -42,12 +42,12 @@ def apply_options(method: Method, hparams: Hyperparameters, num_classes: int) ->
 
     With `graph` > 0, labels propagated along a graph of similar images are another target of the
     strong views: graph · (1 - progress) · mean(w · (L_P + L_N)), CLS's losses with fixed labels, is
-    added to the loss. The state gets "graph", `PseudoLabels` of
-    arrays [images], zeros until training replaces them.
+    added to the loss. The state gets "graph", `PseudoLabels` of arrays [images], zeros until
+    training replaces them.
 
     With `balanced_head`, this loss acts on the outputs of a second head, and the networks' own head
-    learns by ABC's loss, in which a weak view labels a strong one. The state gets
-    "shares", float32 [K], of the classes that this head sees.
+    learns by ABC's loss, in which a weak view labels a strong one. The state gets "shares",
+    float32 [K], of the classes that this head sees.
     """
     graph_weight, is_balanced = hparams.get("graph", 0.0), hparams.get("balanced_head", False)
     own_loss = method.loss

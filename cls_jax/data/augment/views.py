@@ -111,9 +111,8 @@ def _flip_and_shift(images: Any, uniforms: Any, augmentation: Augmentation, back
     """Mirrors images, uint8 [n, H, W, C], with probability one half (if `flip`), and shifts them.
 
     The shift is uniform over -`shift`..`shift` pixels on each axis. Pixels from outside are
-    reflections about the edge pixels, as in NumPy's `reflect` padding. Images must be
-    larger than `shift`. The first three of `uniforms` are for the flip, the vertical and the
-    horizontal shift.
+    reflections about the edge pixels, as in NumPy's `reflect` padding. Images must be larger than
+    `shift`. The first three of `uniforms` are for the flip, the vertical and the horizontal shift.
     """
     height, width = images.shape[1:3]
     shift = augmentation.shift
