@@ -17,7 +17,7 @@ def train(
     folder_or_config: str | pathlib.Path | ConfigDict,
     workdir: str | pathlib.Path | None = None,
     *,
-    method: str = "cls",
+    method: str | None = None,
     start_from: str | pathlib.Path | None = None,
     instant: bool = False,
     minutes: float | None = None,
@@ -33,7 +33,8 @@ def train(
         folder_or_config: A folder of images, see docs/own_images.md, or a configuration such as
             `configs/digits.py` builds.
         workdir: The run's folder. None for the default under runs/.
-        method: The name of a method, for a folder of images. A configuration has its own.
+        method: The name of a method, for a folder of images. A configuration has its own. None for
+            "fixmatch" on photographs with the built-in weights, and otherwise "cls".
         start_from: The folder of another run to start from, for a folder of images.
         instant: Whether to fit only the instant classifier, without training, for a folder of
             images.

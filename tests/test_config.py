@@ -189,6 +189,25 @@ def test_defaults_are_valid_for_every_method(method):
         assert fit(method=method, resources=resources).is_locked
 
 
+@pytest.mark.parametrize(
+    ("side", "resources", "settings", "method"),
+    [
+        (500, PRETRAINED, {"model.final_head": "graph", "method.graph": 0.5}, "fixmatch"),
+        (500, PRETRAINED, {"method.lambda_co": 1.0}, "cls"),  # FixMatch has no such option.
+        (500, PRETRAINED, {"mesh.network": 2}, "cls"),
+        (500, PRETRAINED, {"model.init": ""}, "cls"),
+        (500, PRETRAINED, {"model.init": "w.safetensors"}, "cls"),  # Not measured.
+        (20, PRETRAINED, {}, "cls"),
+        (500, CPU, {}, "cls"),
+    ],
+)
+def test_the_method_follows_images_weights_and_options(side, resources, settings, method):
+    config = create_folder_config("photos", "cls")
+    apply_settings(config, settings)
+    plan = Plan(config, create_summary(side), resources, settings)
+    assert from_folder.choose_method(plan) == method
+
+
 def test_fitted_keys_keep_what_the_user_has_set():
     default = config_lib.flatten(create_folder_config("photos", "cls").to_dict())
     settings = {key: default[key] for key in from_folder.RULES.keys() & default.keys()}

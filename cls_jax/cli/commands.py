@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def train(
     folder: str,
     workdir: str | None,
-    method: str,
+    method: str | None,
     start_from: str | None,
     overrides: Sequence[str],
     instant: bool,

@@ -19,6 +19,7 @@ from cls_jax.config.from_folder import (
     Plan,
     Resources,
     apply_settings,
+    choose_method,
     create_folder_config,
     fit_to_folder,
 )
@@ -41,7 +42,7 @@ _NUM_SHOWN_CLASSES = 20
 
 def plan_run(
     folder: str | pathlib.Path,
-    method: str = "cls",
+    method: str | None = None,
     workdir: str | pathlib.Path | None = None,
     settings: Mapping[str, Any] | None = None,
     start_from: str | pathlib.Path | None = None,
@@ -51,6 +52,7 @@ def plan_run(
 ) -> Plan:
     """Chooses every setting that the user leaves open. An existing run keeps its settings.
 
+    Without a `method`, the folder and the options choose one, see `from_folder.choose_method`.
     `workdir` is None for the default under runs/, `settings` are values by dotted key, and the run
     starts from the weights of `start_from`. An `instant` run takes no step and ends with a head for
     propagated labels. `minutes` is the training time, None for the default, see `fit_to_minutes`.
@@ -65,11 +67,20 @@ def plan_run(
         raise UserError(f"--minutes must be positive and below 1,000,000, not {minutes:g}.")
     summary, budget = summarize_folder(folder), None
     # An absolute path, so that evaluation finds the images from anywhere.
-    config = create_folder_config(str(summary.root.resolve()), method)
+    root, resources = str(summary.root.resolve()), find_resources()
+    config = create_folder_config(root, method or "cls")
     apply_settings(config, settings)
+    if method is None:
+        begun = pathlib.Path(workdir or ".") / CONFIG
+        if workdir and begun.exists():
+            method = read_config(begun).method.name
+        else:
+            method = choose_method(Plan(config, summary, resources, settings.keys()))
+        config = create_folder_config(root, method)
+        apply_settings(config, settings)
     validate_config(config, is_whole=False)  # The rules divide by the user's values.
     path = choose_run(config, workdir, summary.layout, again)
-    plan = Plan(config, summary, find_resources(), settings, path)
+    plan = Plan(config, summary, resources, settings, path)
     if (path / CONFIG).exists():
         stored, own = flatten(read_config(path / CONFIG).to_dict()), flatten(config.to_dict())
         for key in RULES.keys() & stored.keys() & own.keys() - settings.keys():
@@ -133,13 +144,14 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
     return Run(config, choose_run(config, workdir, layout), layout)
 
 
-def parse_overrides(options: Sequence[str], method: str) -> dict[str, Any]:
+def parse_overrides(options: Sequence[str], method: str | None) -> dict[str, Any]:
     """Reads options such as "--config.data.image_size=64" as main.py does: dotted key → value.
 
-    Raises a UserError if there is no such method or key, or a value cannot be read.
+    Without a `method`, they are those of CLS. Raises a UserError if there is no such method or key,
+    or a value cannot be read.
     """
     flag_values, arguments = flags.FlagValues(), ["", *options]
-    config = create_folder_config("", method)
+    config = create_folder_config("", method or "cls")
     try:
         config_flags.DEFINE_config_dict(
             "config", config, flag_values=flag_values, sys_argv=arguments

@@ -64,6 +64,9 @@ class WideResNet(Architecture):
         self, x_BHWC: jax.Array, train: bool = False, dropout: bool = False, head: str = "head"
     ) -> jax.Array:
         """See `Architecture`."""
+        blocks_per_stage, remainder = divmod(self.depth - 4, 6)
+        if remainder or blocks_per_stage < 1:
+            raise ValueError(f"A Wide ResNet's depth is 6n + 4 (10, 16, …), not {self.depth}")
         conv, norm = self.conv_layer(), self.norm_layer()
         block = self.block_layer(Block, train)
         activation = functools.partial(nn.leaky_relu, negative_slope=0.1)
@@ -71,7 +74,7 @@ class WideResNet(Architecture):
         x = pool_stem(self.stem, x)
         stages = []
         for stage, (features, stride) in enumerate(_STAGES, start=1):
-            for i in range((self.depth - 4) // 6):
+            for i in range(blocks_per_stage):
                 x = block(
                     features * self.width,
                     stride if i == 0 else 1,
