@@ -20,7 +20,7 @@ From images to predictions:
   cls-jax suggest photos                 list them instead
   cls-jax train photos --dry-run         show the plan, its time and memory
   cls-jax train photos
-  cls-jax predict runs/photos-all-cls-seed0 photo.jpg
+  cls-jax predict runs/photos-all-fixmatch-seed0 photo.jpg
 """
 # Choices of --device → JAX's platforms.
 _PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}

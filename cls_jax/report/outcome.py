@@ -64,7 +64,7 @@ def describe_gain(result: dict[str, Any]) -> str | None:
 def describe_predictor(result: dict[str, Any]) -> str | None:
     """A sentence about the classifier used for prediction. None if nothing was chosen."""
     chosen, gain = str(result.get("answer")), result.get("answer_gain")
-    predictor = {"trained": "fine-tuned networks", "instant": "instant classifier"}.get(chosen)
+    predictor = {"trained": "fine-tuned classifier", "instant": "instant classifier"}.get(chosen)
     if predictor is None:
         return None
     use = f"`predict`, `evaluate` and `export` will use the {predictor}."
