@@ -18,6 +18,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from cls_jax.data.images.decode import DecodeOptions
+from cls_jax.data.sources.folder import take_rows
 from cls_jax.errors import UserError
 from cls_jax.features.extract import FrozenFeatures, FrozenNetwork, create_network
 from cls_jax.features.graph import build_graph, compute_weight, join_features, propagate_labels
@@ -53,6 +54,7 @@ _PRIOR_WITHOUT_PAIRS = (1.0, 1.0, 0.0, 0.0)
 _DEPTH_PROBE_C = 0.1  # For the probe of all stages, which needs a weaker penalty.
 # Up to this many labels, all are held out in turn. Of more, a fifth is held out once.
 _MAX_HELD_OUT = 1_000
+_MAX_PROBED = 3_000
 _MAX_NUMBERS = (
     2**25
 )  # Images times classes. Above this, only the last layer is used, to bound memory.
@@ -225,15 +227,16 @@ def fit_classifier(
 def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
     """Predicts each labeled image from the labels of all others, as `label_images` does.
 
-    Of over 1,000 labels, fifths are held out in turn. The arguments are those of `label_images`.
-    Returns probabilities, float32 [B, K], which are uniform for images without a label.
+    Of over 1,000 labels, fifths are held out in turn, and probes are fitted to 3,000 of the others.
+    The arguments are those of `label_images`. Returns probabilities, float32 [B, K], which are uniform for images without a label.
     """
     labeled, views = np.flatnonzero(labels_B >= 0), _list_views(features, num_classes)
     first_copies = _find_first_copies(features, labeled)
     firsts = np.unique(first_copies)
     folds = _list_folds(labels_B[firsts])
     known = views, firsts, labels_B[firsts], num_classes
-    held_out = np.concatenate([_hold_out(*known, hidden) for hidden in folds], axis=1)
+    parts = [_hold_out(*known, hidden, _MAX_PROBED) for hidden in folds]
+    held_out = np.concatenate(parts, axis=1)
     hidden = np.concatenate(folds)
     logits = np.tensordot(_weigh(held_out, labels_B[firsts], hidden), held_out, 1)
     q_BK = np.full((len(labels_B), num_classes), 1 / num_classes, np.float32)
@@ -266,14 +269,19 @@ def _hold_out(
     labels_L: np.ndarray,
     num_classes: int,
     hidden: np.ndarray,
+    most: int | None = None,
 ) -> np.ndarray:
-    """Logarithms [M, len(hidden), K] of what each labeler predicts without the label."""
+    """Logarithms [M, len(hidden), K] of what each labeler predicts without the label.
+
+    A probe is fitted to at most `most` other labels.
+    """
     p_MLK = []
     for inputs_BC, graph, c in views:
         labels_B = np.full(len(inputs_BC), -1)
         labels_B[labeled] = labels_L
         p_MLK.append(_hold_out_of_graph(graph, labels_B, num_classes, hidden))
-        p_MLK.append(_hold_out_of_probe(inputs_BC[labeled], labels_L, num_classes, c, hidden))
+        known = inputs_BC[labeled], labels_L
+        p_MLK.append(_hold_out_of_probe(*known, num_classes, c, hidden, most or len(labels_L)))
     return take_log(np.stack(p_MLK))
 
 
@@ -319,7 +327,12 @@ def _hold_out_of_graph(
 
 
 def _hold_out_of_probe(
-    features_LC: np.ndarray, labels_L: np.ndarray, num_classes: int, c: float, hidden: np.ndarray
+    features_LC: np.ndarray,
+    labels_L: np.ndarray,
+    num_classes: int,
+    c: float,
+    hidden: np.ndarray,
+    most: int,
 ) -> np.ndarray:
     """Probabilities [L, K] of the `hidden` labeled images by probes fitted without them."""
     num_folds = _NUM_FOLDS if len(hidden) == len(labels_L) else 1
@@ -327,6 +340,8 @@ def _hold_out_of_probe(
     for fold in range(num_folds):
         part = hidden[fold::num_folds]
         rest = np.setdiff1d(np.arange(len(labels_L)), part)
+        if len(rest) > most:  # Evenly from all classes.
+            rest = take_rows(rest[np.argsort(labels_L[rest], kind="stable")], most)
         if len(rest):
             head = fit_head(features_LC[rest], labels_L[rest], num_classes, c)
             p_LK[fold::num_folds] = head.compute_probabilities(features_LC[part])

@@ -14,7 +14,7 @@ from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
 from cls_jax.features import instant
 from cls_jax.features.extract import FrozenFeatures
-from cls_jax.features.instant import fit_head, label_images, read_instant
+from cls_jax.features.instant import fit_head, hold_out_labels, label_images, read_instant
 from cls_jax.inference.evaluate_run import evaluate_run
 from cls_jax.inference.export import export_run
 from cls_jax.inference.run import Run
@@ -113,7 +113,10 @@ def test_any_labels_give_probabilities(labels, monkeypatch):
     labels_B = np.full(14, -1)
     labels_B[: len(labels)] = labels
     for most in (1_000, 3):
-        monkeypatch.setattr(instant, "_MAX_HELD_OUT", most)
+        for name in ("_MAX_HELD_OUT", "_MAX_PROBED"):
+            monkeypatch.setattr(instant, name, most)
+        q_BK = hold_out_labels(_freeze(features, features[:, :5]), labels_B, K)
+        np.testing.assert_allclose(q_BK.sum(axis=1), 1, rtol=1e-5)
         spread = label_images(_freeze(features, features[:, :5]), labels_B, K)
         np.testing.assert_allclose(spread.probabilities.sum(axis=1), 1, rtol=1e-5)
         labeled = labels_B >= 0
