@@ -252,7 +252,7 @@ def test_a_cpu_gets_less_work_and_steps_grow_with_the_number_of_images_within_bo
         (10**7, GPU, 39_100),  # An accelerator sees every image once.
     ):
         assert fit(create_summary(num_images=num_images), resources).num_steps == num_steps
-    # Sixteen, eight for each network, share a larger batch, unless it is a large part of all images.
+    # Sixteen, eight for each network, share a larger batch that is not a large part of all images.
     sixteen = GPU._replace(num_devices=16)
     sizes = [fit(create_summary(num_images=n), sixteen).batch_size for n in (2000, 20_500, 10**6)]
     assert sizes == [32, 128, 256]

@@ -228,7 +228,8 @@ def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes:
     """Predicts each labeled image from the labels of all others, as `label_images` does.
 
     Of over 1,000 labels, fifths are held out in turn, and probes are fitted to 3,000 of the others.
-    The arguments are those of `label_images`. Returns probabilities, float32 [B, K], which are uniform for images without a label.
+    The arguments are those of `label_images`. Returns probabilities, float32 [B, K], which are
+    uniform for images without a label.
     """
     labeled, views = np.flatnonzero(labels_B >= 0), _list_views(features, num_classes)
     first_copies = _find_first_copies(features, labeled)

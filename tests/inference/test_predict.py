@@ -223,7 +223,6 @@ def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path,
     for name in ("p.txt", "p", "noise", "noise/00.png/p.csv"):
         with pytest.raises(UserError, match="choose another --output"):
             check_path(tmp_path / name, PREDICTION_COLUMNS)
-            write_table(tmp_path / name, PREDICTION_COLUMNS, [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(UserError, match="pip install pyarrow"):
