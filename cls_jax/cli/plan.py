@@ -69,6 +69,8 @@ def plan_run(
     # An absolute path, so that evaluation finds the images from anywhere.
     root, resources = str(summary.root.resolve()), find_resources()
     config = create_folder_config(root, method or "cls")
+    if method is None and settings.keys() - flatten(config.to_dict()).keys():
+        config = create_folder_config(root, method := "fixmatch")  # It may have these options.
     apply_settings(config, settings)
     if method is None:
         begun = pathlib.Path(workdir or ".") / CONFIG
@@ -147,11 +149,16 @@ def open_run(config: ConfigDict, workdir: str | pathlib.Path | None) -> Run:
 def parse_overrides(options: Sequence[str], method: str | None) -> dict[str, Any]:
     """Reads options such as "--config.data.image_size=64" as main.py does: dotted key → value.
 
-    Without a `method`, they are those of CLS. Raises a UserError if there is no such method or key,
-    or a value cannot be read.
+    Without a `method`, they are those of CLS or FixMatch. Raises a UserError if there is no such
+    method or key, or a value cannot be read.
     """
+    if method is None:
+        try:
+            return parse_overrides(options, "fixmatch")
+        except UserError:
+            method = "cls"
     flag_values, arguments = flags.FlagValues(), ["", *options]
-    config = create_folder_config("", method or "cls")
+    config = create_folder_config("", method)
     try:
         config_flags.DEFINE_config_dict(
             "config", config, flag_values=flag_values, sys_argv=arguments
@@ -235,7 +242,7 @@ def _describe_training(plan: Plan) -> list[str]:
     if config.data.validation:
         labels += f", after {config.data.validation:.0%} of them are held out for validation"
     name, num_networks = "instant classifier", 1
-    steps = "none: linear classifier on labels propagated along a graph of similar images"
+    steps = "none: linear classifier of frozen features"
     if config.num_steps:
         kinds = f"{config.batch_size} labeled"
         if method.unlabeled_views:

@@ -2,7 +2,7 @@
 
 `create_folder_config` returns the same values everywhere, also for `configs/folder.py`.
 `fit_to_folder` replaces what the user has not set by values for the images at hand and for the
-memory and speed of the machine.
+memory of the machine, and `cli.budget.fit_to_minutes` steps and resolution by its speed.
 """
 
 import math
@@ -87,17 +87,18 @@ class Plan(NamedTuple):
     config: ConfigDict  # With the user's values and the results of earlier rules.
     summary: FolderSummary
     resources: Resources
-    set_by_user: Collection[str] = ()  # Dotted keys set by the user.
+    set_by_user: Collection[str] = ()  # Dotted keys that rules keep, set by the user or a budget.
     workdir: pathlib.Path = pathlib.Path()  # The run's folder, which need not exist.
     budget: str | None = None  # The reason for steps and resolution. None if they were given.
 
 
 def choose_method(given: Plan) -> str:
-    """FixMatch for photographs and the built-in weights, unless an option of CLS is set, else CLS.
+    """FixMatch for photographs and the built-in weights, otherwise CLS.
 
-    From these weights, labels exchanged between networks gained nothing, and in the same time
-    FixMatch was at least as accurate (experiments/results/any_folder.md). It also predicts in half
-    of the time.
+    CLS also where an option is set that only CLS has, or networks are spread over devices. From
+    these weights, labels exchanged between networks gained nothing, and in the same time FixMatch
+    was more accurate on average (experiments/results/any_folder.md). It also predicts in half the
+    time.
     """
     config = given.config
     others = flatten(create_folder_config(config.data.data_dir, "fixmatch").to_dict())

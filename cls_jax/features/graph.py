@@ -195,7 +195,10 @@ def solve(
 
 
 def compute_weight(probabilities_BK: np.ndarray) -> np.ndarray:
-    """The weight 1 - H(p) / log K (Eq. 6), float32 [...] in [0, 1], of probabilities [..., K]."""
+    """The weight 1 - H(p) / log K in [0, 1], float32 [...], of probabilities [..., K].
+
+    Eq. 6 of the CLS paper.
+    """
     p = probabilities_BK
     entropy = -np.sum(p * np.log(np.where(p > 0, p, 1.0)), axis=-1)
     weight = 1.0 - entropy / np.log(p.shape[-1])

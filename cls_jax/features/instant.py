@@ -1,6 +1,6 @@
-"""The instant classifier: labels propagated to all images, and a linear head fitted to them.
+"""The instant classifier: labels for all images, and a linear head fitted to them.
 
-`label_images` is the only place that derives labels for all images from a few. An
+`label_images` is the only place that derives labels for all images from frozen features. An
 `InstantClassifier` is the frozen network with the fitted head, in one file.
 
 Shape suffixes: B images, C features, K classes.
@@ -47,17 +47,17 @@ _NUM_FOLDS = 5
 _MAX_BYTES = 2**32  # Limit of a file.
 # Prior weights of graph and linear probe of the last layer, then of all stages. Chosen on clothing,
 # rubbish, scans and textures (experiments/results/any_folder.md), where half and twice these are
-# within 0.3 points.
+# within 0.5 points, except for scans with two labels per class.
 _PRIOR = (0.5, 0.7, 0.2, 0.3)
 # Without a class with two labels, nothing can be held out, and earlier layers get no weight.
 _PRIOR_WITHOUT_PAIRS = (1.0, 1.0, 0.0, 0.0)
 _DEPTH_PROBE_C = 0.1  # For the probe of all stages, which needs a weaker penalty.
-# Up to this many labels, all are held out in turn. Of more, a fifth is held out once.
+# Up to this many labels, each is held out: of graphs alone, of probes with a fifth of all labels.
+# Of more, fifths are held out together.
 _MAX_HELD_OUT = 1_000
-_MAX_PROBED = 3_000
-_MAX_NUMBERS = (
-    2**25
-)  # Images times classes. Above this, only the last layer is used, to bound memory.
+_MAX_PROBED = 3_000  # Labels to which a probe is fitted that judges other labels.
+# Images times classes. Above this, only the last layer is used, to bound memory.
+_MAX_NUMBERS = 2**25
 
 
 class Head(NamedTuple):
@@ -225,7 +225,7 @@ def fit_classifier(
 
 
 def hold_out_labels(features: FrozenFeatures, labels_B: np.ndarray, num_classes: int) -> np.ndarray:
-    """Predicts each labeled image from the labels of all others, as `label_images` does.
+    """Predicts each labeled image without its own label and its copies, as `label_images` does.
 
     Of over 1,000 labels, fifths are held out in turn, and probes are fitted to 3,000 of the others.
     The arguments are those of `label_images`. Returns probabilities, float32 [B, K], which are
@@ -406,7 +406,7 @@ def fit_head(
 
 
 def _choose_fitted(labels_B: np.ndarray, weights_B: np.ndarray) -> np.ndarray:
-    """Images with a weight. Of over 30,000 those with the largest, the same share of each class."""
+    """Images of nonzero weight. Of over 30,000 the largest, the same share of each class."""
     used = np.flatnonzero(weights_B > 0)
     if len(used) <= _MAX_FITTED:
         return used

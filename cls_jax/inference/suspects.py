@@ -1,4 +1,4 @@
-"""Finds labels that are probably wrong because neighbors and networks suggest another class.
+"""Finds labels that are probably wrong: the other labels and the networks suggest another class.
 
 Shape suffixes: B images, C features, K classes, N networks.
 """
@@ -30,7 +30,7 @@ class Suspect(NamedTuple):
     label: int
     suggested: int  # The most probable class.
     quality: float  # The probability of the label given all evidence, from 0 to 1.
-    neighbors: float  # The probability of the label given the labels of similar images.
+    neighbors: float  # The probability of the label given all other labels.
     networks: float  # The mean probability that the networks give the label.
 
 
@@ -85,13 +85,11 @@ def find_suspects(
 
 
 def rate_labels(p_BK: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rates labels, int [B], by probabilities [B, K] that were computed without them.
+    """Rates labels, int [B], by probabilities [B, K] that did not learn them.
 
     The quality of a label is its probability, the "self-confidence" of confident learning
-    (Northcutt et al., "Confident Learning", JAIR 2021). Of 250 labels of photographs with 5%
-    flipped at random, 92% of the flipped ones are among the first 10% in this order, and 72% or 75%
-    by the margin to the strongest other class, without and with class thresholds. The only label of
-    a class cannot be judged and gets the quality 1.
+    (Northcutt et al., "Confident Learning", JAIR 2021). The only label of a class cannot be judged
+    and gets the quality 1.
 
     Returns the qualities, float64 [B] from 0 to 1, and the most probable classes, int64 [B].
     """

@@ -198,7 +198,7 @@ def compute_frozen(
     part: str,
     rows: np.ndarray | None = None,
 ) -> FrozenFeatures:
-    """Features of the "train", "validation" or "test" images, or their pixels as both kinds.
+    """Features of the "train", "validation" or "test" images, or their pixels instead.
 
     `rows` are the places of the wanted images among them. None for all.
     """

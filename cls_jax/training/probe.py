@@ -1,7 +1,7 @@
-"""Linear heads on the features of a run's networks, before the first step.
+"""Features of a run's networks, and linear heads on them before the first step.
 
 A randomly initialized head backpropagates its errors into the pretrained layers, and its pseudo
-labels are wrong. So fine-tuning starts from a linear probe (LP-FT: Kumar et al., ICLR 2022), see
+labels are wrong. So fine-tuning starts from a fitted head (LP-FT: Kumar et al., ICLR 2022), see
 `cls_jax.training.instant`.
 
 Shape suffixes: N networks, B images, C features, K classes.
