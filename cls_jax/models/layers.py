@@ -157,6 +157,7 @@ class Architecture(nn.Module):
         wanted: str,
         stages: Sequence[jax.Array],
         unpooled_BHWC: jax.Array | None = None,
+        init: nn.initializers.Initializer = dense_init,
     ) -> jax.Array:
         """Adds the layers of all heads. Returns float32 [B, size of `wanted`], or the input.
 
@@ -164,7 +165,7 @@ class Architecture(nn.Module):
         stages. An architecture that does not pool has no `unpooled_BHWC`: its features are also its
         descriptors.
         """
-        dense = functools.partial(nn.Dense, kernel_init=dense_init)
+        dense = functools.partial(nn.Dense, kernel_init=init)
         logits = {
             name: dense(size, name=name)(x_BC)
             for name, size in (("head", self.num_classes), *self.extra_heads)

@@ -220,9 +220,11 @@ def test_shards_make_up_the_table(trained_run, classifier, noise, tmp_path, monk
 
 
 def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path, ending):
-    for name in ("p.txt", "p", "noise", "noise/00.png/p.csv"):
+    for name in ("p.txt", "p", "noise"):
         with pytest.raises(UserError, match="choose another --output"):
             check_path(tmp_path / name, PREDICTION_COLUMNS)
+    with pytest.raises(UserError, match="choose another --output"):
+        write_table(tmp_path / "noise/00.png/p.csv", PREDICTION_COLUMNS, [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(UserError, match="pip install pyarrow"):

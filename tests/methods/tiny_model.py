@@ -28,7 +28,7 @@ class TinyNet(Architecture):
         )(x)
         # Without a kink: an activation within rounding of one has either gradient.
         x = nn.Dropout(self.dropout_rate, deterministic=not dropout)(nn.softplus(x))
-        return self.apply_heads(x, head, nn.initializers.normal(0.6))
+        return self.apply_heads(x, head, [], init=nn.initializers.normal(0.6))
 
 
 @contextlib.contextmanager
