@@ -134,7 +134,6 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
         network = Head(head["kernel"][i], head["bias"][i])
         assert network.kernel.any(axis=1).all()
         assert np.mean(network.predict(features[i]) == labels) > 0.6  # Chance is 0.1.
-    # Nothing else changes.
     kept = fitted.ema_params | {"head": state.ema_params["head"]}
     given = fitted.replace(ema_params=kept)
     jax.tree.map(np.testing.assert_array_equal, given, state)
