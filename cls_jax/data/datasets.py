@@ -29,7 +29,7 @@ _NUM_SAMPLED = 5000
 def load_dataset(config: ConfigDict, layout: Layout | None = None) -> Dataset:
     """Loads the dataset that `config.data` names, from a folder's `layout` if that is known.
 
-    Raises a UserError if it is unknown or cannot be loaded, or no validation images can be.
+    Raises a UserError if it is unknown or cannot be loaded, or too few images are left to hold out.
     """
     name = config.data.name
     if name not in LOADERS:

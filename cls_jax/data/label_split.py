@@ -75,7 +75,10 @@ def _create_profile(num_classes: int, imbalance: float) -> np.ndarray:
 
 
 def _split_budget(num_labels: int, available: np.ndarray, imbalance: float) -> np.ndarray:
-    """Labels of each class, int [K]. A UserError if `available`, int [K], cannot give them."""
+    """Labels of each class, int [K], at least one. `available`, int [K], are its images.
+
+    Raises a UserError if they cannot be divided equally, or a class has too few images.
+    """
     num_classes = len(available)
     per_class, remainder = divmod(num_labels, num_classes)
     if per_class == 0 or (imbalance == 1 and remainder):
@@ -133,7 +136,10 @@ def choose_validation_indices(
 def choose_unlabeled_indices(
     candidates: np.ndarray, labeled: np.ndarray, includes_labeled: bool
 ) -> np.ndarray:
-    """All candidates (authors) or the unlabeled (paper), int [n]. Raises a UserError if none."""
+    """All candidates (authors' code) or those without labels (paper), int [n].
+
+    Raises a UserError if no image is left.
+    """
     if includes_labeled:
         return candidates
     rest = np.setdiff1d(candidates, labeled)
@@ -154,7 +160,10 @@ def labeled_indices_to_json(
 
 
 def read_labeled_indices(path: pathlib.Path, class_names: Sequence[str]) -> np.ndarray:
-    """Indices int32 [num_labels] from JSON. Raises a UserError if damaged or of other classes."""
+    """Reads what `labeled_indices_to_json` wrote, int32 [num_labels].
+
+    Raises a UserError if the file is damaged or lists other classes.
+    """
     try:
         by_class = read_json(path)
         indices = np.concatenate([_to_indices(by_class[name]) for name in class_names])
