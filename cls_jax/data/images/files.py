@@ -322,16 +322,20 @@ def read_ahead(
     are not decoded.
     """
     decoded = set[bytes]()
+    locks: dict[bytes, threading.Lock] = {}  # By digest: copies wait for the first.
 
     def read(file: ImageLike) -> tuple[np.ndarray | str, bytes, bytes]:
         """An image or the error, the digest, and the key."""
         digest = key = b""
         try:
             with _read_once(file, is_hashed=is_known is not None) as (content, digest, key):
-                if is_known is not None and (digest in decoded or is_known(digest)):
-                    return "", digest, key
-                image = decode_image(content, image_shape, options)
-                decoded.add(digest)
+                if is_known is None:
+                    return decode_image(content, image_shape, options), digest, key
+                with locks.setdefault(digest, threading.Lock()):
+                    if digest in decoded or is_known(digest):
+                        return "", digest, key
+                    image = decode_image(content, image_shape, options)
+                    decoded.add(digest)
                 return image, digest, key
         except ImageError as error:
             return str(error), digest, key

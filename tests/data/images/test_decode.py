@@ -4,6 +4,7 @@ import io
 import os
 import struct
 import threading
+import time
 import zlib
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image, ImageOps, TiffImagePlugin
 
 from cls_jax.data.images import decode
+from cls_jax.data.images import files as files_module
 from cls_jax.data.images.decode import DecodeOptions, ImageError, decode_image
 from cls_jax.data.images.files import find_images, read_ahead
 from cls_jax.errors import UserError
@@ -307,6 +309,18 @@ def test_image_whose_reader_is_missing_names_the_package(tmp_path, monkeypatch, 
     (batch,) = read_ahead(find_images(str(tmp_path)), SHAPE, 1)
     assert batch.files == [str(path)]
     assert remedy in batch.errors[0]
+
+
+def test_copies_are_decoded_once(tmp_path, monkeypatch):
+    def decode_slowly(*args):
+        time.sleep(0.1)
+        return decode_image(*args)
+
+    monkeypatch.setattr(files_module, "decode_image", decode_slowly)
+    copies = [put(tmp_path / "a.png")] * 8  # Several threads read them at once.
+    (batch,) = read_ahead(copies, SHAPE, 8, is_known=lambda _: False)
+    assert sorted(batch.errors, key=str) == [""] * 7 + [None]
+    assert len(batch.images) == 1
 
 
 def test_read_ahead_keeps_the_order_and_the_errors_and_ends_its_threads(tmp_path):
